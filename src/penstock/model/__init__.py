@@ -1,0 +1,1 @@
+"""Values shared by all: names, segments, policies, errors. No I/O; imports nothing of the rest."""

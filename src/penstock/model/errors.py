@@ -1,0 +1,335 @@
+"""The errors that Penstock raises, in one tree.
+
+::
+
+    PenstockError
+    ├── InvalidArgumentError            the caller's mistake; also a ValueError
+    │   └── InvalidNameError
+    ├── SegmentError                    about one segment (field `segment`)
+    │   ├── NoSuchSegmentError
+    │   ├── SegmentExistsError
+    │   ├── SegmentSealedError
+    │   ├── SegmentTruncatedError       fields `start_offset`, `offset`
+    │   ├── BadOffsetError              fields `expected`, `actual`
+    │   ├── SegmentMergedError
+    │   ├── BadEventNumberError         another connection has written with this writer id
+    │   ├── BadAttributeError           a conditional attribute update did not match
+    │   ├── TableNotEmptyError
+    │   ├── TableKeyMissingError
+    │   └── TableKeyVersionError
+    ├── ContainerNotFoundError          the container is not here (wire: WrongHost)
+    ├── ContainerOfflineError           the container has stopped or is recovering; a retry is safe
+    ├── UnsupportedOperationError       not built yet, or not possible for this kind of segment
+    ├── ProtocolError                   bytes on a connection that are not the protocol
+    ├── OutcomeUnknownError             the reply was lost: neither success nor failure
+    │   └── ConnectionLostError
+    ├── StorageError                    a tier, or the local disk
+    │   ├── CorruptionError             fields `path`, `offset`: stop, keep the evidence
+    │   ├── LogFencedError              another incarnation owns the log now
+    │   ├── LogDisabledError            the log was switched off after corruption
+    │   ├── LogClosedError
+    │   ├── StorageFullError
+    │   ├── StorageNotPrimaryError      a later epoch owns the stored segment
+    │   ├── StorageConflictError        the records of a stored segment were changed meanwhile
+    │   └── ChunkError                  NoSuchChunkError, ChunkExistsError, BadChunkOffsetError
+    ├── DataDirectoryInUseError         a second process on one data directory
+    └── StreamError                     control plane: NoSuchScopeError, ScopeExistsError, ScopeNotEmptyError,
+                                        NoSuchStreamError, StreamExistsError, StreamNotSealedError,
+                                        StreamSealedError, TransactionError, MetadataConflictError, ...
+
+Whether a retry is safe is said by `PenstockError.is_retriable`.
+"""
+
+from __future__ import annotations
+
+
+class PenstockError(Exception):
+    """Root of every error that Penstock raises on purpose."""
+
+    #: True when the same request may be sent again without risk of being applied twice.
+    is_retriable = False
+
+
+class InvalidArgumentError(PenstockError, ValueError):
+    """The caller passed something that can never work."""
+
+
+class InvalidNameError(InvalidArgumentError):
+    """A scope, stream, reader group, reader or writer name breaks the naming rules."""
+
+
+class SegmentError(PenstockError):
+    """A request about one segment could not be done. `segment` is its full name."""
+
+    def __init__(self, segment: str, message: str) -> None:
+        super().__init__(f"{segment}: {message}")
+        self.segment = segment
+
+
+class NoSuchSegmentError(SegmentError):
+    """The segment does not exist (never created, deleted, or merged away)."""
+
+    def __init__(self, segment: str, message: str = "no such segment") -> None:
+        super().__init__(segment, message)
+
+
+class SegmentExistsError(SegmentError):
+    """A segment of that name exists already."""
+
+    def __init__(self, segment: str) -> None:
+        super().__init__(segment, "segment exists already")
+
+
+class SegmentSealedError(SegmentError):
+    """The segment is sealed; ask the controller for its successors."""
+
+    def __init__(self, segment: str) -> None:
+        super().__init__(segment, "segment is sealed; ask for its successors")
+
+
+class SegmentMergedError(SegmentError):
+    """The segment was merged into another one and holds nothing of its own any more."""
+
+    def __init__(self, segment: str) -> None:
+        super().__init__(segment, "segment was merged into another one")
+
+
+class SegmentTruncatedError(SegmentError):
+    """`offset` lies before `start_offset`, the first byte that still exists."""
+
+    def __init__(self, segment: str, *, start_offset: int, offset: int) -> None:
+        super().__init__(segment, f"offset {offset} is not available, the segment starts at {start_offset}")
+        self.start_offset = start_offset
+        self.offset = offset
+
+
+class BadOffsetError(SegmentError):
+    """A conditional request named an offset (`expected`) that is not the current one (`actual`)."""
+
+    def __init__(self, segment: str, *, expected: int, actual: int) -> None:
+        super().__init__(segment, f"expected offset {expected}, found {actual}")
+        self.expected = expected
+        self.actual = actual
+
+
+class BadEventNumberError(SegmentError):
+    """The writer's stored event number is not the one this connection remembers: another connection wrote."""
+
+    def __init__(self, segment: str, *, writer_id: bytes, event_number: int, stored: int) -> None:
+        super().__init__(
+            segment, f"event number {event_number} of writer {writer_id.hex()} does not follow the stored {stored}"
+        )
+        self.writer_id = writer_id
+        self.event_number = event_number
+        self.stored = stored
+
+
+class BadAttributeError(SegmentError):
+    """A conditional attribute update found another value (`actual`) than it demanded (`expected`)."""
+
+    def __init__(self, segment: str, *, attribute_id: bytes, expected: int, actual: int) -> None:
+        super().__init__(segment, f"attribute {attribute_id.hex()} is {actual}, expected {expected}")
+        self.attribute_id = attribute_id
+        self.expected = expected
+        self.actual = actual
+
+
+class TableNotEmptyError(SegmentError):
+    """A table segment that must be empty to be deleted still holds keys."""
+
+    def __init__(self, segment: str) -> None:
+        super().__init__(segment, "table segment is not empty")
+
+
+class TableKeyMissingError(SegmentError):
+    """A conditional table update demanded a version of a key that does not exist."""
+
+    def __init__(self, segment: str, *, key: bytes) -> None:
+        super().__init__(segment, f"key {key!r} does not exist")
+        self.key = key
+
+
+class TableKeyVersionError(SegmentError):
+    """A conditional table update found another version (`actual`) than it demanded (`expected`)."""
+
+    def __init__(self, segment: str, *, key: bytes, expected: int, actual: int) -> None:
+        super().__init__(segment, f"key {key!r} has version {actual}, expected {expected}")
+        self.key = key
+        self.expected = expected
+        self.actual = actual
+
+
+class ContainerNotFoundError(PenstockError):
+    """The segment's container is not run by this segment store; ask the controller for its host."""
+
+    is_retriable = True
+
+    def __init__(self, container_id: int, message: str = "container is not hosted here") -> None:
+        super().__init__(f"container {container_id}: {message}")
+        self.container_id = container_id
+
+
+class ContainerOfflineError(PenstockError):
+    """The container has stopped, or has not finished its recovery. Nothing was applied; try again."""
+
+    is_retriable = True
+
+    def __init__(self, container_id: int, message: str = "container is offline") -> None:
+        super().__init__(f"container {container_id}: {message}")
+        self.container_id = container_id
+
+
+class UnsupportedOperationError(PenstockError):
+    """The operation is not built yet, or makes no sense for this kind of segment."""
+
+
+class ProtocolError(PenstockError):
+    """The bytes received are not the protocol. The connection must be closed."""
+
+
+class OutcomeUnknownError(PenstockError):
+    """The request may or may not have been applied. Find out before repeating it."""
+
+
+class ConnectionLostError(OutcomeUnknownError):
+    """The connection ended before the reply came."""
+
+
+class StorageError(PenstockError):
+    """A storage tier or the disk under it failed."""
+
+
+class CorruptionError(StorageError):
+    """Stored bytes are not what was written. `path` and `offset` (bytes) say where."""
+
+    def __init__(self, path: str, offset: int, message: str) -> None:
+        super().__init__(f"corrupt data in {path} at byte {offset}: {message}; nothing was changed, keep the file")
+        self.path = path
+        self.offset = offset
+
+
+class LogFencedError(StorageError):
+    """Another incarnation has opened the log. This one must stop and may not acknowledge anything."""
+
+
+class LogDisabledError(StorageError):
+    """The log was disabled, usually after corruption; an administrator must enable it."""
+
+
+class LogClosedError(StorageError):
+    """The log is closed, or closed itself after a failed write."""
+
+
+class StorageFullError(StorageError):
+    """No space is left. Retry after space was freed."""
+
+    is_retriable = True
+
+
+class StorageNotPrimaryError(StorageError):
+    """A container incarnation of a later epoch (`owner_epoch`) owns the stored segment. This one must stop."""
+
+    def __init__(self, segment: str, *, owner_epoch: int, epoch: int) -> None:
+        super().__init__(
+            f"{segment}: epoch {owner_epoch} owns it in long-term storage, this is epoch {epoch}; stop the container"
+        )
+        self.segment = segment
+        self.owner_epoch = owner_epoch
+        self.epoch = epoch
+
+
+class StorageConflictError(StorageError):
+    """A conditional change of long-term storage's records met newer ones (`key`). Nothing was applied; read again."""
+
+    is_retriable = True
+
+    def __init__(self, key: str, message: str) -> None:
+        super().__init__(f"record {key}: {message}")
+        self.key = key
+
+
+class ChunkError(StorageError):
+    """A request about one chunk of long-term storage failed. `chunk` is its name."""
+
+    def __init__(self, chunk: str, message: str) -> None:
+        super().__init__(f"chunk {chunk}: {message}")
+        self.chunk = chunk
+
+
+class NoSuchChunkError(ChunkError):
+    """The chunk does not exist."""
+
+    def __init__(self, chunk: str) -> None:
+        super().__init__(chunk, "no such chunk")
+
+
+class ChunkExistsError(ChunkError):
+    """A chunk of that name exists already."""
+
+    def __init__(self, chunk: str) -> None:
+        super().__init__(chunk, "chunk exists already")
+
+
+class BadChunkOffsetError(ChunkError):
+    """A write named an offset (`given`) that is not the chunk's length (`expected`)."""
+
+    def __init__(self, chunk: str, *, expected: int, given: int) -> None:
+        super().__init__(chunk, f"write at {given}, but the chunk's length is {expected}")
+        self.expected = expected
+        self.given = given
+
+
+class DataDirectoryInUseError(PenstockError):
+    """Another process holds the data directory."""
+
+
+class StreamError(PenstockError):
+    """A control-plane request about a scope, a stream or a transaction could not be done."""
+
+
+class NoSuchScopeError(StreamError):
+    """The scope does not exist."""
+
+
+class ScopeExistsError(StreamError):
+    """The scope exists already."""
+
+
+class ScopeNotEmptyError(StreamError):
+    """The scope still holds streams."""
+
+
+class NoSuchStreamError(StreamError):
+    """The stream does not exist."""
+
+
+class StreamExistsError(StreamError):
+    """The stream exists already."""
+
+
+class StreamSealedError(StreamError):
+    """The stream is sealed and takes no more changes."""
+
+
+class StreamNotSealedError(StreamError):
+    """The stream must be sealed first."""
+
+
+class TransactionError(StreamError):
+    """The transaction does not exist, or is past the state the request needs."""
+
+
+class NoSuchReaderGroupError(StreamError):
+    """The reader group does not exist."""
+
+
+class MetadataConflictError(StreamError):
+    """A versioned write lost against another one. Read again and decide anew."""
+
+    is_retriable = True
+
+
+class ControllerUnavailableError(StreamError):
+    """The controller could not be reached, or answered with a passing fault."""
+
+    is_retriable = True

@@ -1,0 +1,128 @@
+"""Names: scopes, streams, segments, and the rules they follow.
+
+A stream segment is called ``<scope>/<stream>/<number>.#epoch.<epoch>``; a transaction segment appends
+``#transaction.<32 hex>``, a transient one ``#transient.<32 hex>.<32 hex>``.
+
+Source: Pravega NameUtils; wire protocol, segment name grammar.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import NewType
+
+from penstock.model.errors import InvalidNameError
+
+#: 64-bit id of a segment of a stream: (epoch << 32) | number.
+SegmentId = NewType("SegmentId", int)
+ContainerId = NewType("ContainerId", int)
+
+SCOPE_NAME_LENGTH_MAX = 255
+STREAM_NAME_LENGTH_MAX = 255
+USER_NAME_LENGTH_MAX = 250
+
+SYSTEM_SCOPE = "_system"
+EPOCH_DELIMITER = ".#epoch."
+TRANSACTION_DELIMITER = "#transaction."
+TRANSIENT_DELIMITER = "#transient."
+INDEX_SUFFIX = "#index"
+KEY_VALUE_TABLE_SUFFIX = "_kvtable"
+
+_INTERNAL_NAME = re.compile(r"_?[A-Za-z0-9.-]+\Z")
+_USER_NAME = re.compile(r"[A-Za-z0-9.-]+\Z")
+_HEX32 = re.compile(r"[0-9a-f]{32}\Z")
+
+
+def _check(kind: str, name: str, pattern: re.Pattern[str], length_max: int) -> str:
+    if not pattern.match(name) or len(name) > length_max:
+        raise InvalidNameError(
+            f"{kind} name {name!r}: use 1 to {length_max} of the characters a-z, A-Z, 0-9, '.' and '-'"
+        )
+    return name
+
+
+def check_scope_name(name: str) -> str:
+    """Return `name` if it may name a scope (one leading underscore is allowed), else raise `InvalidNameError`."""
+    return _check("scope", name, _INTERNAL_NAME, SCOPE_NAME_LENGTH_MAX)
+
+
+def check_stream_name(name: str) -> str:
+    """Return `name` if it may name a stream (one leading underscore is allowed), else raise `InvalidNameError`."""
+    return _check("stream", name, _INTERNAL_NAME, STREAM_NAME_LENGTH_MAX)
+
+
+def check_user_name(kind: str, name: str) -> str:
+    """Return `name` if it may name a reader group, reader, writer or table; `kind` goes into the error."""
+    return _check(kind, name, _USER_NAME, USER_NAME_LENGTH_MAX)
+
+
+def split_scoped_name(scoped: str) -> tuple[str, str]:
+    """Split ``scope/stream`` into its two checked names."""
+    scope, slash, stream = scoped.partition("/")
+    if not slash:
+        raise InvalidNameError(f"stream {scoped!r}: write it as 'scope/stream'")
+    return check_scope_name(scope), check_stream_name(stream)
+
+
+def segment_id(number: int, epoch: int) -> SegmentId:
+    """Pack a segment's number and the epoch that created it."""
+    return SegmentId((epoch << 32) | number)
+
+
+def segment_number(segment: int) -> int:
+    """Return the number part of a segment id."""
+    return segment & 0xFFFFFFFF
+
+
+def segment_epoch(segment: int) -> int:
+    """Return the epoch part of a segment id."""
+    return segment >> 32
+
+
+def segment_name(scope: str, stream: str, segment: int) -> str:
+    """Return the full name of a stream segment on the segment store."""
+    return f"{scope}/{stream}/{segment_number(segment)}{EPOCH_DELIMITER}{segment_epoch(segment)}"
+
+
+def transaction_segment_name(parent: str, high_bits: int, low_bits: int) -> str:
+    """Return the name of a transaction's segment beside `parent`."""
+    return f"{parent}{TRANSACTION_DELIMITER}{high_bits & (2**64 - 1):016x}{low_bits & (2**64 - 1):016x}"
+
+
+def transient_segment_name(parent: str, writer_id: bytes, nonce: bytes) -> str:
+    """Return the name of a transient segment of `writer_id`; `nonce` is 16 random bytes."""
+    return f"{parent}{TRANSIENT_DELIMITER}{writer_id.hex()}.{nonce.hex()}"
+
+
+def parse_segment_name(name: str) -> tuple[str, str, SegmentId]:
+    """Split a stream segment's full name into scope, stream and segment id.
+
+    A name without an epoch reads as epoch 0.
+    """
+    parts = name.split("/")
+    if len(parts) != 3:
+        raise InvalidNameError(f"segment {name!r}: write it as 'scope/stream/number{EPOCH_DELIMITER}epoch'")
+    number, _, epoch = parts[2].partition(EPOCH_DELIMITER)
+    if not number.isdecimal() or (epoch and not epoch.isdecimal()):
+        raise InvalidNameError(f"segment {name!r}: number and epoch must be decimal")
+    return parts[0], parts[1], segment_id(int(number), int(epoch or 0))
+
+
+def parent_segment_name(name: str) -> str:
+    """Return the segment that a transaction, transient or index segment belongs to; other names as they are."""
+    for delimiter in (TRANSACTION_DELIMITER, TRANSIENT_DELIMITER):
+        at = name.rfind(delimiter)
+        if at >= 0 and len(name) - at - len(delimiter) >= 32 and _HEX32.match(name[at + len(delimiter) :][:32]):
+            return name[:at]
+    return name.removesuffix(INDEX_SUFFIX)
+
+
+def is_transient_segment(name: str) -> bool:
+    """Say whether `name` names a transient segment (a large event under construction)."""
+    at = name.rfind(TRANSIENT_DELIMITER)
+    return at >= 0 and len(name) - at - len(TRANSIENT_DELIMITER) >= 32
+
+
+def primary_name(name: str) -> str:
+    """Return the part of a segment's name that places it: no transaction or transient suffix, no epoch."""
+    return parent_segment_name(name).partition(EPOCH_DELIMITER)[0]

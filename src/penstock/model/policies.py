@@ -1,0 +1,192 @@
+"""Policies of a stream: how it scales, what it keeps, what it is called for searching.
+
+Values only: limits that depend on a stream's history are checked by the controller.
+
+Source: controller API specification, sections 3 (ScalingPolicy, RetentionPolicy, StreamConfig) and 7.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import IntEnum
+
+from penstock.model.errors import InvalidArgumentError
+
+#: "No upper limit" of a retention policy, as Pravega's clients write it.
+LIMIT_NONE = (1 << 63) - 1
+#: A stream has fewer tags than this, and each is shorter than `TAG_LENGTH_LIMIT` characters.
+TAG_COUNT_LIMIT = 128
+TAG_LENGTH_LIMIT = 256
+
+_INT32_MAX = (1 << 31) - 1
+
+
+class ScalingKind(IntEnum):
+    """What makes a stream scale. The numbers are those of the wire."""
+
+    FIXED = 0
+    BY_DATA_RATE = 1
+    BY_EVENT_RATE = 2
+
+
+class RetentionKind(IntEnum):
+    """What a retention policy measures. The numbers are those of the wire (0 there means: no policy)."""
+
+    BY_TIME = 1
+    BY_SIZE = 2
+
+
+def _positive(name: str, value: int, limit: int = _INT32_MAX) -> int:
+    if not 1 <= value <= limit:
+        raise InvalidArgumentError(f"{name} is {value}: use 1 to {limit}")
+    return value
+
+
+@dataclass(frozen=True, slots=True)
+class Scaling:
+    """When a stream gets more segments, or fewer. Make one with `fixed`, `by_event_rate` or `by_data_rate`.
+
+    Attributes:
+        kind: what is measured.
+        target_rate: events/s or kilobytes/s that one segment should carry; 0 for a fixed count.
+        factor: into how many segments a hot one is split; 0 for a fixed count.
+        min_segments: how many segments the stream starts with and never goes below.
+    """
+
+    kind: ScalingKind = ScalingKind.FIXED
+    target_rate: int = 0
+    factor: int = 0
+    min_segments: int = 1
+
+    @classmethod
+    def fixed(cls, segments: int) -> Scaling:
+        """Keep `segments` segments (1 or more) until told otherwise.
+
+        Events with the same routing key go to the same segment; a segment is what one reader reads at a time.
+        """
+        return cls(ScalingKind.FIXED, 0, 0, _positive("segments", segments))
+
+    @classmethod
+    def by_event_rate(cls, target_rate: int, factor: int = 2, min_segments: int = 1) -> Scaling:
+        """Split a segment into `factor` when it takes many more than `target_rate` events/s, merge cold neighbours.
+
+        The stream never has fewer than `min_segments`.
+        """
+        return cls._by_rate(ScalingKind.BY_EVENT_RATE, "target_rate", target_rate, factor, min_segments)
+
+    @classmethod
+    def by_data_rate(cls, kilobytes_per_s: int, factor: int = 2, min_segments: int = 1) -> Scaling:
+        """Split a segment into `factor` when it takes far more than `kilobytes_per_s`, merge cold neighbours.
+
+        The stream never has fewer than `min_segments`.
+        """
+        return cls._by_rate(ScalingKind.BY_DATA_RATE, "kilobytes_per_s", kilobytes_per_s, factor, min_segments)
+
+    @classmethod
+    def _by_rate(cls, kind: ScalingKind, rate_name: str, rate: int, factor: int, min_segments: int) -> Scaling:
+        _positive(rate_name, rate)
+        if factor < 2:
+            raise InvalidArgumentError(f"factor is {factor}: a hot segment is split into 2 or more")
+        return cls(kind, rate, _positive("factor", factor), _positive("min_segments", min_segments))
+
+
+@dataclass(frozen=True, slots=True)
+class Retention:
+    """How much of a stream is kept. Make one with `by_time` or `by_size`; a stream without one keeps all.
+
+    Attributes:
+        kind: what is measured.
+        min_limit: milliseconds or bytes that are always kept.
+        max_limit: milliseconds or bytes that are never exceeded, even for a subscriber that lags behind;
+            0 and `LIMIT_NONE` both mean that there is no such limit.
+    """
+
+    kind: RetentionKind
+    min_limit: int
+    max_limit: int = LIMIT_NONE
+
+    @classmethod
+    def by_time(
+        cls,
+        *,
+        days: float = 0,
+        hours: float = 0,
+        minutes: float = 0,
+        seconds: float = 0,
+        max_days: float = 0,
+        max_hours: float = 0,
+        max_minutes: float = 0,
+        max_seconds: float = 0,
+    ) -> Retention:
+        """Keep what was written in the last `days` + `hours` + `minutes` + `seconds`.
+
+        With a maximum, subscribers that have not read that far can hold older data back up to that age; without
+        one they can hold it for as long as they need.
+        """
+        least = _milliseconds(days, hours, minutes, seconds)
+        most = _milliseconds(max_days, max_hours, max_minutes, max_seconds)
+        return cls._checked(RetentionKind.BY_TIME, "ms", least, most)
+
+    @classmethod
+    def by_size(cls, bytes_min: int, bytes_max: int = 0) -> Retention:
+        """Keep the newest `bytes_min` bytes; let subscribers that lag hold up to `bytes_max` (0 = no limit)."""
+        return cls._checked(RetentionKind.BY_SIZE, "bytes", bytes_min, bytes_max)
+
+    @classmethod
+    def _checked(cls, kind: RetentionKind, unit: str, least: int, most: int) -> Retention:
+        if not 0 < least <= LIMIT_NONE:
+            raise InvalidArgumentError(f"retention of {least} {unit}: give a positive amount (no policy keeps all)")
+        if most < 0 or 0 < most < least:
+            raise InvalidArgumentError(f"retention maximum of {most} {unit} is below the minimum of {least} {unit}")
+        return cls(kind, least, min(most, LIMIT_NONE) or LIMIT_NONE)
+
+    @property
+    def has_max(self) -> bool:
+        """Say whether there is an upper limit."""
+        return 0 < self.max_limit < LIMIT_NONE
+
+
+def _milliseconds(days: float, hours: float, minutes: float, seconds: float) -> int:
+    if min(days, hours, minutes, seconds) < 0:
+        raise InvalidArgumentError("a retention period cannot have negative parts")
+    return round(((days * 24 + hours) * 60 + minutes) * 60_000 + seconds * 1000)
+
+
+@dataclass(frozen=True, slots=True)
+class StreamConfig:
+    """Everything a stream is configured with.
+
+    Attributes:
+        scaling: when the number of segments changes.
+        retention: what is kept; None keeps all.
+        tags: words to find the stream by; fewer than 128, each shorter than 256 characters.
+        timestamp_aggregation_timeout_ms: after this time without a word from a writer its clock no longer counts.
+        rollover_bytes: largest chunk in long-term storage; 0 = the segment store's default.
+    """
+
+    scaling: Scaling = Scaling()
+    retention: Retention | None = None
+    tags: tuple[str, ...] = ()
+    timestamp_aggregation_timeout_ms: int = 0
+    rollover_bytes: int = 0
+
+    def checked(self) -> StreamConfig:
+        """Return this configuration with duplicate tags dropped, or raise `InvalidArgumentError`.
+
+        Checks what can be told without the stream: at least one segment, sizes not negative, tags within bounds.
+        """
+        if self.scaling.min_segments < 1:
+            raise InvalidArgumentError(f"a stream needs 1 segment or more, not {self.scaling.min_segments}")
+        if self.rollover_bytes < 0:
+            raise InvalidArgumentError(f"rollover size of {self.rollover_bytes} bytes: use 0 (default) or more")
+        tags = tuple(dict.fromkeys(self.tags))
+        if len(tags) >= TAG_COUNT_LIMIT:
+            raise InvalidArgumentError(f"{len(tags)} tags: a stream has fewer than {TAG_COUNT_LIMIT}")
+        for tag in tags:
+            if len(tag) >= TAG_LENGTH_LIMIT:
+                raise InvalidArgumentError(f"tag {tag[:32]!r}... has {len(tag)} characters: use fewer than 256")
+        if tags == self.tags:
+            return self
+        return StreamConfig(
+            self.scaling, self.retention, tags, self.timestamp_aggregation_timeout_ms, self.rollover_bytes
+        )

@@ -1,0 +1,52 @@
+"""Where things go: routing keys to [0, 1), segments to containers.
+
+Both are murmur3-128 over UTF-16LE text, as Pravega's clients and servers compute them, so that every client
+sends one key to one segment and every server looks for one segment in one container.
+
+Source: Pravega EventRouter / HashHelper, SegmentToContainerMapper; Guava's consistent hash.
+"""
+
+from __future__ import annotations
+
+import re
+from functools import lru_cache
+
+import mmh3
+
+from penstock.model.names import ContainerId, primary_name
+
+#: Java's ``"EventRouter".hashCode()``.
+ROUTING_SEED = 1741865571
+#: Java's ``"SegmentToContainerMapper".hashCode()``.
+CONTAINER_SEED = 1661405012
+_FRACTION_SCALE = 1.0 / (1 << 52)
+_SYSTEM_SEGMENT = re.compile(r"_system/containers/(?:storage_)?metadata_(\d+)\Z")
+
+
+def _hash64(text: str, seed: int) -> int:
+    return mmh3.hash64(text.encode("utf-16-le", "surrogatepass"), seed, True, signed=False)[0]
+
+
+def routing_key_hash(routing_key: str) -> float:
+    """Map `routing_key` to [0, 1). Equal keys give equal numbers in every Pravega client."""
+    return (_hash64(routing_key, ROUTING_SEED) >> 12) * _FRACTION_SCALE
+
+
+def consistent_hash(state: int, bucket_count: int) -> int:
+    """Return the bucket in [0, bucket_count) of the 64-bit hash `state` (jump consistent hash)."""
+    candidate = 0
+    while True:
+        state = (2862933555777941757 * state + 1) & 0xFFFFFFFFFFFFFFFF
+        following = int((candidate + 1) / (((state >> 33) + 1) / 2147483648.0))
+        if not 0 <= following < bucket_count:
+            return candidate
+        candidate = following
+
+
+@lru_cache(maxsize=65536)
+def container_of(segment: str, container_count: int) -> ContainerId:
+    """Return the container that owns `segment` (any stream, transaction, transient or table segment)."""
+    system = _SYSTEM_SEGMENT.match(segment)
+    if system:
+        return ContainerId(int(system[1]) % container_count)
+    return ContainerId(consistent_hash(_hash64(primary_name(segment), CONTAINER_SEED), container_count))

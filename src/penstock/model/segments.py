@@ -1,0 +1,198 @@
+"""`Segments`: what the controller and the clients ask of a segment store, whoever answers.
+
+Implementations: the segment store itself (direct calls in one process), `penstock.client.wire_segments` (the
+wire protocol over TCP) and an in-memory one for tests. Every implementation passes the same conformance suite.
+
+Unless said otherwise a call returns after its effect is durable, and raises the errors of
+`penstock.model.errors`: `NoSuchSegmentError` for a missing segment, `ContainerNotFoundError` when another store
+owns it, `OutcomeUnknownError` when the reply was lost. If a call is cancelled its effect is unknown.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+Buffer = bytes | bytearray | memoryview
+
+#: "No value": an absent attribute, a writer without events, an unconditional table update.
+NO_VALUE = -(1 << 63)
+#: Table key versions: no condition, and "the key must be absent".
+VERSION_ANY = NO_VALUE
+VERSION_ABSENT = -1
+
+TABLE_KEY_LENGTH_MAX = 8192
+TABLE_VALUE_LENGTH_MAX = 1024 * 1024 - 8192
+#: Largest answer to one read, as Pravega's server clips it.
+READ_LENGTH_MAX = 2 * 1024 * 1024
+
+
+@dataclass(frozen=True, slots=True)
+class SegmentInfo:
+    """A segment's state. Offsets are bytes from the segment's first byte ever; truncation does not change them."""
+
+    name: str
+    start_offset: int
+    length: int
+    is_sealed: bool
+    last_modified_ms: int
+    is_table: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class SegmentData:
+    """The answer to a read: `data` starts at `offset`.
+
+    `is_at_tail`: the data reach the current end of an unsealed segment. `is_end_of_segment`: the segment is
+    sealed and nothing follows.
+    """
+
+    offset: int
+    data: Sequence[Buffer]
+    is_at_tail: bool
+    is_end_of_segment: bool
+
+    def joined(self) -> bytes:
+        """Return the data as one `bytes` (one copy)."""
+        return b"".join(self.data)
+
+
+@dataclass(frozen=True, slots=True)
+class TableUpdate:
+    """Put `value` under `key`. `version`: `VERSION_ANY`, `VERSION_ABSENT`, or the exact one that must be there."""
+
+    key: bytes
+    value: bytes
+    version: int = VERSION_ANY
+
+
+@dataclass(frozen=True, slots=True)
+class TableRemoval:
+    """Remove `key`. `version` as in `TableUpdate`; a missing key is fine with `VERSION_ANY`."""
+
+    key: bytes
+    version: int = VERSION_ANY
+
+
+@dataclass(frozen=True, slots=True)
+class TableEntry:
+    """A key, its value and the version of its last write (>= 0, growing over the table's life)."""
+
+    key: bytes
+    value: bytes
+    version: int
+
+
+@dataclass(frozen=True, slots=True)
+class TablePage:
+    """A page of an iteration. An empty page ends it; otherwise go on from `token`."""
+
+    entries: Sequence[TableEntry]
+    token: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class TableDelta:
+    """What changed in a table since a position.
+
+    `last_position` is where the next delta read goes on. `should_clear`: the position asked for is older than
+    what is kept, rebuild from scratch. `reached_end`: nothing more for now.
+    """
+
+    entries: Sequence[TableEntry]
+    should_clear: bool
+    reached_end: bool
+    last_position: int
+
+
+@dataclass(frozen=True, slots=True)
+class TableInfo:
+    """Size of a table segment: bytes in `[start_offset, length)`, `entry_count` live keys."""
+
+    name: str
+    start_offset: int
+    length: int
+    entry_count: int
+    key_length: int
+
+
+class Segments(Protocol):
+    """Requests on segments and table segments, addressed by full segment name."""
+
+    async def create_segment(
+        self, segment: str, *, scale_type: int = 0, target_rate: int = 0, rollover_bytes: int = 0
+    ) -> None:
+        """Create an empty segment. Raises `SegmentExistsError`."""
+
+    async def delete_segment(self, segment: str) -> None:
+        """Delete a segment and its data. Raises `NoSuchSegmentError`."""
+
+    async def seal_segment(self, segment: str) -> None:
+        """Allow no more appends. Raises `SegmentSealedError` when it is sealed already."""
+
+    async def truncate_segment(self, segment: str, offset: int) -> None:
+        """Forget the bytes before `offset`. Raises `SegmentTruncatedError` unless start <= offset <= length."""
+
+    async def update_policy(self, segment: str, *, scale_type: int, target_rate: int) -> None:
+        """Store the scaling policy that the segment's load is measured against."""
+
+    async def segment_info(self, segment: str) -> SegmentInfo:
+        """Return the durable state of a segment."""
+
+    async def merge_segments(self, target: str, sources: Sequence[str]) -> Sequence[int]:
+        """Append each source whole to `target`, in order, and delete it; return the target's length after each.
+
+        A source that is missing or already merged counts as merged: the target's current length is returned.
+        """
+
+    async def append(self, segment: str, data: Buffer, *, expected_offset: int | None = None) -> int:
+        """Append `data` without a writer's identity; return the new length in bytes.
+
+        Raises `BadOffsetError` when `expected_offset` is given and is not the current length.
+        """
+
+    async def read(self, segment: str, offset: int, length: int, *, wait: bool = False) -> SegmentData:
+        """Read up to `length` bytes from `offset`; fewer come at the tail or at a boundary of the cache.
+
+        At the tail of an unsealed segment: an empty answer, or with `wait` the data that arrive next.
+        Raises `SegmentTruncatedError` before the start offset.
+        """
+
+    async def get_attribute(self, segment: str, attribute_id: bytes) -> int:
+        """Return the value under a 16-byte id, or `NO_VALUE`."""
+
+    async def update_attribute(self, segment: str, attribute_id: bytes, *, value: int, expected: int) -> bool:
+        """Compare-and-set an attribute (`NO_VALUE` = absent); return whether it matched."""
+
+    async def create_table(self, segment: str, *, key_length: int = 0, rollover_bytes: int = 0) -> None:
+        """Create a table segment; `key_length` 0 = hash table. Raises `SegmentExistsError`."""
+
+    async def delete_table(self, segment: str, *, must_be_empty: bool = False) -> None:
+        """Delete a table segment. Raises `TableNotEmptyError`, `NoSuchSegmentError`."""
+
+    async def table_info(self, segment: str) -> TableInfo:
+        """Return a table's size."""
+
+    async def table_put(
+        self, segment: str, updates: Sequence[TableUpdate], *, expected_offset: int = -1
+    ) -> Sequence[int]:
+        """Write all updates or none; return the new versions in order.
+
+        Raises `TableKeyMissingError` / `TableKeyVersionError` when a condition fails; with `expected_offset` >= 0
+        also `BadOffsetError` unless that is the table's length.
+        """
+
+    async def table_remove(
+        self, segment: str, removals: Sequence[TableRemoval], *, expected_offset: int = -1
+    ) -> None:
+        """Remove all keys or none; conditions as in `table_put`."""
+
+    async def table_get(self, segment: str, keys: Sequence[bytes]) -> Sequence[TableEntry | None]:
+        """Return the entry of each key, in order, None where the key is absent."""
+
+    async def table_entries(self, segment: str, *, limit: int, token: bytes = b"") -> TablePage:
+        """Return up to `limit` live entries after `token`. Entries that stay are seen exactly once."""
+
+    async def table_delta(self, segment: str, *, position: int, limit: int) -> TableDelta:
+        """Return the entries written since byte `position` of the table's log, last write per key."""

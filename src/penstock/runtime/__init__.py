@@ -1,0 +1,1 @@
+"""The determinism seam: disk, blocking work, randomness and clocks, real and simulated."""

@@ -1,0 +1,237 @@
+"""`Disk`: files and directories behind one narrow interface, so that a simulated disk can stand in.
+
+All calls block; run them through `Runtime.work`. Durability contract, which the simulated disk enforces:
+
+- `write` is durable after a later `sync` of the same file returned; a crash before may drop, keep or tear it.
+- `create`, `rename` and `remove` are durable after `sync_directory` of the parent directory.
+- `sync` that raises leaves the unsynced bytes in an unknown state: the caller must not retry and call it success.
+"""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import os
+from collections.abc import Sequence
+from typing import Protocol
+
+from penstock.model.errors import DataDirectoryInUseError, StorageFullError
+from penstock.model.segments import Buffer
+
+_IOV_MAX = 1024
+
+
+class DiskFile(Protocol):
+    """An open file. Offsets and lengths are bytes."""
+
+    @property
+    def path(self) -> str:
+        """The path it was opened by."""
+
+    def write(self, offset: int, buffers: Sequence[Buffer]) -> int:
+        """Write all buffers one after another at `offset`, return the byte count.
+
+        Raises `StorageFullError`, `OSError`; some of the bytes may be written then.
+        """
+
+    def read(self, offset: int, length: int) -> bytes:
+        """Read up to `length` bytes; fewer only at the end of the file."""
+
+    def length(self) -> int:
+        """Return the file's length."""
+
+    def sync(self) -> None:
+        """Make the data written so far durable (fdatasync: data, and the length if it changed)."""
+
+    def truncate(self, length: int) -> None:
+        """Cut or extend the file with zeros."""
+
+    def is_linked(self) -> bool:
+        """Say whether a name still leads to this file (False after it was removed or replaced)."""
+
+    def close(self) -> None:
+        """Close the file. Not a sync."""
+
+
+class DiskLock(Protocol):
+    """An exclusive lock held by this process."""
+
+    def release(self) -> None:
+        """Give the lock back."""
+
+
+class Disk(Protocol):
+    """A file system."""
+
+    def open(self, path: str, *, create: bool = False, exclusive: bool = False, writable: bool = True) -> DiskFile:
+        """Open a file. `create`: make it if absent; with `exclusive` fail if present (`FileExistsError`)."""
+
+    def make_directory(self, path: str) -> None:
+        """Create a directory and its missing parents, durably; fine if it is there."""
+
+    def list_directory(self, path: str) -> list[str]:
+        """Return the names in a directory, sorted."""
+
+    def exists(self, path: str) -> bool:
+        """Say whether the path leads to something."""
+
+    def rename(self, source: str, target: str) -> None:
+        """Move a file atomically, replacing `target`."""
+
+    def remove(self, path: str) -> None:
+        """Remove a file. Raises `FileNotFoundError`."""
+
+    def remove_directory(self, path: str) -> None:
+        """Remove an empty directory. Raises `OSError` when it is missing or not empty."""
+
+    def sync_directory(self, path: str) -> None:
+        """Make creations, renames and removals in a directory durable."""
+
+    def lock(self, path: str) -> DiskLock:
+        """Take an exclusive lock on a file (created if absent). Raises `DataDirectoryInUseError`."""
+
+
+class LocalFile:
+    """`DiskFile` on the operating system."""
+
+    def __init__(self, path: str, descriptor: int) -> None:
+        self._path = path
+        self._descriptor = descriptor
+
+    @property
+    def path(self) -> str:
+        """See `DiskFile.path`."""
+        return self._path
+
+    def write(self, offset: int, buffers: Sequence[Buffer]) -> int:
+        """See `DiskFile.write`."""
+        total = sum(map(len, buffers))
+        done = 0
+        pending: list[Buffer] = list(buffers)
+        try:
+            while done < total:
+                count = os.pwritev(self._descriptor, pending[:_IOV_MAX], offset + done)
+                done += count
+                while pending and count >= len(pending[0]):
+                    count -= len(pending.pop(0))
+                if count:
+                    pending[0] = memoryview(pending[0])[count:]
+        except OSError as error:
+            if error.errno in (errno.ENOSPC, errno.EDQUOT):
+                raise StorageFullError(f"no space left while writing {total} bytes to {self._path}") from error
+            raise
+        return total
+
+    def read(self, offset: int, length: int) -> bytes:
+        """See `DiskFile.read`."""
+        data = os.pread(self._descriptor, length, offset)
+        if len(data) == length or not data:
+            return data
+        parts = [data]
+        got = len(data)
+        while got < length:
+            data = os.pread(self._descriptor, length - got, offset + got)
+            if not data:
+                break
+            parts.append(data)
+            got += len(data)
+        return b"".join(parts)
+
+    def length(self) -> int:
+        """See `DiskFile.length`."""
+        return os.fstat(self._descriptor).st_size
+
+    def sync(self) -> None:
+        """See `DiskFile.sync`."""
+        os.fdatasync(self._descriptor)
+
+    def truncate(self, length: int) -> None:
+        """See `DiskFile.truncate`."""
+        os.ftruncate(self._descriptor, length)
+
+    def is_linked(self) -> bool:
+        """See `DiskFile.is_linked`."""
+        return os.fstat(self._descriptor).st_nlink > 0
+
+    def close(self) -> None:
+        """See `DiskFile.close`."""
+        if self._descriptor >= 0:
+            os.close(self._descriptor)
+            self._descriptor = -1
+
+
+class _LocalLock:
+    def __init__(self, descriptor: int) -> None:
+        self._descriptor = descriptor
+
+    def release(self) -> None:
+        """See `DiskLock.release`."""
+        if self._descriptor >= 0:
+            os.close(self._descriptor)
+            self._descriptor = -1
+
+
+class LocalDisk:
+    """`Disk` on the operating system."""
+
+    def open(self, path: str, *, create: bool = False, exclusive: bool = False, writable: bool = True) -> LocalFile:
+        """See `Disk.open`."""
+        flags = os.O_RDWR if writable else os.O_RDONLY
+        if create:
+            flags |= os.O_CREAT
+        if exclusive:
+            flags |= os.O_EXCL
+        return LocalFile(path, os.open(path, flags | os.O_CLOEXEC, 0o640))
+
+    def make_directory(self, path: str) -> None:
+        """See `Disk.make_directory`."""
+        if os.path.isdir(path):
+            return
+        parent = os.path.dirname(os.path.abspath(path))
+        if parent != path:
+            self.make_directory(parent)
+        try:
+            os.mkdir(path, 0o750)
+        except FileExistsError:
+            return
+        self.sync_directory(parent)
+
+    def list_directory(self, path: str) -> list[str]:
+        """See `Disk.list_directory`."""
+        return sorted(os.listdir(path))
+
+    def exists(self, path: str) -> bool:
+        """See `Disk.exists`."""
+        return os.path.exists(path)
+
+    def rename(self, source: str, target: str) -> None:
+        """See `Disk.rename`."""
+        os.replace(source, target)
+
+    def remove(self, path: str) -> None:
+        """See `Disk.remove`."""
+        os.unlink(path)
+
+    def remove_directory(self, path: str) -> None:
+        """See `Disk.remove_directory`."""
+        os.rmdir(path)
+
+    def sync_directory(self, path: str) -> None:
+        """See `Disk.sync_directory`."""
+        descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
+
+    def lock(self, path: str) -> DiskLock:
+        """See `Disk.lock`."""
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o640)
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            os.close(descriptor)
+            raise DataDirectoryInUseError(
+                f"{path} is locked by another process: stop that server, or use another --data-dir"
+            ) from error
+        return _LocalLock(descriptor)

@@ -1,0 +1,151 @@
+"""Settings from a TOML file, the environment and flags, each overriding the one before.
+
+A settings class is a frozen dataclass whose fields have defaults; a field that is such a dataclass itself is a table
+in the file (``[segment_store.cache]``) and a part of a variable's name set off by two underscores
+(``PENSTOCK_SEGMENT_STORE__CACHE__BYTES_MAX``). A key that no field answers to is an error that names the nearest one:
+a misspelt setting never passes silently.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import difflib
+import tomllib
+import typing
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import TypeVar
+
+import msgspec
+
+from penstock.model.errors import InvalidArgumentError
+
+S = TypeVar("S")
+
+#: What a setting may be in a file or as a flag; tables nest.
+Value = object
+
+ENVIRONMENT_PREFIX = "PENSTOCK_"
+#: Names the settings file; not a setting itself.
+FILE_VARIABLE = "PENSTOCK_CONFIG"
+
+
+class SettingsError(InvalidArgumentError):
+    """A settings file, a variable or a flag names no setting, or has a value of the wrong kind."""
+
+
+def load_settings(
+    kind: type[S],
+    *,
+    file: Path | None = None,
+    environment: Mapping[str, str] | None = None,
+    flags: Mapping[str, Value] | None = None,
+) -> S:
+    """Return a `kind` from its defaults, overridden by `file`, then by `environment`, then by `flags`.
+
+    `environment`: all variables; those that begin with `PENSTOCK_` count. `flags` are named by dotted path
+    (``segment_store.cache.bytes_max``); a value of None means that the flag was not given.
+
+    Raises:
+        SettingsError: the file cannot be read, a key is unknown, or a value is not of its field's type.
+    """
+    values: dict[str, Value] = {}
+    if file is not None:
+        _merge(values, _read_file(kind, file))
+    for variable, text in sorted((environment or {}).items()):
+        if variable.startswith(ENVIRONMENT_PREFIX) and variable != FILE_VARIABLE:
+            path = [part.lower() for part in variable.removeprefix(ENVIRONMENT_PREFIX).split("__")]
+            _check_path(kind, path, variable)
+            _merge(values, _nested(path, text))
+    for dotted, value in (flags or {}).items():
+        if value is not None:
+            path = dotted.split(".")
+            _check_path(kind, path, f"flag {dotted}")
+            _merge(values, _nested(path, value))
+    try:
+        # Not strict: variables are text, and TOML may write a whole number where a float is meant.
+        return msgspec.convert(values, kind, strict=False)
+    except msgspec.ValidationError as error:
+        raise SettingsError(f"a setting has the wrong type or value: {error}") from error
+
+
+def setting_paths(kind: type) -> Iterator[str]:
+    """Yield the dotted path of each setting of `kind`, in order."""
+    for name, table in _fields(kind).items():
+        if table is None:
+            yield name
+        else:
+            yield from (f"{name}.{path}" for path in setting_paths(table))
+
+
+def _fields(kind: type) -> dict[str, type | None]:
+    """Return the fields of a settings class; for those that are tables, their class."""
+    types = typing.get_type_hints(kind)
+    fields: dict[str, type | None] = {}
+    for field in dataclasses.fields(kind):
+        field_type = types[field.name]
+        is_table = isinstance(field_type, type) and dataclasses.is_dataclass(field_type)
+        fields[field.name] = field_type if is_table else None
+    return fields
+
+
+def _read_file(kind: type, file: Path) -> dict[str, Value]:
+    try:
+        with file.open("rb") as opened:
+            values = tomllib.load(opened)
+    except OSError as error:
+        raise SettingsError(f"the settings file {file} cannot be read: {error.strerror}") from error
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise SettingsError(f"the settings file {file} is not TOML: {error}") from error
+    _check_table(kind, values, str(file), ())
+    return values
+
+
+def _check_table(kind: type, values: Mapping[str, Value], source: str, above: tuple[str, ...]) -> None:
+    fields = _fields(kind)
+    for name, value in values.items():
+        path = (*above, name)
+        if name not in fields:
+            raise _unknown(kind, name, f"{source}: {'.'.join(path)}")
+        table = fields[name]
+        if table is None:
+            continue
+        if not isinstance(value, dict):
+            raise SettingsError(f"{source}: {'.'.join(path)} is a table of settings, not a value")
+        _check_table(table, value, source, path)
+
+
+def _check_path(kind: type, path: list[str], source: str) -> None:
+    for index, name in enumerate(path):
+        fields = _fields(kind)
+        if name not in fields:
+            raise _unknown(kind, name, source)
+        table = fields[name]
+        is_last = index == len(path) - 1
+        if (table is None) != is_last:
+            what = "has no settings below it" if table is None else "is a table of settings, not a value"
+            raise SettingsError(f"{source}: {'.'.join(path[: index + 1])} {what}")
+        if table is not None:
+            kind = table
+
+
+def _unknown(kind: type, name: str, source: str) -> SettingsError:
+    names = list(_fields(kind))
+    nearest = difflib.get_close_matches(name, names, n=1, cutoff=0.5)
+    hint = f"did you mean {nearest[0]}?" if nearest else f"there are: {', '.join(names)}"
+    return SettingsError(f"{source}: there is no setting {name!r}; {hint}")
+
+
+def _nested(path: list[str], value: Value) -> dict[str, Value]:
+    for name in reversed(path):
+        value = {name: value}
+    return typing.cast("dict[str, Value]", value)
+
+
+def _merge(target: dict[str, Value], values: Mapping[str, Value]) -> None:
+    for name, value in values.items():
+        present = target.get(name)
+        if isinstance(present, dict) and isinstance(value, dict):
+            _merge(present, value)
+        else:
+            target[name] = value

@@ -1,0 +1,340 @@
+"""Appends of one connection: writer state, event numbers, acknowledgements.
+
+The server never looks inside an append: one validation, one log record and one acknowledgement per block, however
+many events are in it. Acknowledgements of one turn of the loop leave in one write, and several of one writer as one.
+
+Source: wire protocol specification, section 3; segment store specification, section 5.4.
+"""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+from penstock.model.errors import (
+    BadEventNumberError,
+    BadOffsetError,
+    ContainerNotFoundError,
+    ContainerOfflineError,
+    NoSuchSegmentError,
+    PenstockError,
+    ProtocolError,
+    SegmentMergedError,
+    SegmentSealedError,
+)
+from penstock.model.segments import Buffer
+from penstock.segmentstore.container.container import SegmentContainer
+from penstock.segmentstore.container.segment import Segment
+from penstock.segmentstore.store import SegmentStore
+from penstock.wire.codec import decode, encode
+from penstock.wire.commands import (
+    AppendBlock,
+    AppendBlockEnd,
+    AppendSetup,
+    ConditionalAppend,
+    ConditionalBlockEnd,
+    ConditionalCheckFailed,
+    DataAppended,
+    InvalidEventNumber,
+    NoSuchSegment,
+    Padding,
+    PartialEvent,
+    SegmentIsSealed,
+    SetupAppend,
+    WireCommand,
+    WrongHost,
+)
+
+_FRAME_HEADER_LENGTH = 8
+
+
+class Replies(Protocol):
+    """The sending side of a connection."""
+
+    def send(self, frame: bytes) -> None:
+        """Queue a reply; it leaves at the end of the loop's turn."""
+
+    def abort(self, reason: str) -> None:
+        """Close the connection at once; the peer reconnects and sets up again."""
+
+    def acknowledge_later(self) -> None:
+        """Call `AppendProcessor.send_acknowledgements` at the end of the loop's turn."""
+
+    def note_outstanding(self, byte_count: int) -> None:
+        """Count append bytes taken in (positive) or finished (negative)."""
+
+
+class WriterState:
+    """One writer on one connection.
+
+    After a refused append (`is_failed`) nothing more is taken until the writer is set up again.
+    Invariants: `acknowledged <= stored`; `stored` is the last number accepted from here, which the segment's own
+    attribute equals unless another connection writes with the same id.
+    """
+
+    __slots__ = (
+        "acknowledged",
+        "container",
+        "durable",
+        "durable_length",
+        "in_flight",
+        "is_failed",
+        "last_seen",
+        "request_id",
+        "segment",
+        "stored",
+        "writer_id",
+    )
+
+    def __init__(self, writer_id: bytes, container: SegmentContainer, segment: Segment, stored: int) -> None:
+        self.writer_id = writer_id
+        self.container = container
+        self.segment = segment
+        self.stored = stored
+        self.acknowledged = stored
+        self.last_seen = 0
+        self.durable = stored
+        self.durable_length = 0
+        self.request_id = 0
+        self.in_flight = 0
+        self.is_failed = False
+
+
+class AppendProcessor:
+    """Handles the append commands of one connection, in order."""
+
+    def __init__(self, store: SegmentStore, replies: Replies, writers_max: int) -> None:
+        self._store = store
+        self._replies = replies
+        self._writers_max = writers_max
+        self._writers: dict[bytes, WriterState] = {}
+        self._to_acknowledge: dict[WriterState, None] = {}
+        self._block: AppendBlock | None = None
+
+    @property
+    def expects_block_end(self) -> bool:
+        """Whether an AppendBlock was received whose end must come next among the append commands."""
+        return self._block is not None
+
+    def set_up(self, command: SetupAppend) -> None:
+        """Answer with the writer's last durable event number, which is also an acknowledgement of it."""
+        self._forbid_open_block("SetupAppend")
+        replies = self._replies
+        try:
+            container, segment = self._store.find(command.segment)
+        except NoSuchSegmentError:
+            replies.send(encode(NoSuchSegment(command.request_id, command.segment)))
+            return
+        except (ContainerNotFoundError, ContainerOfflineError):
+            replies.send(encode(WrongHost(command.request_id, command.segment, "")))
+            return
+        if len(self._writers) >= self._writers_max and command.writer_id not in self._writers:
+            replies.abort(f"more than {self._writers_max} writers on one connection")
+            return
+        # What is accepted now is durable when the callback runs; a later append is rejected until then, because its
+        # writer is not set up yet.
+        stored = segment.attribute(command.writer_id)
+        state = WriterState(command.writer_id, container, segment, stored)
+        self._writers.pop(command.writer_id, None)
+
+        def durable(error: BaseException | None) -> None:
+            if error is not None:
+                replies.abort(f"container stopped: {error}")
+                return
+            self._writers[command.writer_id] = state
+            replies.send(encode(AppendSetup(command.request_id, command.segment, command.writer_id, stored)))
+
+        container.pipeline.when_durable(durable)
+
+    def begin_block(self, command: AppendBlock, data: bytes) -> None:
+        """Keep the first part of a Java client's append. `data` is the block's own copy."""
+        self._forbid_open_block("AppendBlock")
+        self._block = AppendBlock(command.writer_id, data)
+
+    def end_block(self, command: AppendBlockEnd, data: Buffer) -> None:
+        """Append a block. `data` is the command's data and must not change any more."""
+        block, self._block = self._block, None
+        if block is not None:
+            data = _assemble(block, command, data)
+        if command.num_events <= 0:
+            raise ProtocolError(f"AppendBlockEnd with {command.num_events} events")
+        self._append(
+            command.writer_id, data, command.last_event_number, command.num_events, None, command.request_id
+        )
+
+    def append_conditionally(self, command: ConditionalAppend | ConditionalBlockEnd, data: Buffer) -> None:
+        """Append if the segment has the expected length. `data` is what is to be stored."""
+        self._forbid_open_block(type(command).__name__)
+        self._append(
+            command.writer_id, data, command.event_number, 1, command.expected_offset, command.request_id
+        )
+
+    def _forbid_open_block(self, name: str) -> None:
+        if self._block is not None:
+            raise ProtocolError(f"{name} between AppendBlock and AppendBlockEnd")
+
+    def _append(
+        self,
+        writer_id: bytes,
+        data: Buffer,
+        event_number: int,
+        event_count: int,
+        expected_offset: int | None,
+        request_id: int,
+    ) -> None:
+        state = self._writers.get(writer_id)
+        if state is None:
+            raise ProtocolError(f"append of writer {writer_id.hex()}, which is not set up on this connection")
+        if state.is_failed:
+            return  # The error reply to an earlier append is on its way; the client sends this one again.
+        if event_number < state.last_seen:
+            raise ProtocolError(
+                f"event number {event_number} of writer {writer_id.hex()} after {state.last_seen} on one connection"
+            )
+        state.last_seen = event_number
+        length = len(data)
+        container = state.container
+        try:
+            if event_number <= state.stored:
+                raise BadEventNumberError(
+                    state.segment.name, writer_id=writer_id, event_number=event_number, stored=state.stored
+                )
+            done = _Completion(self, state, event_number, request_id, length)
+            done.end = container.append(
+                state.segment,
+                data,
+                done,
+                event_count=event_count,
+                writer_id=writer_id,
+                event_number=event_number,
+                stored_event_number=state.stored,
+                expected_offset=expected_offset,
+            )
+        except BadOffsetError:
+            # The connection and the writer stay; the number may come again.
+            state.last_seen = max(state.stored, 0)
+            self._after_earlier(
+                state, ConditionalCheckFailed(writer_id, event_number, request_id), is_last=False
+            )
+            return
+        except PenstockError as error:
+            self._refuse(state, event_number, request_id, error)
+            return
+        state.stored = event_number
+        state.in_flight += 1
+        self._replies.note_outstanding(length)
+
+    def _refuse(self, state: WriterState, event_number: int, request_id: int, error: PenstockError) -> None:
+        segment = state.segment.name
+        state.is_failed = True
+        if isinstance(error, SegmentSealedError):
+            self._after_earlier(state, SegmentIsSealed(request_id, segment, "", event_number))
+        elif isinstance(error, (NoSuchSegmentError, SegmentMergedError)):
+            self._after_earlier(state, NoSuchSegment(request_id, segment, "", -1))
+        elif isinstance(error, BadEventNumberError):
+            self._after_earlier(
+                state, InvalidEventNumber(state.writer_id, request_id, "", event_number), then_abort=str(error)
+            )
+        elif isinstance(error, (ContainerOfflineError, ContainerNotFoundError)):
+            self._replies.send(encode(WrongHost(request_id, segment, "")))
+        else:
+            self._replies.abort(f"append to {segment} failed: {error}")
+
+    def _after_earlier(
+        self, state: WriterState, reply: WireCommand, *, is_last: bool = True, then_abort: str = ""
+    ) -> None:
+        """Send `reply` behind the acknowledgements of everything accepted before it."""
+
+        def durable(error: BaseException | None) -> None:
+            if error is not None:
+                self._replies.abort(f"container stopped: {error}")
+                return
+            self.send_acknowledgements()
+            self._replies.send(encode(reply))
+            if then_abort:
+                self._replies.abort(then_abort)
+
+        state.container.pipeline.when_durable(durable)
+
+    def completed(self, state: WriterState, completion: _Completion, error: BaseException | None) -> None:
+        """Take in the end of an append; appends of one writer end in order."""
+        state.in_flight -= 1
+        self._replies.note_outstanding(-completion.length)
+        if error is not None:
+            self._replies.abort(f"append to {state.segment.name} failed, its outcome is unknown: {error}")
+            return
+        state.durable = completion.event_number
+        state.durable_length = completion.end
+        state.request_id = completion.request_id
+        if not self._to_acknowledge:
+            self._replies.acknowledge_later()
+        self._to_acknowledge[state] = None
+
+    def send_acknowledgements(self) -> None:
+        """Acknowledge what has become durable, one reply per writer."""
+        if not self._to_acknowledge:
+            return
+        states, self._to_acknowledge = self._to_acknowledge, {}
+        send = self._replies.send
+        for state in states:
+            send(
+                encode(
+                    DataAppended(
+                        state.writer_id, state.durable, state.acknowledged, state.request_id, state.durable_length
+                    )
+                )
+            )
+            state.acknowledged = state.durable
+
+    def close(self) -> None:
+        """Forget all writers; what was accepted stays accepted."""
+        self._writers.clear()
+        self._to_acknowledge.clear()
+        self._block = None
+
+
+class _Completion:
+    """Called when an append is durable. An object, not a closure: there are many."""
+
+    __slots__ = ("end", "event_number", "length", "processor", "request_id", "state")
+
+    def __init__(
+        self, processor: AppendProcessor, state: WriterState, event_number: int, request_id: int, length: int
+    ) -> None:
+        self.processor = processor
+        self.state = state
+        self.event_number = event_number
+        self.request_id = request_id
+        self.length = length
+        self.end = 0
+
+    def __call__(self, error: BaseException | None) -> None:
+        self.processor.completed(self.state, self, error)
+
+
+def _assemble(block: AppendBlock, end: AppendBlockEnd, tail: Buffer) -> Buffer:
+    """Put a Java client's append together: whole events in the block, the last one split or padded."""
+    if block.writer_id != end.writer_id:
+        raise ProtocolError("AppendBlockEnd of another writer than its AppendBlock")
+    data = memoryview(block.data)
+    whole = end.size_of_whole_events
+    if not 0 <= whole <= len(data):
+        raise ProtocolError(f"AppendBlockEnd says {whole} bytes of whole events, its block has {len(data)}")
+    if len(data) == whole:
+        return data
+    rest = data[whole:]
+    if len(rest) < _FRAME_HEADER_LENGTH:
+        raise ProtocolError(f"an append block ends with {len(rest)} bytes that are no frame")
+    type_code = int.from_bytes(rest[:4], "big", signed=True)
+    inner = decode(type_code, rest[_FRAME_HEADER_LENGTH:])
+    declared = int.from_bytes(rest[4:_FRAME_HEADER_LENGTH], "big", signed=True)
+    if declared != len(rest) - _FRAME_HEADER_LENGTH:
+        raise ProtocolError(f"the last frame of an append block claims {declared} of {len(rest)} bytes")
+    if isinstance(inner, PartialEvent):
+        return b"".join((data[:whole], rest[_FRAME_HEADER_LENGTH:], tail))
+    if isinstance(inner, Padding):
+        if len(tail):
+            raise ProtocolError("a padded append block is followed by more data")
+        return data[:whole]
+    raise ProtocolError(f"an append block ends with a frame of type {type_code}")
+
+

@@ -1,0 +1,1 @@
+"""Segment containers: operation pipeline, metadata, recovery, read index, cache, tables, storage writer."""

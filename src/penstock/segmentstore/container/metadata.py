@@ -1,0 +1,178 @@
+"""Container metadata: all segments by id and name, and the snapshot that a checkpoint holds."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+import msgspec
+
+from penstock.model.errors import NoSuchSegmentError
+from penstock.segmentstore.container.segment import Segment, SegmentFlags
+
+SNAPSHOT_VERSION = 1
+
+
+class SegmentSnapshot(msgspec.Struct, frozen=True, array_like=True):
+    """One segment in a checkpoint: its accepted state, and how much of it long-term storage had."""
+
+    segment_id: int
+    name: str
+    flags: int
+    key_length: int
+    created_ms: int
+    last_modified_ms: int
+    scale_type: int
+    target_rate: int
+    rollover_bytes: int
+    event_count: int
+    start_offset: int
+    length: int
+    is_sealed: bool
+    is_merged: bool
+    is_deleted: bool
+    storage_length: int
+    storage_sealed: bool
+    attributes: dict[bytes, int]
+
+
+class ContainerSnapshot(msgspec.Struct, frozen=True, array_like=True):
+    """A container's whole metadata at one point of its log.
+
+    `merges` are merges that long-term storage had not finished: (target id, source id, offset in target).
+    `pinned` are the storage records of system segments.
+    """
+
+    version: int
+    container_id: int
+    next_segment_id: int
+    segments: list[SegmentSnapshot]
+    merges: list[tuple[int, int, int]]
+    pinned: dict[bytes, bytes]
+
+
+_encoder = msgspec.msgpack.Encoder()
+_decoder = msgspec.msgpack.Decoder(ContainerSnapshot)
+
+
+class ContainerMetadata:
+    """The segments of one container.
+
+    Invariant: `by_name` leads to every segment that is neither deleted nor merged; `by_id` to every segment that
+    the log or long-term storage still knows.
+    """
+
+    def __init__(self, container_id: int, make_segment: Callable[[Segment], None]) -> None:
+        self.container_id = container_id
+        self.by_id: dict[int, Segment] = {}
+        self.by_name: dict[str, Segment] = {}
+        self.next_segment_id = 1
+        #: Merges that long-term storage has not done yet: source id -> (target id, offset in target).
+        self.merges: dict[int, tuple[int, int]] = {}
+        #: Storage records of system segments.
+        self.pinned: dict[bytes, bytes] = {}
+        self._make_segment = make_segment
+
+    def get(self, name: str) -> Segment:
+        """Return a live segment. Raises `NoSuchSegmentError`."""
+        segment = self.by_name.get(name)
+        if segment is None:
+            raise NoSuchSegmentError(name)
+        return segment
+
+    def add(self, segment: Segment) -> None:
+        """Add a segment and give it its read index."""
+        self._make_segment(segment)
+        self.by_id[segment.id] = segment
+        if not (segment.is_deleted or segment.is_merged):
+            self.by_name[segment.name] = segment
+        self.next_segment_id = max(self.next_segment_id, segment.id + 1)
+
+    def unname(self, segment: Segment) -> None:
+        """Take a deleted or merged segment's name away."""
+        if self.by_name.get(segment.name) is segment:
+            del self.by_name[segment.name]
+
+    def forget(self, segment_id: int) -> None:
+        """Drop a segment that neither the log nor storage needs."""
+        segment = self.by_id.pop(segment_id, None)
+        self.merges.pop(segment_id, None)
+        if segment is not None:
+            self.unname(segment)
+
+    def gone_segments(self) -> Iterator[Segment]:
+        """Yield deleted and merged segments that storage may still hold something of."""
+        return (segment for segment in self.by_id.values() if segment.is_deleted or segment.is_merged)
+
+    def snapshot(self) -> bytes:
+        """Return the bytes of the accepted state, for a checkpoint."""
+        return _encoder.encode(
+            ContainerSnapshot(
+                SNAPSHOT_VERSION,
+                self.container_id,
+                self.next_segment_id,
+                [
+                    SegmentSnapshot(
+                        segment.id,
+                        segment.name,
+                        int(segment.flags),
+                        segment.key_length,
+                        segment.created_ms,
+                        segment.last_modified_ms,
+                        segment.scale_type,
+                        segment.target_rate,
+                        segment.rollover_bytes,
+                        segment.event_count,
+                        segment.start_offset,
+                        segment.length,
+                        segment.is_sealed,
+                        segment.is_merged,
+                        segment.is_deleted,
+                        segment.storage_length,
+                        segment.storage_sealed,
+                        segment.attributes,
+                    )
+                    for segment in self.by_id.values()
+                ],
+                [(target, source, offset) for source, (target, offset) in self.merges.items()],
+                self.pinned,
+            )
+        )
+
+    def restore(self, snapshot: bytes) -> None:
+        """Replace everything by a checkpoint's snapshot. Raises `ValueError` when it is not one of this container."""
+        try:
+            decoded = _decoder.decode(snapshot)
+        except msgspec.DecodeError as error:
+            raise ValueError(f"not a metadata snapshot: {error}") from error
+        if decoded.version != SNAPSHOT_VERSION or decoded.container_id != self.container_id:
+            raise ValueError(
+                f"snapshot of version {decoded.version}, container {decoded.container_id}; "
+                f"expected version {SNAPSHOT_VERSION}, container {self.container_id}"
+            )
+        self.by_id.clear()
+        self.by_name.clear()
+        self.next_segment_id = decoded.next_segment_id
+        self.pinned = dict(decoded.pinned)
+        self.merges = {source: (target, offset) for target, source, offset in decoded.merges}
+        for stored in decoded.segments:
+            segment = Segment(
+                stored.segment_id,
+                stored.name,
+                flags=SegmentFlags(stored.flags),
+                key_length=stored.key_length,
+                created_ms=stored.created_ms,
+            )
+            segment.last_modified_ms = stored.last_modified_ms
+            segment.scale_type = stored.scale_type
+            segment.target_rate = stored.target_rate
+            segment.rollover_bytes = stored.rollover_bytes
+            segment.event_count = stored.event_count
+            segment.start_offset = segment.durable_start_offset = stored.start_offset
+            segment.length = segment.durable_length = stored.length
+            segment.is_sealed = segment.durable_sealed = stored.is_sealed
+            segment.is_merged = stored.is_merged
+            segment.is_deleted = stored.is_deleted
+            segment.storage_length = stored.storage_length
+            segment.storage_sealed = stored.storage_sealed
+            segment.attributes = dict(stored.attributes)
+            self.add(segment)

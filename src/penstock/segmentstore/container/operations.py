@@ -1,0 +1,243 @@
+"""Operations: what a container's log is made of, and their bytes.
+
+A record is a header (type u8, sequence number u64) and a body. Appends, which are nearly all of the log, have a
+fixed binary body; the rare kinds are msgpack arrays. All integers are big endian. Numbers of retired kinds stay
+unused. The byte table is in docs/formats.md.
+
+Source: segment store specification, section 2.1.
+"""
+
+from __future__ import annotations
+
+import struct
+from typing import ClassVar
+
+import msgspec
+
+from penstock.model.segments import NO_VALUE, Buffer
+
+#: First byte of every frame's payload.
+FORMAT_VERSION = 1
+
+RECORD_HEADER = struct.Struct(">BQ")
+#: segment id, offset, time ms, event count, event number, writer id; data follow to the end of the record.
+APPEND_BODY = struct.Struct(">QqqiQ16s")
+APPEND_HEADER = struct.Struct(">BQQqqiQ16s")
+APPEND_TYPE = 1
+NO_WRITER = bytes(16)
+_U64 = 0xFFFFFFFFFFFFFFFF
+
+
+class Append(msgspec.Struct, frozen=True):
+    """Bytes added to a segment at `offset`; `event_number` of `writer_id` becomes its last one."""
+
+    TYPE: ClassVar[int] = APPEND_TYPE
+
+    segment_id: int
+    offset: int
+    time_ms: int
+    event_count: int
+    event_number: int
+    writer_id: bytes
+    data: Buffer
+
+
+class Create(msgspec.Struct, frozen=True, array_like=True):
+    """A new segment. `flags` are `SegmentFlags`."""
+
+    TYPE: ClassVar[int] = 4
+
+    segment_id: int
+    name: str
+    flags: int
+    key_length: int
+    scale_type: int
+    target_rate: int
+    rollover_bytes: int
+    time_ms: int
+
+
+class Seal(msgspec.Struct, frozen=True, array_like=True):
+    """No more appends; `length` is the segment's length then."""
+
+    TYPE: ClassVar[int] = 2
+
+    segment_id: int
+    length: int
+    time_ms: int
+
+
+class Merge(msgspec.Struct, frozen=True, array_like=True):
+    """The whole of a sealed source becomes the target's bytes from `offset`."""
+
+    TYPE: ClassVar[int] = 3
+
+    target_id: int
+    source_id: int
+    offset: int
+    length: int
+    event_count: int
+    time_ms: int
+
+
+class UpdateAttributes(msgspec.Struct, frozen=True, array_like=True):
+    """New attribute values; `NO_VALUE` removes one."""
+
+    TYPE: ClassVar[int] = 6
+
+    segment_id: int
+    values: dict[bytes, int]
+
+
+class Truncate(msgspec.Struct, frozen=True, array_like=True):
+    """The bytes before `offset` are gone."""
+
+    TYPE: ClassVar[int] = 7
+
+    segment_id: int
+    offset: int
+    time_ms: int
+
+
+class Checkpoint(msgspec.Struct, frozen=True, array_like=True):
+    """The whole metadata of the container at this point of the log (see `container.metadata`)."""
+
+    TYPE: ClassVar[int] = 8
+
+    snapshot: bytes
+
+
+class Delete(msgspec.Struct, frozen=True, array_like=True):
+    """The segment is gone for clients; its storage is still to be freed."""
+
+    TYPE: ClassVar[int] = 10
+
+    segment_id: int
+
+
+class Forget(msgspec.Struct, frozen=True, array_like=True):
+    """Storage holds nothing of a deleted or merged segment any more: it can be forgotten."""
+
+    TYPE: ClassVar[int] = 11
+
+    segment_id: int
+
+
+class UpdatePolicy(msgspec.Struct, frozen=True, array_like=True):
+    """New scaling policy of a segment."""
+
+    TYPE: ClassVar[int] = 12
+
+    segment_id: int
+    scale_type: int
+    target_rate: int
+
+
+class UpdatePinned(msgspec.Struct, frozen=True, array_like=True):
+    """Storage records of system segments, which cannot be kept in the tables that they describe. None removes."""
+
+    TYPE: ClassVar[int] = 13
+
+    values: dict[bytes, bytes | None]
+
+
+Operation = (
+    Append
+    | Create
+    | Seal
+    | Merge
+    | UpdateAttributes
+    | Truncate
+    | Checkpoint
+    | Delete
+    | Forget
+    | UpdatePolicy
+    | UpdatePinned
+)
+RareOperation = (
+    Create | Seal | Merge | UpdateAttributes | Truncate | Checkpoint | Delete | Forget | UpdatePolicy | UpdatePinned
+)
+
+_RARE: dict[int, type[RareOperation]] = {
+    kind.TYPE: kind
+    for kind in (
+        Create,
+        Seal,
+        Merge,
+        UpdateAttributes,
+        Truncate,
+        Checkpoint,
+        Delete,
+        Forget,
+        UpdatePolicy,
+        UpdatePinned,
+    )
+}
+_encode = msgspec.msgpack.Encoder().encode
+_decoders = {number: msgspec.msgpack.Decoder(kind) for number, kind in _RARE.items()}
+
+
+def encode_append_header(
+    sequence_number: int,
+    segment_id: int,
+    offset: int,
+    time_ms: int,
+    event_count: int,
+    event_number: int,
+    writer_id: bytes,
+) -> bytes:
+    """Return the bytes of an append record up to its data."""
+    return APPEND_HEADER.pack(
+        APPEND_TYPE, sequence_number, segment_id, offset, time_ms, event_count, event_number & _U64, writer_id
+    )
+
+
+def encode_operation(sequence_number: int, operation: RareOperation) -> bytes:
+    """Return the whole record of an operation that is not an append."""
+    return RECORD_HEADER.pack(operation.TYPE, sequence_number) + _encode(operation)
+
+
+def decode_operation(record: Buffer) -> tuple[int, Operation]:
+    """Return a record's sequence number and operation. Raises `ValueError` when the bytes are not a record.
+
+    The data of an append are a view into `record`.
+    """
+    try:
+        kind, sequence_number = RECORD_HEADER.unpack_from(record)
+        body = memoryview(record)[RECORD_HEADER.size :]
+        if kind == APPEND_TYPE:
+            segment_id, offset, time_ms, event_count, event_number, writer_id = APPEND_BODY.unpack_from(body)
+            if event_number >= 1 << 63:
+                event_number -= 1 << 64
+            return sequence_number, Append(
+                segment_id, offset, time_ms, event_count, event_number, writer_id, body[APPEND_BODY.size :]
+            )
+        decoder = _decoders.get(kind)
+        if decoder is None:
+            raise ValueError(f"unknown operation type {kind}")
+        return sequence_number, decoder.decode(body)
+    except (struct.error, msgspec.DecodeError) as error:
+        raise ValueError(f"not an operation record: {error}") from error
+
+
+__all__ = [
+    "FORMAT_VERSION",
+    "NO_VALUE",
+    "NO_WRITER",
+    "Append",
+    "Checkpoint",
+    "Create",
+    "Delete",
+    "Forget",
+    "Merge",
+    "Operation",
+    "RareOperation",
+    "Seal",
+    "Truncate",
+    "UpdateAttributes",
+    "UpdatePinned",
+    "UpdatePolicy",
+    "decode_operation",
+    "encode_append_header",
+    "encode_operation",
+]

@@ -1,0 +1,228 @@
+"""The operation pipeline: accepted operations to frames, frames to tier 1, acknowledgements in order.
+
+Validation and acceptance happen at the call, in the loop's thread, against state that includes everything accepted
+before (invariant G11). Records are gathered into the current frame, which goes to the log at the end of the loop's
+turn or when it is full; the log syncs many frames at once. When a frame is durable its operations become visible and
+their callers hear of it, in order. After one failed write nothing more is accepted and nothing is acknowledged: only
+a new incarnation that reads the log knows what is there.
+
+Source: segment store specification, sections 2.2-2.6.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from penstock.model.errors import ContainerOfflineError, PenstockError
+from penstock.model.segments import Buffer
+from penstock.segmentstore.container.frames import FrameBuilder
+from penstock.segmentstore.container.operations import RareOperation, encode_operation
+from penstock.segmentstore.tier1.durable_log import DurableLog, LogAddress
+
+#: Called with None once the operation is durable, or with the error that ended the pipeline.
+OnDone = Callable[[BaseException | None], None]
+
+
+@dataclass(slots=True)
+class CheckpointMark:
+    """A durable checkpoint: the log may be truncated to `address`, the last frame before it (None: there is none)."""
+
+    sequence_number: int
+    address: LogAddress | None
+
+
+class OperationPipeline:
+    """One container's pipeline. `fail` is called once, with the cause, when a log write failed.
+
+    `last_sequence_number` and `last_address` are those of the last record and frame that recovery read.
+    """
+
+    def __init__(
+        self,
+        container_id: int,
+        log: DurableLog,
+        *,
+        last_sequence_number: int,
+        last_address: LogAddress | None,
+        fail: Callable[[BaseException], None],
+    ) -> None:
+        self.container_id = container_id
+        self.sequence_number = last_sequence_number
+        self.durable_sequence_number = last_sequence_number
+        self.logged_bytes = 0
+        self.error: BaseException | None = None
+        self._log = log
+        self._fail = fail
+        self._loop = asyncio.get_running_loop()
+        self._builder = FrameBuilder(log.frame_length_max)
+        self._added_sequence_number = last_sequence_number
+        self._callbacks: list[OnDone] = []
+        self._last_frame_callbacks: list[OnDone] = []
+        self._flush_is_scheduled = False
+        self._frames_in_flight = 0
+        self._bytes_in_flight = 0
+        self._last_durable_address = last_address
+        self._idle: asyncio.Future[None] | None = None
+
+    @property
+    def outstanding_bytes(self) -> int:
+        """Bytes accepted and not yet durable."""
+        return self._bytes_in_flight + self._builder.length
+
+    def check_open(self) -> None:
+        """Raise `ContainerOfflineError` when nothing can be accepted any more."""
+        if self.error is not None:
+            raise ContainerOfflineError(self.container_id, f"its log stopped: {self.error}") from self.error
+
+    def next_sequence_number(self) -> int:
+        """Return the number for the record that is added next; add it before taking another."""
+        self.sequence_number += 1
+        return self.sequence_number
+
+    def add(self, header: bytes, data: Buffer | None, on_done: OnDone) -> None:
+        """Add an accepted record: `header` (with its sequence number) and `data`, which must not change any more."""
+        length = len(header) + (len(data) if data is not None else 0)
+        self.logged_bytes += length
+        builder = self._builder
+        if not builder.fits(length) and length <= self._log.frame_length_max // 2:
+            self._send()
+        if builder.fits(length):
+            builder.add(header, data, length)
+        else:
+            for parts, frame_length in builder.add_spanning(header, data):
+                self._append_frame(parts, frame_length)
+        self._added_sequence_number = self.sequence_number
+        self._callbacks.append(on_done)
+        if not self._flush_is_scheduled:
+            self._flush_is_scheduled = True
+            self._loop.call_soon(self._flush)
+
+    def add_operation(self, operation: RareOperation, on_done: OnDone) -> int:
+        """Add an accepted operation that is not an append; return its sequence number."""
+        number = self.next_sequence_number()
+        self.add(encode_operation(number, operation), None, on_done)
+        return number
+
+    def when_durable(self, on_done: OnDone) -> None:
+        """Call `on_done` once everything accepted so far is durable; at once if it is already."""
+        if self.error is not None:
+            on_done(self.error)
+        elif not self._builder.is_empty:
+            self._callbacks.append(on_done)
+        elif self._frames_in_flight:
+            self._last_frame_callbacks.append(on_done)
+        else:
+            on_done(None)
+
+    async def barrier(self) -> None:
+        """Return once everything accepted so far is durable."""
+        if self.error is None and self.durable_sequence_number == self.sequence_number:
+            return
+        future: asyncio.Future[None] = self._loop.create_future()
+        self.when_durable(completer(future))
+        await future
+
+    def add_checkpoint(self, operation: RareOperation, on_durable: Callable[[CheckpointMark], None]) -> None:
+        """Add a checkpoint at the start of a new frame, so that the log can be truncated right before it."""
+        self._send()
+        mark = CheckpointMark(0, None)
+
+        def note_address(error: BaseException | None) -> None:
+            if error is None:
+                mark.address = self._last_durable_address
+
+        def done(error: BaseException | None) -> None:
+            if error is None:
+                on_durable(mark)
+
+        self.when_durable(note_address)
+        mark.sequence_number = self.add_operation(operation, done)
+
+    def _flush(self) -> None:
+        self._flush_is_scheduled = False
+        self._send()
+
+    def _send(self) -> None:
+        if not self._builder.is_empty:
+            parts, length = self._builder.take()
+            self._append_frame(parts, length)
+
+    def _append_frame(self, parts: list[Buffer], length: int) -> None:
+        callbacks, self._callbacks = self._callbacks, []
+        if self.error is not None:
+            self._end(callbacks, self.error)
+            return
+        try:
+            future = self._log.append(parts, length)
+        except PenstockError as error:
+            self._break(error)
+            self._end(callbacks, error)
+            return
+        self._frames_in_flight += 1
+        self._bytes_in_flight += length
+        self._last_frame_callbacks = callbacks
+        sequence_number = self._added_sequence_number
+        future.add_done_callback(lambda done: self._frame_done(done, callbacks, length, sequence_number))
+
+    def _frame_done(
+        self, future: asyncio.Future[LogAddress], callbacks: list[OnDone], length: int, sequence_number: int
+    ) -> None:
+        self._frames_in_flight -= 1
+        self._bytes_in_flight -= length
+        error: BaseException | None
+        if future.cancelled():
+            error = ContainerOfflineError(self.container_id, "stopped while the log was being written")
+        else:
+            error = future.exception()
+        if error is not None and self.error is None:
+            self._break(error)
+        if self.error is None:
+            self._last_durable_address = future.result()
+            self.durable_sequence_number = sequence_number
+        self._end(callbacks, self.error)
+        if self._idle is not None and not self._frames_in_flight and not self._idle.done():
+            self._idle.set_result(None)
+
+    def _break(self, error: BaseException) -> None:
+        self.error = error
+        callbacks, self._callbacks = self._callbacks, []
+        self._end(callbacks, error)
+        self._fail(error)
+
+    def _end(self, callbacks: list[OnDone], error: BaseException | None) -> None:
+        for on_done in callbacks:
+            try:
+                on_done(error)
+            except Exception as fault:
+                # A bug in applying a durable operation: the state in memory is in doubt, the log is not.
+                if self.error is not None:
+                    raise
+                self._break(fault)
+                error = fault
+
+    async def close(self) -> None:
+        """Send what is waiting, wait for it, then accept nothing more."""
+        self._send()
+        if self._frames_in_flight:
+            self._idle = self._loop.create_future()
+            await self._idle
+        if self.error is None:
+            self.error = ContainerOfflineError(self.container_id, "stopped")
+        callbacks, self._callbacks = self._callbacks, []
+        self._end(callbacks, self.error)
+
+
+def completer(future: asyncio.Future[None]) -> OnDone:
+    """Return a callback that ends `future`."""
+
+    def done(error: BaseException | None) -> None:
+        if future.done():
+            return
+        if error is None:
+            future.set_result(None)
+        else:
+            future.set_exception(error)
+
+    return done

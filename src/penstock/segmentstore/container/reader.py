@@ -1,0 +1,185 @@
+"""Reads: from the cache, through redirects of merged segments, and from long-term storage.
+
+Source: segment store specification, sections 4.3 and 4.4.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Protocol
+
+from penstock.model.errors import (
+    InvalidArgumentError,
+    NoSuchSegmentError,
+    PenstockError,
+    SegmentSealedError,
+    SegmentTruncatedError,
+)
+from penstock.model.segments import Buffer, SegmentData
+from penstock.segmentstore.container.read_index import Found, Missing
+from penstock.segmentstore.container.segment import Segment
+from penstock.segmentstore.settings import ContainerSettings
+
+
+class StorageRead(Protocol):
+    """Reads verified bytes of a segment from long-term storage."""
+
+    async def __call__(self, segment: Segment, offset: int, length: int) -> bytes:
+        """Return exactly `length` bytes; the range is known to be there."""
+
+
+class TooManyReadsError(PenstockError):
+    """Too many reads wait on one segment."""
+
+    is_retriable = True
+
+
+class SegmentReader:
+    """Reads of one container's segments."""
+
+    def __init__(self, settings: ContainerSettings, storage_read: StorageRead) -> None:
+        self._settings = settings
+        self._storage_read = storage_read
+        self._storage_slots = asyncio.Semaphore(settings.storage_reads_max)
+        self._pending: dict[tuple[int, int], tuple[int, asyncio.Task[bytes]]] = {}
+        self._loop = asyncio.get_running_loop()
+
+    def read_cached(self, segment: Segment, offset: int, length: int) -> SegmentData | None:
+        """Answer a read at once if its bytes are durable and in memory; None when it takes waiting or storage.
+
+        Raises `SegmentTruncatedError`, `NoSuchSegmentError`, `InvalidArgumentError`.
+        """
+        if segment.is_deleted or segment.is_merged:
+            raise NoSuchSegmentError(segment.name)
+        if offset < segment.durable_start_offset:
+            raise SegmentTruncatedError(segment.name, start_offset=segment.durable_start_offset, offset=offset)
+        available = segment.durable_length - offset
+        if available <= 0:
+            if not segment.durable_sealed:
+                return None
+            if available < 0:
+                raise InvalidArgumentError(
+                    f"{segment.name}: read at {offset}, but the segment is sealed at {segment.durable_length}"
+                )
+            return SegmentData(offset, (), is_at_tail=False, is_end_of_segment=True)
+        if length <= 0:
+            return SegmentData(offset, (), is_at_tail=False, is_end_of_segment=False)
+        found = segment.index.lookup(offset, min(length, available))
+        if type(found) is not Found:
+            return None
+        is_at_end = found.length == available
+        return SegmentData(
+            offset,
+            found.data,
+            is_at_tail=is_at_end and not segment.durable_sealed,
+            is_end_of_segment=is_at_end and segment.durable_sealed,
+        )
+
+    async def read(self, segment: Segment, offset: int, length: int, *, wait: bool) -> SegmentData:
+        """Read up to `length` durable bytes; see `Segments.read`.
+
+        With `wait`, raises `SegmentSealedError` when the segment is sealed while the read waits at its end.
+        """
+        while True:
+            answer = self.read_cached(segment, offset, length)
+            if answer is not None:
+                return answer
+            if offset >= segment.durable_length:
+                if not wait:
+                    return SegmentData(offset, (), is_at_tail=True, is_end_of_segment=False)
+                await self._wait_for(segment, offset)
+                if segment.durable_sealed and offset >= segment.durable_length:
+                    raise SegmentSealedError(segment.name)
+                continue
+            data = await self._fetch(segment, offset, min(length, segment.durable_length - offset))
+            if data is None:
+                continue
+            is_at_end = offset + sum(map(len, data)) == segment.durable_length
+            return SegmentData(
+                offset,
+                data,
+                is_at_tail=is_at_end and not segment.durable_sealed,
+                is_end_of_segment=is_at_end and segment.durable_sealed,
+            )
+
+    async def read_exactly(self, segment: Segment, offset: int, length: int) -> bytes:
+        """Read `length` accepted bytes, durable or not: for the container's own use of table segments."""
+        parts: list[Buffer] = []
+        end = offset + length
+        while offset < end:
+            if offset < segment.start_offset:
+                raise SegmentTruncatedError(segment.name, start_offset=segment.start_offset, offset=offset)
+            found = segment.index.lookup(offset, end - offset)
+            data = found.data if isinstance(found, Found) else await self._fetch(segment, offset, end - offset)
+            for part in data or ():
+                parts.append(part)
+                offset += len(part)
+        return bytes(parts[0]) if len(parts) == 1 else b"".join(parts)
+
+    async def _wait_for(self, segment: Segment, offset: int) -> None:
+        if len(segment.waiters) >= self._settings.waiting_reads_max:
+            raise TooManyReadsError(f"{segment.name}: {len(segment.waiters)} reads wait already")
+        future: asyncio.Future[None] = self._loop.create_future()
+        segment.waiters[future] = offset
+        try:
+            await future
+        finally:
+            segment.waiters.pop(future, None)
+
+    async def _fetch(self, segment: Segment, offset: int, length: int) -> list[Buffer] | None:
+        """Get bytes that are not in this segment's memory; None: look again, the place changed meanwhile."""
+        found = segment.index.lookup(offset, length)
+        if isinstance(found, Found):
+            return found.data
+        if not isinstance(found, Missing):
+            source = found.source
+            inner = source.index.lookup(found.offset, found.length)
+            if isinstance(inner, Found):
+                return inner.data
+            assert isinstance(inner, Missing)
+            end = min(inner.end, source.storage_length)
+            try:
+                return [await self._read_storage(source, found.offset, end - found.offset)]
+            except PenstockError:
+                if segment.index.lookup(offset, length) == found:
+                    raise
+                return None  # Storage has merged the source meanwhile.
+        end = min(found.end, segment.storage_length)
+        if end <= offset:
+            raise AssertionError(f"{segment.name}: byte {offset} is neither in memory nor in long-term storage")
+        return [await self._read_storage(segment, offset, end - offset)]
+
+    async def _read_storage(self, segment: Segment, offset: int, length: int) -> bytes:
+        """Read from storage up to the next read-ahead boundary, sharing one read among all who want that range."""
+        boundary = self._settings.read_ahead_bytes
+        end = min((offset // boundary + 1) * boundary, segment.storage_length)
+        key = (segment.id, end)
+        start, task = self._pending.get(key, (0, None))
+        if task is None or start > offset:
+            start = offset
+            task = self._loop.create_task(self._read_and_cache(segment, start, end - start))
+            self._pending[key] = (start, task)
+            task.add_done_callback(lambda done: self._drop_pending(key, done))
+        data = await asyncio.shield(task)
+        first = offset - start
+        return data[first : first + length] if first or length < len(data) else data
+
+    def _drop_pending(self, key: tuple[int, int], task: asyncio.Task[bytes]) -> None:
+        if key in self._pending and self._pending[key][1] is task:
+            del self._pending[key]
+        if not task.cancelled():
+            task.exception()  # Those who wait for it hear of it; nobody may be left.
+
+    async def _read_and_cache(self, segment: Segment, offset: int, length: int) -> bytes:
+        async with self._storage_slots:
+            data = await self._storage_read(segment, offset, length)
+        if not (segment.is_deleted or segment.is_merged):
+            segment.index.insert_stored(offset, data)
+        return data
+
+    async def close(self) -> None:
+        """End the storage reads under way."""
+        tasks = [task for _, task in self._pending.values()]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)

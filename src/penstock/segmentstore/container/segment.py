@@ -1,0 +1,173 @@
+"""`Segment`: what a container knows of one segment, in two states.
+
+The *accepted* state includes every operation that was validated, synced or not: later operations are validated
+against it. The *durable* state includes only synced operations: readers and repliers see it. One task changes both;
+a failed log write ends the container, so accepted changes are never rolled back, they die with it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from dataclasses import dataclass
+from enum import IntFlag
+from typing import TYPE_CHECKING
+
+from penstock.model.segments import NO_VALUE
+
+if TYPE_CHECKING:
+    from penstock.segmentstore.container.read_index import ReadIndex
+    from penstock.segmentstore.container.table_index import TableIndex
+
+
+class SegmentFlags(IntFlag):
+    """What kind of segment it is. Fixed at creation; stored."""
+
+    NONE = 0
+    TABLE = 1
+    SYSTEM = 2
+    TRANSIENT = 4
+
+
+@dataclass(slots=True)
+class PendingAppend:
+    """Durable bytes `[start, end)` that wait for the storage writer; `sequence_number` is that of their first."""
+
+    sequence_number: int
+    start: int
+    end: int
+    since_s: float
+
+
+@dataclass(slots=True)
+class PendingMerge:
+    """A durable merge of `source` into `[start, end)` that wait for the storage writer."""
+
+    sequence_number: int
+    source: Segment
+    start: int
+    end: int
+
+
+@dataclass(slots=True)
+class PendingSeal:
+    """A durable seal that waits for the storage writer."""
+
+    sequence_number: int
+
+
+@dataclass(slots=True)
+class PendingTruncate:
+    """A durable truncation that waits for the storage writer."""
+
+    sequence_number: int
+    offset: int
+
+
+PendingStorage = PendingAppend | PendingMerge | PendingSeal | PendingTruncate
+
+
+class Segment:
+    """One segment of a container.
+
+    Invariants: `start_offset <= length`, `durable_length <= length`, `storage_length <= durable_length`; bytes in
+    `[max(storage_length, start_offset), length)` are in the cache; `merge_target` is set exactly when merged.
+    """
+
+    __slots__ = (
+        "__weakref__",
+        "attributes",
+        "created_ms",
+        "deleted_sequence_number",
+        "durable_length",
+        "durable_sealed",
+        "durable_start_offset",
+        "event_count",
+        "flags",
+        "id",
+        "index",
+        "is_deleted",
+        "is_merged",
+        "is_sealed",
+        "is_storage_open",
+        "key_length",
+        "last_modified_ms",
+        "length",
+        "name",
+        "pending",
+        "rollover_bytes",
+        "scale_type",
+        "start_offset",
+        "storage_length",
+        "storage_sealed",
+        "table",
+        "target_rate",
+        "waiters",
+    )
+
+    def __init__(self, segment_id: int, name: str, *, flags: SegmentFlags, key_length: int, created_ms: int) -> None:
+        self.id = segment_id
+        self.name = name
+        self.flags = flags
+        self.key_length = key_length
+        self.created_ms = created_ms
+        self.last_modified_ms = created_ms
+        self.scale_type = 0
+        self.target_rate = 0
+        self.rollover_bytes = 0
+        self.event_count = 0
+        self.attributes: dict[bytes, int] = {}
+        # Accepted state.
+        self.start_offset = 0
+        self.length = 0
+        self.is_sealed = False
+        self.is_merged = False
+        self.is_deleted = False
+        self.deleted_sequence_number = 0
+        # Durable state.
+        self.durable_length = 0
+        self.durable_start_offset = 0
+        self.durable_sealed = False
+        # Long-term storage.
+        self.storage_length = 0
+        self.storage_sealed = False
+        self.is_storage_open = False
+        self.pending: deque[PendingStorage] = deque()
+        self.index: ReadIndex
+        self.table: TableIndex | None = None
+        self.waiters: dict[asyncio.Future[None], int] = {}
+
+    @property
+    def is_table(self) -> bool:
+        """Whether the bytes are table entries."""
+        return bool(self.flags & SegmentFlags.TABLE)
+
+    @property
+    def is_system(self) -> bool:
+        """Whether it is one of the container's own segments."""
+        return bool(self.flags & SegmentFlags.SYSTEM)
+
+    def attribute(self, attribute_id: bytes) -> int:
+        """Return the accepted value of an attribute, or `NO_VALUE`."""
+        return self.attributes.get(attribute_id, NO_VALUE)
+
+    def wake_readers(self) -> None:
+        """End the waits for bytes that are durable now; all of them once the segment is sealed or gone."""
+        if not self.waiters:
+            return
+        is_over = self.durable_sealed or self.is_deleted or self.is_merged
+        for future, offset in list(self.waiters.items()):
+            if is_over or offset < self.durable_length:
+                del self.waiters[future]
+                if not future.done():
+                    future.set_result(None)
+
+    def note_pending_append(self, sequence_number: int, start: int, end: int, now_s: float, piece_max: int) -> None:
+        """Remember that durable bytes `[start, end)` have to go to long-term storage."""
+        pending = self.pending
+        if pending:
+            last = pending[-1]
+            if type(last) is PendingAppend and last.end == start and end - last.start <= piece_max:
+                last.end = end
+                return
+        pending.append(PendingAppend(sequence_number, start, end, now_s))

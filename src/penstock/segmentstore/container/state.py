@@ -1,0 +1,289 @@
+"""`ContainerState`: what each operation does to a container's state, live and in recovery alike.
+
+Every operation has two effects: `accept_*` when it was validated (later operations build on it) and `durable_*` when
+its record is synced (readers see it). Recovery calls both, one after the other, with what the log says.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+
+from penstock.model.segments import NO_VALUE, Buffer
+from penstock.segmentstore.container.cache import Cache
+from penstock.segmentstore.container.metadata import ContainerMetadata
+from penstock.segmentstore.container.operations import (
+    NO_WRITER,
+    Append,
+    Checkpoint,
+    Create,
+    Delete,
+    Forget,
+    Merge,
+    Operation,
+    Seal,
+    Truncate,
+    UpdateAttributes,
+    UpdatePinned,
+    UpdatePolicy,
+)
+from penstock.segmentstore.container.read_index import ReadIndex
+from penstock.segmentstore.container.segment import (
+    PendingMerge,
+    PendingSeal,
+    PendingTruncate,
+    Segment,
+    SegmentFlags,
+)
+from penstock.segmentstore.container.table_index import TableIndex
+from penstock.segmentstore.settings import ContainerSettings
+
+
+class ContainerState:
+    """A container's segments and the effects of operations on them.
+
+    Attributes:
+        unflushed: segments with durable data or changes that long-term storage does not have yet.
+        gone: deleted and merged segments that storage may still hold something of.
+    """
+
+    def __init__(self, container_id: int, cache: Cache, settings: ContainerSettings) -> None:
+        self.metadata = ContainerMetadata(container_id, self._equip)
+        self.cache = cache
+        self.unflushed: dict[int, Segment] = {}
+        self.gone: dict[int, Segment] = {}
+        self._flush_piece_max = settings.flush_bytes
+        self._loop = asyncio.get_running_loop()
+        self.on_storage_work: Callable[[], None] = lambda: None
+
+    def _equip(self, segment: Segment) -> None:
+        segment.index = ReadIndex(self.cache, segment)
+
+    # Accepted effects.
+
+    def accept_create(self, operation: Create) -> Segment:
+        """Add the segment to the accepted state."""
+        segment = Segment(
+            operation.segment_id,
+            operation.name,
+            flags=SegmentFlags(operation.flags),
+            key_length=operation.key_length,
+            created_ms=operation.time_ms,
+        )
+        segment.scale_type = operation.scale_type
+        segment.target_rate = operation.target_rate
+        segment.rollover_bytes = operation.rollover_bytes
+        self.metadata.add(segment)
+        return segment
+
+    def accept_append(
+        self,
+        segment: Segment,
+        data: Buffer,
+        *,
+        event_count: int,
+        writer_id: bytes,
+        event_number: int,
+        time_ms: int,
+    ) -> None:
+        """Add `data` at the accepted end."""
+        offset = segment.length
+        segment.length = offset + len(data)
+        segment.event_count += event_count
+        segment.last_modified_ms = time_ms
+        if event_number != NO_VALUE:
+            segment.attributes[writer_id] = event_number
+        segment.index.append(offset, data)
+
+    def accept_seal(self, segment: Segment, time_ms: int) -> None:
+        """Let nothing more be accepted."""
+        segment.is_sealed = True
+        segment.last_modified_ms = time_ms
+
+    def accept_truncate(self, segment: Segment, offset: int, time_ms: int) -> None:
+        """Move the accepted start."""
+        segment.start_offset = max(segment.start_offset, offset)
+        segment.last_modified_ms = time_ms
+
+    def accept_attributes(self, segment: Segment, values: dict[bytes, int]) -> None:
+        """Set attributes; `NO_VALUE` removes."""
+        for attribute_id, value in values.items():
+            if value == NO_VALUE:
+                segment.attributes.pop(attribute_id, None)
+            else:
+                segment.attributes[attribute_id] = value
+
+    def accept_policy(self, segment: Segment, scale_type: int, target_rate: int) -> None:
+        """Store the scaling policy."""
+        segment.scale_type = scale_type
+        segment.target_rate = target_rate
+
+    def accept_delete(self, segment: Segment) -> None:
+        """Take the name away; storage is freed later."""
+        segment.is_deleted = True
+        self.metadata.unname(segment)
+
+    def accept_merge(self, target: Segment, source: Segment, operation: Merge) -> None:
+        """Make the source's bytes the target's."""
+        source.is_sealed = True
+        source.is_merged = True
+        self.metadata.unname(source)
+        self.metadata.merges[source.id] = (target.id, operation.offset)
+        target.length = operation.offset + operation.length
+        target.event_count += operation.event_count
+        target.last_modified_ms = operation.time_ms
+        target.index.add_redirect(operation.offset, operation.offset + operation.length, source)
+
+    def accept_pinned(self, values: dict[bytes, bytes | None]) -> None:
+        """Set storage records of system segments; None removes."""
+        for key, value in values.items():
+            if value is None:
+                self.metadata.pinned.pop(key, None)
+            else:
+                self.metadata.pinned[key] = value
+
+    # Durable effects.
+
+    def durable_append(self, segment: Segment, sequence_number: int, start: int, end: int) -> None:
+        """Show the bytes to readers and hand them to the storage writer."""
+        segment.durable_length = end
+        if end > start and not segment.is_deleted:
+            segment.note_pending_append(sequence_number, start, end, self._loop.time(), self._flush_piece_max)
+            self.unflushed[segment.id] = segment
+        if segment.waiters:
+            segment.wake_readers()
+
+    def durable_seal(self, segment: Segment, sequence_number: int) -> None:
+        """Tell readers that nothing follows."""
+        segment.durable_sealed = True
+        segment.pending.append(PendingSeal(sequence_number))
+        self.unflushed[segment.id] = segment
+        segment.wake_readers()
+        self.on_storage_work()
+
+    def durable_truncate(self, segment: Segment, sequence_number: int, offset: int) -> None:
+        """Refuse reads before the new start and free what lies before it."""
+        segment.durable_start_offset = max(segment.durable_start_offset, offset)
+        segment.index.truncate(segment.durable_start_offset)
+        segment.pending.append(PendingTruncate(sequence_number, offset))
+        self.unflushed[segment.id] = segment
+        self.on_storage_work()
+
+    def durable_delete(self, segment: Segment) -> None:
+        """End all waits and free the memory."""
+        self.gone[segment.id] = segment
+        self.unflushed.pop(segment.id, None)
+        for pending in segment.pending:
+            if isinstance(pending, PendingMerge):
+                # What was to be merged goes with its target.
+                pending.source.is_deleted = True
+                self.metadata.merges.pop(pending.source.id, None)
+        segment.pending.clear()
+        segment.index.clear()
+        segment.wake_readers()
+        self.on_storage_work()
+
+    def durable_merge(self, target: Segment, source: Segment, sequence_number: int, start: int, end: int) -> None:
+        """Show the merged bytes to the target's readers."""
+        target.durable_length = end
+        source.durable_sealed = True
+        target.pending.append(PendingMerge(sequence_number, source, start, end))
+        self.gone[source.id] = source
+        self.unflushed[target.id] = target
+        target.wake_readers()
+        source.wake_readers()
+        self.on_storage_work()
+
+    def durable_forget(self, segment_id: int) -> None:
+        """Drop the last trace of a segment that storage holds nothing of."""
+        segment = self.gone.pop(segment_id, None)
+        if segment is not None:
+            self.unflushed.pop(segment_id, None)
+            segment.index.clear()
+        self.metadata.forget(segment_id)
+
+    # Recovery.
+
+    def replay(self, sequence_number: int, operation: Operation) -> None:
+        """Apply an operation from the log, accepted and durable at once.
+
+        Raises `KeyError` or `ValueError` when it cannot follow what came before it: the log is corrupt.
+        """
+        by_id = self.metadata.by_id
+        match operation:
+            case Append():
+                segment = by_id[operation.segment_id]
+                if operation.offset != segment.length or segment.is_sealed:
+                    raise ValueError(
+                        f"append at {operation.offset} to {segment.name}, which is "
+                        f"{'sealed' if segment.is_sealed else 'open'} at length {segment.length}"
+                    )
+                self.accept_append(
+                    segment,
+                    bytes(operation.data),
+                    event_count=operation.event_count,
+                    writer_id=operation.writer_id,
+                    event_number=operation.event_number if operation.writer_id != NO_WRITER else NO_VALUE,
+                    time_ms=operation.time_ms,
+                )
+                self.durable_append(segment, sequence_number, operation.offset, segment.length)
+            case Create():
+                if operation.segment_id in by_id or operation.name in self.metadata.by_name:
+                    raise ValueError(f"segment {operation.name} (id {operation.segment_id}) created twice")
+                self.accept_create(operation)
+            case Seal():
+                segment = by_id[operation.segment_id]
+                if operation.length != segment.length:
+                    raise ValueError(f"seal of {segment.name} at {operation.length}, its length is {segment.length}")
+                self.accept_seal(segment, operation.time_ms)
+                self.durable_seal(segment, sequence_number)
+            case Truncate():
+                segment = by_id[operation.segment_id]
+                if operation.offset > segment.length:
+                    raise ValueError(f"truncation of {segment.name} at {operation.offset}, beyond {segment.length}")
+                self.accept_truncate(segment, operation.offset, operation.time_ms)
+                self.durable_truncate(segment, sequence_number, operation.offset)
+            case UpdateAttributes():
+                self.accept_attributes(by_id[operation.segment_id], operation.values)
+            case UpdatePolicy():
+                self.accept_policy(by_id[operation.segment_id], operation.scale_type, operation.target_rate)
+            case Delete():
+                segment = by_id[operation.segment_id]
+                self.accept_delete(segment)
+                self.durable_delete(segment)
+            case Merge():
+                target, source = by_id[operation.target_id], by_id[operation.source_id]
+                if operation.offset != target.length or operation.length != source.length:
+                    raise ValueError(
+                        f"merge of {source.name} ({source.length} bytes) into {target.name} at {operation.offset}, "
+                        f"but its length is {target.length}"
+                    )
+                self.accept_merge(target, source, operation)
+                self.durable_merge(target, source, sequence_number, operation.offset, target.length)
+            case Forget():
+                self.durable_forget(operation.segment_id)
+            case UpdatePinned():
+                self.accept_pinned(operation.values)
+            case Checkpoint():
+                pass  # Equal to the replay of everything before it; only the first one of a log is needed.
+
+    def restore(self, snapshot: bytes) -> None:
+        """Begin from the log's first checkpoint. Raises `ValueError` when it is not one of this container.
+
+        Everything before that checkpoint was in long-term storage when the log was truncated to it, or never was.
+        """
+        self.metadata.restore(snapshot)
+        for segment in self.metadata.gone_segments():
+            self.gone[segment.id] = segment
+        self.metadata.merges.clear()
+        for segment in self.metadata.by_id.values():
+            if segment.is_sealed and not segment.storage_sealed and segment.id not in self.gone:
+                segment.pending.append(PendingSeal(0))
+                self.unflushed[segment.id] = segment
+            if segment.is_table:
+                segment.table = None
+
+    def new_table(self, segment: Segment) -> None:
+        """Give an empty table segment its index; others load theirs from their log."""
+        segment.table = TableIndex(segment.name, segment.key_length)
+        segment.table.finish_scan()

@@ -1,0 +1,206 @@
+"""`ContainerStorage`: a container's view of long-term storage.
+
+User segments have their records in the container's storage metadata table, the container's own segments in its log.
+Either way a change of a record is an append to the fenced log.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Sequence
+from typing import Protocol
+
+from penstock.model.errors import CorruptionError
+from penstock.model.segments import Buffer, TableEntry, TablePage, TableRemoval, TableUpdate
+from penstock.runtime.runtime import Runtime
+from penstock.segmentstore.container.operations import RareOperation, UpdatePinned
+from penstock.segmentstore.container.read_index import Missing
+from penstock.segmentstore.container.segment import PendingAppend, PendingMerge, Segment, SegmentFlags
+from penstock.segmentstore.container.state import ContainerState
+from penstock.segmentstore.container.tables import Tables
+from penstock.segmentstore.settings import ContainerSettings
+from penstock.segmentstore.tier2.chunk_storage import ChunkStorage
+from penstock.segmentstore.tier2.chunked_storage import (
+    ChunkedStorage,
+    ChunkLayout,
+    StoredSegment,
+)
+from penstock.segmentstore.tier2.metadata import MemoryMetadataTable
+from penstock.segmentstore.tier2.storage_context import ChunkedStorageSettings
+
+
+class CreateSegment(Protocol):
+    """Creates a segment in the container."""
+
+    def __call__(self, name: str, *, flags: SegmentFlags) -> Awaitable[Segment]:
+        """Create it, durably."""
+
+
+class Submit(Protocol):
+    """Makes an accepted operation durable."""
+
+    def __call__(self, operation: RareOperation) -> Awaitable[None]:
+        """Return when it is durable."""
+
+
+def storage_metadata_segment(container_id: int) -> str:
+    """Return the name of a container's table of storage records."""
+    return f"_system/containers/storage_metadata_{container_id}"
+
+
+class SegmentMetadataTable:
+    """`MetadataTable` over a table segment of the same container."""
+
+    def __init__(self, tables: Tables, segment: Segment) -> None:
+        self._tables = tables
+        self._segment = segment
+
+    async def get(self, keys: Sequence[bytes]) -> Sequence[TableEntry | None]:
+        """See `MetadataTable.get`."""
+        return await self._tables.get(self._segment, keys)
+
+    async def commit(self, updates: Sequence[TableUpdate], removals: Sequence[TableRemoval]) -> Sequence[int]:
+        """See `MetadataTable.commit`."""
+        versions = await self._tables.put(self._segment, updates, -1) if updates else ()
+        if removals:
+            await self._tables.remove(self._segment, [TableRemoval(removal.key) for removal in removals], -1)
+        return versions
+
+    async def page(self, *, limit: int, token: bytes = b"") -> TablePage:
+        """See `MetadataTable.page`."""
+        return await self._tables.entries(self._segment, limit=limit, token=token)
+
+
+class ContainerStorage:
+    """Reads and writes of one container's segments in long-term storage."""
+
+    def __init__(
+        self,
+        container_id: int,
+        chunks: ChunkStorage,
+        *,
+        state: ContainerState,
+        tables: Tables,
+        submit: Submit,
+        epoch: int,
+        runtime: Runtime,
+        settings: ContainerSettings,
+    ) -> None:
+        self._container_id = container_id
+        self._chunks = chunks
+        self._state = state
+        self._tables = tables
+        self._submit = submit
+        self._epoch = epoch
+        self._runtime = runtime
+        self._settings = settings
+        self._storage_settings = ChunkedStorageSettings()
+        self._system = ChunkedStorage(
+            chunks,
+            MemoryMetadataTable(
+                [TableEntry(key, value, 0) for key, value in state.metadata.pinned.items()],
+                persist=self._persist_pinned,
+            ),
+            epoch=epoch,
+            runtime=runtime,
+            settings=self._storage_settings,
+        )
+        self._user: ChunkedStorage
+
+    async def _persist_pinned(self, updates: Sequence[TableUpdate], removals: Sequence[TableRemoval]) -> None:
+        values: dict[bytes, bytes | None] = {update.key: update.value for update in updates}
+        values.update((removal.key, None) for removal in removals)
+        self._state.accept_pinned(values)
+        await self._submit(UpdatePinned(values))
+
+    async def open(self, create: CreateSegment) -> None:
+        """Find out what storage has of every segment that the log may know too little of.
+
+        Raises `CorruptionError` when storage and log together do not make up a segment.
+        """
+        name = storage_metadata_segment(self._container_id)
+        by_name = self._state.metadata.by_name
+        table = by_name.get(name)
+        if table is None:
+            table = await create(name, flags=SegmentFlags.TABLE | SegmentFlags.SYSTEM)
+        else:
+            await self._resolve(table)
+        self._user = ChunkedStorage(
+            self._chunks,
+            SegmentMetadataTable(self._tables, table),
+            epoch=self._epoch,
+            runtime=self._runtime,
+            settings=self._storage_settings,
+        )
+        # A name whose earlier bearer is not freed yet leads to that one's storage: the new one has none.
+        gone_names = {segment.name for segment in self._state.gone.values()}
+        for segment in list(by_name.values()):
+            if segment is not table and segment.name not in gone_names:
+                await self._resolve(segment)
+        for segment in list(self._state.gone.values()):
+            target_id, offset = self._state.metadata.merges.get(segment.id, (0, 0))
+            target = self._state.metadata.by_id.get(target_id)
+            if target is not None and target.storage_length < offset + segment.length:
+                await self._resolve(segment)
+
+    def of(self, segment: Segment) -> ChunkedStorage:
+        """Return the storage that keeps a segment's records."""
+        return self._system if segment.is_system else self._user
+
+    async def _resolve(self, segment: Segment) -> None:
+        if segment.length > segment.storage_length:
+            stored = await self.of(segment).info(segment.name)
+            if stored is not None:
+                if stored.length > segment.length:
+                    raise CorruptionError(
+                        segment.name,
+                        segment.length,
+                        f"long-term storage has {stored.length} bytes, more than the log knows of",
+                    )
+                segment.storage_length = max(segment.storage_length, stored.length)
+                segment.storage_sealed = stored.is_sealed
+        first = max(segment.storage_length, segment.start_offset)
+        while first < segment.length:
+            found = segment.index.lookup(first, segment.length - first)
+            if isinstance(found, Missing):
+                raise CorruptionError(
+                    segment.name,
+                    first,
+                    f"neither the log nor long-term storage has bytes {first} to {found.end}",
+                )
+            first += found.length
+        self.first_unflushed(segment)
+
+    def first_unflushed(self, segment: Segment) -> int:
+        """Return the sequence number of the first operation whose bytes storage does not have (huge if none).
+
+        Drops what storage has from the segment's list of pending work.
+        """
+        pending = segment.pending
+        for piece in list(pending):
+            if isinstance(piece, PendingAppend):
+                if piece.end > segment.storage_length:
+                    return piece.sequence_number
+                pending.remove(piece)
+            elif isinstance(piece, PendingMerge):
+                return piece.sequence_number
+        return 1 << 63
+
+    async def open_for_write(self, segment: Segment) -> StoredSegment | None:
+        """Claim a segment's storage for this incarnation."""
+        return await self.of(segment).open(segment.name)
+
+    async def read(self, segment: Segment, offset: int, length: int) -> bytes:
+        """Return exactly `length` verified bytes."""
+        return await self.of(segment).read(segment.name, offset, length)
+
+    async def write(self, segment: Segment, offset: int, data: Sequence[Buffer]) -> int:
+        """Append at the stored length; return the new stored length."""
+        return await self.of(segment).write(
+            segment.name, offset, data, chunk_length_max=segment.rollover_bytes or None
+        )
+
+    async def layout(self, segment: Segment) -> Sequence[ChunkLayout]:
+        """Return the chunks that hold a segment, for readers that go to storage themselves."""
+        return await self.of(segment).chunks_of(segment.name)
+
+

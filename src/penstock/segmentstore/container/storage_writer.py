@@ -1,0 +1,265 @@
+"""`StorageWriter`: moves durable data from the log and the cache to long-term storage, in the background.
+
+One loop per container: free what deleted segments left, flush what is due, then let the log be truncated. Per
+segment the order of operations is kept. A failure is logged and tried again for ever, except those that say that
+this incarnation must not go on: corruption, and the loss of ownership.
+
+Source: segment store specification, section 7.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+from typing import Protocol
+
+from penstock.model.errors import (
+    ContainerOfflineError,
+    CorruptionError,
+    LogFencedError,
+    NoSuchSegmentError,
+    PenstockError,
+    StorageNotPrimaryError,
+)
+from penstock.segmentstore.container.operations import Forget, RareOperation
+from penstock.segmentstore.container.read_index import Found
+from penstock.segmentstore.container.segment import (
+    PendingAppend,
+    PendingMerge,
+    PendingSeal,
+    PendingTruncate,
+    Segment,
+)
+from penstock.segmentstore.container.state import ContainerState
+from penstock.segmentstore.container.storage import ContainerStorage
+from penstock.segmentstore.settings import ContainerSettings
+
+logger = logging.getLogger(__name__)
+
+
+class MaybeCheckpoint(Protocol):
+    """Writes a checkpoint and truncates the log when that is due."""
+
+    def __call__(self, *, is_idle: bool) -> None:
+        """`is_idle`: nothing waits to be flushed."""
+
+
+class Submit(Protocol):
+    """Makes an accepted operation durable."""
+
+    async def __call__(self, operation: RareOperation) -> None:
+        """Return when it is durable."""
+
+
+class StorageWriter:
+    """The storage writer of one container. Invariant: at most one flush of a segment at a time."""
+
+    def __init__(
+        self,
+        state: ContainerState,
+        storage: ContainerStorage,
+        *,
+        settings: ContainerSettings,
+        submit: Submit,
+        checkpoint: MaybeCheckpoint,
+        fail: Callable[[BaseException], None],
+    ) -> None:
+        self._state = state
+        self._storage = storage
+        self._settings = settings
+        self._submit = submit
+        self._checkpoint = checkpoint
+        self._fail = fail
+        self._loop = asyncio.get_running_loop()
+        self._wake = asyncio.Event()
+        self._locks: dict[int, asyncio.Lock] = {}
+        self._task: asyncio.Task[None] | None = None
+        self.failed_round_count = 0
+        state.on_storage_work = self._wake.set
+
+    def start(self) -> None:
+        """Begin the loop."""
+        self._task = self._loop.create_task(self._run())
+
+    async def stop(self) -> None:
+        """End the loop; a write under way is abandoned, and found again by the next incarnation."""
+        task, self._task = self._task, None
+        if task is not None:
+            task.cancel()
+            await asyncio.gather(task, return_exceptions=True)
+
+    async def _run(self) -> None:
+        settings = self._settings
+        while True:
+            try:
+                await asyncio.wait_for(self._wake.wait(), settings.writer_interval_s)
+            except TimeoutError:
+                pass
+            self._wake.clear()
+            try:
+                await self._round(is_forced=False)
+            except (CorruptionError, LogFencedError, StorageNotPrimaryError) as error:
+                self._fail(error)
+                return
+            except ContainerOfflineError:
+                return
+            except (PenstockError, OSError) as error:
+                self.failed_round_count += 1
+                logger.warning(
+                    "container %d: flush to long-term storage failed, trying again in %.1f s: %s",
+                    self._state.metadata.container_id,
+                    settings.writer_retry_s,
+                    error,
+                )
+                await asyncio.sleep(settings.writer_retry_s)
+            except Exception as error:
+                self._fail(error)
+                raise
+
+    async def flush_all(self) -> None:
+        """Flush until nothing that was durable at the call waits any more. Raises what a flush raises."""
+        waiting = {segment.id: segment.durable_length for segment in self._state.unflushed.values()}
+        while any(
+            segment_id in self._state.unflushed and self._state.unflushed[segment_id].storage_length < length
+            for segment_id, length in waiting.items()
+        ):
+            await self._round(is_forced=True)
+        await self._round(is_forced=True)
+
+    async def _round(self, *, is_forced: bool) -> None:
+        if self._state.gone:
+            await self._free_gone_segments()
+        gone_names = {segment.name for segment in self._state.gone.values()}
+        is_pressed = self._state.cache.used_bytes > self._state.cache.settings.target_bytes
+        now_s = self._loop.time()
+        due = [
+            segment
+            for segment in self._state.unflushed.values()
+            if segment.name not in gone_names and (is_forced or is_pressed or self._is_due(segment, now_s))
+        ]
+        errors: list[BaseException] = []
+        for at in range(0, len(due), self._settings.flush_concurrency):
+            group = due[at : at + self._settings.flush_concurrency]
+            results = await asyncio.gather(*map(self.flush, group), return_exceptions=True)
+            errors += [result for result in results if isinstance(result, BaseException)]
+        if is_pressed:
+            self._state.cache.evict()
+        self._checkpoint(is_idle=not self._state.unflushed)
+        for error in errors:
+            if isinstance(error, (CorruptionError, LogFencedError, StorageNotPrimaryError)):
+                raise error
+        if errors:
+            raise errors[0]
+
+    def _is_due(self, segment: Segment, now_s: float) -> bool:
+        pending = segment.pending
+        if not pending:
+            return True
+        first = pending[0]
+        if not isinstance(first, PendingAppend):
+            return True
+        return (
+            segment.durable_length - segment.storage_length >= self._settings.flush_bytes
+            or now_s - first.since_s >= self._settings.flush_age_s
+            or not isinstance(pending[-1], PendingAppend)
+        )
+
+    async def flush(self, segment: Segment) -> None:
+        """Bring one segment's storage up to date with what is durable now."""
+        lock = self._locks.setdefault(segment.id, asyncio.Lock())
+        try:
+            async with lock:
+                await self._flush_locked(segment)
+        except BaseException:
+            # Whatever was in doubt is looked up again before the next write.
+            segment.is_storage_open = False
+            if segment.is_deleted:
+                return
+            raise
+        finally:
+            if not lock.locked():
+                self._locks.pop(segment.id, None)
+
+    async def _flush_locked(self, segment: Segment) -> None:
+        if not segment.is_storage_open:
+            await self._open(segment)
+        pending = segment.pending
+        while pending and not segment.is_deleted:
+            piece = pending[0]
+            match piece:
+                case PendingAppend():
+                    if piece.end > segment.storage_length:
+                        await self._write(segment, piece)
+                    if piece.end > segment.storage_length:
+                        continue
+                case PendingMerge():
+                    await self._merge(segment, piece)
+                case PendingSeal():
+                    if segment.storage_length and not segment.storage_sealed:
+                        await self._storage.of(segment).seal(segment.name)
+                    segment.storage_sealed = True
+                case PendingTruncate():
+                    if segment.storage_length:
+                        await self._storage.of(segment).truncate(
+                            segment.name, min(piece.offset, segment.storage_length)
+                        )
+                    segment.index.truncate(segment.durable_start_offset)
+            if pending and pending[0] is piece:
+                pending.popleft()
+        if not pending:
+            self._state.unflushed.pop(segment.id, None)
+
+    async def _open(self, segment: Segment) -> None:
+        stored = await self._storage.open_for_write(segment)
+        length = stored.length if stored is not None else 0
+        if length > segment.durable_length or length < segment.storage_length:
+            raise CorruptionError(
+                segment.name,
+                min(length, segment.durable_length),
+                f"long-term storage has {length} bytes, the container stored {segment.storage_length} "
+                f"of {segment.durable_length}",
+            )
+        segment.storage_length = length
+        segment.storage_sealed = stored is not None and stored.is_sealed
+        segment.is_storage_open = True
+
+    async def _write(self, segment: Segment, piece: PendingAppend) -> None:
+        start = max(piece.start, segment.storage_length)
+        length = min(piece.end - start, self._settings.flush_write_bytes_max)
+        segment.index.freeze_tail()
+        found = segment.index.lookup(start, length)
+        if not isinstance(found, Found):
+            raise CorruptionError(segment.name, start, "bytes that long-term storage does not have left the memory")
+        segment.storage_length = await self._storage.write(segment, start, found.data)
+
+    async def _merge(self, target: Segment, piece: PendingMerge) -> None:
+        source = piece.source
+        if target.storage_length < piece.end:
+            await self.flush(source)
+            storage = self._storage.of(target)
+            await storage.seal(source.name)
+            await storage.concat(target.name, piece.start, source.name)
+            target.storage_length = piece.end
+        target.index.complete_merge(source)
+        self._state.metadata.merges.pop(source.id, None)
+        if target.pending and target.pending[0] is piece:
+            target.pending.popleft()
+        await self._forget(source)
+
+    async def _forget(self, segment: Segment) -> None:
+        await self._submit(Forget(segment.id))
+        self._state.durable_forget(segment.id)
+
+    async def _free_gone_segments(self) -> None:
+        for segment in list(self._state.gone.values()):
+            if segment.id in self._state.metadata.merges:
+                continue  # Its bytes are the target's; the merge will free it.
+            if segment.is_deleted:
+                async with self._locks.setdefault(segment.id, asyncio.Lock()):
+                    try:
+                        await self._storage.of(segment).delete(segment.name)
+                    except NoSuchSegmentError:
+                        pass  # Never flushed, or freed before a crash.
+                self._locks.pop(segment.id, None)
+            await self._forget(segment)

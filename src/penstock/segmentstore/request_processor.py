@@ -1,0 +1,284 @@
+"""Every request but appends: one handler per command, errors to replies in one table.
+
+Source: wire protocol specification, sections 2, 4 and 6.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Sequence
+from typing import TypeVar, cast
+
+from penstock.model.errors import (
+    BadOffsetError,
+    ContainerNotFoundError,
+    ContainerOfflineError,
+    InvalidArgumentError,
+    NoSuchSegmentError,
+    PenstockError,
+    SegmentExistsError,
+    SegmentMergedError,
+    SegmentSealedError,
+    SegmentTruncatedError,
+    TableKeyMissingError,
+    TableKeyVersionError,
+    TableNotEmptyError,
+    UnsupportedOperationError,
+)
+from penstock.model.names import transient_segment_name
+from penstock.model.segments import TableRemoval, TableUpdate
+from penstock.segmentstore.store import SegmentStore
+from penstock.wire import commands as wire
+from penstock.wire.commands import WireCommand
+
+_C = TypeVar("_C", bound=WireCommand)
+_Handler = Callable[[WireCommand], Awaitable[WireCommand]]
+
+#: ErrorMessage codes.
+UNSPECIFIED = -1
+ILLEGAL_ARGUMENT = 0
+#: How many keys or entries one iterator page holds at most, whatever the client suggests.
+PAGE_COUNT_MAX = 10_000
+
+
+class RequestProcessor:
+    """Answers requests of one connection. Transient segments made here are gone when it is closed."""
+
+    def __init__(self, store: SegmentStore) -> None:
+        self._store = store
+        self.transient_segments: dict[str, None] = {}
+        self._handlers: dict[type[WireCommand], _Handler] = {}
+        self._on(wire.GetStreamSegmentInfo, self._segment_info)
+        self._on(wire.GetSegmentAttribute, self._get_attribute)
+        self._on(wire.UpdateSegmentAttribute, self._update_attribute)
+        self._on(wire.CreateSegment, self._create_segment)
+        self._on(wire.CreateTransientSegment, self._create_transient_segment)
+        self._on(wire.SealSegment, self._seal_segment)
+        self._on(wire.DeleteSegment, self._delete_segment)
+        self._on(wire.UpdateSegmentPolicy, self._update_policy)
+        self._on(wire.TruncateSegment, self._truncate_segment)
+        self._on(wire.MergeSegments, self._merge_segments)
+        self._on(wire.MergeSegmentsBatch, self._merge_segments_batch)
+        self._on(wire.CreateTableSegment, self._create_table)
+        self._on(wire.DeleteTableSegment, self._delete_table)
+        self._on(wire.GetTableSegmentInfo, self._table_info)
+        self._on(wire.UpdateTableEntries, self._update_table)
+        self._on(wire.RemoveTableKeys, self._remove_table_keys)
+        self._on(wire.ReadTable, self._read_table)
+        self._on(wire.ReadTableKeys, self._read_table_keys)
+        self._on(wire.ReadTableEntries, self._read_table_entries)
+        self._on(wire.ReadTableEntriesDelta, self._read_table_delta)
+
+    def _on(self, kind: type[_C], handler: Callable[[_C], Awaitable[WireCommand]]) -> None:
+        self._handlers[kind] = cast(_Handler, handler)
+
+    async def answer(self, command: WireCommand) -> WireCommand:
+        """Return the reply to a request, an error reply included.
+
+        Raises `PenstockError` for faults that the protocol has no reply for: the connection must be closed.
+        """
+        handler = self._handlers.get(type(command))
+        request_id = getattr(command, "request_id", -1)
+        if handler is None:
+            return wire.OperationUnsupported(request_id, type(command).__name__)
+        segment = str(getattr(command, "segment", None) or getattr(command, "target", ""))
+        try:
+            return await handler(command)
+        except PenstockError as error:
+            return error_reply(error, request_id, segment, type(command).__name__)
+
+    async def close(self) -> None:
+        """Delete the transient segments that were never merged."""
+        segments, self.transient_segments = self.transient_segments, {}
+        for segment in segments:
+            try:
+                await self._store.delete_segment(segment)
+            except (NoSuchSegmentError, ContainerNotFoundError, ContainerOfflineError):
+                continue  # Merged, or its container restarts: recovery deletes it.
+
+    # Segments.
+
+    async def _segment_info(self, command: wire.GetStreamSegmentInfo) -> WireCommand:
+        info = await self._store.segment_info(command.segment)
+        return wire.StreamSegmentInfo(
+            command.request_id,
+            command.segment,
+            True,
+            info.is_sealed,
+            False,
+            info.last_modified_ms,
+            info.length,
+            info.start_offset,
+        )
+
+    async def _get_attribute(self, command: wire.GetSegmentAttribute) -> WireCommand:
+        value = await self._store.get_attribute(command.segment, command.attribute_id)
+        return wire.SegmentAttribute(command.request_id, value)
+
+    async def _update_attribute(self, command: wire.UpdateSegmentAttribute) -> WireCommand:
+        matched = await self._store.update_attribute(
+            command.segment, command.attribute_id, value=command.new_value, expected=command.expected_value
+        )
+        return wire.SegmentAttributeUpdated(command.request_id, matched)
+
+    async def _create_segment(self, command: wire.CreateSegment) -> WireCommand:
+        await self._store.create_segment(
+            command.segment,
+            scale_type=command.scale_type,
+            target_rate=command.target_rate,
+            rollover_bytes=command.rollover_size_bytes,
+        )
+        return wire.SegmentCreated(command.request_id, command.segment)
+
+    async def _create_transient_segment(self, command: wire.CreateTransientSegment) -> WireCommand:
+        parent = command.parent_segment
+        self._store.find(parent)
+        name = transient_segment_name(parent, command.writer_id, self._store.runtime.random_id())
+        await self._store.create_segment(name)
+        self.transient_segments[name] = None
+        return wire.SegmentCreated(command.request_id, name)
+
+    async def _seal_segment(self, command: wire.SealSegment) -> WireCommand:
+        await self._store.seal_segment(command.segment)
+        return wire.SegmentSealed(command.request_id, command.segment)
+
+    async def _delete_segment(self, command: wire.DeleteSegment) -> WireCommand:
+        await self._store.delete_segment(command.segment)
+        return wire.SegmentDeleted(command.request_id, command.segment)
+
+    async def _update_policy(self, command: wire.UpdateSegmentPolicy) -> WireCommand:
+        await self._store.update_policy(
+            command.segment, scale_type=command.scale_type, target_rate=command.target_rate
+        )
+        return wire.SegmentPolicyUpdated(command.request_id, command.segment)
+
+    async def _truncate_segment(self, command: wire.TruncateSegment) -> WireCommand:
+        await self._store.truncate_segment(command.segment, command.truncation_offset)
+        return wire.SegmentTruncated(command.request_id, command.segment)
+
+    async def _merge_segments(self, command: wire.MergeSegments) -> WireCommand:
+        if command.attribute_updates:
+            raise UnsupportedOperationError("merges with attribute updates are not built yet")
+        self._store.find(command.source)
+        (length,) = await self._store.merge_segments(command.target, [command.source])
+        self.transient_segments.pop(command.source, None)
+        return wire.SegmentsMerged(command.request_id, command.target, command.source, length)
+
+    async def _merge_segments_batch(self, command: wire.MergeSegmentsBatch) -> WireCommand:
+        lengths = await self._store.merge_segments(command.target, command.sources)
+        merged = [wire.MergedSegment(*pair) for pair in zip(command.sources, lengths, strict=True)]
+        return wire.SegmentsBatchMerged(command.request_id, command.target, merged)
+
+    # Tables.
+
+    async def _create_table(self, command: wire.CreateTableSegment) -> WireCommand:
+        await self._store.create_table(
+            command.segment, key_length=command.key_length, rollover_bytes=command.rollover_size_bytes
+        )
+        return wire.SegmentCreated(command.request_id, command.segment)
+
+    async def _delete_table(self, command: wire.DeleteTableSegment) -> WireCommand:
+        await self._store.delete_table(command.segment, must_be_empty=command.must_be_empty)
+        return wire.SegmentDeleted(command.request_id, command.segment)
+
+    async def _table_info(self, command: wire.GetTableSegmentInfo) -> WireCommand:
+        info = await self._store.table_info(command.segment)
+        return wire.TableSegmentInfo(
+            command.request_id, command.segment, info.start_offset, info.length, info.entry_count, info.key_length
+        )
+
+    async def _update_table(self, command: wire.UpdateTableEntries) -> WireCommand:
+        versions = await self._store.table_put(
+            command.segment,
+            [TableUpdate(entry.key, entry.value, entry.version) for entry in command.entries],
+            expected_offset=command.table_segment_offset,
+        )
+        return wire.TableEntriesUpdated(command.request_id, versions)
+
+    async def _remove_table_keys(self, command: wire.RemoveTableKeys) -> WireCommand:
+        await self._store.table_remove(
+            command.segment,
+            [TableRemoval(key.key, key.version) for key in command.keys],
+            expected_offset=command.table_segment_offset,
+        )
+        return wire.TableKeysRemoved(command.request_id, command.segment)
+
+    async def _read_table(self, command: wire.ReadTable) -> WireCommand:
+        keys = [key.key for key in command.keys]
+        found = await self._store.table_get(command.segment, keys)
+        entries = [
+            wire.TableKeyValue(key, -1, b"") if entry is None else wire.TableKeyValue(key, entry.version, entry.value)
+            for key, entry in zip(keys, found, strict=True)
+        ]
+        return wire.TableRead(command.request_id, command.segment, entries)
+
+    async def _page(
+        self, command: wire.ReadTableKeys | wire.ReadTableEntries
+    ) -> tuple[Sequence[wire.TableKeyValue], bytes]:
+        if command.from_key or command.to_key:
+            raise UnsupportedOperationError(f"{command.segment}: range iteration of tables is not built yet")
+        page = await self._store.table_entries(
+            command.segment,
+            limit=max(1, min(command.suggested_count, PAGE_COUNT_MAX)),
+            token=command.continuation_token,
+        )
+        return [wire.TableKeyValue(entry.key, entry.version, entry.value) for entry in page.entries], page.token
+
+    async def _read_table_keys(self, command: wire.ReadTableKeys) -> WireCommand:
+        entries, token = await self._page(command)
+        keys = [wire.TableKey(entry.key, entry.version) for entry in entries]
+        return wire.TableKeysRead(command.request_id, command.segment, keys, token)
+
+    async def _read_table_entries(self, command: wire.ReadTableEntries) -> WireCommand:
+        entries, token = await self._page(command)
+        return wire.TableEntriesRead(command.request_id, command.segment, entries, token)
+
+    async def _read_table_delta(self, command: wire.ReadTableEntriesDelta) -> WireCommand:
+        delta = await self._store.table_delta(
+            command.segment,
+            position=command.from_position,
+            limit=max(1, min(command.suggested_count, PAGE_COUNT_MAX)),
+        )
+        return wire.TableEntriesDeltaRead(
+            command.request_id,
+            command.segment,
+            [wire.TableKeyValue(entry.key, entry.version, entry.value) for entry in delta.entries],
+            delta.should_clear,
+            delta.reached_end,
+            delta.last_position,
+        )
+
+
+def error_reply(error: PenstockError, request_id: int, segment: str, operation: str, offset: int = -1) -> WireCommand:
+    """Return the reply that says `error`. `offset` is what a read or truncation asked for.
+
+    Raises `error` itself when the protocol has no reply for it.
+    """
+    match error:
+        case NoSuchSegmentError() | SegmentMergedError():
+            return wire.NoSuchSegment(request_id, segment, "", offset)
+        case SegmentSealedError():
+            return wire.SegmentIsSealed(request_id, error.segment, "", offset)
+        case SegmentExistsError():
+            return wire.SegmentAlreadyExists(request_id, segment)
+        case SegmentTruncatedError():
+            return wire.SegmentIsTruncated(request_id, segment, error.start_offset, "", error.offset)
+        case BadOffsetError():
+            return wire.SegmentIsTruncated(request_id, segment, error.actual, "", error.expected)
+        case TableKeyMissingError():
+            return wire.TableKeyDoesNotExist(request_id, segment, "")
+        case TableKeyVersionError():
+            return wire.TableKeyBadVersion(request_id, segment, "")
+        case TableNotEmptyError():
+            return wire.TableSegmentNotEmpty(request_id, segment, "")
+        case ContainerNotFoundError() | ContainerOfflineError():
+            return wire.WrongHost(request_id, segment, "")
+        case UnsupportedOperationError():
+            return wire.OperationUnsupported(request_id, operation)
+        case InvalidArgumentError():
+            return wire.ErrorMessage(request_id, segment, _ascii(str(error)), ILLEGAL_ARGUMENT)
+        case _:
+            return wire.ErrorMessage(request_id, segment, _ascii(str(error)), UNSPECIFIED)
+
+
+def _ascii(text: str) -> str:
+    return text.encode("ascii", "backslashreplace").decode("ascii")[:1000]

@@ -1,0 +1,399 @@
+"""The TCP front of a segment store: one `Connection` per client, frames in, replies out.
+
+Appends and reads of cached bytes are answered without a task; everything else runs in one task per request. Replies
+of one turn of the loop leave in one write. A connection is not read while it has too much under way: appends not yet
+durable, requests, or replies that its peer does not take; nor while the cache is full.
+
+Source: wire protocol specification, sections 1 and 3.9.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Coroutine
+from typing import cast
+
+from penstock.model.errors import (
+    NoSuchSegmentError,
+    PenstockError,
+    ProtocolError,
+    SegmentMergedError,
+    SegmentSealedError,
+)
+from penstock.model.segments import READ_LENGTH_MAX, Buffer, SegmentData
+from penstock.segmentstore.append_processor import AppendProcessor
+from penstock.segmentstore.container.container import SegmentContainer
+from penstock.segmentstore.container.segment import Segment
+from penstock.segmentstore.request_processor import RequestProcessor, error_reply
+from penstock.segmentstore.settings import ConnectionSettings
+from penstock.segmentstore.store import SegmentStore
+from penstock.wire.codec import decode, encode, encode_parts
+from penstock.wire.commands import (
+    AppendBlock,
+    AppendBlockEnd,
+    ConditionalAppend,
+    ConditionalBlockEnd,
+    Hello,
+    KeepAlive,
+    NoSuchSegment,
+    ReadSegment,
+    SegmentRead,
+    SetupAppend,
+    WireCommand,
+)
+from penstock.wire.framing import FrameReceiver
+
+logger = logging.getLogger(__name__)
+
+WIRE_VERSION = 16
+WIRE_VERSION_OLDEST = 5
+#: Reads are at least this long, whatever was asked.
+_READ_LENGTH_MIN = 8
+#: Larger parts of a reply are handed to the transport as they are instead of being joined with their neighbours.
+_JOIN_LENGTH_MAX = 16 * 1024
+
+
+class Connection(asyncio.BufferedProtocol):
+    """One client connection."""
+
+    def __init__(self, server: SegmentStoreServer) -> None:
+        self._server = server
+        self._settings = server.settings
+        self._store = server.store
+        self._loop = server.loop
+        self._receiver = FrameReceiver()
+        self._appends = AppendProcessor(server.store, self, server.settings.writers_max)
+        self._requests = RequestProcessor(server.store)
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._transport: asyncio.Transport
+        self._out: list[Buffer] = []
+        self._flush_is_scheduled = False
+        self._acknowledgement_is_due = False
+        self._outstanding_bytes = 0
+        self._is_reading = True
+        self._is_greeted = False
+        self._is_write_blocked = False
+        self._is_closed = False
+        self._timer: asyncio.TimerHandle | None = None
+        self._frame_deadline_s = 0.0
+
+    # asyncio.BufferedProtocol.
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """See `asyncio.BaseProtocol`."""
+        self._transport = cast(asyncio.Transport, transport)
+        if len(self._server.connections) >= self._settings.connections_max:
+            logger.warning("refused a connection: %d are served already", len(self._server.connections))
+            self._is_closed = True
+            self._transport.abort()
+            return
+        self._server.connections[self] = None
+        self._transport.set_write_buffer_limits(high=self._settings.write_buffer_bytes_max)
+        self._timer = self._loop.call_later(self._settings.handshake_timeout_s, self._handshake_is_late)
+
+    def get_buffer(self, sizehint: int) -> memoryview:
+        """See `asyncio.BufferedProtocol`."""
+        return self._receiver.get_buffer(sizehint)
+
+    def buffer_updated(self, nbytes: int) -> None:
+        """See `asyncio.BufferedProtocol`."""
+        try:
+            for type_code, payload, is_owned in self._receiver.buffer_updated(nbytes):
+                if self._is_closed:
+                    return
+                self._handle(type_code, payload, is_owned)
+        except ProtocolError as error:
+            self.abort(str(error))
+            return
+        if self._receiver.incomplete_length:
+            if not self._frame_deadline_s and self._is_greeted:
+                self._frame_deadline_s = self._loop.time() + self._settings.frame_timeout_s
+                self._timer = self._loop.call_at(self._frame_deadline_s, self._frame_is_late)
+        elif self._frame_deadline_s:
+            self._frame_deadline_s = 0.0
+            self._cancel_timer()
+
+    def eof_received(self) -> bool:
+        """See `asyncio.BaseProtocol`: the peer is gone, nothing it may still read matters."""
+        return False
+
+    def pause_writing(self) -> None:
+        """See `asyncio.BaseProtocol`: the peer does not take its replies, so take no more of its requests."""
+        self._is_write_blocked = True
+        self._update_reading()
+
+    def resume_writing(self) -> None:
+        """See `asyncio.BaseProtocol`."""
+        self._is_write_blocked = False
+        self._update_reading()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """See `asyncio.BaseProtocol`."""
+        self._is_closed = True
+        self._cancel_timer()
+        self._server.forget(self)
+        self._appends.close()
+        self._out.clear()
+        for task in list(self._tasks):
+            task.cancel()
+        if self._requests.transient_segments:
+            self._server.spawn(self._requests.close())
+
+    # Requests.
+
+    def _handle(self, type_code: int, payload: memoryview, is_owned: bool) -> None:
+        command = decode(type_code, payload)
+        if not self._is_greeted:
+            self._greet(command)
+            return
+        if isinstance(command, AppendBlockEnd):
+            self._appends.end_block(command, _kept(command.buffer, is_owned))
+        elif isinstance(command, ReadSegment):
+            self._read(command)
+        elif isinstance(command, AppendBlock):
+            self._appends.begin_block(command, bytes(command.data))
+        elif isinstance(command, ConditionalBlockEnd):
+            self._appends.append_conditionally(command, _kept(command.data, is_owned))
+        elif isinstance(command, ConditionalAppend):
+            self._appends.append_conditionally(
+                command, b"\0\0\0\0" + len(command.data).to_bytes(4, "big") + command.data
+            )
+        elif isinstance(command, SetupAppend):
+            self._appends.set_up(command)
+        elif isinstance(command, KeepAlive):
+            self.send(encode(command))
+        elif isinstance(command, Hello):
+            raise ProtocolError("a second Hello")
+        else:
+            self._spawn(self._answer(command))
+
+    def _greet(self, command: WireCommand) -> None:
+        if not isinstance(command, Hello):
+            raise ProtocolError(f"{type(command).__name__} before Hello")
+        self._is_greeted = True
+        self._cancel_timer()
+        self.send(encode(Hello(WIRE_VERSION, WIRE_VERSION_OLDEST)))
+        if command.low > WIRE_VERSION or command.high < WIRE_VERSION_OLDEST:
+            self.abort(f"peer speaks versions {command.low} to {command.high}")
+
+    async def _answer(self, command: WireCommand) -> None:
+        self.send(encode(await self._requests.answer(command)))
+
+    def _read(self, command: ReadSegment) -> None:
+        length = min(READ_LENGTH_MAX, max(_READ_LENGTH_MIN, command.suggested_length))
+        try:
+            container, segment = self._store.find(command.segment)
+            data = container.reader.read_cached(segment, command.offset, length)
+        except PenstockError as error:
+            self._send_read_error(command, error)
+            return
+        if data is not None:
+            self._send_read(command, data)
+        else:
+            self._spawn(self._read_later(command, container, segment, length))
+
+    async def _read_later(
+        self, command: ReadSegment, container: SegmentContainer, segment: Segment, length: int
+    ) -> None:
+        try:
+            data = await container.reader.read(segment, command.offset, length, wait=True)
+        except PenstockError as error:
+            self._send_read_error(command, error)
+        else:
+            self._send_read(command, data)
+
+    def _send_read(self, command: ReadSegment, data: SegmentData) -> None:
+        reply = SegmentRead(
+            command.segment,
+            command.offset,
+            data.is_at_tail,
+            data.is_end_of_segment,
+            data.data,
+            command.request_id,
+        )
+        self._out += encode_parts(reply)
+        self._schedule_flush()
+
+    def _send_read_error(self, command: ReadSegment, error: PenstockError) -> None:
+        if isinstance(error, (NoSuchSegmentError, SegmentMergedError)):
+            self.send(encode(NoSuchSegment(command.request_id, command.segment, "", command.offset)))
+            return
+        if not isinstance(error, SegmentSealedError):
+            logger.log(
+                logging.DEBUG if error.is_retriable else logging.WARNING,
+                "read of %s at %d failed: %s",
+                command.segment,
+                command.offset,
+                error,
+            )
+        self.send(encode(error_reply(error, command.request_id, command.segment, "ReadSegment", command.offset)))
+
+    # The Replies seam.
+
+    def send(self, frame: bytes) -> None:
+        """See `Replies.send`."""
+        self._out.append(frame)
+        self._schedule_flush()
+
+    def acknowledge_later(self) -> None:
+        """See `Replies.acknowledge_later`."""
+        self._acknowledgement_is_due = True
+        self._schedule_flush()
+
+    def note_outstanding(self, byte_count: int) -> None:
+        """See `Replies.note_outstanding`."""
+        self._outstanding_bytes += byte_count
+        if byte_count > 0 or not self._is_reading:
+            self._update_reading()
+
+    def abort(self, reason: str) -> None:
+        """See `Replies.abort`: what was queued for the peer is still sent."""
+        if self._is_closed:
+            return
+        logger.info("closing connection of %s: %s", self._transport.get_extra_info("peername"), reason)
+        self._flush()
+        self._is_closed = True
+        self._transport.close()
+        # A peer that takes nothing must not keep the connection alive.
+        self._timer = self._loop.call_later(self._settings.drain_timeout_s, self._transport.abort)
+
+    def _schedule_flush(self) -> None:
+        if not self._flush_is_scheduled:
+            self._flush_is_scheduled = True
+            self._loop.call_soon(self._flush)
+
+    def _flush(self) -> None:
+        self._flush_is_scheduled = False
+        if self._is_closed:
+            self._out.clear()
+            return
+        if self._acknowledgement_is_due:
+            self._acknowledgement_is_due = False
+            self._appends.send_acknowledgements()
+            self._flush_is_scheduled = False
+        out, self._out = self._out, []
+        if not out:
+            return
+        if len(out) == 1:
+            self._transport.write(out[0])
+            return
+        small: list[Buffer] = []
+        for part in out:
+            if len(part) < _JOIN_LENGTH_MAX:
+                small.append(part)
+                continue
+            if small:
+                self._transport.write(b"".join(small))
+                small = []
+            self._transport.write(part)
+        if small:
+            self._transport.write(b"".join(small))
+
+    # Flow control.
+
+    def _update_reading(self) -> None:
+        """Read the socket exactly while there is room for what may come."""
+        if self._is_closed:
+            return
+        settings = self._settings
+        should_read = not (
+            self._is_write_blocked
+            or self._outstanding_bytes > settings.unacknowledged_bytes_max
+            or len(self._tasks) >= settings.requests_max
+            or self._store.cache.is_full
+        )
+        if should_read == self._is_reading:
+            return
+        self._is_reading = should_read
+        if should_read:
+            self._transport.resume_reading()
+        else:
+            self._transport.pause_reading()
+            if self._store.cache.is_full:
+                self._store.cache.when_relieved(self._update_reading)
+
+    def _spawn(self, coroutine: Coroutine[None, None, None]) -> None:
+        task = self._loop.create_task(coroutine)
+        self._tasks.add(task)
+        task.add_done_callback(self._task_done)
+        if len(self._tasks) >= self._settings.requests_max:
+            self._update_reading()
+
+    def _task_done(self, task: asyncio.Task[None]) -> None:
+        self._tasks.discard(task)
+        if not task.cancelled() and (error := task.exception()) is not None:
+            logger.error("request failed", exc_info=error)
+            self.abort(f"internal error: {error!r}")
+        elif not self._is_reading:
+            self._update_reading()
+
+    def _cancel_timer(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+    def _handshake_is_late(self) -> None:
+        self.abort(f"no Hello within {self._settings.handshake_timeout_s} s")
+
+    def _frame_is_late(self) -> None:
+        if not self._is_reading:
+            # We are the ones who wait.
+            self._timer = self._loop.call_later(self._settings.frame_timeout_s, self._frame_is_late)
+            return
+        self.abort(f"a frame took longer than {self._settings.frame_timeout_s} s")
+
+
+def _kept(data: Buffer, is_owned: bool) -> Buffer:
+    """Return data that may be kept: copied once out of the shared receive buffer, unless the frame owns its memory."""
+    return data if is_owned else bytes(data)
+
+
+class SegmentStoreServer:
+    """Listens for clients of a segment store."""
+
+    def __init__(self, store: SegmentStore, *, settings: ConnectionSettings | None = None) -> None:
+        self.store = store
+        self.settings = settings if settings is not None else store.settings.connection
+        self.loop: asyncio.AbstractEventLoop
+        self.connections: dict[Connection, None] = {}
+        self._server: asyncio.Server | None = None
+        self._background: set[asyncio.Task[None]] = set()
+        self._all_closed = asyncio.Event()
+        self.port = 0
+
+    async def start(self, host: str, port: int) -> None:
+        """Listen on `host`:`port`; 0 takes a free port, which `port` then says. Raises `OSError` if it is taken."""
+        self.loop = asyncio.get_running_loop()
+        self._server = await self.loop.create_server(
+            lambda: Connection(self), host, port, backlog=self.settings.accept_backlog
+        )
+        self.port = self._server.sockets[0].getsockname()[1]
+
+    def spawn(self, coroutine: Coroutine[None, None, None]) -> None:
+        """Run a job that outlives its connection."""
+        task = self.loop.create_task(coroutine)
+        self._background.add(task)
+        task.add_done_callback(self._background.discard)
+
+    def forget(self, connection: Connection) -> None:
+        """Take a closed connection out."""
+        self.connections.pop(connection, None)
+        if not self.connections:
+            self._all_closed.set()
+
+    async def stop(self) -> None:
+        """Accept nothing more and close every connection; replies already queued leave first."""
+        if self._server is not None:
+            self._server.close()
+        for connection in list(self.connections):
+            connection.abort("the server stops")
+        if self.connections:
+            self._all_closed.clear()
+            try:
+                await asyncio.wait_for(self._all_closed.wait(), 2 * self.settings.drain_timeout_s)
+            except TimeoutError:
+                logger.warning("%d connections did not close in time", len(self.connections))
+        for task in list(self._background):
+            task.cancel()
+        await asyncio.gather(*self._background, return_exceptions=True)

@@ -1,0 +1,1 @@
+"""Tier 1: the durable log and its implementations."""

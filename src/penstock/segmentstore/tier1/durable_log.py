@@ -1,0 +1,77 @@
+"""`DurableLog` (tier 1): a fenced, ordered, append-only log of frames, one per segment container.
+
+Source: segment store specification, section 3.1. Implementations: a local directory (`local_log`), memory
+(`memory_log`, for tests and ``--memory``).
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Sequence
+from dataclasses import dataclass
+from typing import NewType, Protocol
+
+from penstock.model.segments import Buffer
+
+#: Where a frame lies. Opaque and comparable: later frames have greater addresses.
+LogAddress = NewType("LogAddress", int)
+
+
+@dataclass(frozen=True, slots=True)
+class LogFrame:
+    """A frame read back: its address and its bytes, as appended."""
+
+    address: LogAddress
+    data: bytes
+
+
+class DurableLog(Protocol):
+    """One container's log. Created by a `DurableLogFactory`; `open` first."""
+
+    @property
+    def epoch(self) -> int:
+        """The epoch of this incarnation: greater than that of every earlier `open` of the same log."""
+
+    @property
+    def frame_length_max(self) -> int:
+        """The longest frame that `append` takes, in bytes."""
+
+    async def open(self) -> None:
+        """Become the only writer: raise the epoch durably and fence every other holder.
+
+        Raises `LogDisabledError`, `CorruptionError` (with file and offset), `StorageFullError`.
+        """
+
+    def frames(self) -> AsyncIterator[LogFrame]:
+        """Yield every frame after the truncation point, oldest first, as they were when `open` returned.
+
+        Call it once, before the first append. Raises `CorruptionError`; a torn end is the end of the log.
+        """
+
+    def append(self, buffers: Sequence[Buffer], length: int) -> asyncio.Future[LogAddress]:
+        """Append one frame made of `buffers` (`length` bytes in all); the future gives its address once it is synced.
+
+        Call order is address order. Many frames share one sync. The buffers must not change until the future ends.
+        If one append fails all later ones fail and the log is closed. Raises at once, changing nothing:
+        `InvalidArgumentError` (longer than `frame_length_max`), `LogClosedError`. The future raises
+        `LogFencedError`, `StorageFullError`, `StorageError`.
+        """
+
+    async def truncate(self, address: LogAddress) -> None:
+        """Allow everything up to and including `address` to be forgotten. More may be kept."""
+
+    async def disable(self) -> None:
+        """Close the log and refuse every later `open` until an administrator enables it. Durable."""
+
+    async def close(self) -> None:
+        """Finish the appends under way, then release everything. Idempotent."""
+
+
+class DurableLogFactory(Protocol):
+    """Makes the logs of a segment store."""
+
+    def create(self, container_id: int) -> DurableLog:
+        """Return the log of a container, not yet opened."""
+
+    async def enable(self, container_id: int) -> None:
+        """Take back `DurableLog.disable`."""

@@ -1,0 +1,221 @@
+"""Bytes of the local log's files: file header, frames, link. Pure functions over bytes, no I/O.
+
+A log file is a header block of `BLOCK_LENGTH` bytes and then frames. Byte tables: docs/formats.md, "Tier 1".
+
+Three properties make recovery decidable:
+
+- A frame carries its file's random salt and its own offset, both under its checksum. Stale frames of a recycled
+  file, zeros, and copies of log files inside a payload never look like frames of this file.
+- A frame carries `synced_offset`: up to where its file had been synced when the frame was written. A bad frame that
+  lies before the `synced_offset` of a later good frame was durable once, so it is corrupt, not torn.
+- The first frame of a file is a link: it says where the previous file ended. It is written only after the previous
+  file was synced up to there. Bytes that a fenced owner adds later lie beyond it and are never read.
+
+A batch (what one sync covers) starts on a block boundary, so a block with acknowledged frames is never written again.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import IntEnum
+
+import google_crc32c
+
+from penstock.model.segments import Buffer
+
+#: Files, and batches of frames within them, are laid out in blocks of this many bytes.
+BLOCK_LENGTH = 4096
+FORMAT_VERSION = 1
+
+_FILE_MAGIC = b"PNSTKLOG"
+_FILE_HEADER = struct.Struct(">8sHHiQIQ")
+_FRAME_MAGIC = b"PSfr"
+_FRAME_HEADER = struct.Struct(">4sQBBHIIQQI")
+_LINK = struct.Struct(">QIQ")
+_CRC = struct.Struct(">I")
+
+FILE_HEADER_LENGTH = _FILE_HEADER.size + _CRC.size
+FRAME_HEADER_LENGTH = _FRAME_HEADER.size + _CRC.size
+LINK_LENGTH = _LINK.size
+
+_OPENS_INCARNATION = 1
+_LAST_OF_BATCH = 1
+_CLEAN_CLOSE = 2
+_JOIN_LENGTH_MAX = 64 * 1024
+_ZEROS = memoryview(bytes(BLOCK_LENGTH))
+
+
+class FrameKind(IntEnum):
+    """What a frame is for. Only `DATA` is shown to the log's user."""
+
+    DATA = 1
+    LINK = 2
+    TRAILER = 3
+
+
+@dataclass(frozen=True, slots=True)
+class FileHeader:
+    """Identity of a log file. `opens_incarnation`: made by `open`, not by a rollover."""
+
+    container_id: int
+    epoch: int
+    number: int
+    salt: int
+    opens_incarnation: bool
+
+
+@dataclass(frozen=True, slots=True)
+class FrameHeader:
+    """A frame's fields. `offset` is where the frame starts in its file; `length` counts the payload alone."""
+
+    kind: FrameKind
+    is_last_of_batch: bool
+    is_clean_close: bool
+    length: int
+    offset: int
+    epoch: int
+    sequence: int
+    synced_offset: int
+
+    @property
+    def end(self) -> int:
+        """Offset just past the payload."""
+        return self.offset + FRAME_HEADER_LENGTH + self.length
+
+    @property
+    def next_offset(self) -> int:
+        """Offset of the frame that follows: the next block when this one ended a batch."""
+        return block_end(self.end) if self.is_last_of_batch else self.end
+
+
+@dataclass(frozen=True, slots=True)
+class Link:
+    """Payload of a link frame: the file before this one, valid in ``[0, end)``. `number` 0: there is none."""
+
+    epoch: int
+    number: int
+    end: int
+
+
+def block_end(offset: int) -> int:
+    """Return the first block boundary at or after `offset`."""
+    return -(-offset // BLOCK_LENGTH) * BLOCK_LENGTH
+
+
+def padding(offset: int) -> memoryview:
+    """Return the zeros from `offset` to the next block boundary."""
+    return _ZEROS[: block_end(offset) - offset]
+
+
+def crc32c(data: bytes, crc: int = 0) -> int:
+    """Return the CRC32C of `data`, continuing from `crc`."""
+    return int(google_crc32c.extend(crc, data))
+
+
+def encode_file_header(header: FileHeader) -> bytes:
+    """Return a whole header block."""
+    flags = _OPENS_INCARNATION if header.opens_incarnation else 0
+    body = _FILE_HEADER.pack(
+        _FILE_MAGIC, FORMAT_VERSION, flags, header.container_id, header.epoch, header.number, header.salt
+    )
+    return (body + _CRC.pack(crc32c(body))).ljust(BLOCK_LENGTH, b"\0")
+
+
+def decode_file_header(data: bytes) -> FileHeader:
+    """Read a header block. Raises `ValueError` saying what is wrong with it."""
+    if len(data) < FILE_HEADER_LENGTH:
+        raise ValueError(f"file header needs {FILE_HEADER_LENGTH} bytes, found {len(data)}")
+    body = data[: _FILE_HEADER.size]
+    magic, version, flags, container_id, epoch, number, salt = _FILE_HEADER.unpack(body)
+    if magic != _FILE_MAGIC:
+        raise ValueError(f"not a log file: it begins with {magic!r}")
+    if crc32c(body) != _CRC.unpack_from(data, _FILE_HEADER.size)[0]:
+        raise ValueError("checksum of the file header does not match")
+    if version != FORMAT_VERSION:
+        raise ValueError(f"log file format {version} is not known here (this program reads {FORMAT_VERSION})")
+    return FileHeader(container_id, epoch, number, salt, bool(flags & _OPENS_INCARNATION))
+
+
+def encode_frame(
+    salt: int, frame: FrameHeader, payload: Sequence[Buffer], out: list[Buffer]
+) -> None:
+    """Append the buffers of a frame to `out`: its header, its payload, and zeros to the block's end after a batch.
+
+    Payload parts that are not `bytes` are copied once (the checksum library takes nothing else).
+    """
+    flags = (_LAST_OF_BATCH if frame.is_last_of_batch else 0) | (_CLEAN_CLOSE if frame.is_clean_close else 0)
+    head = _FRAME_HEADER.pack(
+        _FRAME_MAGIC,
+        salt,
+        frame.kind,
+        flags,
+        0,
+        frame.length,
+        frame.offset,
+        frame.epoch,
+        frame.sequence,
+        frame.synced_offset,
+    )
+    crc = crc32c(head)
+    parts: list[bytes]
+    if len(payload) > 1 and frame.length <= _JOIN_LENGTH_MAX:
+        parts = [b"".join(payload)]
+    else:
+        parts = [part if isinstance(part, bytes) else bytes(part) for part in payload]
+    for part in parts:
+        crc = crc32c(part, crc)
+    out.append(head + _CRC.pack(crc))
+    out.extend(parts)
+    if frame.is_last_of_batch:
+        out.append(padding(frame.end))
+
+
+def decode_frame_header(data: bytes, salt: int, offset: int) -> FrameHeader | None:
+    """Read the fixed part of the frame that should lie at `offset`; None if there is none of this file.
+
+    The checksum is not checked yet: `frame_matches` does, once the payload is at hand.
+    """
+    if len(data) < FRAME_HEADER_LENGTH:
+        return None
+    magic, found_salt, kind, flags, reserved, length, found_offset, epoch, sequence, synced = _FRAME_HEADER.unpack_from(
+        data
+    )
+    if magic != _FRAME_MAGIC or found_salt != salt or found_offset != offset or reserved:
+        return None
+    if kind not in (FrameKind.DATA, FrameKind.LINK, FrameKind.TRAILER):
+        return None
+    return FrameHeader(
+        FrameKind(kind),
+        bool(flags & _LAST_OF_BATCH),
+        bool(flags & _CLEAN_CLOSE),
+        length,
+        offset,
+        epoch,
+        sequence,
+        synced,
+    )
+
+
+def frame_matches(header: bytes, payload: bytes) -> bool:
+    """Say whether the checksum of a frame (`header`: its first `FRAME_HEADER_LENGTH` bytes) holds."""
+    crc = crc32c(payload, crc32c(header[: _FRAME_HEADER.size]))
+    return crc == int(_CRC.unpack_from(header, _FRAME_HEADER.size)[0])
+
+
+def frame_pattern(salt: int) -> bytes:
+    """Return the bytes that every frame of a file begins with."""
+    return _FRAME_MAGIC + salt.to_bytes(8, "big")
+
+
+def encode_link(link: Link) -> bytes:
+    """Return the payload of a link frame."""
+    return _LINK.pack(link.epoch, link.number, link.end)
+
+
+def decode_link(payload: bytes) -> Link:
+    """Read the payload of a link frame. Raises `ValueError`."""
+    if len(payload) != _LINK.size:
+        raise ValueError(f"a link has {_LINK.size} bytes, found {len(payload)}")
+    return Link(*_LINK.unpack(payload))

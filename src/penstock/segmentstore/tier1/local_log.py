@@ -1,0 +1,554 @@
+"""`DurableLog` in a local directory: preallocated files, group commit, one fdatasync for many appends.
+
+An append costs the event loop a queue entry; a writer task gives everything queued to one blocking job, which
+checksums, writes and syncs it, looks that the log is still ours, and only then are the futures completed, in order.
+While a job runs, later appends gather for the next one.
+
+Files are filled with zeros, or recycled, before they are written, so a sync changes no file-system metadata. The next
+file is prepared in the background once the current one is half full; if it comes too late the current file grows
+beyond its length, up to twice, before appends wait.
+
+Formats: `frame_format`, `log_records`. Who may touch what in the directory: `log_directory`. Source: segment store
+specification, sections 3.1 and 3.3.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import logging
+from collections import deque
+from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
+from dataclasses import dataclass
+from enum import Enum
+from typing import TypeVar
+
+from penstock.model.errors import (
+    CorruptionError,
+    DataDirectoryInUseError,
+    InvalidArgumentError,
+    LogClosedError,
+    LogDisabledError,
+    PenstockError,
+    StorageError,
+    StorageFullError,
+)
+from penstock.model.segments import Buffer
+from penstock.runtime.disk import DiskFile
+from penstock.runtime.runtime import Runtime
+from penstock.segmentstore.tier1.durable_log import LogAddress, LogFrame
+from penstock.segmentstore.tier1.frame_format import (
+    BLOCK_LENGTH,
+    FRAME_HEADER_LENGTH,
+    LINK_LENGTH,
+    FileHeader,
+    FrameHeader,
+    FrameKind,
+    Link,
+    encode_frame,
+)
+from penstock.segmentstore.tier1.log_directory import (
+    LogDirectory,
+    encode_link_frame,
+    encode_trailer,
+    fill,
+    spare_name,
+)
+from penstock.segmentstore.tier1.log_recovery import ChainFile, address_file_number, log_address, read_frames
+from penstock.segmentstore.tier1.log_settings import LocalLogSettings
+
+__all__ = ["LocalLog", "LocalLogFactory", "LocalLogSettings"]
+
+T = TypeVar("T")
+
+_log = logging.getLogger(__name__)
+
+_READ_BATCH_LENGTH = 8 * 1024 * 1024
+
+
+class _State(Enum):
+    NEW = "not open"
+    OPENING = "opening"
+    OPEN = "open"
+    FAILED = "failed"
+    CLOSING = "closing"
+    CLOSED = "closed"
+
+
+@dataclass(slots=True)
+class _WritableFile:
+    """A log file of this incarnation. `position`: everything before it is synced; the next batch goes there."""
+
+    file: DiskFile
+    name: str
+    header: FileHeader
+    capacity: int
+    position: int = BLOCK_LENGTH
+
+
+@dataclass(frozen=True, slots=True)
+class _Append:
+    buffers: Sequence[Buffer]
+    length: int
+    future: asyncio.Future[LogAddress]
+
+
+@dataclass(frozen=True, slots=True)
+class _BatchResult:
+    addresses: list[LogAddress]
+    end: int
+    trailer_error: OSError | PenstockError | None
+
+
+class LocalLog:
+    """`DurableLog` of one container in one directory. Made by `LocalLogFactory`."""
+
+    def __init__(self, directory: str, container_id: int, runtime: Runtime, settings: LocalLogSettings) -> None:
+        self._directory = LogDirectory(runtime.disk, directory, container_id)
+        self._runtime = runtime
+        self._settings = settings
+        self._state = _State.NEW
+        self._failure: PenstockError | None = None
+        self._queue: deque[_Append] = deque()
+        self._in_flight: list[_Append] = []
+        self._outstanding_bytes = 0
+        self._wakeup: asyncio.Future[None] | None = None
+        self._writer: asyncio.Task[None] | None = None
+        self._metadata_lock = asyncio.Lock()
+        # Started work that must end before the descriptors are closed, even if its caller was cancelled.
+        self._tasks: dict[asyncio.Task[object], None] = {}
+        self._recovered: Sequence[ChainFile] = ()
+        # Files before the current one, oldest first: (name, number, whether it may be recycled).
+        self._older: list[tuple[str, int, bool]] = []
+        self._spares: list[str] = []
+        self._spare_ordinal = 0
+        self._current: _WritableFile | None = None
+        self._next: _WritableFile | None = None
+        self._preparation: asyncio.Task[object] | None = None
+        self._preparation_failed = False
+        self._closing: asyncio.Task[None] | None = None
+        self._link: Link | None = None
+        self._sequence = 0
+        self._last_address = LogAddress(0)
+
+    @property
+    def epoch(self) -> int:
+        """See `DurableLog.epoch`. 0 before `open`."""
+        return self._directory.epoch
+
+    @property
+    def frame_length_max(self) -> int:
+        """See `DurableLog.frame_length_max`."""
+        return self._settings.frame_length_max_bytes
+
+    @property
+    def outstanding_bytes(self) -> int:
+        """Payload bytes appended but not acknowledged yet; see `LocalLogSettings.outstanding_bytes_max`."""
+        return self._outstanding_bytes
+
+    async def open(self) -> None:
+        """See `DurableLog.open`. A log object opens once. Cancelled: the epoch may have been raised."""
+        if self._state is not _State.NEW:
+            raise LogClosedError(f"{self._describe()} is {self._state.value}: a log object opens only once")
+        self._state = _State.OPENING
+        await self._shielded(self._open())
+
+    async def frames(self) -> AsyncIterator[LogFrame]:
+        """See `DurableLog.frames`."""
+        self._check_open()
+        truncation_address = self._directory.truncation_address
+        sequence: int | None = None
+        for file in self._recovered:
+            if sequence not in (None, file.first_sequence):
+                raise CorruptionError(
+                    f"{self._directory.path}/{file.name}",
+                    BLOCK_LENGTH,
+                    f"expected frame {sequence}, found frame {file.first_sequence}",
+                )
+            offset, sequence = BLOCK_LENGTH, file.first_sequence
+            while offset < file.end:
+                frames, offset, sequence = await self._run(
+                    "read",
+                    read_frames,
+                    self._runtime.disk,
+                    self._directory.path,
+                    file,
+                    offset,
+                    sequence,
+                    _READ_BATCH_LENGTH,
+                )
+                for frame in frames:
+                    if frame.address > truncation_address:
+                        yield frame
+
+    def append(self, buffers: Sequence[Buffer], length: int) -> asyncio.Future[LogAddress]:
+        """See `DurableLog.append`."""
+        self._check_open()
+        if length > self._settings.frame_length_max_bytes:
+            raise InvalidArgumentError(
+                f"a frame of {length} bytes is longer than {self._settings.frame_length_max_bytes}, "
+                "the most that the log takes"
+            )
+        if sum(map(len, buffers)) != length:
+            raise InvalidArgumentError(f"the buffers hold {sum(map(len, buffers))} bytes, not {length}")
+        future: asyncio.Future[LogAddress] = asyncio.get_running_loop().create_future()
+        self._queue.append(_Append(buffers, length, future))
+        self._outstanding_bytes += length
+        self._wake()
+        return future
+
+    async def truncate(self, address: LogAddress) -> None:
+        """See `DurableLog.truncate`. An address beyond the last acknowledged frame means that frame."""
+        self._check_open()
+        await self._shielded(self._truncate(address))
+
+    async def disable(self) -> None:
+        """See `DurableLog.disable`. Appends under way fail. Also possible after a failed `open` or append.
+
+        Raises `LogFencedError` if another incarnation owns the log: then that one decides.
+        """
+        if not self._directory.is_claimed or self._state in (_State.CLOSING, _State.CLOSED):
+            raise LogClosedError(f"{self._describe()} is {self._state.value}: only its owner can disable it")
+        self._fail(LogDisabledError(f"{self._describe()} was disabled"))
+        try:
+            await self._shielded(self._disable())
+        finally:
+            await self.close()
+
+    async def close(self) -> None:
+        """See `DurableLog.close`."""
+        if self._state in (_State.NEW, _State.CLOSED):
+            self._state = _State.CLOSED
+            return
+        if self._state in (_State.OPENING, _State.OPEN):
+            self._state = _State.CLOSING
+        self._wake()
+        if self._closing is None:
+            self._closing = asyncio.get_running_loop().create_task(self._close())
+        await asyncio.shield(self._closing)
+
+    # Opening.
+
+    async def _open(self) -> None:
+        directory = self._directory
+        try:
+            await self._run_locked("open", directory.claim)
+            recovered = await self._run("recover", directory.recover)
+            self._recovered = recovered.files
+            self._older = [(file.name, file.header.number, False) for file in recovered.files]
+            self._sequence = recovered.next_sequence
+            link = Link(0, 0, 0)
+            if recovered.files:
+                tail = recovered.files[-1]
+                link = Link(tail.header.epoch, tail.header.number, tail.end)
+                self._last_address = log_address(tail.header.number, tail.end)
+            self._current = await self._prepare(link.number + 1, self._settings.first_file_length_bytes, link)
+            self._current.position = 2 * BLOCK_LENGTH
+            self._sequence += 1
+            await self._run_locked("open", directory.finish_open, recovered.residue)
+        except BaseException as error:
+            self._fail(error if isinstance(error, PenstockError) else StorageError("open was interrupted"))
+            raise
+        if self._state is _State.OPENING:
+            self._state = _State.OPEN
+            self._writer = asyncio.get_running_loop().create_task(self._write_loop())
+
+    # Writing.
+
+    async def _write_loop(self) -> None:
+        try:
+            while self._state is _State.OPEN or (self._state is _State.CLOSING and self._queue):
+                if not self._queue:
+                    self._wakeup = asyncio.get_running_loop().create_future()
+                    await self._wakeup
+                    continue
+                file = await self._file_with_room()
+                if not self._queue:
+                    continue  # Failed meanwhile.
+                self._take_batch(file)
+                await self._commit_batch(file)
+            if self._state is _State.CLOSING and self._current is not None:
+                await self._run("close", self._write_closing_trailer, self._current)
+        except PenstockError as error:
+            self._fail(error)
+        finally:
+            if self._state is _State.OPEN or self._queue or self._in_flight:
+                self._fail(StorageError(f"the writer of {self._describe()} was stopped"))
+
+    def _take_batch(self, file: _WritableFile) -> None:
+        # Past its capacity a file may grow to twice that: see `_file_with_room`.
+        limit = file.capacity if file.position < file.capacity else 2 * file.capacity
+        offset = file.position
+        payload_length = 0
+        while self._queue:
+            length = self._queue[0].length
+            offset += FRAME_HEADER_LENGTH + length
+            payload_length += length
+            if self._in_flight and (
+                offset > limit or payload_length > self._settings.batch_length_max_bytes
+            ):
+                break
+            self._in_flight.append(self._queue.popleft())
+
+    async def _commit_batch(self, file: _WritableFile) -> None:
+        batch = self._in_flight
+        link, self._link = self._link, None
+        result = await self._run("append to", self._write_batch, file, batch, link, self._sequence)
+        file.position = result.end
+        self._sequence += len(batch) + (link is not None)
+        if self._state is _State.FAILED:
+            return
+        self._in_flight = []
+        for append, address in zip(batch, result.addresses, strict=True):
+            self._outstanding_bytes -= append.length
+            if not append.future.done():
+                append.future.set_result(address)
+        self._last_address = result.addresses[-1]
+        if result.trailer_error is not None:
+            error = result.trailer_error
+            raise StorageError(f"could not write behind the last frame of {self._describe()}: {error}") from error
+        is_due = file.position > file.capacity // 2 and self._next is None and self._preparation is None
+        if is_due and not self._preparation_failed:
+            self._preparation = self._start(self._prepare_in_background())
+
+    def _write_batch(
+        self, file: _WritableFile, batch: list[_Append], link: Link | None, sequence: int
+    ) -> _BatchResult:
+        """Write and sync a batch (blocking, off the loop). Returns only while this incarnation owns the log."""
+        header = file.header
+        synced_offset = offset = file.position
+        out: list[Buffer] = []
+        if link is not None:
+            encode_link_frame(header, link, sequence, is_last_of_batch=False, out=out)
+            offset += FRAME_HEADER_LENGTH + LINK_LENGTH
+            sequence += 1
+        addresses: list[LogAddress] = []
+        for index, append in enumerate(batch, 1):
+            frame = FrameHeader(
+                FrameKind.DATA,
+                index == len(batch),
+                False,
+                append.length,
+                offset,
+                header.epoch,
+                sequence,
+                synced_offset,
+            )
+            encode_frame(header.salt, frame, append.buffers, out)
+            addresses.append(log_address(header.number, offset))
+            offset = frame.next_offset
+            sequence += 1
+        file.file.write(file.position, out)
+        file.file.sync()
+        self._directory.check_owned()
+        trailer_error: OSError | PenstockError | None = None
+        if not self._queue:
+            # Going idle: nothing after the last frame would say that it was synced. Not synced itself: it is meant to
+            # outlive the process, not the machine. The next batch overwrites it.
+            trailer: list[Buffer] = []
+            encode_trailer(header, sequence, offset, is_clean_close=False, out=trailer)
+            try:
+                file.file.write(offset, trailer)
+            except (OSError, PenstockError) as error:
+                trailer_error = error  # The batch itself is safe: acknowledge it first, then fail.
+        return _BatchResult(addresses, offset, trailer_error)
+
+    def _write_closing_trailer(self, file: _WritableFile) -> None:
+        self._directory.check_owned()
+        out: list[Buffer] = []
+        encode_trailer(file.header, self._sequence, file.position, is_clean_close=True, out=out)
+        file.file.write(file.position, out)
+        file.file.sync()
+
+    # Files.
+
+    async def _file_with_room(self) -> _WritableFile:
+        """Return the file for the next frame: the current one, or the next if the frame does not fit any more."""
+        current = self._current
+        assert current is not None
+        end = current.position + FRAME_HEADER_LENGTH + self._queue[0].length
+        if end <= current.capacity or current.position <= 2 * BLOCK_LENGTH:
+            return current
+        if self._next is None and end > 2 * current.capacity:
+            if self._preparation is not None:
+                await asyncio.wait([self._preparation])
+            if self._next is None:
+                # The preparation failed, perhaps long ago: try once more before giving up.
+                self._next = await self._prepare_next()
+        if self._next is None:
+            return current
+        self._link = Link(current.header.epoch, current.header.number, current.position)
+        is_recyclable = current.capacity >= self._settings.file_length_bytes
+        self._older.append((current.name, current.header.number, is_recyclable))
+        self._start(self._run("close", current.file.close))
+        self._current, self._next = self._next, None
+        return self._current
+
+    async def _prepare_in_background(self) -> None:
+        try:
+            self._next = await self._prepare_next()
+        except LogClosedError:
+            pass  # Not needed any more.
+        except PenstockError as error:
+            # Not fatal yet: the current file may grow. `_file_with_room` tries again once it must, and fails then.
+            self._preparation_failed = True
+            _log.warning("could not prepare the next file of %s: %s", self._describe(), error)
+        finally:
+            self._preparation = None
+
+    async def _prepare_next(self) -> _WritableFile:
+        assert self._current is not None
+        length = min(4 * self._current.capacity, self._settings.file_length_bytes)
+        return await self._prepare(self._current.header.number + 1, length, None)
+
+    async def _prepare(self, number: int, length: int, link: Link | None) -> _WritableFile:
+        """Make log file `number`: re-use a spare file, or fill a new one with zeros."""
+        directory = self._directory
+        header = FileHeader(
+            directory.container_id, directory.epoch, number, self._runtime.rng.getrandbits(64), link is not None
+        )
+        if self._spares:
+            spare = self._spares.pop()
+            file = await self._run("open a spare file of", directory.open_spare, spare)
+        else:
+            spare = self._new_spare_name()
+            file = await self._run("create a file of", directory.create_spare, spare)
+        try:
+            if recycled_length := await self._run("prepare a file of", file.length):
+                # It may have grown beyond its length; do not let that become the rule.
+                length = min(recycled_length, self._settings.file_length_bytes)
+            else:
+                await self._fill(file, length)
+            name = await self._run("prepare a file of", directory.publish, file, spare, header, link, self._sequence)
+        except (OSError, PenstockError):
+            await self._run("close", file.close)
+            await self._run("remove a file of", directory.discard_spare, spare)
+            raise
+        self._preparation_failed = False
+        return _WritableFile(file, name, header, length)
+
+    async def _fill(self, file: DiskFile, length: int) -> None:
+        step = self._settings.zero_chunk_length_bytes
+        for offset in range(0, length, step):
+            if self._state in (_State.FAILED, _State.CLOSED) or (self._state is _State.CLOSING and not self._queue):
+                raise LogClosedError(f"{self._describe()} is {self._state.value}")
+            await self._run("prepare a file of", fill, file, offset, min(step, length - offset))
+
+    def _new_spare_name(self) -> str:
+        self._spare_ordinal += 1
+        return spare_name(self._directory.epoch, self._spare_ordinal)
+
+    # Metadata.
+
+    async def _truncate(self, address: LogAddress) -> None:
+        async with self._metadata_lock:
+            address = min(address, self._last_address)
+            if address <= self._directory.truncation_address:
+                return
+            obsolete = [file for file in self._older if file[1] < address_file_number(address)]
+            removed: list[str] = []
+            recycled: list[tuple[str, str]] = []
+            for name, _, is_recyclable in obsolete:
+                if is_recyclable and len(self._spares) + len(recycled) < self._settings.spare_file_count_max:
+                    recycled.append((name, self._new_spare_name()))
+                else:
+                    removed.append(name)
+            await self._run_locked("truncate", self._directory.truncate, address, removed, recycled)
+            self._older = self._older[len(obsolete) :]
+            self._spares.extend(spare for _, spare in recycled)
+
+    async def _disable(self) -> None:
+        async with self._metadata_lock:
+            await self._run_locked("disable", self._directory.disable)
+
+    async def _close(self) -> None:
+        if self._writer is not None:
+            await asyncio.wait([self._writer])
+        while self._tasks:
+            await asyncio.wait(list(self._tasks))
+        self._state = _State.CLOSED
+        for file in (self._current, self._next):
+            if file is not None:
+                await self._run("close", file.file.close)
+        self._current = self._next = None
+        await self._run("close", self._directory.release)
+
+    # Helpers.
+
+    async def _run(self, what: str, function: Callable[..., T], *args: object) -> T:
+        """Run blocking work; operating-system errors become `StorageError`."""
+        try:
+            return await self._runtime.work.run(function, *args)
+        except OSError as error:
+            kind = StorageFullError if error.errno in (errno.ENOSPC, errno.EDQUOT) else StorageError
+            raise kind(f"could not {what} {self._describe()}: {error}") from error
+
+    async def _run_locked(self, what: str, function: Callable[..., T], *args: object) -> T:
+        """Run blocking work that takes the log's lock, again and again while another holds it."""
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + self._settings.lock_wait_s_max
+        while True:
+            try:
+                return await self._run(what, function, *args)
+            except DataDirectoryInUseError as error:
+                if loop.time() >= deadline:
+                    raise StorageError(
+                        f"could not {what} {self._describe()}: its lock was held for {self._settings.lock_wait_s_max} s"
+                    ) from error
+            await asyncio.sleep(self._settings.lock_retry_delay_s)
+
+    def _start(self, work: Coroutine[object, object, object]) -> asyncio.Task[object]:
+        task = asyncio.get_running_loop().create_task(work)
+        self._tasks[task] = None
+        task.add_done_callback(self._tasks.pop)
+        return task
+
+    async def _shielded(self, work: Coroutine[object, object, object]) -> None:
+        """Run to the end even if the caller is cancelled: blocking work cannot be taken back half way."""
+        await asyncio.shield(self._start(work))
+
+    def _wake(self) -> None:
+        if self._wakeup is not None and not self._wakeup.done():
+            self._wakeup.set_result(None)
+
+    def _fail(self, error: PenstockError) -> None:
+        if self._state in (_State.FAILED, _State.CLOSED):
+            return
+        self._state = _State.FAILED
+        self._failure = error
+        for append in (*self._in_flight, *self._queue):
+            if not append.future.done():
+                append.future.set_exception(error)
+        self._in_flight = []
+        self._queue.clear()
+        self._outstanding_bytes = 0
+        self._wake()
+
+    def _check_open(self) -> None:
+        if self._state is not _State.OPEN:
+            because = f" ({self._failure})" if self._failure is not None else ""
+            raise LogClosedError(f"{self._describe()} is {self._state.value}{because}") from self._failure
+
+    def _describe(self) -> str:
+        return f"the log of container {self._directory.container_id} in {self._directory.path}"
+
+
+class LocalLogFactory:
+    """`DurableLogFactory`: one directory per container under `directory`."""
+
+    def __init__(self, directory: str, runtime: Runtime, settings: LocalLogSettings | None = None) -> None:
+        self._directory = directory
+        self._runtime = runtime
+        self._settings = settings or LocalLogSettings()
+
+    def create(self, container_id: int) -> LocalLog:
+        """See `DurableLogFactory.create`."""
+        return LocalLog(self._path(container_id), container_id, self._runtime, self._settings)
+
+    async def enable(self, container_id: int) -> None:
+        """See `DurableLogFactory.enable`. Raises `InvalidArgumentError` when the log is not disabled."""
+        directory = LogDirectory(self._runtime.disk, self._path(container_id), container_id)
+        await self._runtime.work.run(directory.enable)
+
+    def _path(self, container_id: int) -> str:
+        return f"{self._directory}/{container_id}"

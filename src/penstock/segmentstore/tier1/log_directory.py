@@ -1,0 +1,272 @@
+"""`LogDirectory`: what a local log does to its directory. Every method blocks and is run through `Runtime.work`.
+
+Rules that keep a fenced owner (one that still runs and does not know yet) harmless:
+
+- Names hold the epoch, so two incarnations never make the same file, and none ever writes to another's file.
+  For the same reason files of earlier incarnations are removed, never recycled: their owner may still write to them.
+- Metadata are replaced and foreign files removed only under `log.lock`, after a look that this incarnation
+  still owns the log. A claim takes the same lock, so none of this can happen after a later claim.
+- A file gets its `log-` name when its header is durable. So a damaged header is corruption, never a torn write.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+
+from penstock.model.errors import CorruptionError, InvalidArgumentError, LogDisabledError, LogFencedError
+from penstock.model.segments import Buffer
+from penstock.runtime.disk import Disk, DiskFile
+from penstock.segmentstore.tier1.frame_format import (
+    BLOCK_LENGTH,
+    LINK_LENGTH,
+    FileHeader,
+    FrameHeader,
+    FrameKind,
+    Link,
+    encode_file_header,
+    encode_frame,
+    encode_link,
+)
+from penstock.segmentstore.tier1.log_records import (
+    EPOCH_FILE,
+    LOCK_FILE,
+    TEMPORARY_SUFFIX,
+    EpochRecord,
+    TruncationRecord,
+    read_epoch,
+    read_truncation,
+    write_epoch,
+    write_truncation,
+)
+from penstock.segmentstore.tier1.log_recovery import RecoveredLog, log_file_name, recover
+
+_SPARE_PREFIX = "spare-"
+_LOG_PREFIX = "log-"
+
+
+class LogDirectory:
+    """One incarnation's view of a log's directory."""
+
+    def __init__(self, disk: Disk, path: str, container_id: int) -> None:
+        self.path = path
+        self.epoch = 0
+        self.container_id = container_id
+        #: Where the log starts, as recovered or as last truncated.
+        self.truncation_address = 0
+        self._disk = disk
+        self._epoch_file: DiskFile | None = None
+        self._has_truncation_record = False
+
+    @property
+    def is_claimed(self) -> bool:
+        """Whether `claim` succeeded and `release` was not called yet. Says nothing of later claims by others."""
+        return self._epoch_file is not None
+
+    def claim(self) -> None:
+        """Raise the epoch durably: from now on every earlier owner finds itself fenced.
+
+        Raises `LogDisabledError`, `CorruptionError`, `DataDirectoryInUseError` (the lock is taken: try again).
+        """
+        self._disk.make_directory(self.path)
+        with self._locked():
+            record = read_epoch(self._disk, self.path)
+            if record is None:
+                self._check_no_log_files()
+                record = EpochRecord(self.container_id, 0, True)
+            self._check_container(record)
+            if not record.is_enabled:
+                raise LogDisabledError(
+                    f"the log of container {self.container_id} in {self.path} is disabled: "
+                    "find out why (usually corruption), then enable it"
+                )
+            claimed = EpochRecord(self.container_id, record.epoch + 1, True)
+            self._epoch_file = write_epoch(self._disk, self.path, claimed)
+            self.epoch = claimed.epoch
+
+    def check_owned(self) -> None:
+        """Raise `LogFencedError` if another incarnation has claimed the log. Costs one `fstat`."""
+        if self._epoch_file is None or not self._epoch_file.is_linked():
+            raise LogFencedError(
+                f"the log of container {self.container_id} in {self.path} has been opened by another incarnation "
+                f"since epoch {self.epoch}: this one must stop"
+            )
+
+    def recover(self) -> RecoveredLog:
+        """Find the log's files and make everything found durable. Raises `CorruptionError`."""
+        record = read_truncation(self._disk, self.path)
+        if record is not None:
+            self._check_container(record)
+            self.truncation_address = record.address
+        self._has_truncation_record = record is not None
+        recovered = recover(
+            self._disk, self.path, self.container_id, self.truncation_address, must_exist=record is not None
+        )
+        if recovered.files:
+            tail = recovered.files[-1]
+            self._rewrite(f"{self.path}/{tail.name}", recovered.unsynced_offset, tail.end)
+        return recovered
+
+    def create_spare(self, name: str) -> DiskFile:
+        """Create an empty file that is not part of the log yet."""
+        return self._disk.open(f"{self.path}/{name}", create=True, exclusive=True)
+
+    def open_spare(self, name: str) -> DiskFile:
+        """Open a recycled file that is not part of the log any more."""
+        return self._disk.open(f"{self.path}/{name}")
+
+    def discard_spare(self, name: str) -> None:
+        """Remove a file of this incarnation that did not become part of the log; fine if it is gone."""
+        if self._disk.exists(f"{self.path}/{name}"):
+            self._disk.remove(f"{self.path}/{name}")
+
+    def publish(
+        self, file: DiskFile, spare_name: str, header: FileHeader, link: Link | None, sequence: int
+    ) -> str:
+        """Make a spare the log file that `header` says, durably; return its name. Raises `LogFencedError`.
+
+        With `link` (by `open`) the file joins the log at once, as the one after the file that `link` names.
+        """
+        buffers: list[Buffer] = [encode_file_header(header)]
+        if link is not None:
+            encode_link_frame(header, link, sequence, is_last_of_batch=True, out=buffers)
+            end = 2 * BLOCK_LENGTH
+            encode_trailer(header, sequence + 1, end, is_clean_close=False, out=buffers)
+        file.write(0, buffers)
+        file.sync()
+        self.check_owned()
+        name = log_file_name(header.epoch, header.number)
+        self._disk.rename(f"{self.path}/{spare_name}", f"{self.path}/{name}")
+        self._disk.sync_directory(self.path)
+        return name
+
+    def finish_open(self, residue: Sequence[str]) -> None:
+        """Remove what earlier incarnations left over. Raises `LogFencedError`, `DataDirectoryInUseError`."""
+        with self._locked():
+            self.check_owned()
+            if not self._has_truncation_record:
+                write_truncation(self._disk, self.path, TruncationRecord(self.container_id, 0))
+            own = f"{_SPARE_PREFIX}{self.epoch:016x}-"
+            for name in self._disk.list_directory(self.path):
+                is_foreign_spare = name.startswith(_SPARE_PREFIX) and not name.startswith(own)
+                if name in residue or is_foreign_spare or name.endswith(TEMPORARY_SUFFIX):
+                    self._disk.remove(f"{self.path}/{name}")
+
+    def truncate(self, address: int, removed: Sequence[str], recycled: Sequence[tuple[str, str]]) -> None:
+        """Record the truncation durably, then remove files and rename others to spares.
+
+        Raises `LogFencedError`, `DataDirectoryInUseError`.
+        """
+        with self._locked():
+            self.check_owned()
+            write_truncation(self._disk, self.path, TruncationRecord(self.container_id, address))
+            self.truncation_address = address
+            # A cancelled or failed call may have been here before: some may be gone.
+            for name in removed:
+                if self._disk.exists(f"{self.path}/{name}"):
+                    self._disk.remove(f"{self.path}/{name}")
+            for name, spare in recycled:
+                if self._disk.exists(f"{self.path}/{name}"):
+                    self._disk.rename(f"{self.path}/{name}", f"{self.path}/{spare}")
+
+    def disable(self) -> None:
+        """Make every later claim fail, and this incarnation too. Raises `LogFencedError`, `DataDirectoryInUseError`."""
+        with self._locked():
+            self.check_owned()
+            write_epoch(self._disk, self.path, EpochRecord(self.container_id, self.epoch, False)).close()
+
+    def enable(self) -> None:
+        """Take back `disable`. Raises `InvalidArgumentError` if the log is not disabled or does not exist."""
+        missing_or_enabled = f"the log of container {self.container_id} in {self.path} is not disabled"
+        if not self._disk.exists(f"{self.path}/{EPOCH_FILE}"):
+            raise InvalidArgumentError(f"{missing_or_enabled}: it does not exist")
+        with self._locked():
+            record = read_epoch(self._disk, self.path)
+            if record is None or record.is_enabled:
+                raise InvalidArgumentError(missing_or_enabled)
+            self._check_container(record)
+            write_epoch(self._disk, self.path, EpochRecord(self.container_id, record.epoch, True)).close()
+
+    def release(self) -> None:
+        """Close the epoch file. The log stays claimed on disk until the next claim."""
+        if self._epoch_file is not None:
+            self._epoch_file.close()
+            self._epoch_file = None
+
+    def _rewrite(self, path: str, start: int, end: int) -> None:
+        # Bytes that the last owner never saw synced may be in the page cache alone, even marked clean after a failed
+        # sync. What is read now must stay, so write the same bytes again and sync those.
+        if start >= end:
+            return
+        file = self._disk.open(path)
+        try:
+            file.write(start, [file.read(start, end - start)])
+            file.sync()
+        finally:
+            file.close()
+
+    def _check_container(self, record: EpochRecord | TruncationRecord) -> None:
+        if record.container_id != self.container_id:
+            raise CorruptionError(
+                f"{self.path}/{EPOCH_FILE}",
+                12,
+                f"it belongs to container {record.container_id}, but lies in the log of container {self.container_id}",
+            )
+
+    def _check_no_log_files(self) -> None:
+        for name in self._disk.list_directory(self.path):
+            if name.startswith(_LOG_PREFIX):
+                raise CorruptionError(f"{self.path}/{EPOCH_FILE}", 0, f"the file is missing, although {name} exists")
+
+    @contextmanager
+    def _locked(self) -> Iterator[None]:
+        lock = self._disk.lock(f"{self.path}/{LOCK_FILE}")
+        try:
+            yield
+        finally:
+            lock.release()
+
+
+def spare_name(epoch: int, ordinal: int) -> str:
+    """Return the name of an incarnation's spare file."""
+    return f"{_SPARE_PREFIX}{epoch:016x}-{ordinal:08x}"
+
+
+def fill(file: DiskFile, offset: int, length: int) -> None:
+    """Write zeros durably, so that later syncs of this range change no file-system metadata."""
+    file.write(offset, [bytes(length)])
+    file.sync()
+
+
+def encode_link_frame(
+    header: FileHeader, link: Link, sequence: int, *, is_last_of_batch: bool, out: list[Buffer]
+) -> None:
+    """Append the buffers of a file's first frame to `out`."""
+    frame = FrameHeader(
+        kind=FrameKind.LINK,
+        is_last_of_batch=is_last_of_batch,
+        is_clean_close=False,
+        length=LINK_LENGTH,
+        offset=BLOCK_LENGTH,
+        epoch=header.epoch,
+        sequence=sequence,
+        synced_offset=BLOCK_LENGTH,
+    )
+    encode_frame(header.salt, frame, [encode_link(link)], out)
+
+
+def encode_trailer(
+    header: FileHeader, sequence: int, offset: int, *, is_clean_close: bool, out: list[Buffer]
+) -> None:
+    """Append the buffers of a trailer at `offset` to `out`: it says that the file is synced up to there."""
+    frame = FrameHeader(
+        kind=FrameKind.TRAILER,
+        is_last_of_batch=True,
+        is_clean_close=is_clean_close,
+        length=0,
+        offset=offset,
+        epoch=header.epoch,
+        sequence=sequence,
+        synced_offset=offset,
+    )
+    encode_frame(header.salt, frame, [], out)

@@ -1,0 +1,118 @@
+"""The two small files beside a local log: who owns it (`log.epoch`), and where it starts (`log.truncation`).
+
+Both are replaced atomically (write a temporary file, sync, rename, sync the directory) and only under `log.lock`, so
+a fenced owner cannot put an older one back. Owning the log means: the `log.epoch` file this incarnation wrote
+is still the one with a name (`DiskFile.is_linked`). That is why truncation lives in a file of its own.
+"""
+
+from __future__ import annotations
+
+import struct
+from dataclasses import dataclass
+
+from penstock.model.errors import CorruptionError
+from penstock.runtime.disk import Disk, DiskFile
+from penstock.segmentstore.tier1.frame_format import crc32c
+
+EPOCH_FILE = "log.epoch"
+TRUNCATION_FILE = "log.truncation"
+LOCK_FILE = "log.lock"
+TEMPORARY_SUFFIX = ".tmp"
+
+_VERSION = 1
+_EPOCH = struct.Struct(">8sHHiQ")
+_TRUNCATION = struct.Struct(">8sHHiQ")
+_CRC = struct.Struct(">I")
+_EPOCH_MAGIC = b"PNSTKEPO"
+_TRUNCATION_MAGIC = b"PNSTKTRU"
+_ENABLED = 1
+
+
+@dataclass(frozen=True, slots=True)
+class EpochRecord:
+    """Contents of `log.epoch`."""
+
+    container_id: int
+    epoch: int
+    is_enabled: bool
+
+
+@dataclass(frozen=True, slots=True)
+class TruncationRecord:
+    """Contents of `log.truncation`: frames at or before `address` are forgotten (0: none).
+
+    It is first written when the log's first file is durable: once it exists, log files must exist.
+    """
+
+    container_id: int
+    address: int
+
+
+def read_epoch(disk: Disk, directory: str) -> EpochRecord | None:
+    """Read `log.epoch`; None if there is none. Raises `CorruptionError`."""
+    body = _read(disk, f"{directory}/{EPOCH_FILE}", _EPOCH, _EPOCH_MAGIC)
+    if body is None:
+        return None
+    _, _, flags, container_id, epoch = _EPOCH.unpack(body)
+    return EpochRecord(container_id, epoch, bool(flags & _ENABLED))
+
+
+def write_epoch(disk: Disk, directory: str, record: EpochRecord) -> DiskFile:
+    """Replace `log.epoch` durably; return it open, to watch `is_linked`. The caller holds the lock."""
+    body = _EPOCH.pack(
+        _EPOCH_MAGIC, _VERSION, _ENABLED if record.is_enabled else 0, record.container_id, record.epoch
+    )
+    return _replace(disk, directory, EPOCH_FILE, body)
+
+
+def read_truncation(disk: Disk, directory: str) -> TruncationRecord | None:
+    """Read `log.truncation`; None if there is none. Raises `CorruptionError`."""
+    body = _read(disk, f"{directory}/{TRUNCATION_FILE}", _TRUNCATION, _TRUNCATION_MAGIC)
+    if body is None:
+        return None
+    _, _, _, container_id, address = _TRUNCATION.unpack(body)
+    return TruncationRecord(container_id, address)
+
+
+def write_truncation(disk: Disk, directory: str, record: TruncationRecord) -> None:
+    """Replace `log.truncation` durably. The caller holds the lock and owns the log."""
+    body = _TRUNCATION.pack(_TRUNCATION_MAGIC, _VERSION, 0, record.container_id, record.address)
+    _replace(disk, directory, TRUNCATION_FILE, body).close()
+
+
+def _read(disk: Disk, path: str, layout: struct.Struct, magic: bytes) -> bytes | None:
+    if not disk.exists(path):
+        return None
+    file = disk.open(path, writable=False)
+    try:
+        data = file.read(0, layout.size + _CRC.size + 1)
+    finally:
+        file.close()
+    body = data[: layout.size]
+    if len(data) != layout.size + _CRC.size:
+        raise CorruptionError(path, 0, f"expected {layout.size + _CRC.size} bytes, found {len(data)}")
+    if not body.startswith(magic):
+        raise CorruptionError(path, 0, f"it begins with {body[:8]!r} instead of {magic!r}")
+    if crc32c(body) != _CRC.unpack_from(data, layout.size)[0]:
+        raise CorruptionError(path, 0, "checksum does not match")
+    version = int.from_bytes(body[8:10], "big")
+    if version != _VERSION:
+        raise CorruptionError(path, 8, f"format {version} is not known here (this program reads {_VERSION})")
+    return body
+
+
+def _replace(disk: Disk, directory: str, name: str, body: bytes) -> DiskFile:
+    temporary = f"{directory}/{name}{TEMPORARY_SUFFIX}"
+    if disk.exists(temporary):
+        # Left by a crash. A new inode keeps whoever still has it open away from ours.
+        disk.remove(temporary)
+    file = disk.open(temporary, create=True, exclusive=True)
+    try:
+        file.write(0, [body + _CRC.pack(crc32c(body))])
+        file.sync()
+        disk.rename(temporary, f"{directory}/{name}")
+        disk.sync_directory(directory)
+    except BaseException:
+        file.close()
+        raise
+    return file

@@ -1,0 +1,329 @@
+"""Recovery of a local log: find the chain of files that make it up, its exact end, and read its frames.
+
+The newest file with a good link frame is the tail; each link leads to the file before. Only the tail may have a
+torn end. Anything else that is not as it was written is a `CorruptionError`, never skipped. All functions block.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from penstock.model.errors import CorruptionError
+from penstock.runtime.disk import Disk, DiskFile
+from penstock.segmentstore.tier1.durable_log import LogAddress, LogFrame
+from penstock.segmentstore.tier1.frame_format import (
+    BLOCK_LENGTH,
+    FRAME_HEADER_LENGTH,
+    FileHeader,
+    FrameHeader,
+    FrameKind,
+    Link,
+    decode_file_header,
+    decode_frame_header,
+    decode_link,
+    frame_matches,
+    frame_pattern,
+)
+
+_READ_LENGTH = 4 * 1024 * 1024
+_NAME = re.compile(r"log-([0-9a-f]{16})-([0-9a-f]{8})")
+
+
+def log_file_name(epoch: int, number: int) -> str:
+    """Return the name of a log file. Names sort as (epoch, number)."""
+    return f"log-{epoch:016x}-{number:08x}"
+
+
+def log_address(number: int, offset: int) -> LogAddress:
+    """Return the address of the frame at `offset` of file `number`."""
+    return LogAddress(number << 32 | offset)
+
+
+def address_file_number(address: int) -> int:
+    """Return the number of the file that an address lies in."""
+    return address >> 32
+
+
+@dataclass(frozen=True, slots=True)
+class ChainFile:
+    """A file of the log: its frames lie in ``[BLOCK_LENGTH, end)``, the first with `first_sequence`."""
+
+    name: str
+    header: FileHeader
+    first_sequence: int
+    end: int
+
+
+@dataclass(frozen=True, slots=True)
+class RecoveredLog:
+    """A log as found on disk.
+
+    Attributes:
+        files: oldest first; empty for a log that never was opened to the end.
+        next_sequence: sequence number of the next frame.
+        unsynced_offset: bytes of the last file from here to its end are not known to be durable.
+        residue: names of log files that hold nothing of the log: truncated, prepared but never used, or written
+            by fenced owners.
+    """
+
+    files: Sequence[ChainFile]
+    next_sequence: int
+    unsynced_offset: int
+    residue: Sequence[str]
+
+
+class FrameScanner:
+    """Reads the frames of one file in order, through a window of `_READ_LENGTH` bytes."""
+
+    def __init__(self, file: DiskFile, path: str, header: FileHeader, offset: int, sequence: int | None) -> None:
+        """Start at `offset`, where a frame with `sequence` should lie (None: take any)."""
+        self._file = file
+        self._path = path
+        self._header = header
+        self._sequence = sequence
+        self._window = b""
+        self._window_offset = 0
+        #: Where the next frame is looked for.
+        self.offset = offset
+
+    def next(self) -> tuple[FrameHeader, bytes] | None:
+        """Return the frame at `offset` and go on to the one after; None if there is no good frame there.
+
+        Trailers are returned too, but not passed: the next call returns the trailer again.
+        Raises `CorruptionError` for a frame with a good checksum in the wrong place of the sequence.
+        """
+        head = self._bytes(self.offset, FRAME_HEADER_LENGTH)
+        frame = decode_frame_header(head, self._header.salt, self.offset)
+        if frame is None:
+            return None
+        payload = self._bytes(self.offset + FRAME_HEADER_LENGTH, frame.length)
+        if len(payload) != frame.length or not frame_matches(head, payload):
+            return None
+        if frame.epoch != self._header.epoch or self._sequence not in (None, frame.sequence):
+            raise CorruptionError(
+                self._path,
+                self.offset,
+                f"expected frame {self._sequence} of epoch {self._header.epoch}, "
+                f"found frame {frame.sequence} of epoch {frame.epoch}",
+            )
+        if frame.kind is not FrameKind.TRAILER:
+            self._sequence = frame.sequence + 1
+            self.offset = frame.next_offset
+        return frame, payload
+
+    def _bytes(self, offset: int, length: int) -> bytes:
+        start = offset - self._window_offset
+        if start < 0 or start + length > len(self._window):
+            if length > _READ_LENGTH:
+                return self._file.read(offset, min(length, max(self._file.length() - offset, 0)))
+            self._window = self._file.read(offset, _READ_LENGTH)
+            self._window_offset = offset
+            start = 0
+        return self._window[start : start + length]
+
+
+def recover(
+    disk: Disk, directory: str, container_id: int, truncation_address: int, *, must_exist: bool
+) -> RecoveredLog:
+    """Find the log's files and its end. Changes nothing. Raises `CorruptionError`.
+
+    `must_exist`: an empty directory is corrupt, because the log is known to have had a file.
+    """
+    first_number = address_file_number(truncation_address)
+    names = [name for name in disk.list_directory(directory) if _NAME.fullmatch(name)]
+    unused: tuple[str, FileHeader] | None = None
+    for name in reversed(names):
+        if int(name[-8:], 16) < first_number:
+            continue
+        if unused is not None and name != _predecessor(unused[0]):
+            break
+        header = read_file_header(disk, directory, name, container_id)
+        tail = _scan_tail(disk, f"{directory}/{name}", name, header)
+        if tail is not None:
+            if unused is not None and not tail.is_clean:
+                # After a clean close of the tail nothing can follow it. Otherwise: was it really never used?
+                _check_nothing_synced_after(disk, f"{directory}/{unused[0]}", unused[1], BLOCK_LENGTH)
+            chain = _chain(disk, directory, container_id, first_number, tail)
+            live = {file.name for file in chain}
+            return RecoveredLog(
+                chain, tail.next_sequence, tail.unsynced_offset, [name for name in names if name not in live]
+            )
+        if header.opens_incarnation or unused is not None:
+            # The link of such a file was synced before the file got its name, or before the next one was made.
+            raise CorruptionError(f"{directory}/{name}", BLOCK_LENGTH, "the link frame is damaged")
+        unused = (name, header)
+    if unused is not None:
+        raise CorruptionError(
+            f"{directory}/{_predecessor(unused[0])}", 0, "the file is missing, although a later one was prepared"
+        )
+    if must_exist:
+        raise CorruptionError(f"{directory}/{log_file_name(0, first_number)}", 0, "all log files are missing")
+    return RecoveredLog([], 1, BLOCK_LENGTH, names)
+
+
+def read_file_header(disk: Disk, directory: str, name: str, container_id: int) -> FileHeader:
+    """Read a log file's header. Raises `CorruptionError` when it is damaged or belongs to another file."""
+    path = f"{directory}/{name}"
+    file = disk.open(path, writable=False)
+    try:
+        data = file.read(0, BLOCK_LENGTH)
+    finally:
+        file.close()
+    try:
+        header = decode_file_header(data)
+    except ValueError as error:
+        raise CorruptionError(path, 0, str(error)) from error
+    if header.container_id != container_id or log_file_name(header.epoch, header.number) != name:
+        raise CorruptionError(
+            path,
+            0,
+            f"the header says container {header.container_id}, epoch {header.epoch}, file {header.number}, "
+            f"but the file lies in the log of container {container_id}",
+        )
+    return header
+
+
+def read_frames(
+    disk: Disk, directory: str, file: ChainFile, offset: int, sequence: int, length_max: int
+) -> tuple[list[LogFrame], int, int]:
+    """Read data frames of `file` from `offset` (there lies `sequence`) until `length_max` bytes or its end.
+
+    Return the frames, and the offset and sequence number to go on from. Raises `CorruptionError`.
+    """
+    path = f"{directory}/{file.name}"
+    handle = disk.open(path, writable=False)
+    try:
+        scanner = FrameScanner(handle, path, file.header, offset, sequence)
+        frames: list[LogFrame] = []
+        total = 0
+        while scanner.offset < file.end and total < length_max:
+            at = scanner.offset
+            found = scanner.next()
+            if found is None or found[0].kind is FrameKind.TRAILER or scanner.offset > file.end:
+                raise CorruptionError(path, at, f"a frame is damaged; the file was valid up to byte {file.end}")
+            frame, payload = found
+            sequence = frame.sequence + 1
+            total += FRAME_HEADER_LENGTH + frame.length
+            if frame.kind is FrameKind.DATA:
+                frames.append(LogFrame(log_address(file.header.number, at), payload))
+        return frames, scanner.offset, sequence
+    finally:
+        handle.close()
+
+
+@dataclass(frozen=True, slots=True)
+class _Tail:
+    file: ChainFile
+    is_clean: bool
+    link: Link
+    next_sequence: int
+    unsynced_offset: int
+
+
+def _predecessor(name: str) -> str:
+    return log_file_name(int(name[4:20], 16), int(name[-8:], 16) - 1)
+
+
+def _scan_tail(disk: Disk, path: str, name: str, header: FileHeader) -> _Tail | None:
+    """Walk a file to its end; None when it does not begin with a link, that is, was never used."""
+    handle = disk.open(path, writable=False)
+    try:
+        scanner = FrameScanner(handle, path, header, BLOCK_LENGTH, None)
+        link: Link | None = None
+        first_sequence = next_sequence = 0
+        synced = BLOCK_LENGTH
+        is_clean = False
+        while (found := scanner.next()) is not None:
+            frame, payload = found
+            synced = max(synced, frame.synced_offset)
+            if link is None:
+                if frame.kind is not FrameKind.LINK:
+                    raise CorruptionError(path, BLOCK_LENGTH, "the first frame is not a link")
+                link = _decode_link(path, payload)
+                first_sequence = frame.sequence
+            if frame.kind is FrameKind.TRAILER:
+                is_clean = frame.is_clean_close
+                break
+            next_sequence = frame.sequence + 1
+    finally:
+        handle.close()
+    if link is None:
+        return None
+    if not is_clean:
+        _check_nothing_synced_after(disk, path, header, scanner.offset)
+    return _Tail(ChainFile(name, header, first_sequence, scanner.offset), is_clean, link, next_sequence, synced)
+
+
+def _check_nothing_synced_after(disk: Disk, path: str, header: FileHeader, bad_offset: int) -> None:
+    """Raise `CorruptionError` if a good frame after `bad_offset` says that the file had been synced beyond it."""
+    file = disk.open(path, writable=False)
+    try:
+        found = _find_synced_after(file, header, bad_offset)
+    finally:
+        file.close()
+    if found is not None:
+        raise CorruptionError(
+            path,
+            bad_offset,
+            f"a frame is damaged, but the good one at byte {found.offset} "
+            f"says that the file had been synced up to {found.synced_offset}",
+        )
+
+
+def _find_synced_after(file: DiskFile, header: FileHeader, bad_offset: int) -> FrameHeader | None:
+    pattern = frame_pattern(header.salt)
+    length = file.length()
+    for start in range(bad_offset, length, _READ_LENGTH):
+        # Windows overlap by a header, so that none is cut in two.
+        window = file.read(start, _READ_LENGTH + FRAME_HEADER_LENGTH)
+        at = window.find(pattern)
+        while at >= 0:
+            head = window[at : at + FRAME_HEADER_LENGTH]
+            frame = decode_frame_header(head, header.salt, start + at)
+            if frame is not None and bad_offset < frame.synced_offset <= frame.offset and frame.end <= length:
+                payload = file.read(start + at + FRAME_HEADER_LENGTH, frame.length)
+                if frame_matches(head, payload):
+                    return frame
+            at = window.find(pattern, at + 1)
+    return None
+
+
+def _chain(
+    disk: Disk, directory: str, container_id: int, first_number: int, tail: _Tail
+) -> list[ChainFile]:
+    chain = [tail.file]
+    link = tail.link
+    while link.number and chain[-1].header.number > first_number:
+        name = log_file_name(link.epoch, link.number)
+        path = f"{directory}/{name}"
+        if link.number != chain[-1].header.number - 1 or link.epoch > chain[-1].header.epoch:
+            raise CorruptionError(
+                f"{directory}/{chain[-1].name}", BLOCK_LENGTH, f"the link leads to {name}, which cannot come before"
+            )
+        if not disk.exists(path):
+            raise CorruptionError(path, 0, f"the file is missing; {chain[-1].name} follows it")
+        header = read_file_header(disk, directory, name, container_id)
+        handle = disk.open(path, writable=False)
+        try:
+            found = FrameScanner(handle, path, header, BLOCK_LENGTH, None).next()
+        finally:
+            handle.close()
+        if found is None or found[0].kind is not FrameKind.LINK:
+            raise CorruptionError(path, BLOCK_LENGTH, "the link frame is damaged")
+        chain.append(ChainFile(name, header, found[0].sequence, link.end))
+        link = _decode_link(path, found[1])
+    if chain[-1].header.number > max(first_number, 1) and not link.number:
+        raise CorruptionError(
+            f"{directory}/{chain[-1].name}", BLOCK_LENGTH, f"the log should begin with file {max(first_number, 1)}"
+        )
+    chain.reverse()
+    return chain
+
+
+def _decode_link(path: str, payload: bytes) -> Link:
+    try:
+        return decode_link(payload)
+    except ValueError as error:
+        raise CorruptionError(path, BLOCK_LENGTH, str(error)) from error

@@ -1,0 +1,65 @@
+"""Checksums of a chunk's blocks: grown as bytes are written, checked as bytes are read.
+
+A pure core: bytes and records in, checksums or verified bytes out. Batch readers that read chunks themselves use it
+with the layout they were given, so that they verify as the store does.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import google_crc32c
+
+from penstock.model.errors import CorruptionError
+from penstock.model.segments import Buffer
+
+
+def extend_checksums(
+    checksums: Sequence[int], length: int, data: Sequence[Buffer], *, block_length: int
+) -> tuple[int, ...]:
+    """Return the checksums of `length` bytes, known by `checksums`, followed by `data`.
+
+    The last block's checksum is continued, so nothing written earlier is read again.
+    """
+    grown = list(checksums)
+    filled = length % block_length
+    for buffer in data:
+        view = memoryview(buffer)
+        position = 0
+        while position < len(view):
+            if not filled:
+                grown.append(0)
+            count = min(block_length - filled, len(view) - position)
+            # The library takes `bytes` alone; a whole one goes in as it is, a part of a buffer is copied.
+            part = (
+                buffer
+                if isinstance(buffer, bytes) and count == len(buffer)
+                else bytes(view[position : position + count])
+            )
+            grown[-1] = google_crc32c.extend(grown[-1], part)
+            position += count
+            filled = (filled + count) % block_length
+    return tuple(grown)
+
+
+def block_range(start: int, end: int, *, length: int, block_length: int) -> tuple[int, int]:
+    """Return the smallest range of whole blocks that holds bytes [`start`, `end`) of a chunk of `length` bytes."""
+    return start - start % block_length, min(length, -(-end // block_length) * block_length)
+
+
+def verify_blocks(chunk: str, start: int, data: bytes, checksums: Sequence[int], *, block_length: int) -> None:
+    """Check `data`, whole blocks of `chunk` from byte `start` on, against the chunk's `checksums`.
+
+    Raises:
+        CorruptionError: names the chunk and the first byte of the first block that is not what was written.
+    """
+    first = start // block_length
+    for index, position in enumerate(range(0, len(data), block_length), first):
+        part = data if len(data) <= block_length else data[position : position + block_length]
+        found = google_crc32c.value(part)
+        if found != checksums[index]:
+            raise CorruptionError(
+                chunk,
+                index * block_length,
+                f"block of {len(part)} bytes has checksum {found:08x}, written with {checksums[index]:08x}",
+            )

@@ -1,0 +1,227 @@
+"""`ChunkFiles`: the blocking half of `DirectoryChunkStorage`; each call is one piece of work for the pool."""
+
+from __future__ import annotations
+
+import errno
+import posixpath
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+
+from penstock.model.errors import (
+    BadChunkOffsetError,
+    ChunkError,
+    ChunkExistsError,
+    InvalidArgumentError,
+    NoSuchChunkError,
+    StorageError,
+    StorageFullError,
+)
+from penstock.model.segments import Buffer
+from penstock.runtime.disk import Disk, DiskFile
+from penstock.segmentstore.tier2.chunk_storage import ChunkInfo
+
+_FULL = (errno.ENOSPC, errno.EDQUOT)
+
+
+class ChunkFiles:
+    """Files below `root`, found by chunk name. Names were checked before. Has no state, so any thread may call.
+
+    Every method turns the operating system's errors into `ChunkError` and `StorageFullError`.
+    """
+
+    def __init__(self, root: str, disk: Disk, *, copy_buffer_bytes: int) -> None:
+        self._root = root
+        self._disk = disk
+        self._copy_buffer_bytes = copy_buffer_bytes
+
+    def folder(self, name: str) -> str:
+        """Return the directory that a chunk lies in."""
+        return posixpath.dirname(self._path(name))
+
+    def _path(self, name: str) -> str:
+        return posixpath.join(self._root, name) if name else self._root
+
+    def make_directories(self, name: str) -> None:
+        """Make the directories above `name`, durably, even if somebody else made them and did not sync them."""
+        with _translated(name, "make the directories of"):
+            try:
+                self._disk.make_directory(self.folder(name))
+                # A predecessor may have made them and died before it synced them.
+                relative = posixpath.dirname(name)
+                while relative:
+                    relative = posixpath.dirname(relative)
+                    self._disk.sync_directory(self._path(relative))
+            except (NotADirectoryError, FileExistsError) as error:
+                raise ChunkError(name, "a chunk stands where one of its directories should be") from error
+
+    def create_file(self, name: str, data: Sequence[Buffer]) -> int:
+        """Create a file with `data`, synced with its entry, or leave nothing. `FileNotFoundError`: no parent."""
+        path = self._path(name)
+        with _translated(name, "create"):
+            try:
+                file = self._disk.open(path, create=True, exclusive=True)
+            except FileExistsError as error:
+                raise ChunkExistsError(name) from error
+            try:
+                try:
+                    length = file.write(0, data) if data else 0
+                    file.sync()
+                finally:
+                    file.close()
+                self._disk.sync_directory(posixpath.dirname(path))
+            except BaseException as error:
+                try:
+                    self._disk.remove(path)
+                except OSError as second:
+                    error.add_note(f"the unfinished chunk {name} could not be removed either: {second}")
+                raise
+        return length
+
+    def open(self, name: str) -> DiskFile:
+        """Open an existing file for reading and writing."""
+        with _translated(name, "open"):
+            try:
+                return self._disk.open(self._path(name))
+            except (FileNotFoundError, NotADirectoryError, IsADirectoryError) as error:
+                raise NoSuchChunkError(name) from error
+
+    def append(self, name: str, file: DiskFile, offset: int, data: Sequence[Buffer]) -> int:
+        """Write `data` at `offset`, which must be the length, and sync."""
+        with _translated(name, "write"):
+            if not file.is_linked():
+                raise NoSuchChunkError(name)
+            length = file.length()
+            if length != offset:
+                raise BadChunkOffsetError(name, expected=length, given=offset)
+            try:
+                count = file.write(offset, data)
+            except StorageFullError as error:
+                _cut(name, file, offset, error)
+                raise
+            file.sync()
+            return count
+
+    def read(self, name: str, file: DiskFile, offset: int, length: int) -> bytes:
+        """Read up to `length` bytes; fewer only at the end."""
+        with _translated(name, "read"):
+            if not file.is_linked():
+                raise NoSuchChunkError(name)
+            return _read_whole(name, file, offset, length)
+
+    def length(self, name: str) -> int | None:
+        """Return a file's length, None when there is no such file."""
+        with _translated(name, "inspect"):
+            try:
+                file = self._disk.open(self._path(name))
+            except (FileNotFoundError, NotADirectoryError, IsADirectoryError):
+                return None
+            try:
+                return file.length()
+            finally:
+                file.close()
+
+    def remove(self, name: str) -> None:
+        """Remove a file, durably."""
+        path = self._path(name)
+        with _translated(name, "delete"):
+            try:
+                self._disk.remove(path)
+            except (FileNotFoundError, NotADirectoryError, IsADirectoryError) as error:
+                raise NoSuchChunkError(name) from error
+            try:
+                self._disk.sync_directory(posixpath.dirname(path))
+            except FileNotFoundError:
+                return  # Another deletion removed the directory already, and with it the entry.
+
+    def prune(self, name: str) -> list[str]:
+        """Remove the directories above `name` that are empty, the root excepted; return those removed."""
+        removed: list[str] = []
+        relative = posixpath.dirname(name)
+        while relative:
+            folder = self._path(relative)
+            try:
+                self._disk.remove_directory(folder)
+            except OSError:
+                return removed  # Not empty, or gone already. An empty directory left behind harms nobody.
+            removed.append(folder)
+            relative = posixpath.dirname(relative)
+        return removed
+
+    def join(
+        self, target: str, file: DiskFile, target_length: int, sources: Sequence[tuple[str, DiskFile, int]]
+    ) -> int:
+        """Cut the target to `target_length`, append the first bytes of each source, sync, return the new length."""
+        with _translated(target, "concatenate to"):
+            for name, part, length in ((target, file, target_length), *sources):
+                if part.length() < length:
+                    raise InvalidArgumentError(f"chunk {name}: cannot take {length} bytes of {part.length()}")
+            if file.length() > target_length:
+                file.truncate(target_length)
+            position = target_length
+            try:
+                for name, part, length in sources:
+                    for start in range(0, length, self._copy_buffer_bytes):
+                        count = min(self._copy_buffer_bytes, length - start)
+                        position += file.write(position, [_read_whole(name, part, start, count)])
+            except StorageError as error:
+                _cut(target, file, target_length, error)
+                raise
+            file.sync()
+            return position
+
+    def walk(self, folder: str, prefix: str) -> list[ChunkInfo]:
+        """Return the files below `folder` whose names start with `prefix`, sorted by name."""
+        found: list[ChunkInfo] = []
+        pending = [folder]
+        while pending:
+            relative = pending.pop()
+            with _translated(relative or ".", "list"):
+                try:
+                    entries = self._disk.list_directory(self._path(relative))
+                except FileNotFoundError:
+                    continue  # It was deleted since its parent was listed, or there never was one.
+                except NotADirectoryError:
+                    length = self.length(relative)
+                    if length is not None and relative.startswith(prefix):
+                        found.append(ChunkInfo(relative, length))
+                    continue
+            for entry in entries:
+                name = f"{relative}/{entry}" if relative else entry
+                if name.startswith(prefix) or prefix.startswith(f"{name}/"):
+                    pending.append(name)
+        return sorted(found, key=lambda info: info.name)
+
+
+def _read_whole(name: str, file: DiskFile, offset: int, length: int) -> bytes:
+    size = file.length()
+    if offset > size:
+        raise InvalidArgumentError(f"chunk {name}: offset {offset} is beyond its length {size}")
+    expected = min(length, size - offset)
+    data = file.read(offset, expected)
+    if len(data) != expected:
+        raise StorageError(
+            f"chunk {name} ({file.path}) has {size} bytes but gave only {len(data)} of {expected} at {offset}:"
+            " it was cut while it was read, or the file system is damaged"
+        )
+    return data
+
+
+def _cut(name: str, file: DiskFile, length: int, error: BaseException) -> None:
+    """Take back an unfinished write because of `error`, which the caller raises."""
+    try:
+        file.truncate(length)
+    except OSError as second:
+        error.add_note(f"bytes behind {length} of chunk {name} could not be cut off either: {second}")
+
+
+@contextmanager
+def _translated(name: str, verb: str) -> Iterator[None]:
+    """Turn the operating system's errors into ours. `FileNotFoundError` passes: its meaning is the caller's."""
+    try:
+        yield
+    except FileNotFoundError:
+        raise
+    except OSError as error:
+        if error.errno in _FULL:
+            raise StorageFullError(f"no space left to {verb} chunk {name}; free some and try again") from error
+        raise ChunkError(name, f"could not {verb} it: {error}") from error

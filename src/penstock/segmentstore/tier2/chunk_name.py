@@ -1,0 +1,79 @@
+"""Names of chunks: which ones are allowed, and how new ones are made.
+
+A chunk of segment `s`, created by epoch `e` for offset `o`, is called ``s.E-e-O-o.<uuid>``. The name is unique even
+when one offset is tried twice; it helps people and the sweep for orphans, and decides nothing else: after a merge
+chunks keep the name of the segment they were written for. Source: PDP-34; segment store specification, section 8.4.
+"""
+
+from __future__ import annotations
+
+import random
+import re
+import uuid
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from penstock.model.errors import InvalidArgumentError
+
+#: Bytes of a whole name in UTF-8, and of one part between slashes (the limit of common file systems).
+CHUNK_NAME_LENGTH_MAX = 2048
+CHUNK_NAME_PART_LENGTH_MAX = 255
+
+_CREATED_NAME = re.compile(r"(?s)(.+)\.E-(\d+)-O-(\d+)\.[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}\Z")
+
+
+@dataclass(frozen=True, slots=True)
+class ChunkOrigin:
+    """What a chunk's name says about its making: for which segment, by which epoch, for which offset."""
+
+    segment: str
+    epoch: int
+    offset: int
+
+
+def check_chunk_name(name: str) -> str:
+    """Return `name` if it may name a chunk on every storage, else raise `InvalidArgumentError`."""
+    try:
+        encoded = name.encode()
+    except UnicodeEncodeError as error:
+        raise InvalidArgumentError(f"chunk name {name!r} is not valid Unicode text") from error
+    if not encoded or len(encoded) > CHUNK_NAME_LENGTH_MAX or b"\0" in encoded:
+        raise InvalidArgumentError(f"chunk name {name!r}: use 1 to {CHUNK_NAME_LENGTH_MAX} bytes without NUL")
+    for part in encoded.split(b"/"):
+        if part in (b"", b".", b"..") or len(part) > CHUNK_NAME_PART_LENGTH_MAX:
+            raise InvalidArgumentError(
+                f"chunk name {name!r}: use a relative path whose parts have 1 to {CHUNK_NAME_PART_LENGTH_MAX} bytes"
+                " and are neither '.' nor '..'"
+            )
+    return name
+
+
+def check_range(name: str, offset: int, length: int = 0) -> None:
+    """Raise `InvalidArgumentError` when `offset` or `length` of a request on chunk `name` is negative."""
+    if offset < 0 or length < 0:
+        raise InvalidArgumentError(f"chunk {name}: offset {offset} and length {length} must not be negative")
+
+
+def check_concat(target: str, target_length: int, sources: Sequence[tuple[str, int]]) -> None:
+    """Raise `InvalidArgumentError` for a `ChunkStorage.concat` that can never work."""
+    seen = {check_chunk_name(target)}
+    check_range(target, 0, target_length)
+    if not sources:
+        raise InvalidArgumentError(f"chunk {target}: there is nothing to concatenate to it")
+    for name, length in sources:
+        check_range(check_chunk_name(name), 0, length)
+        if name in seen:
+            raise InvalidArgumentError(f"chunk {name} occurs twice in one concatenation")
+        seen.add(name)
+
+
+def new_chunk_name(segment: str, *, epoch: int, offset: int, rng: random.Random) -> str:
+    """Return a fresh name for a chunk that `epoch` creates for `segment` at segment offset `offset`."""
+    unique = uuid.UUID(bytes=rng.randbytes(16), version=4)
+    return f"{segment}.E-{epoch}-O-{offset}.{unique}"
+
+
+def chunk_origin(name: str) -> ChunkOrigin | None:
+    """Read back what `new_chunk_name` put into `name`; None for a name of another make."""
+    found = _CREATED_NAME.match(name)
+    return ChunkOrigin(found[1], int(found[2]), int(found[3])) if found else None

@@ -1,0 +1,322 @@
+"""`ChunkedStorage`: segments in long-term storage, as lists of chunks (PDP-34).
+
+Chunks hold the bytes, records in a `MetadataTable` say which bytes count. The table is fenced by tier 1, so only the
+newest epoch of a container changes records; an older one that still runs may write bytes, but nobody reads them:
+
+1. A chunk is appended to only by the epoch that created it.
+2. The first write after a claim begins a new chunk.
+3. Bytes behind a chunk's recorded length are never read.
+
+Changes of one segment follow each other, those of different segments and all reads run side by side. Every byte read
+is verified against the checksums of its block.
+
+Left out on purpose: defragmentation of small chunks and relocation of a half truncated first chunk; a merged segment
+keeps the chunks it came with. Source: segment store specification, sections 8.1 to 8.8.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass, replace
+
+from penstock.model.errors import (
+    CorruptionError,
+    InvalidArgumentError,
+    NoSuchSegmentError,
+    SegmentError,
+    StorageConflictError,
+    StorageNotPrimaryError,
+)
+from penstock.model.segments import Buffer
+from penstock.runtime.runtime import Runtime
+from penstock.segmentstore.tier2.chunk_name import check_chunk_name, chunk_origin
+from penstock.segmentstore.tier2.chunk_storage import ChunkStorage
+from penstock.segmentstore.tier2.metadata import MetadataTable
+from penstock.segmentstore.tier2.records import SegmentRecord, decode_record
+from penstock.segmentstore.tier2.segment_concat import concat_segment
+from penstock.segmentstore.tier2.segment_read import load_existing, placed_chunks, read_segment
+from penstock.segmentstore.tier2.segment_removal import delete_segment, truncate_segment
+from penstock.segmentstore.tier2.segment_write import write_segment
+from penstock.segmentstore.tier2.storage_context import ChunkedStorageSettings, StorageContext
+
+
+@dataclass(frozen=True, slots=True)
+class StoredSegment:
+    """A segment in long-term storage: bytes [`start_offset`, `length`) can be read."""
+
+    name: str
+    start_offset: int
+    length: int
+    is_sealed: bool
+
+
+@dataclass(frozen=True, slots=True)
+class ChunkLayout:
+    """A chunk's place in its segment, for readers that read chunks themselves.
+
+    The chunk's first `length` bytes are the segment's bytes from `start_offset` on; there may be more in the chunk,
+    which count for nothing. The first chunk of a truncated segment may begin before the segment's start.
+    `block_checksums` are the CRC32C of its blocks of `block_length` bytes: see `block_checksums.verify_blocks`.
+    """
+
+    name: str
+    start_offset: int
+    length: int
+    block_length: int
+    block_checksums: tuple[int, ...]
+
+
+class ChunkedStorage:
+    """Segments of one container incarnation (`epoch`) in `chunks`, with their records in `metadata`.
+
+    Whatever a call raises except for the typed refusals named at each, its outcome is unknown until `open` or `info`
+    says what is recorded. Cancelling has the same effect. Repeating the call is always safe: a write that was applied
+    raises `BadOffsetError`.
+
+    Every changing call raises `StorageNotPrimaryError` once a later epoch has claimed the segment, `CorruptionError`
+    when records contradict each other or chunks are not what records say, `StorageFullError`.
+    """
+
+    def __init__(
+        self,
+        chunks: ChunkStorage,
+        metadata: MetadataTable,
+        *,
+        epoch: int,
+        runtime: Runtime,
+        settings: ChunkedStorageSettings | None = None,
+    ) -> None:
+        self._context = StorageContext(
+            chunks, metadata, epoch=epoch, runtime=runtime, settings=settings or ChunkedStorageSettings()
+        )
+        self._locks = _SegmentLocks(self._context.settings.operations_max)
+
+    @property
+    def epoch(self) -> int:
+        """The epoch that this instance changes segments under."""
+        return self._context.epoch
+
+    async def open(self, segment: str) -> StoredSegment | None:
+        """Claim a segment for this epoch and return its state; None when nothing of it is stored.
+
+        Raises `StorageNotPrimaryError` when a later epoch has claimed it.
+        """
+        check_chunk_name(segment)
+        async with self._locks.hold(segment):
+            # Not from the cache: the caller asks because it wants to know what is true now.
+            transaction = self._context.transaction(is_cached=False)
+            known = await transaction.segment(segment)
+            record = await self._context.load_owned(transaction, segment)
+            if record is None or not record.is_active:
+                return None
+            await self._context.load_last(transaction, record)
+            if record != known:
+                transaction.put(record)
+                await self._context.commit(transaction, segment)
+            return _stored(record)
+
+    async def write(
+        self, segment: str, offset: int, data: Sequence[Buffer], *, chunk_length_max: int | None = None
+    ) -> int:
+        """Append `data` at `offset`, which must be the stored length, and return the new length; all or nothing.
+
+        A segment of which nothing is stored is created, and may begin at any `offset`. `chunk_length_max` (bytes;
+        None or 0 as before, or the default) bounds this segment's chunks from now on. The buffers are not copied and
+        must not change until the call ends. A segment not yet claimed is claimed by the same commit.
+
+        Raises `BadOffsetError`, `SegmentSealedError`, `StorageFullError`; nothing was stored.
+        """
+        check_chunk_name(segment)
+        if offset < 0 or (chunk_length_max is not None and chunk_length_max < 0):
+            raise InvalidArgumentError(
+                f"{segment}: offset {offset} and chunk_length_max {chunk_length_max} must not be negative"
+            )
+        async with self._change(segment):
+            return await write_segment(self._context, segment, offset, data, chunk_length_max)
+
+    async def read(self, segment: str, offset: int, length: int) -> bytes:
+        """Return `length` verified bytes from `offset`, fewer only at the stored end. Claims nothing.
+
+        Raises:
+            NoSuchSegmentError: nothing is stored.
+            SegmentTruncatedError: `offset` lies before the start.
+            InvalidArgumentError: `offset` is not before the stored end, and `length` is not 0.
+            CorruptionError: a chunk is gone, cut or changed; names the chunk and the byte. No bytes are returned.
+        """
+        return await read_segment(self._context, segment, offset, length)
+
+    async def truncate(self, segment: str, offset: int) -> None:
+        """Forget the bytes before `offset`, and delete the chunks that lie before it whole. Sealed ones, too.
+
+        Nothing happens when the segment begins there or later. Raises `NoSuchSegmentError`, `BadOffsetError` beyond
+        the stored length.
+        """
+        async with self._change(segment):
+            await truncate_segment(self._context, segment, offset)
+
+    async def seal(self, segment: str) -> None:
+        """Allow no more writes. Idempotent. Raises `NoSuchSegmentError`."""
+        async with self._change(segment):
+            transaction = self._context.transaction()
+            record = await self._context.load_owned(transaction, segment)
+            if record is None or not record.is_active:
+                raise NoSuchSegmentError(segment)
+            if record.is_sealed and record == await transaction.segment(segment):
+                return
+            transaction.put(replace(record, is_sealed=True, last_modified_ms=self._context.runtime.wall_clock_ms()))
+            await self._context.commit(transaction, segment)
+
+    async def delete(self, segment: str) -> None:
+        """Delete a segment: from its first commit on it does not exist; then its chunks go. Idempotent.
+
+        A call that fails or is interrupted is continued by the next one, or by the first write to the same name.
+        """
+        async with self._change(segment):
+            await delete_segment(self._context, segment)
+
+    async def concat(self, target: str, offset: int, source: str) -> int:
+        """Append the sealed `source` whole to `target` at `offset`, its stored length; return the new length.
+
+        The source is gone afterwards. A target of which nothing is stored is created.
+
+        Raises:
+            NoSuchSegmentError: no source; it was merged already, or nothing of it was ever stored.
+            BadOffsetError, SegmentSealedError: about the target.
+            SegmentTruncatedError: the source has lost its head.
+            InvalidArgumentError: the source is not sealed, or both are the same.
+        """
+        check_chunk_name(target)
+        if target == source or offset < 0:
+            raise InvalidArgumentError(f"cannot merge segment {source!r} into {target!r} at {offset}")
+        async with self._change(target, source):
+            return await concat_segment(self._context, target, offset, source)
+
+    async def info(self, segment: str) -> StoredSegment | None:
+        """Return a segment's state without claiming it; None when nothing of it is stored."""
+        try:
+            return _stored(await load_existing(self._context.transaction(), segment))
+        except NoSuchSegmentError:
+            return None
+
+    async def chunks_of(self, segment: str) -> list[ChunkLayout]:
+        """Return a segment's chunks in order, as of one moment. Raises `NoSuchSegmentError`.
+
+        The listed bytes never change, whatever is written or merged later. Truncation and deletion delete chunks at
+        once: a reader that misses one asks for the list again and goes on from its offset, or learns that it is gone.
+        """
+        async with self._locks.hold(segment):
+            return [
+                ChunkLayout(
+                    placed.chunk.name,
+                    placed.start_offset,
+                    placed.chunk.length,
+                    placed.chunk.block_length,
+                    placed.chunk.block_checksums,
+                )
+                for placed in await placed_chunks(self._context, segment)
+            ]
+
+    async def list_segments(self) -> AsyncIterator[StoredSegment]:
+        """Yield every segment of which something is stored. Those that stay all the while come exactly once."""
+        token = b""
+        while True:
+            page = await self._context.table.page(limit=self._context.settings.page_length, token=token)
+            if not page.entries:
+                return
+            token = page.token
+            for entry in page.entries:
+                try:
+                    key = entry.key.decode()
+                except UnicodeDecodeError as error:
+                    raise CorruptionError(f"storage metadata key {entry.key!r}", 0, "it is not UTF-8") from error
+                record = decode_record(key, entry.value)
+                if isinstance(record, SegmentRecord) and record.is_active:
+                    yield _stored(record)
+
+    async def orphans(self, prefix: str = "", *, owns: Callable[[str], bool] | None = None) -> list[str]:
+        """Return the chunks that earlier epochs of this container left behind and no record leads to.
+
+        They come from writes that failed before their commit and from deletions that failed after it. Only names that
+        start with `prefix` are looked at, and only those made for a segment that `owns` accepts. **Several containers
+        share a chunk storage and each knows its own records alone: unless `prefix` names one segment of this
+        container, give `owns`, or living chunks of others are returned.**
+
+        Chunks of this epoch are not judged: a commit whose outcome is unknown may still reach them. Call it after this
+        epoch's table answers, which proves that earlier epochs are fenced.
+        """
+        candidates = [
+            info.name
+            for info in await self._context.chunks.list(prefix)
+            if (origin := chunk_origin(info.name)) is not None
+            and origin.epoch < self._context.epoch
+            and (owns is None or owns(origin.segment))
+        ]
+        found: list[str] = []
+        step = self._context.settings.page_length
+        for at in range(0, len(candidates), step):
+            names = candidates[at : at + step]
+            entries = await self._context.table.get([name.encode() for name in names])
+            for name, entry in zip(names, entries, strict=True):
+                if entry is None or not decode_record(name, entry.value).is_active:
+                    found.append(name)
+        return found
+
+    @asynccontextmanager
+    async def _change(self, *segments: str) -> AsyncIterator[None]:
+        """Hold the locks of `segments`. What a refusal or damage rests on is compared with the table first.
+
+        An instance that has lost its segments may remember records of long ago, whose chunks its successor deleted.
+        It must neither refuse for the wrong reason nor cry corruption, which stops containers.
+        """
+        async with self._locks.hold(*segments):
+            try:
+                yield
+            except (SegmentError, CorruptionError) as error:
+                remembered = {segment: self._context.cache.get(segment) for segment in segments}
+                transaction = self._context.transaction(is_cached=False)
+                for segment in segments:
+                    record = await transaction.segment(segment)
+                    if record is not None and record.owner_epoch > self.epoch:
+                        raise StorageNotPrimaryError(
+                            segment, owner_epoch=record.owner_epoch, epoch=self.epoch
+                        ) from error
+                    known = remembered[segment]
+                    if known is not None and known.record != record:
+                        self._context.cache.forget([segment])
+                        raise StorageConflictError(segment, "somebody else changed it; nothing was applied") from error
+                raise
+
+
+class _SegmentLocks:
+    """One lock per segment with a change under way or waiting; at most `operations_max` of these."""
+
+    def __init__(self, operations_max: int) -> None:
+        self._slots = asyncio.Semaphore(operations_max)
+        self._locks: dict[str, asyncio.Lock] = {}
+        self._user_counts: dict[str, int] = {}
+
+    @asynccontextmanager
+    async def hold(self, *segments: str) -> AsyncIterator[None]:
+        """Hold the locks of `segments`, taken in the order of their names so that nobody waits in a circle."""
+        async with self._slots, AsyncExitStack() as held:
+            for segment in sorted(segments):
+                await held.enter_async_context(self._hold_one(segment))
+            yield
+
+    @asynccontextmanager
+    async def _hold_one(self, segment: str) -> AsyncIterator[None]:
+        lock = self._locks.setdefault(segment, asyncio.Lock())
+        self._user_counts[segment] = self._user_counts.get(segment, 0) + 1
+        try:
+            async with lock:
+                yield
+        finally:
+            self._user_counts[segment] -= 1
+            if not self._user_counts[segment]:
+                del self._user_counts[segment], self._locks[segment]
+
+
+def _stored(record: SegmentRecord) -> StoredSegment:
+    return StoredSegment(record.name, record.start_offset, record.length, record.is_sealed)

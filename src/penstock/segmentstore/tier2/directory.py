@@ -1,0 +1,289 @@
+"""`DirectoryChunkStorage`: chunks as plain files under a local or NFS directory.
+
+A chunk's name is its path below the root. What the reference implementation got wrong and is right here: directory
+entries are synced, so that an acknowledged chunk is still there after a power failure; a file that is shorter than it
+says is an error and not an endless loop; a concatenation returns the right length.
+
+Two instances may work on one root (a zombie and its successor): there is no lock and no state on disk besides the
+chunks. Calls on one chunk of one instance follow each other; who may append to a chunk at all is decided above.
+
+If a call is cancelled it first waits for the I/O under way, so that no thread writes behind the caller's back.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import posixpath
+from collections import OrderedDict
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass, field
+from typing import TypeVar
+
+from penstock.model.errors import (
+    ChunkError,
+    InvalidArgumentError,
+    NoSuchChunkError,
+    StorageError,
+)
+from penstock.model.segments import Buffer
+from penstock.runtime.disk import DiskFile
+from penstock.runtime.runtime import Runtime
+from penstock.segmentstore.tier2.chunk_files import ChunkFiles
+from penstock.segmentstore.tier2.chunk_name import check_chunk_name, check_concat, check_range
+from penstock.segmentstore.tier2.chunk_storage import ChunkInfo
+
+T = TypeVar("T")
+
+#: A directory may be pruned between its making and the creation of the file in it; then both are done again.
+_CREATE_ATTEMPTS_MAX = 8
+
+
+@dataclass(frozen=True, slots=True)
+class DirectoryChunkStorageSettings:
+    """Bounds of `DirectoryChunkStorage`.
+
+    Attributes:
+        open_files_max: files kept open while idle; those in use come on top.
+        known_directories_max: directories remembered as durable, to spare their syncs.
+        copy_buffer_bytes: how much `concat` copies at a time.
+    """
+
+    open_files_max: int = 256
+    known_directories_max: int = 4096
+    copy_buffer_bytes: int = 1024 * 1024
+
+
+@dataclass(slots=True)
+class _OpenFile:
+    file: DiskFile
+    #: Calls that use the file now. It is closed only at 0: a descriptor closed under a reader may be another file.
+    user_count: int = 0
+    #: No longer in the cache: the last user closes it.
+    is_dropped: bool = False
+    #: Orders the calls that change the chunk.
+    lock: asyncio.Lock = field(default_factory=asyncio.Lock)
+
+
+class DirectoryChunkStorage:
+    """`ChunkStorage` on a directory. All disk work goes through the runtime's bounded pool."""
+
+    def __init__(self, root: str, runtime: Runtime, settings: DirectoryChunkStorageSettings | None = None) -> None:
+        self._root = root
+        self._work = runtime.work
+        self._settings = settings or DirectoryChunkStorageSettings()
+        self._chunk_files = ChunkFiles(root, runtime.disk, copy_buffer_bytes=self._settings.copy_buffer_bytes)
+        self._files: OrderedDict[str, _OpenFile] = OrderedDict()
+        self._durable_directories: OrderedDict[str, None] = OrderedDict()
+        # Held while directories are made or removed, so that nobody relies on a directory not yet synced.
+        self._tree_lock = asyncio.Lock()
+        self._is_closed = False
+
+    @property
+    def root(self) -> str:
+        """The directory that holds the chunks."""
+        return self._root
+
+    @property
+    def supports_append(self) -> bool:
+        """See `ChunkStorage.supports_append`."""
+        return True
+
+    @property
+    def supports_concat(self) -> bool:
+        """See `ChunkStorage.supports_concat`. By copying."""
+        return True
+
+    async def create(self, name: str) -> None:
+        """See `ChunkStorage.create`."""
+        self._check(name)
+        await self._create(name, ())
+
+    async def create_with_content(self, name: str, data: Sequence[Buffer]) -> int:
+        """See `ChunkStorage.create_with_content`."""
+        self._check(name)
+        if not any(map(len, data)):
+            raise InvalidArgumentError(f"chunk {name}: there is no content to create it with")
+        return await self._create(name, data)
+
+    async def write(self, name: str, offset: int, data: Sequence[Buffer]) -> int:
+        """See `ChunkStorage.write`. When the disk is full the chunk is cut back to `offset`.
+
+        After any other failure bytes may be left behind `offset`; the next write at `offset` then raises
+        `BadChunkOffsetError`. A failed sync is never repeated: what it left on the disk is unknown.
+        """
+        self._check(name, offset)
+        opened = await self._acquire(name)
+        try:
+            async with opened.lock:
+                return await self._run(self._chunk_files.append, name, opened.file, offset, data)
+        except NoSuchChunkError:
+            self._forget(name, opened)
+            raise
+        finally:
+            self._release(opened)
+
+    async def read(self, name: str, offset: int, length: int) -> bytes:
+        """See `ChunkStorage.read`."""
+        self._check(name, offset, length)
+        opened = await self._acquire(name)
+        try:
+            return await self._run(self._chunk_files.read, name, opened.file, offset, length)
+        except NoSuchChunkError:
+            self._forget(name, opened)
+            raise
+        finally:
+            self._release(opened)
+
+    async def info(self, name: str) -> ChunkInfo:
+        """See `ChunkStorage.info`."""
+        self._check(name)
+        length = await self._run(self._chunk_files.length, name)
+        if length is None:
+            raise NoSuchChunkError(name)
+        return ChunkInfo(name, length)
+
+    async def exists(self, name: str) -> bool:
+        """See `ChunkStorage.exists`."""
+        self._check(name)
+        return await self._run(self._chunk_files.length, name) is not None
+
+    async def delete(self, name: str) -> None:
+        """See `ChunkStorage.delete`. Directories that become empty are removed, too."""
+        self._check(name)
+        await self._run(self._chunk_files.remove, name)
+        self._drop(name)
+        async with self._tree_lock:
+            for removed in await self._run(self._chunk_files.prune, name):
+                self._durable_directories.pop(removed, None)
+
+    async def concat(self, target: str, target_length: int, sources: Sequence[tuple[str, int]]) -> int:
+        """See `ChunkStorage.concat`. Copies.
+
+        After a failure to copy the sources are whole, and the target ends at `target_length` or has bytes behind it.
+        """
+        check_concat(target, target_length, sources)
+        self._check(target)
+        opened: list[_OpenFile] = []
+        try:
+            for name in (target, *(name for name, _ in sources)):
+                opened.append(await self._acquire(name))
+            async with opened[0].lock:
+                parts = [(name, entry.file, n) for (name, n), entry in zip(sources, opened[1:], strict=True)]
+                total = await self._run(self._chunk_files.join, target, opened[0].file, target_length, parts)
+        finally:
+            for entry in opened:
+                self._release(entry)
+        for name, _ in sources:
+            await self.delete(name)
+        return total
+
+    async def list(self, prefix: str = "") -> Sequence[ChunkInfo]:
+        """See `ChunkStorage.list`."""
+        self._check_open()
+        folder = posixpath.dirname(prefix)
+        if folder or prefix.startswith("/"):
+            check_chunk_name(folder)
+        return await self._run(self._chunk_files.walk, folder, prefix)
+
+    async def close(self) -> None:
+        """See `ChunkStorage.close`. Idempotent; files in use are closed when their calls end."""
+        self._is_closed = True
+        for name in list(self._files):
+            self._drop(name)
+
+    def _check(self, name: str, offset: int = 0, length: int = 0) -> None:
+        check_chunk_name(name)
+        check_range(name, offset, length)
+        self._check_open()
+
+    def _check_open(self) -> None:
+        if self._is_closed:
+            raise StorageError(f"the chunk storage in {self._root} is closed")
+
+    async def _run(self, function: Callable[..., T], *args: object) -> T:
+        """Run blocking work; when cancelled, wait for its end before passing the cancellation on."""
+        return await _finish(self._work.run(function, *args))
+
+    async def _create(self, name: str, data: Sequence[Buffer]) -> int:
+        for attempt in range(1, _CREATE_ATTEMPTS_MAX + 1):
+            try:
+                await self._make_parents(name)
+                return await self._run(self._chunk_files.create_file, name, data)
+            except FileNotFoundError as error:
+                self._durable_directories.pop(self._chunk_files.folder(name), None)
+                if attempt == _CREATE_ATTEMPTS_MAX:
+                    raise ChunkError(name, f"its directory vanished {attempt} times while it was created") from error
+        raise AssertionError("the last attempt returns or raises")
+
+    async def _make_parents(self, name: str) -> None:
+        folder = self._chunk_files.folder(name)
+        async with self._tree_lock:
+            if folder in self._durable_directories:
+                self._durable_directories.move_to_end(folder)
+                return
+            await self._run(self._chunk_files.make_directories, name)
+            self._durable_directories[folder] = None
+            while len(self._durable_directories) > self._settings.known_directories_max:
+                self._durable_directories.popitem(last=False)
+
+    async def _acquire(self, name: str) -> _OpenFile:
+        opened = self._files.get(name)
+        if opened is None:
+            opening = asyncio.ensure_future(self._work.run(self._chunk_files.open, name))
+            try:
+                file = await _finish(opening)
+            except asyncio.CancelledError:
+                if opening.done() and not opening.cancelled() and opening.exception() is None:
+                    opening.result().close()
+                raise
+            opened = self._files.get(name)
+            if opened is None and not self._is_closed:
+                opened = self._files[name] = _OpenFile(file)
+            else:  # Another call opened it meanwhile, and its lock must be the only one; or all is closed.
+                file.close()
+                self._check_open()
+                assert opened is not None
+        self._files.move_to_end(name)
+        opened.user_count += 1
+        self._evict()
+        return opened
+
+    def _release(self, opened: _OpenFile) -> None:
+        opened.user_count -= 1
+        if opened.is_dropped and opened.user_count == 0:
+            opened.file.close()
+        self._evict()
+
+    def _evict(self) -> None:
+        excess = len(self._files) - self._settings.open_files_max
+        if excess > 0:
+            idle = [name for name, opened in self._files.items() if opened.user_count == 0]
+            for name in idle[:excess]:
+                self._drop(name)
+
+    def _forget(self, name: str, opened: _OpenFile) -> None:
+        """Drop a file that somebody else has deleted."""
+        if self._files.get(name) is opened:
+            self._drop(name)
+
+    def _drop(self, name: str) -> None:
+        opened = self._files.pop(name, None)
+        if opened is not None:
+            opened.is_dropped = True
+            if opened.user_count == 0:
+                opened.file.close()
+
+
+async def _finish(awaitable: Awaitable[T]) -> T:
+    future = asyncio.ensure_future(awaitable)
+    try:
+        return await asyncio.shield(future)
+    except asyncio.CancelledError:
+        while not future.done():
+            try:
+                await asyncio.wait([future])
+            except asyncio.CancelledError:
+                continue  # Cancelled once more; the first cancellation is passed on below.
+        if not future.cancelled():
+            future.exception()  # Marks it as seen: the caller asked not to know.
+        raise

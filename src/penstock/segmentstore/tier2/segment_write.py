@@ -1,0 +1,222 @@
+"""Write to a stored segment: which bytes go to which chunk, and what is committed.
+
+A write lands in two steps: the bytes in chunks, then one commit that moves the lengths. Until the commit nobody reads
+the new bytes, so a failure in between leaves nothing but bytes behind a chunk's recorded length, or whole chunks that
+no record leads to.
+
+A chunk is appended to only if all of this holds, else a new one is begun: the storage can append; this epoch created
+the chunk; nobody claimed the segment since its last write; the chunk is not full; nothing lies behind its recorded
+length. Source: segment store specification, sections 8.5 and 8.6 (R8.13, G10).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from penstock.model.errors import (
+    BadChunkOffsetError,
+    BadOffsetError,
+    CorruptionError,
+    NoSuchChunkError,
+    SegmentSealedError,
+    StorageConflictError,
+    StorageError,
+    StorageNotPrimaryError,
+)
+from penstock.model.names import SYSTEM_SCOPE
+from penstock.model.segments import Buffer
+from penstock.segmentstore.tier2.block_checksums import extend_checksums
+from penstock.segmentstore.tier2.chunk_name import new_chunk_name
+from penstock.segmentstore.tier2.metadata import MetadataTransaction
+from penstock.segmentstore.tier2.records import ChunkRecord, SegmentRecord, check, empty_segment
+from penstock.segmentstore.tier2.segment_removal import finish_deletion
+from penstock.segmentstore.tier2.storage_context import StorageContext
+
+
+async def write_segment(
+    context: StorageContext, segment: str, offset: int, data: Sequence[Buffer], chunk_length_max: int | None
+) -> int:
+    """See `ChunkedStorage.write`. The caller holds the segment's lock."""
+    await finish_deletion(context, segment)
+    transaction = context.transaction()
+    record = await load_or_new(context, transaction, segment, offset)
+    if record.is_sealed:
+        raise SegmentSealedError(segment)
+    if record.length != offset:
+        raise BadOffsetError(segment, expected=offset, actual=record.length)
+    if not any(map(len, data)):
+        return offset
+    if chunk_length_max:
+        record = replace(record, chunk_length_max=min(chunk_length_max, context.settings.chunk_length_max))
+    write = _Write(context, transaction, record, await context.load_last(transaction, record))
+    try:
+        await write.write(data)
+    except StorageError as error:
+        await write.discard(error)
+        raise
+    record = replace(write.record, last_modified_ms=context.runtime.wall_clock_ms())
+    check(record, write.last)
+    transaction.put(record)
+    try:
+        await context.commit(transaction, segment)
+    except (StorageConflictError, StorageNotPrimaryError) as error:
+        await write.discard(error)
+        raise
+    starts = context.index.starts(segment)
+    for start, name in write.created:
+        starts.add(start, name)
+    return record.length
+
+
+async def load_or_new(
+    context: StorageContext, transaction: MetadataTransaction, segment: str, offset: int
+) -> SegmentRecord:
+    """Return a segment's record, or that of a new segment which begins at `offset`."""
+    record = await context.load_owned(transaction, segment)
+    if record is not None and record.is_active:
+        return record
+    return empty_segment(
+        segment,
+        offset,
+        epoch=context.epoch,
+        chunk_length_max=context.settings.chunk_length_max,
+        now_ms=context.runtime.wall_clock_ms(),
+        is_system=segment.startswith(f"{SYSTEM_SCOPE}/containers/"),
+    )
+
+
+class _Write:
+    """One write under way. `record` and `last` are what is to be committed."""
+
+    def __init__(
+        self,
+        context: StorageContext,
+        transaction: MetadataTransaction,
+        record: SegmentRecord,
+        last: ChunkRecord | None,
+    ) -> None:
+        self.record = record
+        self.last = last
+        #: Segment offset and name of the chunks created by this write.
+        self.created: list[tuple[int, str]] = []
+        self._context = context
+        self._transaction = transaction
+
+    async def write(self, data: Sequence[Buffer]) -> None:
+        """Write all of `data` into chunks and stage their records."""
+        rest = _Rest(data)
+        while rest.length:
+            last = self.last
+            if last is not None and self._may_append(last):
+                piece = rest.take(self.record.chunk_length_max - last.length)
+                if await self._append(last, piece):
+                    continue
+            else:
+                piece = rest.take(self.record.chunk_length_max)
+            await self._create(piece)
+
+    async def discard(self, error: StorageError) -> None:
+        """Delete the chunks created by this write, of which nothing was committed because of `error`."""
+        unused: list[str] = []
+        for _, name in self.created:
+            try:
+                (entry,) = await self._context.table.get([name.encode()])
+            except StorageError as second:
+                error.add_note(f"chunk {name} may be an orphan, the metadata could not be read: {second}")
+                continue
+            # The error says that nothing was applied. A record would prove it wrong, and deleting would lose data.
+            if entry is None:
+                unused.append(name)
+        await self._context.delete_chunks(unused)
+
+    def _may_append(self, last: ChunkRecord) -> bool:
+        return (
+            self._context.chunks.supports_append
+            and last.epoch == self._context.epoch
+            and not self.record.is_ownership_changed
+            and last.length < self.record.chunk_length_max
+        )
+
+    async def _append(self, last: ChunkRecord, piece: Sequence[Buffer]) -> bool:
+        """Append to the last chunk; False, with nothing done, when bytes lie behind its recorded length."""
+        try:
+            count = await self._context.chunks.write(last.name, last.length, piece)
+        except BadChunkOffsetError as error:
+            if error.expected > error.given:
+                return False
+            raise CorruptionError(
+                last.name, error.expected, f"the chunk ends here, its record says {last.length}"
+            ) from error
+        except NoSuchChunkError as error:
+            raise CorruptionError(last.name, 0, f"the chunk is gone, its record says {last.length} bytes") from error
+        _demand_all(last.name, count, piece)
+        self.last = replace(
+            last,
+            length=last.length + count,
+            block_checksums=extend_checksums(last.block_checksums, last.length, piece, block_length=last.block_length),
+        )
+        self._transaction.put(self.last)
+        self.record = replace(self.record, length=self.record.length + count)
+        return True
+
+    async def _create(self, piece: Sequence[Buffer]) -> None:
+        context, record = self._context, self.record
+        name = new_chunk_name(record.name, epoch=context.epoch, offset=record.length, rng=context.runtime.rng)
+        count = await context.chunks.create_with_content(name, piece)
+        self.created.append((record.length, name))
+        _demand_all(name, count, piece)
+        if self.last is not None:
+            self._transaction.put(replace(self.last, next_chunk=name))
+        block_length = context.settings.block_length
+        self.last = ChunkRecord(
+            name=name,
+            length=count,
+            next_chunk=None,
+            epoch=context.epoch,
+            block_length=block_length,
+            block_checksums=extend_checksums((), 0, piece, block_length=block_length),
+        )
+        self._transaction.put(self.last)
+        self.record = replace(
+            record,
+            first_chunk=record.first_chunk or name,
+            last_chunk=name,
+            last_chunk_start=record.length,
+            length=record.length + count,
+            chunk_count=record.chunk_count + 1,
+            is_ownership_changed=False,
+        )
+
+
+class _Rest:
+    """The bytes not yet written. Whole buffers are passed on as they are, parts as views: nothing is copied."""
+
+    def __init__(self, data: Sequence[Buffer]) -> None:
+        self._buffers = [buffer for buffer in data if len(buffer)]
+        self._next = 0
+        self._position = 0
+        self.length = sum(map(len, self._buffers))
+
+    def take(self, length_max: int) -> list[Buffer]:
+        """Take up to `length_max` bytes off the front."""
+        wanted = min(length_max, self.length)
+        self.length -= wanted
+        taken: list[Buffer] = []
+        while wanted:
+            buffer = self._buffers[self._next]
+            count = min(wanted, len(buffer) - self._position)
+            end = self._position + count
+            taken.append(buffer if count == len(buffer) else memoryview(buffer)[self._position : end])
+            wanted -= count
+            self._position = end
+            if end == len(buffer):
+                self._next += 1
+                self._position = 0
+        return taken
+
+
+def _demand_all(name: str, count: int, piece: Sequence[Buffer]) -> None:
+    expected = sum(map(len, piece))
+    if count != expected:
+        raise StorageError(f"chunk {name}: the storage wrote {count} of {expected} bytes and reported success")

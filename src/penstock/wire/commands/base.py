@@ -1,0 +1,38 @@
+"""What wire commands have in common."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+
+@dataclass(frozen=True, slots=True)
+class WireCommand:
+    """A message of the segment store protocol. Subclasses are frozen dataclasses, fields in wire order.
+
+    Two commands are equal if their fields are. Decoded data are memoryviews, which equal any buffer of the same
+    bytes, but not a sequence of buffers; decoded lists are tuples, which equal no Python list.
+    """
+
+    #: The type code that leads the frame.
+    TYPE: ClassVar[int]
+
+
+class Request(WireCommand):
+    """A command to a segment store that has a request id.
+
+    The reply repeats the id. Ids are not unique among the requests in flight: a Java writer uses one for all its
+    appends.
+    """
+
+    __slots__ = ()
+
+    request_id: int
+
+
+class Reply(WireCommand):
+    """A command to a client that has the request id of what it answers."""
+
+    __slots__ = ()
+
+    request_id: int

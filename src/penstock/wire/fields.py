@@ -1,0 +1,381 @@
+"""The kinds of field a wire command is made of, as annotations.
+
+A command is a dataclass whose fields stand in wire order; each field's annotation says how it is laid out::
+
+    request_id: I64
+    segment: Text
+    offset: I64 = -1        # a default means: may be missing at the end of the payload
+
+All numbers are big endian. A kind writes to the end of a bytearray and reads from a payload at a position. Reading
+never believes a count: it is checked against the bytes that are there before anything is allocated.
+
+Source: wire protocol specification, section 1.3.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Annotated, Any, TypeVar
+
+from penstock.model.errors import InvalidArgumentError, ProtocolError
+from penstock.model.segments import Buffer
+from penstock.wire.text import decode_text, encode_text
+
+_I8 = struct.Struct(">b")
+_I32 = struct.Struct(">i")
+_I64 = struct.Struct(">q")
+_U16 = struct.Struct(">H")
+_KEY_HEAD = struct.Struct(">ii")
+_ATTRIBUTE_UPDATE = struct.Struct(">16sbqq")
+_CHUNK_HEAD = struct.Struct(">qqq")
+
+_KEY_LENGTH_MIN = 4 + 4 + 1 + 8
+_VALUE_LENGTH_MIN = 4 + 4
+UUID_LENGTH = 16
+
+_Value = TypeVar("_Value")
+
+
+@dataclass(frozen=True, slots=True)
+class FieldKind:
+    """How one field is laid out.
+
+    `length_min` is what must remain of a payload for an optional field to count as present, in bytes. `write` appends a
+    value; `read` returns a value and the position after it, and raises `ProtocolError` or `struct.error`. Values
+    have the type that the kind is annotated to, which is why they are `Any` here.
+    """
+
+    length_min: int
+    write: Callable[[bytearray, Any], None]
+    read: Callable[[memoryview, int], tuple[Any, int]]
+
+
+@dataclass(frozen=True, slots=True)
+class TableKey:
+    """A key, never empty, with the version it must have (or `VERSION_ANY`, `VERSION_ABSENT`), or that it has."""
+
+    key: bytes
+    version: int
+
+
+@dataclass(frozen=True, slots=True)
+class TableKeyValue:
+    """A key, never empty, its version as in `TableKey`, and its value, which may be empty."""
+
+    key: bytes
+    version: int
+    value: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class AttributeUpdate:
+    """A change of a segment attribute that goes with a merge.
+
+    `update_type`: 0 must be absent, 1 replace, 2 replace if greater, 3 accumulate, 4 replace if it equals `old_value`.
+    """
+
+    attribute_id: bytes
+    update_type: int
+    new_value: int
+    old_value: int
+
+
+@dataclass(frozen=True, slots=True)
+class MergedSegment:
+    """A source of a batch merge and the target's length after it, in bytes."""
+
+    source: str
+    new_target_write_offset: int
+
+
+@dataclass(frozen=True, slots=True)
+class StorageChunk:
+    """A chunk of a segment in long-term storage. Lengths in bytes, as the metadata and the storage have them."""
+
+    length_in_metadata: int
+    length_in_storage: int
+    start_offset: int
+    chunk_name: str
+    exists_in_storage: bool
+
+
+def check_uuid(value: bytes) -> bytes:
+    """Return `value`. Raises `InvalidArgumentError` unless it has 16 bytes: `struct` would pad or cut it silently."""
+    if len(value) != UUID_LENGTH:
+        raise InvalidArgumentError(f"an id has {UUID_LENGTH} bytes, got {len(value)}: {value[:20].hex()}")
+    return value
+
+
+def data_length(data: Buffer | Sequence[Buffer]) -> int:
+    """Return the number of bytes in one buffer or in a sequence of buffers."""
+    if isinstance(data, bytes | bytearray | memoryview):
+        return len(data)
+    return sum(map(len, data))
+
+
+def data_joined(data: Buffer | Sequence[Buffer]) -> Buffer:
+    """Return `data` as one buffer: itself if it is one, else the parts put together (a copy if there are several)."""
+    if isinstance(data, bytes | bytearray | memoryview):
+        return data
+    return data[0] if len(data) == 1 else b"".join(data)
+
+
+def _fixed(layout: struct.Struct) -> FieldKind:
+    def write(out: bytearray, value: object) -> None:
+        out += layout.pack(value)
+
+    def read(payload: memoryview, position: int) -> tuple[Any, int]:
+        return layout.unpack_from(payload, position)[0], position + layout.size
+
+    return FieldKind(layout.size, write, read)
+
+
+def _read_bool(payload: memoryview, position: int) -> tuple[bool, int]:
+    # Any byte but zero is true, as Java reads it.
+    return _I8.unpack_from(payload, position)[0] != 0, position + 1
+
+
+def _write_bool(out: bytearray, value: bool) -> None:
+    out.append(1 if value else 0)
+
+
+def _write_uuid(out: bytearray, value: bytes) -> None:
+    out += check_uuid(value)
+
+
+def _read_uuid(payload: memoryview, position: int) -> tuple[bytes, int]:
+    return bytes(_slice(payload, position, UUID_LENGTH)), position + UUID_LENGTH
+
+
+def _slice(payload: memoryview, start: int, length: int) -> memoryview:
+    """Return `length` bytes from `start`, or raise where a plain slice would silently return fewer."""
+    if length < 0:
+        raise ProtocolError(f"negative length {length}")
+    if length > len(payload) - start:
+        raise ProtocolError(f"needs {length} bytes, {max(len(payload) - start, 0)} remain")
+    return payload[start : start + length]
+
+
+def write_text(out: bytearray, value: str) -> None:
+    """Append `value` with its byte count (u16)."""
+    encoded = encode_text(value)
+    out += _U16.pack(len(encoded))
+    out += encoded
+
+
+def read_text(payload: memoryview, position: int) -> tuple[str, int]:
+    """Read text with its byte count (u16)."""
+    (length,) = _U16.unpack_from(payload, position)
+    start = position + 2
+    return decode_text(_slice(payload, start, length)), start + length
+
+
+def _write_bytes(out: bytearray, value: Buffer) -> None:
+    out += _I32.pack(len(value))
+    out += value
+
+
+def _read_view(payload: memoryview, position: int) -> tuple[memoryview, int]:
+    (length,) = _I32.unpack_from(payload, position)
+    start = position + 4
+    return _slice(payload, start, length), start + length
+
+
+def _read_bytes(payload: memoryview, position: int) -> tuple[bytes, int]:
+    value, following = _read_view(payload, position)
+    return bytes(value), following
+
+
+def _write_bulk(out: bytearray, value: Buffer | Sequence[Buffer]) -> None:
+    _write_bytes(out, data_joined(value))
+
+
+def _write_rest(out: bytearray, value: Buffer) -> None:
+    out += value
+
+
+def _read_rest_view(payload: memoryview, position: int) -> tuple[memoryview, int]:
+    return payload[position:], len(payload)
+
+
+def _read_rest(payload: memoryview, position: int) -> tuple[bytes, int]:
+    return bytes(payload[position:]), len(payload)
+
+
+def _write_zeros(out: bytearray, length: int) -> None:
+    out += bytes(length)
+
+
+def _read_zeros(payload: memoryview, position: int) -> tuple[int, int]:
+    return len(payload) - position, len(payload)
+
+
+def _write_event(out: bytearray, value: Buffer) -> None:
+    out += _KEY_HEAD.pack(0, len(value))
+    out += value
+
+
+def _read_event(payload: memoryview, position: int) -> tuple[bytes, int]:
+    type_code, length = _KEY_HEAD.unpack_from(payload, position)
+    if type_code != 0:
+        raise ProtocolError(f"expected an event (type 0), found type {type_code}")
+    start = position + 8
+    return bytes(_slice(payload, start, length)), start + length
+
+
+def _write_after_filter(out: bytearray, value: bytes) -> None:
+    out += b"\0\0\0\0"  # The prefix filter: deprecated, written empty, ignored by servers.
+    _write_bytes(out, value)
+
+
+def _read_after_filter(payload: memoryview, position: int) -> tuple[bytes, int]:
+    _, following = _read_view(payload, position)
+    if len(payload) - following < 4:
+        return b"", following
+    return _read_bytes(payload, following)
+
+
+def _write_key(out: bytearray, entry: TableKey | TableKeyValue) -> None:
+    key = entry.key
+    length = len(key)
+    if not length:
+        raise InvalidArgumentError("a table key is empty; clients disagree on how that is encoded, so it can't be sent")
+    out += _KEY_HEAD.pack(length + 12, length)
+    out += key
+    out += _I64.pack(entry.version)
+
+
+def _read_key_parts(payload: memoryview, position: int) -> tuple[bytes, int, int]:
+    declared, length = _KEY_HEAD.unpack_from(payload, position)
+    if length == 0:
+        raise ProtocolError("a table key is empty, which clients encode in two ways that can't be told apart")
+    if declared != length + 12:
+        raise ProtocolError(f"a table key of {length} bytes declares {declared} bytes, expected {length + 12}")
+    start = position + 8
+    end = start + length
+    key = bytes(_slice(payload, start, length))
+    return key, _I64.unpack_from(payload, end)[0], end + 8
+
+
+def _read_key(payload: memoryview, position: int) -> tuple[TableKey, int]:
+    key, version, following = _read_key_parts(payload, position)
+    return TableKey(key, version), following
+
+
+def _write_entry(out: bytearray, entry: TableKeyValue) -> None:
+    _write_key(out, entry)
+    length = len(entry.value)
+    out += _KEY_HEAD.pack(length + 4, length)
+    out += entry.value
+
+
+def _read_entry(payload: memoryview, position: int) -> tuple[TableKeyValue, int]:
+    key, version, following = _read_key_parts(payload, position)
+    declared, length = _KEY_HEAD.unpack_from(payload, following)
+    start = following + 8
+    value = bytes(_slice(payload, start, length))
+    if declared != length + 4:
+        raise ProtocolError(f"a table value of {length} bytes declares {declared} bytes, expected {length + 4}")
+    return TableKeyValue(key, version, value), start + length
+
+
+def _write_attribute_update(out: bytearray, update: AttributeUpdate) -> None:
+    out += _ATTRIBUTE_UPDATE.pack(
+        check_uuid(update.attribute_id), update.update_type, update.new_value, update.old_value
+    )
+
+
+def _read_attribute_update(payload: memoryview, position: int) -> tuple[AttributeUpdate, int]:
+    return AttributeUpdate(*_ATTRIBUTE_UPDATE.unpack_from(payload, position)), position + _ATTRIBUTE_UPDATE.size
+
+
+def _write_merged(out: bytearray, merged: MergedSegment) -> None:
+    write_text(out, merged.source)
+    out += _I64.pack(merged.new_target_write_offset)
+
+
+def _read_merged(payload: memoryview, position: int) -> tuple[MergedSegment, int]:
+    source, following = read_text(payload, position)
+    return MergedSegment(source, _I64.unpack_from(payload, following)[0]), following + 8
+
+
+def _write_chunk(out: bytearray, chunk: StorageChunk) -> None:
+    out += _CHUNK_HEAD.pack(chunk.length_in_metadata, chunk.length_in_storage, chunk.start_offset)
+    write_text(out, chunk.chunk_name)
+    _write_bool(out, chunk.exists_in_storage)
+
+
+def _read_chunk(payload: memoryview, position: int) -> tuple[StorageChunk, int]:
+    in_metadata, in_storage, start_offset = _CHUNK_HEAD.unpack_from(payload, position)
+    name, following = read_text(payload, position + _CHUNK_HEAD.size)
+    exists, following = _read_bool(payload, following)
+    return StorageChunk(in_metadata, in_storage, start_offset, name, exists), following
+
+
+def _list_of(
+    element_length_min: int,
+    write_element: Callable[[bytearray, _Value], None],
+    read_element: Callable[[memoryview, int], tuple[_Value, int]],
+) -> FieldKind:
+    """Make the kind of an i32 count and as many elements, each of at least `element_length_min` bytes."""
+
+    def write(out: bytearray, values: Sequence[_Value]) -> None:
+        out += _I32.pack(len(values))
+        for value in values:
+            write_element(out, value)
+
+    def read(payload: memoryview, position: int) -> tuple[tuple[_Value, ...], int]:
+        (count,) = _I32.unpack_from(payload, position)
+        position += 4
+        room = len(payload) - position
+        if count < 0:
+            raise ProtocolError(f"negative count {count}")
+        if count * element_length_min > room:
+            raise ProtocolError(
+                f"{count} elements of at least {element_length_min} bytes do not fit into the {room} that remain"
+            )
+        values = []
+        for _ in range(count):
+            value, position = read_element(payload, position)
+            values.append(value)
+        return tuple(values), position
+
+    return FieldKind(4, write, read)
+
+
+_I64_KIND = _fixed(_I64)
+
+I8 = Annotated[int, _fixed(_I8)]
+I32 = Annotated[int, _fixed(_I32)]
+I64 = Annotated[int, _I64_KIND]
+Bool = Annotated[bool, FieldKind(1, _write_bool, _read_bool)]
+Uuid = Annotated[bytes, FieldKind(UUID_LENGTH, _write_uuid, _read_uuid)]
+Text = Annotated[str, FieldKind(2, write_text, read_text)]
+Bytes = Annotated[bytes, FieldKind(4, _write_bytes, _read_bytes)]
+#: The bytes up to the end of the frame.
+Rest = Annotated[bytes, FieldKind(0, _write_rest, _read_rest)]
+#: A number of zero bytes up to the end of the frame.
+Zeros = Annotated[int, FieldKind(0, _write_zeros, _read_zeros)]
+#: An event with its 8-byte header (i32 type 0, i32 length); the value is the payload alone.
+EventFrame = Annotated[bytes, FieldKind(8, _write_event, _read_event)]
+#: Bytes that follow the deprecated prefix filter of an iterator, which is written empty and skipped.
+BytesAfterFilter = Annotated[bytes, FieldKind(4, _write_after_filter, _read_after_filter)]
+
+#: Bulk data are never copied: given as any buffer, read as a slice of the payload.
+BulkData = Annotated[Buffer, FieldKind(4, _write_bytes, _read_view)]
+BulkRest = Annotated[Buffer, FieldKind(0, _write_rest, _read_rest_view)]
+BulkParts = Annotated[Buffer | Sequence[Buffer], FieldKind(4, _write_bulk, _read_view)]
+
+I64List = Annotated[Sequence[int], _list_of(8, _I64_KIND.write, _I64_KIND.read)]
+TextList = Annotated[Sequence[str], _list_of(2, write_text, read_text)]
+TableKeys = Annotated[Sequence[TableKey], _list_of(_KEY_LENGTH_MIN, _write_key, _read_key)]
+TableEntries = Annotated[
+    Sequence[TableKeyValue], _list_of(_KEY_LENGTH_MIN + _VALUE_LENGTH_MIN, _write_entry, _read_entry)
+]
+AttributeUpdates = Annotated[
+    Sequence[AttributeUpdate], _list_of(_ATTRIBUTE_UPDATE.size, _write_attribute_update, _read_attribute_update)
+]
+MergedSegments = Annotated[Sequence[MergedSegment], _list_of(2 + 8, _write_merged, _read_merged)]
+StorageChunks = Annotated[Sequence[StorageChunk], _list_of(_CHUNK_HEAD.size + 3, _write_chunk, _read_chunk)]

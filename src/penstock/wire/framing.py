@@ -1,0 +1,201 @@
+"""The receive side of a connection: bytes in, whole frames out.
+
+Frames are cut out of one receive buffer without copying. The buffer starts small and grows when reads fill it, so that
+thousands of idle connections cost little and a busy one reads much at a time. A frame longer than the buffer may
+become is received into memory of its own, which grows as bytes arrive: a peer that claims 16 MiB and sends nothing
+costs nothing.
+
+No I/O here: `FrameReceiver` has the shape of `asyncio.BufferedProtocol`'s two calls and can be fed by hand.
+
+Source: wire protocol specification, section 1.2.
+"""
+
+from __future__ import annotations
+
+import struct
+
+from penstock.model.errors import InvalidArgumentError, ProtocolError
+from penstock.wire.codec import FRAME_LENGTH_MAX, HEADER_LENGTH
+
+_HEADER = struct.Struct(">ii")
+#: What a buffer has at first, and goes back to, in bytes.
+_BUFFER_LENGTH_INITIAL = 16 * 1024
+_GROWTH_FACTOR = 4
+#: So many small reads in a row make a grown buffer small again.
+_SMALL_READ_COUNT = 32
+
+
+class FrameReceiver:
+    """Cuts a stream of bytes into frames.
+
+    Call `get_buffer`, put bytes at its start, call `buffer_updated` with how many; again and again. After a
+    `ProtocolError` the connection can't be read any further and every call raises it again.
+
+    Args:
+        frame_length_max: longest whole frame accepted, header included, in bytes.
+        buffer_length: longest the shared buffer may become, in bytes; longer frames get memory of their own.
+    """
+
+    __slots__ = (
+        "_buffer",
+        "_buffer_length",
+        "_end",
+        "_failure",
+        "_frame_length_max",
+        "_lent",
+        "_own",
+        "_own_end",
+        "_own_length",
+        "_own_type",
+        "_small_reads",
+        "_start",
+    )
+
+    def __init__(self, *, frame_length_max: int = FRAME_LENGTH_MAX, buffer_length: int = 256 * 1024) -> None:
+        if buffer_length < HEADER_LENGTH:
+            raise InvalidArgumentError(
+                f"buffer_length {buffer_length} can't hold a frame's {HEADER_LENGTH} byte header"
+            )
+        if frame_length_max < HEADER_LENGTH:
+            raise InvalidArgumentError(f"frame_length_max {frame_length_max} is less than the header")
+        self._frame_length_max = frame_length_max
+        self._buffer_length = buffer_length
+        self._buffer = memoryview(bytearray(min(_BUFFER_LENGTH_INITIAL, buffer_length)))
+        # Bytes [_start, _end) of the buffer are received and not yet part of a frame handed out.
+        self._start = 0
+        self._end = 0
+        # The long frame under way, if any: its payload so far is [0, _own_end) of _own, _own_length when complete.
+        self._own: memoryview | None = None
+        self._own_end = 0
+        self._own_length = 0
+        self._own_type = 0
+        self._lent = 0
+        self._small_reads = 0
+        self._failure: ProtocolError | None = None
+
+    @property
+    def incomplete_length(self) -> int:
+        """Return how many bytes of an unfinished frame were received. Not 0 at end of file: the peer broke off."""
+        if self._own is not None:
+            return HEADER_LENGTH + self._own_end
+        return self._end - self._start
+
+    def get_buffer(self, size_hint: int = -1) -> memoryview:
+        """Return where the next bytes go; at least one byte long. `size_hint` is not used.
+
+        Ends the life of all payloads handed out before that are not owned: their bytes may change from here on.
+        """
+        if self._failure is not None:
+            raise self._failure
+        own = self._own
+        if own is not None:
+            if self._own_end == len(own):
+                own = self._own = _enlarged(own, self._own_end, self._own_length)
+            free = own[self._own_end :]
+        else:
+            buffer = self._buffer
+            if self._start:
+                # What remains is part of one frame. Moving it makes room for a whole frame and a long read.
+                self._end -= self._start
+                if self._end:
+                    buffer[: self._end] = buffer[self._start : self._start + self._end]
+                self._start = 0
+            free = buffer[self._end :]
+        self._lent = len(free)
+        return free
+
+    def buffer_updated(self, count: int) -> list[tuple[int, memoryview, bool]]:
+        """Take `count` bytes that were put into the buffer; return the frames they complete, in order.
+
+        Each frame is (type code, payload, owned). A payload that is not owned is valid only until the next
+        `get_buffer`: copy what is to be kept. An owned one belongs to the caller.
+
+        Raises:
+            ProtocolError: a header with a negative length, or of a frame longer than `frame_length_max`. Whole frames
+                before it that came in the same read are lost with the connection.
+        """
+        if self._failure is not None:
+            raise self._failure
+        if not 0 <= count <= self._lent:
+            raise InvalidArgumentError(f"{count} bytes were put into a buffer of {self._lent}")
+        was_filled = count == self._lent
+        self._lent = 0
+        if self._own is not None:
+            return self._take_own(count)
+        self._end += count
+        frames = self._cut()
+        if self._own is None:
+            self._adapt(count, was_filled)
+        return frames
+
+    def trim(self) -> None:
+        """Make the buffer small again, if no frame is under way. For connections that have been idle for a while."""
+        if self._start == self._end and self._own is None and len(self._buffer) > _BUFFER_LENGTH_INITIAL:
+            # Payloads handed out keep the old memory alive; nothing is pulled from under them.
+            self._buffer = memoryview(bytearray(min(_BUFFER_LENGTH_INITIAL, self._buffer_length)))
+            self._start = self._end = self._lent = self._small_reads = 0
+
+    def _cut(self) -> list[tuple[int, memoryview, bool]]:
+        buffer, start, end = self._buffer, self._start, self._end
+        payload_length_max = self._frame_length_max - HEADER_LENGTH
+        unpack = _HEADER.unpack_from
+        frames: list[tuple[int, memoryview, bool]] = []
+        while end - start >= HEADER_LENGTH:
+            type_code, length = unpack(buffer, start)
+            if not 0 <= length <= payload_length_max:
+                raise self._fail(type_code, length, bytes(buffer[start : min(end, start + 32)]))
+            payload_start = start + HEADER_LENGTH
+            following = payload_start + length
+            if following > end:
+                if following - start > self._buffer_length:
+                    self._begin_own(type_code, length, buffer[payload_start:end])
+                    start = end
+                break
+            frames.append((type_code, buffer[payload_start:following], False))
+            start = following
+        self._start = start
+        return frames
+
+    def _begin_own(self, type_code: int, length: int, received: memoryview) -> None:
+        own = memoryview(bytearray(min(length, max(_BUFFER_LENGTH_INITIAL, len(received) * _GROWTH_FACTOR))))
+        own[: len(received)] = received
+        self._own, self._own_end, self._own_length, self._own_type = own, len(received), length, type_code
+
+    def _take_own(self, count: int) -> list[tuple[int, memoryview, bool]]:
+        self._own_end += count
+        if self._own is None or self._own_end < self._own_length:
+            return []
+        payload, self._own = self._own, None
+        return [(self._own_type, payload, True)]
+
+    def _adapt(self, count: int, was_filled: bool) -> None:
+        """Grow the buffer when a read filled it; shrink it after many small reads."""
+        length = len(self._buffer)
+        if was_filled and length < self._buffer_length:
+            remaining = self._end - self._start
+            grown = memoryview(bytearray(min(length * _GROWTH_FACTOR, self._buffer_length)))
+            grown[:remaining] = self._buffer[self._start : self._end]
+            self._buffer, self._start, self._end = grown, 0, remaining
+            self._small_reads = 0
+        elif length > _BUFFER_LENGTH_INITIAL:
+            self._small_reads = self._small_reads + 1 if count <= _BUFFER_LENGTH_INITIAL // 2 else 0
+            if self._small_reads >= _SMALL_READ_COUNT:
+                self.trim()
+
+    def _fail(self, type_code: int, length: int, received: bytes) -> ProtocolError:
+        if length < 0:
+            problem = f"negative length {length}"
+        else:
+            problem = f"{length + HEADER_LENGTH} bytes, more than the {self._frame_length_max} allowed"
+        self._failure = ProtocolError(
+            f"frame of type {type_code} with {problem}; received {received.hex(' ', 4)}; "
+            "the peer does not speak this protocol, close the connection"
+        )
+        return self._failure
+
+
+def _enlarged(own: memoryview, received: int, length: int) -> memoryview:
+    """Return a copy of `own` in larger memory: four times what has arrived, or the whole frame if that is less."""
+    larger = memoryview(bytearray(min(length, received * _GROWTH_FACTOR)))
+    larger[:received] = own
+    return larger

@@ -1,0 +1,295 @@
+"""Conformance of every `DurableLog`: what containers rely on. SS-n: segment store specification, scenario n."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import AsyncIterator
+
+import pytest
+
+from penstock.model.errors import (
+    InvalidArgumentError,
+    LogClosedError,
+    LogDisabledError,
+    LogFencedError,
+    PenstockError,
+    StorageError,
+)
+from penstock.runtime.disk import LocalDisk
+from penstock.runtime.runtime import Runtime, ThreadedWork
+from penstock.segmentstore.tier1.durable_log import DurableLog, DurableLogFactory, LogAddress
+from penstock.segmentstore.tier1.local_log import LocalLogFactory, LocalLogSettings
+from penstock.segmentstore.tier1.memory_log import MemoryLogFactory
+
+FRAME_LENGTH_MAX = 10_000
+
+
+@pytest.fixture(params=["memory", "local"])
+async def factory(request: pytest.FixtureRequest, tmp_path: object) -> AsyncIterator[DurableLogFactory]:
+    runtime = Runtime(disk=LocalDisk(), work=ThreadedWork(4), rng=random.Random(1), wall_clock_ms=lambda: 0)
+    if request.param == "memory":
+        yield MemoryLogFactory(runtime, frame_length_max_bytes=FRAME_LENGTH_MAX)
+    else:
+        settings = LocalLogSettings(
+            frame_length_max_bytes=FRAME_LENGTH_MAX,
+            batch_length_max_bytes=30_000,
+            first_file_length_bytes=32 * 1024,
+            file_length_bytes=64 * 1024,
+            zero_chunk_length_bytes=16 * 1024,
+        )
+        yield LocalLogFactory(f"{tmp_path}/tier1", runtime, settings)
+    await runtime.work.close()
+
+
+async def opened(factory: DurableLogFactory, container_id: int = 0) -> DurableLog:
+    log = factory.create(container_id)
+    await log.open()
+    return log
+
+
+async def contents(log: DurableLog) -> list[tuple[LogAddress, bytes]]:
+    return [(frame.address, frame.data) async for frame in log.frames()]
+
+
+async def append(log: DurableLog, data: bytes) -> LogAddress:
+    return await log.append([data], len(data))
+
+
+async def test_frames_come_back_as_appended_with_growing_addresses(factory: DurableLogFactory) -> None:
+    """SS-73: open, append, read: same bytes, growing addresses; buffers of every kind; an empty frame is a frame."""
+    log = await opened(factory)
+    assert log.epoch == 1
+    first = await append(log, b"one")
+    second = await log.append([b"t", bytearray(b"w"), memoryview(b"xoy")[1:2]], 3)
+    third = await log.append([], 0)
+    assert first < second < third
+    await log.close()
+
+    log = await opened(factory)
+    assert log.epoch == 2
+    assert await contents(log) == [(first, b"one"), (second, b"two"), (third, b"")]
+    fourth = await append(log, b"four")
+    assert fourth > third
+    await log.close()
+
+    log = await opened(factory)
+    assert await contents(log) == [(first, b"one"), (second, b"two"), (third, b""), (fourth, b"four")]
+    await log.close()
+
+
+async def test_longest_frame_is_taken_and_one_byte_more_is_refused_at_once(factory: DurableLogFactory) -> None:
+    """SS-74: the refusal comes from the call, not the future, and the log stays usable."""
+    log = await opened(factory)
+    assert log.frame_length_max == FRAME_LENGTH_MAX
+    await append(log, bytes(FRAME_LENGTH_MAX))
+    with pytest.raises(InvalidArgumentError):
+        log.append([bytes(FRAME_LENGTH_MAX + 1)], FRAME_LENGTH_MAX + 1)
+    with pytest.raises(InvalidArgumentError):
+        log.append([b"abc"], 2)
+    await append(log, b"after")
+    await log.close()
+    log = await opened(factory)
+    assert [len(data) for _, data in await contents(log)] == [FRAME_LENGTH_MAX, 5]
+    await log.close()
+
+
+async def test_second_open_fences_the_first(factory: DurableLogFactory) -> None:
+    """SS-75: the first owner's next append fails, the one after finds the log closed; nothing of it becomes visible."""
+    first = await opened(factory)
+    await append(first, b"before")
+    second = await opened(factory)
+    assert second.epoch > first.epoch
+    with pytest.raises(LogFencedError):
+        await append(first, b"zombie")
+    with pytest.raises(LogClosedError):
+        first.append([b"again"], 5)
+    assert [data for _, data in await contents(second)] == [b"before"]
+    await append(second, b"after")
+    await first.close()
+    await second.close()
+    third = await opened(factory)
+    assert [data for _, data in await contents(third)] == [b"before", b"after"]
+    await third.close()
+
+
+async def test_acknowledged_appends_in_flight_at_the_fence_are_kept(factory: DurableLogFactory) -> None:
+    """SS-76: 100 appends in flight; what is acknowledged is a prefix, and the second owner reads at least that."""
+    first = await opened(factory)
+    payloads = [f"{number}".encode() * 40 for number in range(100)]
+    futures = [first.append([payload], len(payload)) for payload in payloads]
+    for turn in range(4):
+        await asyncio.sleep(0)
+        futures[turn].done()
+    second = await opened(factory)
+    outcomes = await asyncio.gather(*futures, return_exceptions=True)
+    acknowledged = [outcome for outcome in outcomes if isinstance(outcome, int)]
+    assert outcomes[: len(acknowledged)] == acknowledged
+    assert all(isinstance(outcome, StorageError) for outcome in outcomes[len(acknowledged) :])
+    found = [data for _, data in await contents(second)]
+    assert found == payloads[: len(found)]
+    assert len(found) >= len(acknowledged)
+    await first.close()
+    await second.close()
+
+
+async def test_of_racing_opens_exactly_one_survives(factory: DurableLogFactory) -> None:
+    """SS-77: five open at once; afterwards exactly one can append, and it has the highest epoch."""
+    await (await opened(factory)).close()
+    logs = [factory.create(0) for _ in range(5)]
+    outcomes = await asyncio.gather(*(log.open() for log in logs), return_exceptions=True)
+    assert all(outcome is None or isinstance(outcome, LogFencedError) for outcome in outcomes)
+    survivors = []
+    for log in logs:
+        try:
+            await append(log, b"mine")
+            survivors.append(log)
+        except (LogFencedError, LogClosedError):
+            pass
+    assert len(survivors) == 1
+    assert survivors[0].epoch == max(log.epoch for log in logs)
+    assert len({log.epoch for log in logs}) == 5
+    for log in logs:
+        await log.close()
+    log = await opened(factory)
+    assert [data for _, data in await contents(log)] == [b"mine"]
+    await log.close()
+
+
+async def test_truncation_forgets_up_to_and_including_the_address(factory: DurableLogFactory) -> None:
+    """SS-86: over several files; the reader starts right after the address, also when it is far inside a file."""
+    log = await opened(factory)
+    addresses = [await append(log, f"{number:04}".encode() * 1000) for number in range(100)]
+    await log.truncate(addresses[70])
+    await log.truncate(addresses[30])
+    addresses.append(await append(log, b"last"))
+    await log.close()
+    log = await opened(factory)
+    assert [address for address, _ in await contents(log)] == addresses[71:]
+    await log.truncate(addresses[-1])
+    await log.close()
+    log = await opened(factory)
+    assert await contents(log) == []
+    assert await append(log, b"new") > addresses[-1]
+    await log.close()
+
+
+async def test_disable_fails_appends_in_flight_and_later_opens_until_enabled(factory: DurableLogFactory) -> None:
+    """SS-90: the data stay."""
+    log = await opened(factory)
+    await append(log, b"kept")
+    futures = [log.append([b"in flight"], 9) for _ in range(10)]
+    await log.disable()
+    for outcome in await asyncio.gather(*futures, return_exceptions=True):
+        assert isinstance(outcome, StorageError)
+    with pytest.raises(LogClosedError):
+        log.append([b"x"], 1)
+    for _ in range(2):
+        again = factory.create(0)
+        with pytest.raises(LogDisabledError):
+            await again.open()
+        await again.close()
+    await factory.enable(0)
+    log = await opened(factory)
+    found = [data for _, data in await contents(log)]
+    assert found[0] == b"kept"
+    assert found[1:] == [b"in flight"] * (len(found) - 1)
+    await append(log, b"on we go")
+    await log.close()
+
+
+async def test_enabling_an_enabled_or_disabling_a_disabled_log_is_an_error(factory: DurableLogFactory) -> None:
+    """SS-91."""
+    with pytest.raises(InvalidArgumentError):
+        await factory.enable(0)
+    log = factory.create(0)
+    with pytest.raises(LogClosedError):
+        await log.disable()
+    await log.open()
+    with pytest.raises(InvalidArgumentError):
+        await factory.enable(0)
+    await log.disable()
+    with pytest.raises(LogClosedError):
+        await log.disable()
+    await factory.enable(0)
+    with pytest.raises(InvalidArgumentError):
+        await factory.enable(0)
+
+
+async def test_fenced_owner_can_neither_disable_nor_truncate(factory: DurableLogFactory) -> None:
+    """The new owner's state is its own."""
+    first = await opened(factory)
+    address = await append(first, b"kept")
+    second = await opened(factory)
+    with pytest.raises(LogFencedError):
+        await first.truncate(address)
+    with pytest.raises(LogFencedError):
+        await first.disable()
+    await append(second, b"more")
+    await first.close()
+    await second.close()
+    third = await opened(factory)
+    assert [data for _, data in await contents(third)] == [b"kept", b"more"]
+    await third.close()
+
+
+async def test_empty_log_has_no_frames_and_low_truncation_is_harmless(factory: DurableLogFactory) -> None:
+    """SS-95."""
+    log = await opened(factory)
+    assert await contents(log) == []
+    await log.truncate(LogAddress(0))
+    await log.truncate(LogAddress(1))
+    address = await append(log, b"first")
+    await log.truncate(LogAddress(0))
+    await log.close()
+    log = await opened(factory)
+    assert await contents(log) == [(address, b"first")]
+    await log.close()
+
+
+async def test_calls_outside_the_open_state_are_refused(factory: DurableLogFactory) -> None:
+    """Before open, after close, and a second open of the same object."""
+    log = factory.create(0)
+    with pytest.raises(LogClosedError):
+        log.append([b"x"], 1)
+    with pytest.raises(LogClosedError):
+        await log.truncate(LogAddress(1))
+    await log.open()
+    with pytest.raises(LogClosedError):
+        await log.open()
+    await log.close()
+    await log.close()
+    with pytest.raises(LogClosedError):
+        log.append([b"x"], 1)
+    with pytest.raises(LogClosedError):
+        await log.open()
+    never = factory.create(0)
+    await never.close()
+    with pytest.raises(PenstockError):
+        await never.open()
+
+
+async def test_close_finishes_the_appends_under_way(factory: DurableLogFactory) -> None:
+    """Also when two close at once, and when a caller gave up on its future."""
+    log = await opened(factory)
+    futures = [log.append([b"abc"], 3) for _ in range(50)]
+    futures[7].cancel()
+    await asyncio.gather(log.close(), log.close())
+    assert all(future.done() for future in futures)
+    log = await opened(factory)
+    assert len(await contents(log)) == 50
+    await log.close()
+
+
+async def test_containers_do_not_share_anything(factory: DurableLogFactory) -> None:
+    """Two logs of one factory: own epochs, own frames."""
+    a, b = await opened(factory, 1), await opened(factory, 2)
+    await append(a, b"a")
+    await append(b, b"b")
+    await a.close()
+    a = await opened(factory, 1)
+    assert (a.epoch, b.epoch) == (2, 1)
+    assert [data for _, data in await contents(a)] == [b"a"]
+    await append(b, b"b")
+    await a.close()
+    await b.close()

@@ -1,0 +1,856 @@
+"""The local log under crashes, bit rot, two owners and a failing disk.
+
+Most run on `CrashDisk`, a disk in memory that knows what was synced: `crash` gives what may be found after a power
+failure. SS-n: segment store specification, scenario n.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import random
+import threading
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TypeVar
+
+import pytest
+
+from penstock.model.errors import (
+    CorruptionError,
+    DataDirectoryInUseError,
+    InvalidArgumentError,
+    LogClosedError,
+    LogFencedError,
+    StorageError,
+    StorageFullError,
+)
+from penstock.model.segments import Buffer
+from penstock.runtime.disk import Disk, LocalDisk
+from penstock.runtime.runtime import Runtime, ThreadedWork
+from penstock.segmentstore.tier1.durable_log import LogAddress
+from penstock.segmentstore.tier1.local_log import LocalLog, LocalLogFactory, LocalLogSettings
+
+T = TypeVar("T")
+
+BLOCK = 4096
+SECTOR = 512
+DIRECTORY = "/data/tier1/0"
+SETTINGS = LocalLogSettings(
+    frame_length_max_bytes=20_000,
+    batch_length_max_bytes=24_000,
+    first_file_length_bytes=16 * 1024,
+    file_length_bytes=32 * 1024,
+    zero_chunk_length_bytes=16 * 1024,
+    spare_file_count_max=1,
+    lock_retry_delay_s=0.001,
+)
+
+
+class InlineWork:
+    """Blocking work on the spot: one seed, one trace."""
+
+    def run(self, function: Callable[..., T], *args: object) -> Awaitable[T]:
+        future: asyncio.Future[T] = asyncio.get_running_loop().create_future()
+        try:
+            future.set_result(function(*args))
+        except Exception as error:  # noqa: BLE001  (handed to the awaiting task)
+            future.set_exception(error)
+        return future
+
+    async def close(self) -> None:
+        pass
+
+
+@dataclass(eq=False)
+class Inode:
+    """`live` is what reads see; `synced` plus any part of `pending` is what a crash leaves."""
+
+    live: bytearray = field(default_factory=bytearray)
+    synced: bytearray = field(default_factory=bytearray)
+    pending: list[tuple[int, bytes]] = field(default_factory=list)
+    link_count: int = 0
+
+
+def put(target: bytearray, offset: int, data: bytes) -> None:
+    if offset > len(target):
+        target.extend(bytes(offset - len(target)))
+    target[offset : offset + len(data)] = data
+
+
+class SyncLostError(OSError):
+    """A failed sync that loses what it should have made durable."""
+
+
+class CrashDisk:
+    """`Disk` in memory. `hook(operation, path)` runs before each operation and may raise."""
+
+    def __init__(self, files: dict[str, bytes] | None = None) -> None:
+        self.hook: Callable[[str, str], None] = lambda operation, path: None
+        self._names: dict[str, Inode] = {}
+        self._locks: set[str] = set()
+        for path, data in (files or {}).items():
+            self._names[path] = Inode(bytearray(data), bytearray(data), [], 1)
+        self._durable_names = dict(self._names)
+        self._pending_names: list[dict[str, Inode]] = []
+
+    def files(self) -> dict[str, bytes]:
+        """What a process started next sees: everything written, synced or not."""
+        return {path: bytes(inode.live) for path, inode in self._names.items()}
+
+    def restart(self) -> None:
+        """Kill the process: what was written stays visible, what was not synced stays so."""
+        self.hook = lambda operation, path: None
+        self._locks.clear()
+
+    def crash(self, rng: random.Random) -> CrashDisk:
+        """Lose power: some prefix of the directory changes, any sectors of the unsynced writes."""
+        names = rng.choice([self._durable_names, *self._pending_names])
+        keep = rng.choice([0.0, 0.5, 0.95, 1.0])
+        files = {}
+        for path, inode in names.items():
+            data = bytearray(inode.synced)
+            for offset, piece in inode.pending:
+                position = 0
+                while position < len(piece):
+                    length = SECTOR - (offset + position) % SECTOR
+                    if rng.random() < keep:
+                        put(data, offset + position, piece[position : position + length])
+                    position += length
+            files[path] = bytes(data)
+        return CrashDisk(files)
+
+    def open(self, path: str, *, create: bool = False, exclusive: bool = False, writable: bool = True) -> CrashFile:
+        self.hook("open", path)
+        if path in self._names:
+            if exclusive:
+                raise FileExistsError(path)
+        elif not create:
+            raise FileNotFoundError(path)
+        else:
+            self._names[path] = Inode(link_count=1)
+            self._changed()
+        return CrashFile(self, path, self._names[path])
+
+    def make_directory(self, path: str) -> None:
+        pass
+
+    def list_directory(self, path: str) -> list[str]:
+        return sorted(name[len(path) + 1 :] for name in self._names if name.startswith(path + "/"))
+
+    def exists(self, path: str) -> bool:
+        return path in self._names
+
+    def rename(self, source: str, target: str) -> None:
+        self.hook("rename", target)
+        if target in self._names:
+            self._names[target].link_count -= 1
+        self._names[target] = self._names.pop(source)
+        self._changed()
+
+    def remove(self, path: str) -> None:
+        self.hook("remove", path)
+        self._names.pop(path).link_count -= 1
+        self._changed()
+
+    def remove_directory(self, path: str) -> None:
+        raise NotImplementedError
+
+    def sync_directory(self, path: str) -> None:
+        self.hook("sync directory", path)
+        self._durable_names = dict(self._names)
+        self._pending_names = []
+
+    def lock(self, path: str) -> CrashLock:
+        if path in self._locks:
+            raise DataDirectoryInUseError(path)
+        return CrashLock(self._locks, path)
+
+    def _changed(self) -> None:
+        self._pending_names.append(dict(self._names))
+
+
+class CrashLock:
+    def __init__(self, locks: set[str], path: str) -> None:
+        self._locks, self._path = locks, path
+        locks.add(path)
+
+    def release(self) -> None:
+        self._locks.discard(self._path)
+
+
+class CrashFile:
+    def __init__(self, disk: CrashDisk, path: str, inode: Inode) -> None:
+        self._disk, self._path, self._inode = disk, path, inode
+
+    @property
+    def path(self) -> str:
+        return self._path
+
+    def write(self, offset: int, buffers: Sequence[Buffer]) -> int:
+        data = b"".join(buffers)
+        # The write may be cut anywhere by a crash: it is under way already when the hook stops it.
+        put(self._inode.live, offset, data)
+        self._inode.pending.append((offset, data))
+        self._disk.hook("write", self._path)
+        return len(data)
+
+    def read(self, offset: int, length: int) -> bytes:
+        return bytes(self._inode.live[offset : offset + length])
+
+    def length(self) -> int:
+        return len(self._inode.live)
+
+    def sync(self) -> None:
+        try:
+            self._disk.hook("sync", self._path)
+        except SyncLostError:
+            # As operating systems do: the pages stay readable and count as clean, but never get to the disk.
+            self._inode.pending = []
+            raise
+        for offset, data in self._inode.pending:
+            put(self._inode.synced, offset, data)
+        self._inode.pending = []
+
+    def truncate(self, length: int) -> None:
+        raise NotImplementedError
+
+    def is_linked(self) -> bool:
+        return self._inode.link_count > 0
+
+    def close(self) -> None:
+        pass
+
+
+def make_log(disk: Disk, *, seed: int = 0, **changes: int) -> LocalLog:
+    runtime = Runtime(disk=disk, work=InlineWork(), rng=random.Random(seed), wall_clock_ms=lambda: 0)
+    settings = SETTINGS
+    if changes:
+        values = {name: getattr(SETTINGS, name) for name in SETTINGS.__slots__}
+        settings = LocalLogSettings(**(values | changes))
+    return LocalLogFactory("/data/tier1", runtime, settings).create(0)
+
+
+async def contents(log: LocalLog) -> list[tuple[LogAddress, bytes]]:
+    return [(frame.address, frame.data) async for frame in log.frames()]
+
+
+async def data_of(log: LocalLog) -> list[bytes]:
+    return [data for _, data in await contents(log)]
+
+
+async def append(log: LocalLog, data: bytes) -> LogAddress:
+    return await log.append([data], len(data))
+
+
+class CrashNowError(OSError):
+    """The simulated machine is off."""
+
+
+async def run_and_crash(disk: CrashDisk, rng: random.Random, base: list[bytes]) -> tuple[list[bytes], int, int, int]:
+    """Open the log, check it holds `base`, work at random until the disk stops.
+
+    Return what was appended, how much of that was acknowledged, and how many of the oldest frames were truncated: at
+    least (acknowledged) and at most (asked for).
+    """
+    countdown = rng.randrange(1, 120)
+
+    def stop(operation: str, path: str) -> None:
+        nonlocal countdown
+        countdown -= 1
+        if countdown <= 0:
+            raise CrashNowError(errno.EIO, "the machine is off")
+
+    log = make_log(disk, seed=rng.getrandbits(32))
+    appended: list[bytes] = []
+    futures: list[asyncio.Future[LogAddress]] = []
+    addresses: list[LogAddress] = []
+    truncated_min = truncated_max = 0
+    disk.hook = stop
+    try:
+        await log.open()
+        found = await contents(log)
+        assert [data for _, data in found] == base
+        addresses = [address for address, _ in found]
+        while True:
+            for _ in range(rng.choice([1, 1, 2, 7])):
+                data = rng.randbytes(rng.choice([0, 1, 100, 3000, 4096, 9000, 20_000]))
+                futures.append(log.append([data], len(data)))
+                appended.append(data)
+            if rng.random() < 0.7:
+                addresses.extend([await future for future in futures[len(addresses) - len(base) :]])
+            if addresses and rng.random() < 0.15:
+                index = rng.randrange(len(addresses))
+                truncated_max = max(truncated_max, index + 1)
+                await log.truncate(addresses[index])
+                truncated_min = truncated_max
+            if rng.random() < 0.03:
+                break
+        await log.close()
+    except StorageError:
+        pass
+    acknowledged = [future for future in futures if future.done() and future.exception() is None]
+    assert futures[: len(acknowledged)] == acknowledged
+    return appended, len(acknowledged), truncated_min, truncated_max
+
+
+def is_allowed(found: list[bytes], everything: list[bytes], *, durable: int, low: int, high: int) -> bool:
+    """Whether `found` is `everything` without its `low` to `high` oldest frames, and with at least `durable` in all."""
+    return any(
+        found == everything[skip : skip + len(found)] and skip + len(found) >= durable
+        for skip in range(low, high + 1)
+    )
+
+
+@pytest.mark.parametrize("part", range(10))
+async def test_any_crash_leaves_a_prefix_with_everything_acknowledged(part: int) -> None:
+    """SS-92: 1 000 crashes at random disk operations, random sectors lost; four crashes per log, one after another.
+
+    Also shown: what one recovery returned is still there after the next crash, and truncation never goes back.
+    """
+    for seed in range(part * 25, part * 25 + 25):
+        rng = random.Random(seed)
+        disk = CrashDisk()
+        base: list[bytes] = []
+        for _ in range(4):
+            appended, acked, low, high = await run_and_crash(disk, rng, base)
+            if rng.random() < 0.3:
+                disk.restart()
+            else:
+                disk = disk.crash(rng)
+            log = make_log(disk, seed=rng.getrandbits(32))
+            await log.open()
+            found = await data_of(log)
+            assert is_allowed(found, base + appended, durable=len(base) + acked, low=low, high=high), f"seed {seed}"
+            base = found
+            await log.close()
+
+
+async def test_every_cut_of_the_last_file_leaves_all_frames_before_it() -> None:
+    """SS-92: the last file ends anywhere (as if its length had been lost)."""
+    disk = CrashDisk()
+    log = make_log(disk, first_file_length_bytes=64 * 1024, file_length_bytes=64 * 1024)
+    await log.open()
+    written = [(await append(log, bytes([number]) * 700)) for number in range(5)]
+    await log.close()
+    files = disk.files()
+    name = min(path for path in files if "/log-" in path)
+    # The trailer, the evidence that the frames before it were synced, is cut off every time.
+    for cut in range(2 * BLOCK, written[-1] % 2**32 + 800, 37):
+        log = make_log(CrashDisk(files | {name: files[name][:cut]}))
+        await log.open()
+        found = await contents(log)
+        assert found == [
+            (address, bytes([number]) * 700)
+            for number, address in enumerate(written)
+            if address % 2**32 + 48 + 700 <= cut
+        ]
+
+
+async def small_log(*, is_closed: bool) -> tuple[dict[str, bytes], list[bytes]]:
+    """Files of a log with a truncation, two incarnations, a rollover and a recycled file."""
+    disk = CrashDisk()
+    log = make_log(disk)
+    await log.open()
+    for number in range(12):
+        address = await append(log, bytes([number]) * 6000)
+    await log.truncate(address)
+    await append(log, b"first incarnation")
+    await log.close()
+    log = make_log(disk, seed=1)
+    await log.open()
+    await append(log, b"second incarnation")
+    await asyncio.gather(*(log.append([bytes([number]) * 40], 40) for number in range(3)))
+    await append(log, bytes(9000))
+    await append(log, b"last")
+    if is_closed:
+        await log.close()
+    log_again = make_log(CrashDisk(disk.files()))
+    await log_again.open()
+    return disk.files(), await data_of(log_again)
+
+
+@pytest.mark.parametrize("is_closed", [False, True])
+async def test_every_flipped_byte_is_detected_or_harmless(is_closed: bool) -> None:
+    """SS-93: a byte changed anywhere in any file: `CorruptionError`, or exactly the frames that were acknowledged."""
+    files, expected = await small_log(is_closed=is_closed)
+    assert expected[-1] == b"last"
+    rng = random.Random(5)
+    detected = harmless = 0
+    for path, data in sorted(files.items()):
+        offset = 0
+        while offset < len(data):
+            changed = bytearray(data)
+            changed[offset] ^= 1 << rng.randrange(8)
+            log = make_log(CrashDisk(files | {path: bytes(changed)}))
+            try:
+                await log.open()
+                found = await data_of(log)
+            except CorruptionError:
+                detected += 1
+            else:
+                assert found == expected, f"{path} at {offset}"
+                harmless += 1
+            # Every byte of headers and short frames, a sample of zeros and of long payloads.
+            is_dull = len(set(data[max(offset - 8, 0) : offset + 8])) == 1
+            offset += 61 if is_dull else 1
+    assert detected > 500
+    assert harmless > 50
+
+
+@pytest.mark.parametrize("victim", ["log.epoch", "first log file", "last log file"])
+async def test_missing_file_is_corruption(victim: str) -> None:
+    """A log that lost a file does not start as if it were younger or empty."""
+    files, _ = await small_log(is_closed=True)
+    logs = sorted(path for path in files if "/log-" in path)
+    path = {"log.epoch": f"{DIRECTORY}/log.epoch", "first log file": logs[0], "last log file": logs[-1]}[victim]
+    del files[path]
+    if victim == "last log file":
+        # Without any trace of the last file, the one before is a whole log: only all of them missing can be told.
+        files = {name: data for name, data in files.items() if "/log-" not in name}
+    with pytest.raises(CorruptionError):
+        await make_log(CrashDisk(files)).open()
+
+
+async def test_file_of_another_container_is_corruption() -> None:
+    """SS-89."""
+    disk = CrashDisk()
+    runtime = Runtime(disk=disk, work=InlineWork(), rng=random.Random(1), wall_clock_ms=lambda: 0)
+    factory = LocalLogFactory("/data/tier1", runtime, SETTINGS)
+    for container_id in (0, 1):
+        log = factory.create(container_id)
+        await log.open()
+        await append(log, b"x")
+        await log.close()
+    files = disk.files()
+    for name in ("log.epoch", "log.truncation", "log-0000000000000001-00000001"):
+        mixed = files | {f"{DIRECTORY}/{name}": files[f"/data/tier1/1/{name}"]}
+        with pytest.raises(CorruptionError):
+            await make_log(CrashDisk(mixed)).open()
+
+
+async def test_stale_frames_of_a_recycled_file_are_never_read() -> None:
+    """The recycled file is full of good frames of its former life, at the very offsets where new ones would lie."""
+    disk = CrashDisk()
+    log = make_log(disk)
+    await log.open()
+    kept: list[bytes] = []
+    for number in range(60):
+        data = bytes([number]) * 4000
+        address = await append(log, data)
+        kept.append(data)
+        if number % 7 == 6:
+            await log.truncate(address)
+            kept.clear()
+    again = make_log(CrashDisk(disk.files()))
+    await again.open()
+    assert await data_of(again) == kept
+    numbers = {path[-8:] for path in disk.files() if "/log-" in path}
+    assert max(int(number, 16) for number in numbers) > 5
+    assert sum("/spare-" in path for path in disk.files()) <= SETTINGS.spare_file_count_max
+
+
+async def test_zombie_files_and_bytes_never_come_back() -> None:
+    """SS-75: a fenced owner that writes on, and even rolls over, changes nothing for the successors."""
+    disk = CrashDisk()
+    zombie = make_log(disk, seed=1)
+    await zombie.open()
+    await append(zombie, b"kept")
+    owner = make_log(disk, seed=2)
+    await owner.open()
+    # Write as the zombie would if it never looked: its frames are good, and synced.
+    zombie._directory.check_owned = lambda: None  # type: ignore[method-assign]
+    for _ in range(10):
+        await append(zombie, b"z" * 9000)
+    await append(owner, b"owner's")
+    third = make_log(CrashDisk(disk.files()), seed=3)
+    await third.open()
+    assert await data_of(third) == [b"kept", b"owner's"]
+
+
+async def test_file_of_an_earlier_owner_is_never_recycled() -> None:
+    """The zombie's job may still be on its way to that file: it must not land in the successor's frames."""
+    disk = CrashDisk()
+    zombie = make_log(disk, seed=1, first_file_length_bytes=32 * 1024)
+    await zombie.open()
+    await append(zombie, b"old")
+    owner = make_log(disk, seed=2, first_file_length_bytes=32 * 1024)
+    await owner.open()
+    kept = []
+    for number in range(30):
+        data = bytes([number]) * 5000
+        address = await append(owner, data)
+        kept.append(data)
+        if number == 3:
+            await owner.truncate(address)
+            kept.clear()
+    with pytest.raises(LogFencedError):
+        await append(zombie, b"z" * 20_000)
+    third = make_log(CrashDisk(disk.files()), seed=3)
+    await third.open()
+    assert await data_of(third) == kept
+
+
+async def test_open_overtaken_before_its_clean_up_removes_nothing() -> None:
+    """The slower opener saw a file as unused that the faster one has made part of the log meanwhile."""
+    disk = CrashDisk()
+    first = make_log(disk, seed=1)
+    await first.open()
+    await append(first, bytes(1000))
+    await append(first, bytes(1000))
+    assert sum("/log-" in path for path in disk.files()) == 2  # The second is prepared, not used.
+    gate = asyncio.Event()
+
+    class GatedWork(InlineWork):
+        def run(self, function: Callable[..., T], *args: object) -> Awaitable[T]:
+            if function.__name__ == "finish_open":
+                return self._run_later(function, *args)
+            return super().run(function, *args)
+
+        async def _run_later(self, function: Callable[..., T], *args: object) -> T:
+            await gate.wait()
+            return function(*args)
+
+    runtime = Runtime(disk=disk, work=GatedWork(), rng=random.Random(2), wall_clock_ms=lambda: 0)
+    slow = LocalLogFactory("/data/tier1", runtime, SETTINGS).create(0)
+    opening = asyncio.create_task(slow.open())
+    for _ in range(20):
+        await asyncio.sleep(0)
+    assert slow.epoch == 2
+    # The first owner does not know yet, rolls over into the prepared file, and is not acknowledged.
+    with pytest.raises(LogFencedError):
+        await append(first, bytes(20_000))
+    fast = make_log(disk, seed=3)
+    await fast.open()
+    await append(fast, b"fast")
+    expected = [*await data_of(fast), b"fast"]
+    before = set(disk.files())
+    gate.set()
+    with pytest.raises(LogFencedError):
+        await opening
+    assert set(disk.files()) >= before
+    last = make_log(disk, seed=4)
+    await last.open()
+    assert await data_of(last) == expected
+
+
+async def test_owner_overtaken_during_its_sync_does_not_acknowledge(tmp_path: Path) -> None:
+    """SS-94: real files; the first owner's sync is held until the second has opened the log and read it."""
+    is_syncing, may_go_on = threading.Event(), threading.Event()
+
+    class SlowDisk(LocalDisk):
+        def open(self, path: str, **options: bool):  # type: ignore[no-untyped-def]
+            file = super().open(path, **options)
+            original = file.sync
+
+            def sync() -> None:
+                if is_slow:
+                    is_syncing.set()
+                    assert may_go_on.wait(30)
+                original()
+
+            file.sync = sync  # type: ignore[method-assign]
+            return file
+
+    is_slow = False
+    work = ThreadedWork(4)
+
+    def create(disk: Disk) -> LocalLog:
+        runtime = Runtime(disk=disk, work=work, rng=random.Random(), wall_clock_ms=lambda: 0)
+        return LocalLogFactory(str(tmp_path), runtime, SETTINGS).create(0)
+
+    first, second = create(SlowDisk()), create(LocalDisk())
+    await first.open()
+    await append(first, b"acknowledged")
+    is_slow = True
+    in_flight = [first.append([b"in flight"], 9) for _ in range(20)]
+    await asyncio.to_thread(is_syncing.wait, 30)
+    await second.open()
+    found = await data_of(second)
+    await append(second, b"second's")
+    may_go_on.set()
+    outcomes = await asyncio.gather(*in_flight, return_exceptions=True)
+    assert all(isinstance(outcome, LogFencedError) for outcome in outcomes)
+    await first.close()
+    await second.close()
+    third = create(LocalDisk())
+    await third.open()
+    assert found == [b"acknowledged"] + [b"in flight"] * (len(found) - 1)
+    assert await data_of(third) == [*found, b"second's"]
+    await third.close()
+    await work.close()
+
+
+@pytest.mark.parametrize("seed", range(3))
+async def test_random_work_with_rollover_truncation_and_reopening_matches_a_list(seed: int, tmp_path: Path) -> None:
+    """Real files and threads; many appenders, truncation while appends run, owners closed or just abandoned."""
+    rng = random.Random(seed)
+    work = ThreadedWork(4)
+    runtime = Runtime(disk=LocalDisk(), work=work, rng=random.Random(seed), wall_clock_ms=lambda: 0)
+    factory = LocalLogFactory(str(tmp_path), runtime, SETTINGS)
+    model: list[tuple[LogAddress, bytes]] = []
+    truncated = LogAddress(0)
+    abandoned: list[LocalLog] = []
+    for _ in range(6):
+        log = factory.create(0)
+        await log.open()
+        assert await contents(log) == [frame for frame in model if frame[0] > truncated]
+        for _ in range(12):
+            data = [rng.randbytes(rng.choice([1, 50, 4000, 20_000])) for _ in range(rng.randrange(1, 20))]
+            futures = [log.append([piece], len(piece)) for piece in data]
+            assert log.outstanding_bytes == sum(map(len, data))
+            if model and rng.random() < 0.5:
+                truncated = max(truncated, rng.choice(model)[0])
+                await log.truncate(truncated)
+            model.extend(zip(await asyncio.gather(*futures), data, strict=True))
+        assert log.outstanding_bytes == 0
+        if rng.random() < 0.5:
+            await log.close()
+        else:
+            abandoned.append(log)
+    assert [address for address, _ in model] == sorted({address for address, _ in model})
+    for log in abandoned:
+        await log.close()
+    await work.close()
+
+
+async def test_log_closed_while_it_opens_ends_up_closed(tmp_path: Path) -> None:
+    """Neither call hangs; the next owner finds a usable log."""
+    work = ThreadedWork(2)
+    runtime = Runtime(disk=LocalDisk(), work=work, rng=random.Random(1), wall_clock_ms=lambda: 0)
+    factory = LocalLogFactory(str(tmp_path), runtime, SETTINGS)
+    log = factory.create(0)
+    await asyncio.gather(log.open(), log.close(), return_exceptions=True)
+    with pytest.raises(LogClosedError):
+        log.append([b"x"], 1)
+    log = factory.create(0)
+    await log.open()
+    await append(log, b"x")
+    await log.close()
+    await work.close()
+
+
+async def test_log_whose_writer_was_stopped_refuses_appends() -> None:
+    """As at the end of an event loop that cancels all tasks: nobody waits for an append that nobody will write."""
+    for is_idle in (True, False):
+        log = make_log(CrashDisk())
+        await log.open()
+        await asyncio.sleep(0)
+        futures = [] if is_idle else [log.append([b"x"], 1)]
+        assert log._writer is not None
+        log._writer.cancel()
+        await asyncio.wait([log._writer])
+        assert all(isinstance(future.exception(), StorageError) for future in futures)
+        with pytest.raises(LogClosedError):
+            log.append([b"x"], 1)
+        await log.close()
+
+
+async def test_batches_are_bounded() -> None:
+    """No sync covers more than `batch_length_max_bytes` of payload, and one frame always goes."""
+    disk = CrashDisk()
+    length = 64 * 1024
+    log = make_log(disk, batch_length_max_bytes=100, first_file_length_bytes=length, file_length_bytes=length)
+    await log.open()
+    syncs = 0
+
+    def count(operation: str, path: str) -> None:
+        nonlocal syncs
+        syncs += operation == "sync"
+
+    disk.hook = count
+    await asyncio.gather(*(log.append([bytes(length)], length) for length in (40, 40, 40, 40, 200, 100, 1)))
+    assert syncs == 5
+    await log.close()
+
+
+async def test_failed_sync_fails_everything_queued_and_is_never_retried() -> None:
+    """Appends before it stay acknowledged; the log is closed; a new open reads what is on the disk."""
+    disk = CrashDisk()
+    log = make_log(disk, first_file_length_bytes=32 * 1024)
+    await log.open()
+    await append(log, b"before")
+    syncs = 0
+
+    def fail(operation: str, path: str) -> None:
+        nonlocal syncs
+        if operation == "sync":
+            syncs += 1
+            raise SyncLostError(errno.EIO, "I/O error")
+
+    disk.hook = fail
+    futures = [log.append([b"lost"], 4) for _ in range(5)]
+    await asyncio.sleep(0)
+    for outcome in await asyncio.gather(*futures, return_exceptions=True):
+        assert isinstance(outcome, StorageError)
+    assert syncs == 1
+    assert log.outstanding_bytes == 0
+    with pytest.raises(LogClosedError):
+        log.append([b"x"], 1)
+    await log.close()
+    assert syncs == 1
+    disk.restart()
+    log = make_log(disk)
+    await log.open()
+    found = await data_of(log)
+    assert found == [b"before"] + [b"lost"] * 5
+    for seed in range(10):
+        # What was read once must stay, so opening has made it durable after all.
+        log = make_log(disk.crash(random.Random(seed)))
+        await log.open()
+        assert await data_of(log) == found
+
+
+async def test_full_disk_fails_appends_only_when_the_current_file_can_grow_no_more() -> None:
+    """ENOSPC in the background preparation is survived, in the end comes `StorageFullError`; nothing is lost."""
+    disk = CrashDisk()
+    log = make_log(disk)
+    await log.open()
+    existing = set(disk.files())
+
+    def refuse_new_files(operation: str, path: str) -> None:
+        if operation == "open" and path not in existing:
+            raise OSError(errno.ENOSPC, "no space left on device")
+
+    disk.hook = refuse_new_files
+    kept: list[bytes] = []
+    outcome: object = None
+    for number in range(100):
+        data = bytes([number]) * 3000
+        outcome = (await asyncio.gather(log.append([data], len(data)), return_exceptions=True))[0]
+        if isinstance(outcome, BaseException):
+            break
+        kept.append(data)
+    assert isinstance(outcome, StorageFullError)
+    assert len(kept) >= 5
+    await log.close()
+    disk.hook = lambda operation, path: None
+    log = make_log(disk)
+    await log.open()
+    assert await data_of(log) == kept
+    assert not [path for path in disk.files() if "/spare-" in path]
+    await append(log, b"space again")
+    await log.close()
+
+
+async def test_full_disk_under_a_write_fails_that_append() -> None:
+    """ENOSPC from the write itself: `StorageFullError`, and the log is closed."""
+    disk = CrashDisk()
+    log = make_log(disk)
+    await log.open()
+
+    def refuse(operation: str, path: str) -> None:
+        if operation == "write":
+            raise StorageFullError("no space left")
+
+    disk.hook = refuse
+    with pytest.raises(StorageFullError):
+        await append(log, b"x")
+    with pytest.raises(LogClosedError):
+        log.append([b"x"], 1)
+    await log.close()
+
+
+async def test_failed_truncation_leaves_the_log_usable() -> None:
+    """A full disk while the truncation point is replaced: an error, no frame lost, appends go on, a retry works."""
+    disk = CrashDisk()
+    log = make_log(disk)
+    await log.open()
+    first, second = await append(log, b"one"), await append(log, b"two")
+
+    def refuse(operation: str, path: str) -> None:
+        if operation == "open" and "truncation" in path:
+            raise OSError(errno.ENOSPC, "no space left on device")
+
+    disk.hook = refuse
+    with pytest.raises(StorageFullError):
+        await log.truncate(first)
+    disk.hook = lambda operation, path: None
+    await append(log, b"three")
+    await log.truncate(first)
+    await log.close()
+    log = make_log(disk)
+    await log.open()
+    assert await data_of(log) == [b"two", b"three"]
+    assert second > first
+
+
+async def test_cancelled_open_and_truncate_finish_in_the_background(tmp_path: Path) -> None:
+    """Cancelling a caller neither leaks the log nor leaves half a change; `close` waits for it."""
+    work = ThreadedWork(2)
+    runtime = Runtime(disk=LocalDisk(), work=work, rng=random.Random(1), wall_clock_ms=lambda: 0)
+    factory = LocalLogFactory(str(tmp_path), runtime, SETTINGS)
+    log = factory.create(0)
+    opening = asyncio.create_task(log.open())
+    await asyncio.sleep(0)
+    opening.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await opening
+    await log.close()
+    log = factory.create(0)
+    await log.open()
+    addresses = [await append(log, bytes(5000)) for _ in range(10)]
+    truncating = asyncio.create_task(log.truncate(addresses[8]))
+    await asyncio.sleep(0)
+    truncating.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await truncating
+    await log.close()
+    log = factory.create(0)
+    await log.open()
+    assert [address for address, _ in await contents(log)] == addresses[9:]
+    await log.close()
+    await work.close()
+
+
+async def test_disable_is_possible_after_an_open_that_found_corruption() -> None:
+    """The container keeps the evidence: nobody loops over the corrupt log until it is enabled."""
+    files, _ = await small_log(is_closed=True)
+    path = max(path for path in files if "/log-" in path)
+    files[path] = b"\0" + files[path][1:]
+    disk = CrashDisk(files)
+    log = make_log(disk)
+    with pytest.raises(CorruptionError) as caught:
+        await log.open()
+    assert (caught.value.path, caught.value.offset) == (path, 0)
+    await log.disable()
+    assert disk.files()[path] == files[path]
+
+
+async def test_sizes_follow_the_settings() -> None:
+    """A fresh log takes little room; files grow to the full length; one sync covers many appends."""
+    disk = CrashDisk()
+    log = make_log(disk)
+    await log.open()
+    assert sum(map(len, disk.files().values())) < 20 * 1024
+    log = make_log(disk, first_file_length_bytes=32 * 1024)
+    await log.open()
+    operations: list[str] = []
+    disk.hook = lambda operation, path: operations.append(operation)
+    await asyncio.gather(*(log.append([b"x"], 1) for _ in range(50)))
+    assert operations == ["write", "sync", "write"]
+    for _ in range(40):
+        await append(log, bytes(3000))
+    lengths = {len(data) for path, data in disk.files().items() if "/log-" in path}
+    assert 32 * 1024 in lengths
+    assert max(lengths) <= 32 * 1024 + 2 * BLOCK
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"frame_length_max_bytes": 0},
+        {"batch_length_max_bytes": 0},
+        {"zero_chunk_length_bytes": 0},
+        {"first_file_length_bytes": 4 * BLOCK - 1},
+        {"first_file_length_bytes": 32 * 1024 + 1},
+        {"file_length_bytes": 2**30 + 1},
+        {"frame_length_max_bytes": 2**28 + 1},
+        {"spare_file_count_max": -1},
+    ],
+)
+def test_impossible_settings_are_refused(changes: dict[str, int]) -> None:
+    """Each bound, one past it."""
+    with pytest.raises(InvalidArgumentError):
+        make_log(CrashDisk(), **changes)

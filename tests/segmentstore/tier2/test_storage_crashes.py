@@ -1,0 +1,445 @@
+"""`ChunkedStorage` keeps every byte over a crash at every point, and over any history of operations.
+
+A world counts the calls that change chunks or records. At the n-th one it dies, before the effect, after it, or in the
+midst of it (half of the bytes written); from then on nothing of that incarnation takes effect. An incarnation of the
+next epoch opens the segments, looks at the recorded lengths and goes on from there, as the storage writer does. The
+bytes must be those of a plain model. Then the same with the dead incarnation still writing (a zombie).
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass, field
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from penstock.model.errors import (
+    NoSuchSegmentError,
+    OutcomeUnknownError,
+    SegmentError,
+    StorageError,
+    StorageNotPrimaryError,
+)
+from penstock.model.segments import Buffer, TableEntry, TablePage, TableRemoval, TableUpdate
+from penstock.runtime.runtime import Runtime, real_runtime
+from penstock.segmentstore.tier2.chunk_storage import ChunkStorage
+from penstock.segmentstore.tier2.chunked_storage import ChunkedStorage
+from penstock.segmentstore.tier2.memory import MemoryChunkStorage
+from penstock.segmentstore.tier2.metadata import MemoryMetadataTable, MetadataTable, MetadataTransaction
+from penstock.segmentstore.tier2.records import check
+from penstock.segmentstore.tier2.storage_context import ChunkedStorageSettings
+from penstock.segmentstore.tier2.wrapped import WrappedChunkStorage
+
+SETTINGS = ChunkedStorageSettings(chunk_length_max=8, block_length=3, chunks_per_commit_max=2, page_length=3)
+MODES = ["before", "half", "after"]
+REAL = real_runtime(1)
+
+
+def seeded_runtime(seed: int = 3) -> Runtime:
+    return Runtime(disk=REAL.disk, work=REAL.work, rng=random.Random(seed), wall_clock_ms=lambda: 0)
+
+
+class Died(StorageError):
+    """The process is dead: this call's caller learns nothing."""
+
+
+@dataclass
+class Fate:
+    """When and how an incarnation dies. `is_transient`: it lives on, only the one call fails."""
+
+    at: int = -1
+    mode: str = "before"
+    is_transient: bool = False
+    calls: int = 0
+    is_dead: bool = field(default=False)
+
+    def strikes(self) -> bool:
+        """Count a changing call; say whether this is the one."""
+        if self.is_dead:
+            raise Died("dead already")
+        self.calls += 1
+        if self.calls - 1 != self.at:
+            return False
+        self.is_dead = not self.is_transient
+        return True
+
+
+class FailingChunks(WrappedChunkStorage):
+    """Fails one changing call as `fate` says."""
+
+    def __init__(self, inner: ChunkStorage, fate: Fate) -> None:
+        super().__init__(inner)
+        self._fate = fate
+
+    async def create_with_content(self, name: str, data: Sequence[Buffer]) -> int:
+        if not self._fate.strikes():
+            return await super().create_with_content(name, data)
+        if self._fate.mode == "after":
+            await super().create_with_content(name, data)
+        elif self._fate.mode == "half":
+            whole = b"".join(data)
+            await super().create_with_content(name, [whole[: len(whole) // 2 or 1]])
+        raise Died(name)
+
+    async def write(self, name: str, offset: int, data: Sequence[Buffer]) -> int:
+        if not self._fate.strikes():
+            return await super().write(name, offset, data)
+        if self._fate.mode == "after":
+            await super().write(name, offset, data)
+        elif self._fate.mode == "half":
+            whole = b"".join(data)
+            await super().write(name, offset, [whole[: len(whole) // 2]])
+        raise Died(name)
+
+    async def delete(self, name: str) -> None:
+        if not self._fate.strikes():
+            return await super().delete(name)
+        if self._fate.mode == "after":
+            await super().delete(name)
+        raise Died(name)
+
+
+class FailingTable:
+    """`MetadataTable` that fails one commit as `fate` says; "half" means that the removals were not done."""
+
+    def __init__(self, inner: MetadataTable, fate: Fate) -> None:
+        self._inner = inner
+        self._fate = fate
+
+    async def get(self, keys: Sequence[bytes]) -> Sequence[TableEntry | None]:
+        return await self._inner.get(keys)
+
+    async def page(self, *, limit: int, token: bytes = b"") -> TablePage:
+        return await self._inner.page(limit=limit, token=token)
+
+    async def commit(self, updates: Sequence[TableUpdate], removals: Sequence[TableRemoval]) -> Sequence[int]:
+        if not self._fate.strikes():
+            return await self._inner.commit(updates, removals)
+        if self._fate.mode == "after":
+            await self._inner.commit(updates, removals)
+        elif self._fate.mode == "half":
+            await self._inner.commit(updates, [])
+        raise OutcomeUnknownError("the process died")
+
+
+class World:
+    """Chunks and records, over which incarnations come and go."""
+
+    def __init__(self, *, supports_append: bool) -> None:
+        self.chunks = MemoryChunkStorage(supports_append=supports_append)
+        self.table = MemoryMetadataTable()
+        self.runtime = seeded_runtime()
+        self.epoch = 0
+
+    def incarnation(self, fate: Fate | None = None) -> ChunkedStorage:
+        self.epoch += 1
+        fate = fate or Fate()
+        return ChunkedStorage(
+            FailingChunks(self.chunks, fate),
+            FailingTable(self.table, fate),
+            epoch=self.epoch,
+            runtime=self.runtime,
+            settings=SETTINGS,
+        )
+
+    async def check(self) -> set[str]:
+        """Check all invariants of section 8.4 and return the chunks that are in use."""
+        used: set[str] = set()
+        transaction = MetadataTransaction(self.table, epoch=0)
+        async for stored in self.reader().list_segments():
+            record = await transaction.segment(stored.name)
+            assert record is not None
+            chunks = []
+            name = record.first_chunk
+            while name is not None:
+                chunk = await transaction.chunk(name)
+                assert chunk is not None
+                assert chunk.length <= (await self.chunks.info(name)).length
+                assert name not in used
+                used.add(name)
+                chunks.append(chunk)
+                name = chunk.next_chunk
+            check(record, chunks[-1] if chunks else None)
+            assert len(chunks) == record.chunk_count
+            assert sum(chunk.length for chunk in chunks) == record.length - record.first_chunk_start
+        return used
+
+    def reader(self) -> ChunkedStorage:
+        return ChunkedStorage(
+            self.chunks, self.table, epoch=self.epoch + 1, runtime=seeded_runtime(9), settings=SETTINGS
+        )
+
+
+# The history that is interrupted everywhere: what each segment is to hold, and how a caller brings it about.
+
+A, B, C = "s/a/0.#epoch.0", "s/a/0.#epoch.0#transaction.1", "s/c/0"
+A_DATA = bytes(range(40))
+B_DATA = bytes(range(100, 120))
+
+
+async def advance(storage: ChunkedStorage, segment: str, data: bytes, step: int, *, until: int) -> None:
+    """Write `data` up to `until`, from the recorded length on."""
+    stored = await storage.open(segment)
+    position = stored.length if stored is not None else 0
+    while position < until:
+        end = min(position + step, until)
+        position = await storage.write(segment, position, [data[position:end]])
+
+
+async def tell_story(storage: ChunkedStorage) -> None:
+    """Do what is not yet done of: fill A, fill and seal B, merge B into A, write on, truncate A, fill and delete C."""
+    whole = A_DATA[:20] + B_DATA + A_DATA[20:]
+    merged_to = 20 + len(B_DATA)
+    await advance(storage, A, whole, 5, until=20)
+    stored = await storage.open(A)
+    assert stored is not None
+    if stored.length < merged_to:
+        await advance(storage, B, B_DATA, 11, until=len(B_DATA))
+        await storage.seal(B)
+        await storage.concat(A, 20, B)
+    await advance(storage, A, whole, 17, until=len(whole))
+    if (await storage.info(C)) is None and stored.start_offset < 30:
+        await advance(storage, C, whole, 50, until=50)
+    await storage.truncate(A, 30)
+    await storage.delete(C)
+    await storage.seal(A)
+
+
+async def check_story(world: World) -> None:
+    whole = A_DATA[:20] + B_DATA + A_DATA[20:]
+    reader = world.reader()
+    stored = [segment async for segment in reader.list_segments()]
+    assert [(s.name, s.start_offset, s.length, s.is_sealed) for s in stored] == [(A, 30, 60, True)]
+    for start in range(30, 60):
+        assert await reader.read(A, start, 99) == whole[start:]
+    used = await world.check()
+    # Whatever else lies about is found by the sweep of the next epoch, and nothing that is in use.
+    left = {info.name for info in await world.chunks.list()} - used
+    assert set(await reader.orphans()) == left
+
+
+async def count_calls(supports_append: bool) -> int:
+    fate = Fate()
+    world = World(supports_append=supports_append)
+    await tell_story(world.incarnation(fate))
+    await check_story(world)
+    return fate.calls
+
+
+@pytest.mark.parametrize("supports_append", [True, False])
+@pytest.mark.parametrize("mode", MODES)
+async def test_crash_at_every_point_loses_and_doubles_nothing(mode: str, supports_append: bool) -> None:
+    for at in range(await count_calls(supports_append)):
+        world = World(supports_append=supports_append)
+        fate = Fate(at, mode)
+        try:
+            await tell_story(world.incarnation(fate))
+        except (Died, OutcomeUnknownError):
+            pass
+        # A failed deletion of a dropped chunk is not the caller's problem: then the story may go on to its end.
+        assert fate.is_dead
+        await world.check()
+        await tell_story(world.incarnation())
+        await check_story(world)
+
+
+@pytest.mark.parametrize("supports_append", [True, False])
+@pytest.mark.parametrize("mode", MODES)
+async def test_two_crashes_in_a_row_lose_and_double_nothing(mode: str, supports_append: bool) -> None:
+    for at in range(0, await count_calls(supports_append), 2):
+        for second in range(6):
+            world = World(supports_append=supports_append)
+            for fate in (Fate(at, mode), Fate(second, mode)):
+                storage = world.incarnation(fate)
+                try:
+                    await tell_story(storage)
+                except (Died, OutcomeUnknownError):
+                    assert fate.is_dead
+            await tell_story(world.incarnation())
+            await check_story(world)
+
+
+@pytest.mark.parametrize("supports_append", [True, False])
+@pytest.mark.parametrize("mode", MODES)
+async def test_a_failed_call_is_repeated_by_the_same_incarnation(mode: str, supports_append: bool) -> None:
+    # No restart: one call fails, the caller asks for the recorded length and goes on with the same instance.
+    for at in range(await count_calls(supports_append)):
+        world = World(supports_append=supports_append)
+        storage = world.incarnation(Fate(at, mode, is_transient=True))
+        try:
+            await tell_story(storage)
+        except (Died, OutcomeUnknownError):
+            await tell_story(storage)
+        await check_story(world)
+
+
+@pytest.mark.parametrize("supports_append", [True, False])
+async def test_zombie_at_every_point_does_no_harm(supports_append: bool) -> None:
+    # SS-226 for user segments: the old instance stops anywhere, its successor does everything, the old one goes on.
+    for at in range(await count_calls(supports_append)):
+        world = World(supports_append=supports_append)
+        fate = Fate(at, "half")
+        old = world.incarnation(fate)
+        try:
+            await tell_story(old)
+        except (Died, OutcomeUnknownError):
+            pass
+        new = world.incarnation()
+        await tell_story(new)
+        fate.is_dead = False
+        with pytest.raises(StorageNotPrimaryError):
+            await old.open(A)
+        before = world.table.entries()
+        # What it remembers may be so old that it refuses for another reason, or finds nothing to do.
+        calls: list[Callable[[], Awaitable[object]]] = [
+            lambda old=old: old.write(A, 60, [b"ZOMBIE"]),  # type: ignore[misc]  # Bound now, called below.
+            lambda old=old: old.write(A, 5, [b"ZOMBIE"]),  # type: ignore[misc]
+            lambda old=old: old.truncate(A, 55),  # type: ignore[misc]
+            lambda old=old: old.seal(A),  # type: ignore[misc]
+            lambda old=old: old.concat(A, 60, B),  # type: ignore[misc]
+            lambda old=old: old.delete(A),  # type: ignore[misc]
+        ]
+        for call in calls:
+            try:
+                await call()
+            except (StorageError, SegmentError):
+                pass
+            assert world.table.entries() == before
+        await check_story(world)
+
+
+# Any history: a state machine against a bytearray.
+
+
+@dataclass
+class Model:
+    """A segment, obviously right."""
+
+    data: bytearray
+    start: int = 0
+    is_sealed: bool = False
+
+
+OPERATIONS = st.lists(
+    st.tuples(
+        st.sampled_from(["write", "write", "write", "truncate", "seal", "concat", "delete", "reopen", "die", "zombie"]),
+        st.integers(0, 2),
+        st.integers(0, 2),
+        st.integers(0, 30),
+        st.sampled_from(MODES),
+    ),
+    max_size=40,
+)
+
+
+@pytest.mark.parametrize("supports_append", [True, False])
+@settings(max_examples=300, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(operations=OPERATIONS)
+async def test_any_history_equals_the_model(
+    supports_append: bool, operations: list[tuple[str, int, int, int, str]]
+) -> None:
+    world = World(supports_append=supports_append)
+    fate = Fate()
+    storage = world.incarnation(fate)
+    zombie: ChunkedStorage | None = None
+    zombie_fate = fate
+    models: dict[str, Model] = {}
+    names = ["s/x/0", "s/y/0", "s/z/0"]
+    filler = random.Random(5)
+    for operation, first, second, number, mode in operations:
+        name, other = names[first], names[second]
+        model = models.get(name)
+        if operation in ("reopen", "die"):
+            zombie = storage
+            zombie_fate = fate
+            fate = Fate(at=number % 4 if operation == "die" else -1, mode=mode)
+            storage = world.incarnation(fate)
+            for known in models:
+                try:
+                    await storage.open(known)
+                except OutcomeUnknownError:
+                    fate = Fate()
+                    storage = world.incarnation(fate)
+            continue
+        if operation == "zombie":
+            if zombie is not None:
+                zombie_fate.at, zombie_fate.is_dead = -1, False
+                stored = await world.reader().info(name)
+                record = await MetadataTransaction(world.table, epoch=0).segment(name)
+                if record is not None and record.owner_epoch > zombie.epoch and stored is not None:
+                    with pytest.raises(StorageNotPrimaryError):
+                        await zombie.write(name, stored.length, [b"ZOMBIE" * 3])
+            continue
+        data = filler.randbytes(number)
+        target: Model | None = None
+        try:
+            if operation == "write" and (model is None or not model.is_sealed):
+                target = Model(bytearray((model.data if model else b"") + data), model.start if model else 0)
+                await storage.write(name, len(model.data) if model else 0, [data[:7], data[7:]])
+                if model is None and not data:
+                    continue
+            elif operation == "truncate" and model is not None:
+                offset = max(model.start, min(number, len(model.data)))
+                target = Model(model.data, offset, model.is_sealed)
+                await storage.truncate(name, offset)
+            elif operation == "seal" and model is not None:
+                target = Model(model.data, model.start, True)
+                await storage.seal(name)
+            elif operation == "delete":
+                await storage.delete(name)
+                models.pop(name, None)
+                continue
+            elif operation == "concat" and name != other and model is not None and not model.is_sealed:
+                source = models.get(other)
+                if source is None or not source.is_sealed or source.start:
+                    continue
+                target = Model(model.data + source.data, model.start)
+                await storage.concat(name, len(model.data), other)
+                del models[other]
+            else:
+                continue
+            models[name] = target
+        except (Died, OutcomeUnknownError):
+            # The next incarnation looks which of the two states there is; there is no third.
+            fate = Fate()
+            storage = world.incarnation(fate)
+            stored = await storage.open(name)
+            if stored is None:
+                assert operation == "delete" or model is None
+                models.pop(name, None)
+                continue
+            assert operation != "delete" or (stored.start_offset, stored.length) == (
+                (model.start, len(model.data)) if model else None
+            )
+            state = (stored.start_offset, stored.length, stored.is_sealed)
+            options = [option for option in (model, target) if option is not None]
+            if operation == "truncate" and model is not None:
+                # A long truncation goes in steps, each of which is a truncation.
+                assert target is not None
+                assert model.start <= stored.start_offset <= target.start
+                options = [Model(model.data, stored.start_offset, model.is_sealed)]
+            matching = [o for o in options if (o.start, len(o.data), o.is_sealed) == state]
+            assert matching
+            models[name] = matching[-1]
+            if operation == "concat" and (await storage.info(other)) is None:
+                del models[other]
+    await world.check()
+    for reader in (storage, world.reader()):
+        for name in names:
+            model = models.get(name)
+            if model is None:
+                with pytest.raises(NoSuchSegmentError):
+                    await reader.read(name, 0, 0)
+                continue
+            stored = await reader.info(name)
+            assert stored is not None
+            assert (stored.start_offset, stored.length, stored.is_sealed) == (
+                model.start,
+                len(model.data),
+                model.is_sealed,
+            )
+            if model.start < len(model.data):
+                assert await reader.read(name, model.start, 10_000) == model.data[model.start :]
