@@ -1,0 +1,170 @@
+"""What all bench commands share: a server process, raw-disk figures, CPU and memory of processes, JSON out.
+
+Figures are meaningful as ratios within one run: each command prints, beside its own, what the disk did raw in the
+same minute and what CPU server and client used.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import platform
+import shutil
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+CLOCK_TICKS_PER_S = os.sysconf("SC_CLK_TCK")
+
+
+def percentiles_ms(samples_s: Sequence[float]) -> dict[str, float]:
+    """Return p50, p95, p99 and the maximum in milliseconds."""
+    if not samples_s:
+        return {}
+    ordered = sorted(samples_s)
+
+    def at(share: float) -> float:
+        return round(ordered[min(len(ordered) - 1, int(len(ordered) * share))] * 1e3, 3)
+
+    return {"p50_ms": at(0.5), "p95_ms": at(0.95), "p99_ms": at(0.99), "max_ms": round(ordered[-1] * 1e3, 3)}
+
+
+def cpu_s(pid: int) -> float:
+    """Return the CPU seconds that a process has used, user and system."""
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / CLOCK_TICKS_PER_S
+
+
+def memory_mb(pid: int) -> dict[str, float]:
+    """Return resident and proportional memory of a process in MB (10^6 bytes)."""
+    text = Path(f"/proc/{pid}/smaps_rollup").read_text()
+    found = {line.split(":")[0]: int(line.split()[1]) for line in text.splitlines()[1:]}
+    return {"rss_mb": round(found["Rss"] * 1024 / 1e6, 1), "pss_mb": round(found["Pss"] * 1024 / 1e6, 1)}
+
+
+def raw_disk(directory: Path) -> dict[str, float]:
+    """Measure the disk under `directory` without us: synced 4 KiB and 1 MiB writes on blocks written before."""
+    path = directory / "raw-disk"
+    descriptor = os.open(path, os.O_RDWR | os.O_CREAT)
+    try:
+        size = 64 * 1024 * 1024
+        for offset in range(0, size, 1024 * 1024):
+            os.pwrite(descriptor, bytes(1024 * 1024), offset)
+        os.fsync(descriptor)
+        samples = []
+        block = os.urandom(4096)
+        begin = time.perf_counter()
+        while time.perf_counter() - begin < 1.0:
+            start = time.perf_counter()
+            os.pwrite(descriptor, block, (len(samples) * 4096) % size)
+            os.fdatasync(descriptor)
+            samples.append(time.perf_counter() - start)
+        small_s = time.perf_counter() - begin
+        block = os.urandom(1024 * 1024)
+        count = 0
+        begin = time.perf_counter()
+        while time.perf_counter() - begin < 1.0:
+            os.pwrite(descriptor, block, (count * 1024 * 1024) % size)
+            os.fdatasync(descriptor)
+            count += 1
+        large_s = time.perf_counter() - begin
+    finally:
+        os.close(descriptor)
+        path.unlink()
+    figures = {f"fdatasync_4k_{name}": value for name, value in percentiles_ms(samples).items()}
+    return {
+        "fdatasync_4k_per_s": round(len(samples) / small_s),
+        **figures,
+        "synced_1m_mb_per_s": round(count * 1.048576 / large_s, 1),
+    }
+
+
+def hardware() -> dict[str, object]:
+    """Describe the machine."""
+    model = next(
+        (line.split(":")[1].strip() for line in Path("/proc/cpuinfo").read_text().splitlines() if "model name" in line),
+        platform.machine(),
+    )
+    memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    return {
+        "cpu": model,
+        "cores": len(os.sched_getaffinity(0)),
+        "memory_gb": round(memory / 1e9, 1),
+        "kernel": platform.release(),
+        "python": platform.python_version(),
+    }
+
+
+@dataclass
+class Server:
+    """A running `penstock standalone`."""
+
+    process: subprocess.Popen[str]
+    uri: str
+    data_directory: Path
+    ready_s: float
+
+    @property
+    def pid(self) -> int:
+        """The server's process id."""
+        return self.process.pid
+
+
+def _free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+@contextmanager
+def server(data_directory: Path, *options: str) -> Iterator[Server]:
+    """Run `penstock standalone` on free ports until the block ends."""
+    port = _free_port()
+    begin = time.perf_counter()
+    process = subprocess.Popen(
+        [
+            *(sys.executable, "-m", "penstock", "standalone", "--json", "--data-dir", str(data_directory / "store")),
+            *("--controller-port", str(port), "--segment-store-port", "0", *options),
+        ],
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    try:
+        assert process.stdout is not None
+        line = process.stdout.readline()
+        if not line:
+            raise SystemExit(f"the server did not start: exit code {process.wait()}")
+        yield Server(process, f"tcp://127.0.0.1:{port}", data_directory, time.perf_counter() - begin)
+    finally:
+        process.terminate()
+        process.wait(30)
+
+
+@contextmanager
+def work_directory(options: argparse.Namespace) -> Iterator[Path]:
+    """Give a fresh directory on the disk to be measured, removed afterwards."""
+    path = Path(tempfile.mkdtemp(prefix="penstock-bench-", dir=options.directory))
+    try:
+        yield path
+    finally:
+        shutil.rmtree(path, ignore_errors=True)
+
+
+def parser(description: str) -> argparse.ArgumentParser:
+    """Return a parser with the options that all commands have."""
+    made = argparse.ArgumentParser(description=description)
+    made.add_argument("--directory", default=".", help="where the data go: the disk that is measured")
+    made.add_argument("--seconds", type=float, default=10.0, help="how long each measurement runs")
+    return made
+
+
+def report(name: str, figures: dict[str, object]) -> None:
+    """Print a result as one JSON object."""
+    print(json.dumps({"bench": name, "durability": "synced before ack", "hardware": hardware(), **figures}, indent=2))
