@@ -1,0 +1,105 @@
+"""Between the messages of the gRPC service and the controller's values."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from penstock.controller.metadata.records import SegmentRecord
+from penstock.controller.metadata.transaction_ids import TransactionId
+from penstock.model.errors import InvalidArgumentError
+from penstock.model.policies import Retention, RetentionKind, Scaling, ScalingKind, StreamConfig
+from penstock.rpc import controller_pb2 as pb
+
+_SCALING_TYPES = {
+    ScalingKind.FIXED: pb.ScalingPolicy.FIXED_NUM_SEGMENTS,
+    ScalingKind.BY_DATA_RATE: pb.ScalingPolicy.BY_RATE_IN_KBYTES_PER_SEC,
+    ScalingKind.BY_EVENT_RATE: pb.ScalingPolicy.BY_RATE_IN_EVENTS_PER_SEC,
+}
+_RETENTION_TYPES = {
+    RetentionKind.BY_TIME: pb.RetentionPolicy.TIME,
+    RetentionKind.BY_SIZE: pb.RetentionPolicy.SIZE,
+}
+
+
+def stream_info(scope: str, stream: str) -> pb.StreamInfo:
+    """Return the name of a stream as a message."""
+    return pb.StreamInfo(scope=scope, stream=stream)
+
+
+def segment_id(scope: str, stream: str, segment: int) -> pb.SegmentId:
+    """Return a segment's id as a message, always with its stream: the Rust client insists on it."""
+    return pb.SegmentId(streamInfo=stream_info(scope, stream), segmentId=segment)
+
+
+def segment_range(scope: str, stream: str, segment: SegmentRecord) -> pb.SegmentRange:
+    """Return a segment and its key range as a message."""
+    return pb.SegmentRange(
+        segmentId=segment_id(scope, stream, segment.id), minKey=segment.key_start, maxKey=segment.key_end
+    )
+
+
+def segment_ranges(scope: str, stream: str, segments: Iterable[SegmentRecord]) -> pb.SegmentRanges:
+    """Return segments as a message, without a delegation token."""
+    return pb.SegmentRanges(segmentRanges=[segment_range(scope, stream, segment) for segment in segments])
+
+
+def stream_config(message: pb.StreamConfig) -> StreamConfig:
+    """Read a configuration as clients send it.
+
+    A missing scaling policy is one fixed segment; a retention policy of type UNKNOWN is none.
+    """
+    policy = message.scalingPolicy
+    try:
+        scaling = Scaling(ScalingKind(policy.scaleType), policy.targetRate, policy.scaleFactor, policy.minNumSegments)
+    except ValueError as error:
+        raise InvalidArgumentError(f"scaling policy type {policy.scaleType} is unknown") from error
+    retention = None
+    if message.HasField("retentionPolicy") and message.retentionPolicy.retentionType != pb.RetentionPolicy.UNKNOWN:
+        kept = message.retentionPolicy
+        try:
+            retention = Retention(RetentionKind(kept.retentionType), kept.retentionParam, kept.retentionMax)
+        except ValueError as error:
+            raise InvalidArgumentError(f"retention policy type {kept.retentionType} is unknown") from error
+    return StreamConfig(
+        scaling if message.HasField("scalingPolicy") else Scaling.fixed(1),
+        retention,
+        tuple(message.tags.tag),
+        message.timestampAggregationTimeout,
+        message.rolloverSizeBytes,
+    )
+
+
+def stream_config_message(scope: str, stream: str, configuration: StreamConfig) -> pb.StreamConfig:
+    """Return a configuration as a message. Scaling policy and tags are always set: clients rely on it."""
+    scaling, retention = configuration.scaling, configuration.retention
+    message = pb.StreamConfig(
+        streamInfo=stream_info(scope, stream),
+        scalingPolicy=pb.ScalingPolicy(
+            scaleType=_SCALING_TYPES[scaling.kind],
+            targetRate=scaling.target_rate,
+            scaleFactor=scaling.factor,
+            minNumSegments=scaling.min_segments,
+        ),
+        tags=pb.Tags(tag=configuration.tags),
+        timestampAggregationTimeout=configuration.timestamp_aggregation_timeout_ms,
+        rolloverSizeBytes=configuration.rollover_bytes,
+    )
+    if retention is not None:
+        message.retentionPolicy.CopyFrom(
+            pb.RetentionPolicy(
+                retentionType=_RETENTION_TYPES[retention.kind],
+                retentionParam=retention.min_limit,
+                retentionMax=retention.max_limit,
+            )
+        )
+    return message
+
+
+def transaction_id(message: pb.TxnId) -> TransactionId:
+    """Read a transaction id."""
+    return TransactionId(message.highBits, message.lowBits)
+
+
+def transaction_id_message(transaction: TransactionId) -> pb.TxnId:
+    """Return a transaction id as a message."""
+    return pb.TxnId(highBits=transaction.high, lowBits=transaction.low)

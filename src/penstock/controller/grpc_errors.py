@@ -1,0 +1,57 @@
+"""Which gRPC status an error becomes.
+
+Source: controller API specification, section 5.
+"""
+
+from __future__ import annotations
+
+import grpc
+
+from penstock.controller.service import WorkflowTimeoutError
+from penstock.model.errors import (
+    CorruptionError,
+    InvalidArgumentError,
+    MetadataConflictError,
+    NoSuchReaderGroupError,
+    NoSuchScopeError,
+    NoSuchStreamError,
+    PenstockError,
+    ScopeExistsError,
+    ScopeNotEmptyError,
+    StreamExistsError,
+    StreamNotSealedError,
+    UnsupportedOperationError,
+)
+
+#: Characters of an error's text that go to the client.
+_MESSAGE_LENGTH_MAX = 1000
+
+
+class LateArgumentError(InvalidArgumentError):
+    """A bad argument of the kind that Pravega finds late, and answers UNKNOWN: leases, tokens, ranges of cuts."""
+
+
+#: The first class that fits decides. Bad arguments are INTERNAL because that is what clients are used to.
+_STATUS_BY_ERROR: tuple[tuple[type[PenstockError], grpc.StatusCode], ...] = (
+    (LateArgumentError, grpc.StatusCode.UNKNOWN),
+    (InvalidArgumentError, grpc.StatusCode.INTERNAL),
+    (WorkflowTimeoutError, grpc.StatusCode.DEADLINE_EXCEEDED),
+    (NoSuchScopeError, grpc.StatusCode.NOT_FOUND),
+    (NoSuchStreamError, grpc.StatusCode.NOT_FOUND),
+    (NoSuchReaderGroupError, grpc.StatusCode.NOT_FOUND),
+    (ScopeExistsError, grpc.StatusCode.ALREADY_EXISTS),
+    (StreamExistsError, grpc.StatusCode.ALREADY_EXISTS),
+    (ScopeNotEmptyError, grpc.StatusCode.FAILED_PRECONDITION),
+    (StreamNotSealedError, grpc.StatusCode.FAILED_PRECONDITION),
+    (MetadataConflictError, grpc.StatusCode.FAILED_PRECONDITION),
+    (CorruptionError, grpc.StatusCode.DATA_LOSS),
+    (UnsupportedOperationError, grpc.StatusCode.UNIMPLEMENTED),
+    # Sealed streams, stores that cannot be reached, lost replies: clients try again.
+    (PenstockError, grpc.StatusCode.INTERNAL),
+)
+
+
+def status_of(error: PenstockError) -> tuple[grpc.StatusCode, str]:
+    """Return the gRPC status of an error and the text that goes with it."""
+    code = next(code for kind, code in _STATUS_BY_ERROR if isinstance(error, kind))
+    return code, str(error)[:_MESSAGE_LENGTH_MAX]

@@ -1,0 +1,148 @@
+"""`GrpcServer`: the controller service on a port.
+
+Calls that are not built are answered UNIMPLEMENTED with a text that names them. No traceback ever goes to a client.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Awaitable, Callable
+from types import TracebackType
+
+import grpc
+import grpc.aio
+from google.protobuf.message import DecodeError, Message
+from google.protobuf.message_factory import GetMessageClass
+
+from penstock.controller.grpc_calls import GrpcCalls, call_table
+from penstock.controller.grpc_errors import status_of
+from penstock.controller.service import ControllerService
+from penstock.controller.settings import ControllerSettings
+from penstock.model.errors import ControllerUnavailableError, PenstockError
+from penstock.rpc import controller_pb2 as pb
+
+_logger = logging.getLogger(__name__)
+
+_Context = grpc.aio.ServicerContext[bytes, Message]
+_Call = Callable[[bytes, _Context], Awaitable[Message]]
+
+
+class GrpcServer:
+    """Serves a started `ControllerService` on `host`:`port`; port 0 takes a free one.
+
+    `published_host` and `published_port` are what clients are told when they ask for the list of controllers;
+    `settings` bounds concurrent calls and message sizes.
+    """
+
+    def __init__(
+        self,
+        service: ControllerService,
+        host: str = "0.0.0.0",
+        port: int = 9090,
+        *,
+        published_host: str | None = None,
+        published_port: int | None = None,
+        settings: ControllerSettings | None = None,
+    ) -> None:
+        self._host = host
+        self._wanted_port = port
+        self._published_host = published_host
+        self._published_port = published_port
+        self._settings = settings or service.settings
+        self._calls = GrpcCalls(service, self._server_list)
+        self._server: grpc.aio.Server | None = None
+        self._port = 0
+
+    @property
+    def port(self) -> int:
+        """The port that is listened on; 0 before `start`."""
+        return self._port
+
+    def _server_list(self) -> list[tuple[str, int]]:
+        host = self._published_host or ("localhost" if self._host in ("0.0.0.0", "::") else self._host)
+        return [(host, self._published_port or self._port)]
+
+    async def start(self) -> None:
+        """Listen and serve. Raises `ControllerUnavailableError` when the port cannot be had."""
+        limit = self._settings.message_bytes_max
+        server = grpc.aio.server(
+            maximum_concurrent_rpcs=self._settings.rpc_concurrency_max,
+            options=[
+                ("grpc.max_receive_message_length", limit),
+                ("grpc.max_send_message_length", limit),
+                # Two servers on one port would take turns unnoticed.
+                ("grpc.so_reuseport", 0),
+            ],
+        )
+        server.add_generic_rpc_handlers((self._handlers(),))
+        address = f"[{self._host}]" if ":" in self._host else self._host
+        try:
+            self._port = server.add_insecure_port(f"{address}:{self._wanted_port}")
+        except RuntimeError as error:
+            raise ControllerUnavailableError(
+                f"cannot listen on {self._host}:{self._wanted_port}: {error}; is another controller running?"
+            ) from error
+        await server.start()
+        self._server = server
+        _logger.info("controller listens on %s:%d", self._host, self._port)
+
+    async def stop(self, grace_s: float = 1.0) -> None:
+        """Take no new calls; let running ones end for `grace_s` seconds, then cancel them."""
+        server, self._server = self._server, None
+        if server is not None:
+            await server.stop(grace_s)
+
+    async def __aenter__(self) -> GrpcServer:
+        await self.start()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.stop()
+
+    def _handlers(self) -> grpc.GenericRpcHandler[bytes, Message]:
+        described = pb.DESCRIPTOR.services_by_name["ControllerService"]
+        built = call_table(self._calls)
+        handlers = {}
+        for method in described.methods:
+            answer = built.get(method.name)
+            handlers[method.name] = grpc.unary_unary_rpc_method_handler(
+                _not_built(method.name)
+                if answer is None
+                else _guarded(method.name, GetMessageClass(method.input_type), answer),
+                # Requests stay bytes up to the guard: what gRPC itself says about bad ones is not for clients.
+                response_serializer=_serialize,
+            )
+        return grpc.method_handlers_generic_handler(described.full_name, handlers)
+
+
+def _serialize(message: Message) -> bytes:
+    return message.SerializeToString()
+
+
+def _not_built(name: str) -> _Call:
+    async def refuse(request: bytes, context: _Context) -> Message:
+        await context.abort(grpc.StatusCode.UNIMPLEMENTED, f"{name} is not supported by this controller")
+        raise AssertionError("abort raises")
+
+    return refuse
+
+
+def _guarded(name: str, kind: type[Message], answer: Callable[..., Awaitable[Message]]) -> _Call:
+    async def serve(request: bytes, context: _Context) -> Message:
+        try:
+            return await answer(kind.FromString(request))
+        except DecodeError:
+            code, text = grpc.StatusCode.INVALID_ARGUMENT, f"the request is not a {kind.DESCRIPTOR.name}"
+        except PenstockError as error:
+            code, text = status_of(error)
+            _logger.debug("%s: %s (%s)", name, text, code.name)
+        except Exception:
+            # The last line of defence: the log is told all, the client only that there is something to tell.
+            _logger.exception("%s failed in a way that it should not", name)
+            code, text = grpc.StatusCode.INTERNAL, f"{name} failed; the controller's log says why"
+        await context.abort(code, text)
+        raise AssertionError("abort raises")
+
+    return serve

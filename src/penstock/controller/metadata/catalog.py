@@ -1,0 +1,302 @@
+"""`Catalog`: scopes, the streams in them, their tags, and the last segment numbers of deleted streams."""
+
+from __future__ import annotations
+
+import base64
+import binascii
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
+from typing import TypeVar
+
+import google_crc32c
+
+from penstock.controller.metadata import layout
+from penstock.controller.metadata.records import LastSegment, ScopeRecord, StreamEntry, TagChunk
+from penstock.controller.metadata.stream_tables import StreamTables
+from penstock.controller.metadata.typed import Tables
+from penstock.controller.settings import ControllerSettings
+from penstock.model.errors import (
+    InvalidArgumentError,
+    MetadataConflictError,
+    NoSuchScopeError,
+    NoSuchSegmentError,
+    NoSuchStreamError,
+    ScopeExistsError,
+    ScopeNotEmptyError,
+    TableNotEmptyError,
+)
+from penstock.model.names import SCOPE_NAME_LENGTH_MAX, STREAM_NAME_LENGTH_MAX, SYSTEM_SCOPE
+from penstock.model.policies import TAG_LENGTH_LIMIT
+from penstock.model.segments import VERSION_ABSENT
+
+T = TypeVar("T")
+
+#: Chunks that the streams of one tag are spread over.
+TAG_CHUNK_COUNT = 25
+_TAG_TOKEN = "chunk-"
+
+
+@dataclass(frozen=True, slots=True)
+class NamePage:
+    """A page of names. An empty page ends a listing; its token repeats the one asked with."""
+
+    names: tuple[str, ...]
+    token: str
+
+
+def tag_chunk(stream: str) -> int:
+    """Return the chunk of the tag index that a stream belongs to."""
+    return int(google_crc32c.value(stream.encode())) % TAG_CHUNK_COUNT
+
+
+class Catalog:
+    """Scope and stream ids are remembered; an id that has gone stale is found out by its missing tables."""
+
+    def __init__(self, tables: Tables, settings: ControllerSettings) -> None:
+        self._tables = tables
+        self._settings = settings
+        self._scope_ids: dict[str, str] = {}
+        self._stream_ids: dict[tuple[str, str], str] = {}
+
+    # Scopes.
+
+    async def create_scope(self, scope: str, new_id: str) -> None:
+        """Create a scope, or complete one that was created by half. Raises `ScopeExistsError` for a complete one."""
+        is_new = await self._tables.create(layout.SCOPES, scope, ScopeRecord(new_id))
+        scope_id = new_id if is_new else await self.scope_id(scope)
+        for table in (layout.tags_in_scope(scope, scope_id), layout.streams_in_scope(scope, scope_id)):
+            is_new |= await self._tables.store.create_table(table)
+        if not is_new:
+            raise ScopeExistsError(f"scope {scope} exists already")
+
+    async def delete_scope(self, scope: str) -> None:
+        """Delete a scope without streams. Raises `NoSuchScopeError`, `ScopeNotEmptyError`."""
+        scope_id = await self.scope_id(scope, cached=False)
+        if scope == SYSTEM_SCOPE:
+            raise ScopeNotEmptyError(f"scope {scope} belongs to the system")
+        try:
+            # The store checks and drops in one step: a stream added meanwhile is either seen, or finds no table.
+            await self._tables.store.drop_table(layout.streams_in_scope(scope, scope_id), must_be_empty=True)
+        except TableNotEmptyError as error:
+            raise ScopeNotEmptyError(f"scope {scope} still holds streams; seal and delete them first") from error
+        await self._tables.store.drop_table(layout.tags_in_scope(scope, scope_id))
+        await self._tables.remove(layout.SCOPES, scope)
+        self._scope_ids.pop(scope, None)
+
+    async def scope_id(self, scope: str, *, cached: bool = True) -> str:
+        """Return the id of a scope. Raises `NoSuchScopeError`."""
+        known = self._scope_ids.get(scope)
+        if known is not None and cached:
+            return known
+        found = None
+        if 0 < len(scope) <= SCOPE_NAME_LENGTH_MAX:
+            found = await self._tables.get(layout.SCOPES, scope, ScopeRecord)
+        if found is None:
+            self._scope_ids.pop(scope, None)
+            raise NoSuchScopeError(f"scope {scope} does not exist")
+        _remember(self._scope_ids, scope, found.record.id, self._settings.id_cache_entries_max)
+        return found.record.id
+
+    async def scope_exists(self, scope: str) -> bool:
+        """Say whether a scope's record is there."""
+        try:
+            await self.scope_id(scope, cached=False)
+        except NoSuchScopeError:
+            return False
+        return True
+
+    async def list_scopes(self, token: str, limit: int) -> NamePage:
+        """Return up to `limit` scopes after `token` ('' = from the start)."""
+        return await self._list(layout.SCOPES, token, limit)
+
+    async def _in_scope(self, scope: str, action: Callable[[str], Awaitable[T]]) -> T:
+        """Run `action(scope_id)`; once more with a fresh id when the remembered one has gone stale."""
+        was_cached = scope in self._scope_ids
+        try:
+            return await action(await self.scope_id(scope))
+        except NoSuchSegmentError as error:
+            self._scope_ids.pop(scope, None)
+            if not was_cached:
+                raise NoSuchScopeError(f"scope {scope} is not completely created, or is being deleted") from error
+        return await self._in_scope(scope, action)
+
+    # Streams in a scope.
+
+    async def add_stream(self, scope: str, stream: str, new_id: str) -> str:
+        """Add a stream to its scope's listing; return its id, which is an older one if the stream was there."""
+
+        async def add(scope_id: str) -> str:
+            table = layout.streams_in_scope(scope, scope_id)
+            if await self._tables.create(table, stream, StreamEntry(new_id)):
+                return new_id
+            found = await self._tables.get(table, stream, StreamEntry)
+            if found is None:
+                raise MetadataConflictError(f"stream {scope}/{stream} was deleted while it was being created")
+            return found.record.id
+
+        stream_id = await self._in_scope(scope, add)
+        self._remember_stream(scope, stream, stream_id)
+        return stream_id
+
+    async def remove_stream(self, scope: str, stream: str) -> None:
+        """Take a stream out of its scope's listing."""
+        self._stream_ids.pop((scope, stream), None)
+        await self._in_scope(
+            scope, lambda scope_id: self._tables.remove(layout.streams_in_scope(scope, scope_id), stream)
+        )
+
+    async def stream_id(self, scope: str, stream: str) -> str | None:
+        """Return the id of a listed stream, read anew; None when it is not listed. Raises `NoSuchScopeError`."""
+
+        async def read(scope_id: str) -> str | None:
+            if not 0 < len(stream) <= STREAM_NAME_LENGTH_MAX:
+                return None
+            found = await self._tables.get(layout.streams_in_scope(scope, scope_id), stream, StreamEntry)
+            return None if found is None else found.record.id
+
+        stream_id = await self._in_scope(scope, read)
+        if stream_id is None:
+            self._stream_ids.pop((scope, stream), None)
+        else:
+            self._remember_stream(scope, stream, stream_id)
+        return stream_id
+
+    async def list_streams(self, scope: str, token: str, limit: int) -> NamePage:
+        """Return up to `limit` streams of a scope after `token`. Raises `NoSuchScopeError`."""
+        return await self._in_scope(
+            scope, lambda scope_id: self._list(layout.streams_in_scope(scope, scope_id), token, limit)
+        )
+
+    async def on_stream(self, scope: str, stream: str, action: Callable[[StreamTables], Awaitable[T]]) -> T:
+        """Run `action` on a stream's tables; once more when the remembered stream has been deleted since.
+
+        Raises `NoSuchStreamError`, also for a missing scope.
+        """
+        known = self._stream_ids.get((scope, stream))
+        if known is not None:
+            try:
+                return await action(self.tables_of(scope, stream, known))
+            except (NoSuchSegmentError, NoSuchStreamError) as error:
+                _raise_unless_metadata(error)
+                self._stream_ids.pop((scope, stream), None)
+        try:
+            stream_id = await self.stream_id(scope, stream)
+        except NoSuchScopeError as error:
+            raise NoSuchStreamError(f"stream {scope}/{stream} does not exist: {error}") from error
+        if stream_id is None:
+            raise NoSuchStreamError(f"stream {scope}/{stream} does not exist")
+        try:
+            return await action(self.tables_of(scope, stream, stream_id))
+        except NoSuchSegmentError as error:
+            _raise_unless_metadata(error)
+            raise NoSuchStreamError(f"stream {scope}/{stream} is not completely created, or half deleted") from error
+
+    def tables_of(self, scope: str, stream: str, stream_id: str) -> StreamTables:
+        """Return the tables of one life of a stream."""
+        return StreamTables(self._tables, scope, stream, stream_id)
+
+    def _remember_stream(self, scope: str, stream: str, stream_id: str) -> None:
+        _remember(self._stream_ids, (scope, stream), stream_id, self._settings.id_cache_entries_max)
+
+    # Last segment numbers.
+
+    async def first_segment_number(self, scope: str, stream: str) -> int:
+        """Return the number that the first segment of a new stream of this name gets."""
+        found = await self._tables.get(layout.DELETED_STREAMS, f"{scope}/{stream}", LastSegment)
+        return 0 if found is None else found.record.number + 1
+
+    async def record_last_segment(self, scope: str, stream: str, number: int) -> None:
+        """Remember that numbers up to `number` are used up for this name."""
+        key = f"{scope}/{stream}"
+        found = await self._tables.get(layout.DELETED_STREAMS, key, LastSegment)
+        if found is None or found.record.number < number:
+            version = VERSION_ABSENT if found is None else found.version
+            await self._tables.put(layout.DELETED_STREAMS, key, LastSegment(number), version=version)
+
+    # Tags.
+
+    async def add_tags(self, scope: str, stream: str, tags: Sequence[str]) -> None:
+        """Make the stream findable by each tag."""
+        await self._change_tags(scope, stream, tags, lambda streams: {*streams, stream})
+
+    async def remove_tags(self, scope: str, stream: str, tags: Sequence[str]) -> None:
+        """Make the stream no longer findable by any of the tags."""
+        await self._change_tags(scope, stream, tags, lambda streams: {*streams} - {stream})
+
+    async def _change_tags(
+        self, scope: str, stream: str, tags: Sequence[str], change: Callable[[tuple[str, ...]], set[str]]
+    ) -> None:
+        async def apply(scope_id: str) -> None:
+            table = layout.tags_in_scope(scope, scope_id)
+            for tag in tags:
+                await self._change_tag(table, layout.tag_key(tag_chunk(stream), tag), change)
+
+        if tags:
+            await self._in_scope(scope, apply)
+
+    async def _change_tag(self, table: str, key: str, change: Callable[[tuple[str, ...]], set[str]]) -> None:
+        for attempt in range(self._settings.conflict_attempts_max):
+            found = await self._tables.get(table, key, TagChunk)
+            before = found.record.streams if found is not None else ()
+            after = tuple(sorted(change(before)))
+            if after == before:
+                return
+            try:
+                version = VERSION_ABSENT if found is None else found.version
+                await self._tables.put(table, key, TagChunk(after), version=version)
+            except MetadataConflictError:
+                if attempt + 1 == self._settings.conflict_attempts_max:
+                    raise
+            else:
+                return
+
+    async def list_streams_by_tag(self, scope: str, tag: str, token: str) -> NamePage:
+        """Return the streams with `tag` of the next chunk that has any. Raises `NoSuchScopeError`."""
+        first = 0
+        if token:
+            known = [f"{_TAG_TOKEN}{chunk}" for chunk in range(TAG_CHUNK_COUNT)]
+            if token not in known:
+                raise InvalidArgumentError(f"{token[:80]!r} is not a continuation token of a listing by tag")
+            first = known.index(token) + 1
+        # A tag that no stream can have is looked for nowhere: it may be too long for a key.
+        chunks = range(first, TAG_CHUNK_COUNT if len(tag) < TAG_LENGTH_LIMIT else first)
+
+        async def read(scope_id: str) -> NamePage:
+            table = layout.tags_in_scope(scope, scope_id)
+            # The table is asked even if nothing is left to read, so that a missing scope is always told.
+            keys = [layout.tag_key(chunk, tag) for chunk in chunks] or [layout.tag_key(0, "")]
+            rows = await self._tables.get_rows(table, keys)
+            for chunk, row in zip(chunks, rows, strict=False):
+                found = self._tables.decoded(table, row, TagChunk)
+                if found is not None and found.record.streams:
+                    return NamePage(found.record.streams, f"{_TAG_TOKEN}{chunk}")
+            return NamePage((), token or f"{_TAG_TOKEN}{TAG_CHUNK_COUNT - 1}")
+
+        return await self._in_scope(scope, read)
+
+    async def _list(self, table: str, token: str, limit: int) -> NamePage:
+        try:
+            after = base64.b64decode(token.encode(), validate=True)
+        except (binascii.Error, UnicodeEncodeError) as error:
+            raise InvalidArgumentError(f"{token[:80]!r} is not a continuation token") from error
+        names: list[str] = []
+        while len(names) < limit:
+            page = await self._tables.store.rows(table, limit=limit - len(names), token=after)
+            if not page.rows:
+                break
+            names += [row.key for row in page.rows]
+            after = page.token
+        return NamePage(tuple(names), base64.b64encode(after).decode() if names else token)
+
+
+def _remember(cache: dict[T, str], key: T, value: str, limit: int) -> None:
+    cache.pop(key, None)
+    while len(cache) >= max(1, limit):
+        del cache[next(iter(cache))]
+    cache[key] = value
+
+
+def _raise_unless_metadata(error: Exception) -> None:
+    """Re-raise an error about a segment that is none of the controller's tables: it says nothing about stale ids."""
+    if isinstance(error, NoSuchSegmentError) and not layout.is_metadata_table(error.segment):
+        raise error

@@ -1,0 +1,117 @@
+"""Names of the controller's tables and of the keys in them.
+
+Tables of a scope or a stream carry its UUID, so that a name that is deleted and created again never meets old rows.
+Source: controller internals specification, sections 2 and 17.
+"""
+
+from __future__ import annotations
+
+from penstock.controller.metadata.records import HISTORY_CHUNK_EPOCHS, SIZE_SHARD_EPOCHS
+from penstock.model.names import segment_epoch
+
+_ROOT = "_system/_tables"
+_ID = ".#."
+
+#: scope -> ScopeRecord
+SCOPES = f"{_ROOT}/scopes"
+#: scope/stream -> LastSegment
+DELETED_STREAMS = f"{_ROOT}/deletedStreams"
+#: scope/stream -> PendingWork
+PENDING_WORK = f"{_ROOT}/pendingWork"
+#: scope/stream/transaction -> TransactionIndexEntry
+TRANSACTION_INDEX = f"{_ROOT}/transactionIndex"
+#: COUNTER -> TransactionCounter
+TRANSACTION_COUNTER = f"{_ROOT}/transactionCounter"
+#: batch number -> CompletedBatch
+COMPLETED_BATCHES = f"{_ROOT}/completedTransactionsBatches"
+
+#: Tables that exist for the whole cluster.
+SYSTEM_TABLES = (
+    SCOPES,
+    DELETED_STREAMS,
+    PENDING_WORK,
+    TRANSACTION_INDEX,
+    TRANSACTION_COUNTER,
+    COMPLETED_BATCHES,
+)
+
+COUNTER = "counter"
+
+# Keys of a stream's metadata table.
+CREATION_TIME = "creationTime"
+CONFIGURATION = "configuration"
+STATE = "state"
+CURRENT_EPOCH = "currentEpochRecord"
+TRUNCATION = "truncation"
+RETENTION = "retention"
+EPOCH_TRANSITION = "epochTransition"
+COMMITTING_TRANSACTIONS = "committingTxns"
+SUBSCRIBER_SET = "subscriberset"
+
+#: Key of the next position in a commit-order table; positions themselves are decimal numbers.
+NEXT_POSITION = "next"
+
+
+def is_metadata_table(name: str) -> bool:
+    """Say whether a segment of this name is one of the controller's tables."""
+    return name.startswith(_ROOT + "/")
+
+
+def streams_in_scope(scope: str, scope_id: str) -> str:
+    """Table: stream -> StreamEntry."""
+    return f"{_ROOT}/{scope}/streamsInScope{_ID}{scope_id}"
+
+
+def tags_in_scope(scope: str, scope_id: str) -> str:
+    """Table: chunk and tag -> TagChunk."""
+    return f"{_ROOT}/{scope}/streamTagsInScope{_ID}{scope_id}"
+
+
+def stream_metadata(scope: str, stream: str, stream_id: str) -> str:
+    """Table of a stream's own records."""
+    return f"{_ROOT}/{scope}/{stream}/metadata{_ID}{stream_id}"
+
+
+def epochs_with_transactions(scope: str, stream: str, stream_id: str) -> str:
+    """Table: epoch -> EpochWithTransactions."""
+    return f"{_ROOT}/{scope}/{stream}/epochsWithTransactions{_ID}{stream_id}"
+
+
+def transactions_in_epoch(scope: str, stream: str, stream_id: str, epoch: int) -> str:
+    """Table: transaction -> ActiveTransaction."""
+    return f"{_ROOT}/{scope}/{stream}/transactionsInEpoch-{epoch}{_ID}{stream_id}"
+
+
+def commit_order(scope: str, stream: str, stream_id: str) -> str:
+    """Table: position -> CommitPosition, and NEXT_POSITION -> CommitCounter."""
+    return f"{_ROOT}/{scope}/{stream}/commitOrder{_ID}{stream_id}"
+
+
+def completed_batch(number: int) -> str:
+    """Table: scope/stream/transaction -> CompletedTransaction."""
+    return f"{_ROOT}/completedTransactionsBatch-{number}"
+
+
+def epoch_key(epoch: int) -> str:
+    """Key of an epoch record."""
+    return f"epochRecord-{epoch}"
+
+
+def history_chunk_key(epoch: int) -> str:
+    """Key of the history chunk that has the entry of `epoch`."""
+    return f"historyTimeSeriesChunk-{epoch // HISTORY_CHUNK_EPOCHS}"
+
+
+def sealed_sizes_key(segment: int) -> str:
+    """Key of the shard with the sealed size of a segment."""
+    return f"segmentsSealedSizeMapShard-{segment_epoch(segment) // SIZE_SHARD_EPOCHS}"
+
+
+def sealed_epoch_key(segment: int) -> str:
+    """Key of the epoch in which a segment is no longer active."""
+    return f"segmentSealedEpochPath-{segment}"
+
+
+def tag_key(chunk: int, tag: str) -> str:
+    """Key of the streams with `tag` in one chunk."""
+    return f"{chunk:02d}/{tag}"

@@ -1,0 +1,369 @@
+"""The records of the control plane, one frozen dataclass each.
+
+Their stored form is written down in ``docs/formats-controller.md``; the codec is in
+`penstock.controller.metadata.codec`. Fields may be added with a default; none may change its meaning.
+
+Source: controller internals specification, section 2.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from enum import Enum, IntEnum
+
+from penstock.model.names import SegmentId, segment_id
+from penstock.model.policies import StreamConfig
+
+#: Epoch of an empty `EpochTransition` or `CommittingTransactions`.
+EPOCH_NONE = -(1 << 31)
+#: Epochs per history chunk, and creation epochs per shard of sealed sizes.
+HISTORY_CHUNK_EPOCHS = 1000
+SIZE_SHARD_EPOCHS = 1000
+
+
+class StreamState(Enum):
+    """State of a stream, and the lock that keeps its workflows apart."""
+
+    CREATING = "creating"
+    ACTIVE = "active"
+    UPDATING = "updating"
+    SCALING = "scaling"
+    TRUNCATING = "truncating"
+    COMMITTING_TXN = "committing_txn"
+    SEALING = "sealing"
+    SEALED = "sealed"
+
+
+#: What each state may become; every state may also be written again as it is.
+STATE_TRANSITIONS: dict[StreamState, tuple[StreamState, ...]] = {
+    StreamState.CREATING: (StreamState.ACTIVE,),
+    StreamState.ACTIVE: (
+        StreamState.SCALING,
+        StreamState.TRUNCATING,
+        StreamState.COMMITTING_TXN,
+        StreamState.UPDATING,
+        StreamState.SEALING,
+        StreamState.SEALED,
+    ),
+    StreamState.SCALING: (StreamState.ACTIVE,),
+    StreamState.TRUNCATING: (StreamState.ACTIVE,),
+    StreamState.COMMITTING_TXN: (StreamState.ACTIVE,),
+    StreamState.UPDATING: (StreamState.ACTIVE,),
+    StreamState.SEALING: (StreamState.SEALED,),
+    StreamState.SEALED: (),
+}
+
+
+class TransactionStatus(IntEnum):
+    """Status of a transaction; the numbers are those of the wire (TxnState)."""
+
+    UNKNOWN = 0
+    OPEN = 1
+    COMMITTING = 2
+    COMMITTED = 3
+    ABORTING = 4
+    ABORTED = 5
+
+
+class WorkKind(Enum):
+    """Which workflow a `PendingWork` is about."""
+
+    CREATE = "create"
+    UPDATE = "update"
+    TRUNCATE = "truncate"
+    SEAL = "seal"
+    DELETE = "delete"
+
+
+@dataclass(frozen=True, slots=True)
+class ScopeRecord:
+    """A scope. `id` (a UUID) is part of the names of its tables."""
+
+    id: str
+
+
+@dataclass(frozen=True, slots=True)
+class StreamEntry:
+    """A stream in its scope's listing. `id` (a UUID) is part of the names of its tables."""
+
+    id: str
+
+
+@dataclass(frozen=True, slots=True)
+class LastSegment:
+    """Highest segment number that a deleted stream of this name has used."""
+
+    number: int
+
+
+@dataclass(frozen=True, slots=True)
+class TagChunk:
+    """Streams that carry one tag and hash to one chunk, sorted."""
+
+    streams: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class CreationTime:
+    """When the stream was created: the mark of one life of its name."""
+
+    created_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class ConfigurationRecord:
+    """A stream's configuration. `removed_tags` are still to be taken out of the tag index while `is_updating`."""
+
+    scope: str
+    stream: str
+    configuration: StreamConfig
+    is_updating: bool = False
+    removed_tags: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class StateRecord:
+    """The stream's state."""
+
+    state: StreamState
+
+
+@dataclass(frozen=True, slots=True)
+class SegmentRecord:
+    """A segment within an epoch; keys in `[key_start, key_end)` go to it."""
+
+    number: int
+    creation_epoch: int
+    created_ms: int
+    key_start: float
+    key_end: float
+
+    @property
+    def id(self) -> SegmentId:
+        """The 64-bit segment id."""
+        return segment_id(self.number, self.creation_epoch)
+
+    def overlaps(self, other: SegmentRecord) -> bool:
+        """Say whether some key goes to both."""
+        return self.key_start < other.key_end and other.key_start < self.key_end
+
+
+@dataclass(frozen=True, slots=True)
+class EpochRecord:
+    """The segments of one epoch, sorted by key; they tile [0, 1). Never changes once written.
+
+    `reference_epoch` is the epoch itself, or for a duplicate the first of its kind. `splits` and `merges` count since
+    epoch 0.
+    """
+
+    epoch: int
+    reference_epoch: int
+    segments: tuple[SegmentRecord, ...]
+    created_ms: int
+    splits: int = 0
+    merges: int = 0
+
+    def segment(self, segment: int) -> SegmentRecord | None:
+        """Return the segment with this id."""
+        return next((found for found in self.segments if found.id == segment), None)
+
+
+@dataclass(frozen=True, slots=True)
+class HistoryEntry:
+    """What changed at one epoch. Duplicates have no sealed and no created segments here."""
+
+    epoch: int
+    reference_epoch: int
+    sealed: tuple[SegmentRecord, ...]
+    created: tuple[SegmentRecord, ...]
+    created_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class HistoryChunk:
+    """Up to `HISTORY_CHUNK_EPOCHS` successive history entries, in epoch order."""
+
+    entries: tuple[HistoryEntry, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class SealedSizes:
+    """Length in bytes at sealing, by segment id. The first value written for a segment stays."""
+
+    sizes: dict[int, int] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class SealedEpoch:
+    """The first epoch in which a segment is no longer active. Written before the segment is sealed."""
+
+    epoch: int
+
+
+@dataclass(frozen=True, slots=True)
+class TruncationRecord:
+    """Where the stream begins. `span` maps each segment of the cut to the last epoch that contains it.
+
+    `size_till_bytes` is what the stream has held before the cut over its life; `to_delete` are segments that the
+    running truncation deletes.
+    """
+
+    stream_cut: dict[int, int] = field(default_factory=dict)
+    span: dict[int, int] = field(default_factory=dict)
+    deleted_segments: tuple[int, ...] = ()
+    to_delete: tuple[int, ...] = ()
+    size_till_bytes: int = 0
+    is_updating: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class RetentionEntry:
+    """A recorded cut: when it was recorded and the stream's size up to it."""
+
+    recorded_ms: int
+    size_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class RetentionSet:
+    """The recorded cuts of a stream, oldest first."""
+
+    entries: tuple[RetentionEntry, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class StreamCutRecord:
+    """One recorded cut."""
+
+    recorded_ms: int
+    size_bytes: int
+    stream_cut: dict[int, int]
+
+
+@dataclass(frozen=True, slots=True)
+class EpochTransition:
+    """A scale in progress; empty when `active_epoch` is `EPOCH_NONE`."""
+
+    active_epoch: int = EPOCH_NONE
+    started_ms: int = 0
+    to_seal: tuple[int, ...] = ()
+    created: tuple[SegmentRecord, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class CommittingTransactions:
+    """The transactions being merged, in merge order (as text); empty when `epoch` is `EPOCH_NONE`.
+
+    `active_epoch` is set while the commit rolls over to new epochs.
+    """
+
+    epoch: int = EPOCH_NONE
+    transactions: tuple[str, ...] = ()
+    active_epoch: int | None = None
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether no commit is in progress."""
+        return self.epoch == EPOCH_NONE
+
+
+@dataclass(frozen=True, slots=True)
+class SubscriberSet:
+    """Scoped names of the reader groups that hold the stream's head."""
+
+    subscribers: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Subscriber:
+    """A subscriber's published position; an empty cut means that it has published none."""
+
+    generation: int
+    stream_cut: dict[int, int]
+    updated_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class EpochWithTransactions:
+    """Marks an epoch that has a table of transactions."""
+
+    epoch: int
+
+
+@dataclass(frozen=True, slots=True)
+class ActiveTransaction:
+    """A transaction that is not completed.
+
+    Times are milliseconds of the wall clock; `lease_ms` is the lease last asked for. From COMMITTING on `commit_order`
+    is its position among the stream's commits.
+    """
+
+    created_ms: int
+    lease_ms: int
+    lease_expiry_ms: int
+    execution_expiry_ms: int
+    status: TransactionStatus = TransactionStatus.OPEN
+    writer_id: str = ""
+    commit_time_ms: int = -(1 << 63)
+    commit_order: int = -1
+    commit_offsets: dict[int, int] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class CompletedTransaction:
+    """How a transaction ended: COMMITTED or ABORTED."""
+
+    completed_ms: int
+    status: TransactionStatus
+
+
+@dataclass(frozen=True, slots=True)
+class CompletedBatch:
+    """Marks a batch table of completed transactions."""
+
+    number: int
+
+
+@dataclass(frozen=True, slots=True)
+class CommitCounter:
+    """The next position in the stream's commit order."""
+
+    next_position: int
+
+
+@dataclass(frozen=True, slots=True)
+class CommitPosition:
+    """A position in the commit order, taken by a transaction (as text)."""
+
+    transaction: str
+
+
+@dataclass(frozen=True, slots=True)
+class TransactionCounter:
+    """The first transaction number that no controller has reserved."""
+
+    next_number: int
+
+
+@dataclass(frozen=True, slots=True)
+class TransactionIndexEntry:
+    """Marks a transaction that controller `host` looks after."""
+
+    host: str
+    created_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class PendingWork:
+    """A workflow that was begun and must be finished, by whoever finds it.
+
+    `stream_id` pins the life of the stream that is meant. `configuration` comes with CREATE and UPDATE,
+    `stream_cut` with TRUNCATE.
+    """
+
+    kind: WorkKind
+    host: str
+    stream_id: str
+    created_ms: int
+    configuration: StreamConfig | None = None
+    stream_cut: dict[int, int] = field(default_factory=dict)

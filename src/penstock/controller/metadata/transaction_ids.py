@@ -1,0 +1,48 @@
+"""Transaction ids: 128 bits made of an epoch and a counter.
+
+``high = (epoch << 32) | (counter >> 63)``, ``low = counter & (2^63 - 1)``. The low half is never negative as an int64:
+the Rust client joins the halves with sign extension, and a negative low half would overwrite the epoch.
+
+Source: controller API specification, sections 8.3 and 10 (H1).
+"""
+
+from __future__ import annotations
+
+import uuid
+from dataclasses import dataclass
+
+_LOW_BITS = 63
+_MASK_64 = (1 << 64) - 1
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class TransactionId:
+    """The two halves as signed 64-bit numbers, as the wire carries them."""
+
+    high: int
+    low: int
+
+    @classmethod
+    def of(cls, epoch: int, counter: int) -> TransactionId:
+        """Return the id of the transaction that got number `counter` (96 bits at most) in `epoch`."""
+        return cls((epoch << 32) | (counter >> _LOW_BITS), counter & ((1 << _LOW_BITS) - 1))
+
+    @property
+    def epoch(self) -> int:
+        """The epoch whose segments the transaction's segments belong to."""
+        return self.high >> 32
+
+    @property
+    def text(self) -> str:
+        """The id as a UUID: the key under which it is stored."""
+        return str(uuid.UUID(int=((self.high & _MASK_64) << 64) | (self.low & _MASK_64)))
+
+    @classmethod
+    def from_text(cls, text: str) -> TransactionId:
+        """Read what `text` returned. Raises `ValueError`."""
+        value = uuid.UUID(text).int
+        return cls(_signed(value >> 64), _signed(value & _MASK_64))
+
+
+def _signed(value: int) -> int:
+    return value - (1 << 64) if value >> 63 else value

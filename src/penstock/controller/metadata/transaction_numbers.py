@@ -1,0 +1,52 @@
+"""`TransactionCounter`: numbers for transactions, unique over all controllers and their restarts."""
+
+from __future__ import annotations
+
+import asyncio
+
+from penstock.controller.metadata import layout
+from penstock.controller.metadata.records import TransactionCounter
+from penstock.controller.metadata.typed import Tables
+from penstock.controller.settings import ControllerSettings
+from penstock.model.errors import MetadataConflictError
+from penstock.model.segments import VERSION_ABSENT
+
+
+class TransactionNumbers:
+    """Hands out numbers from a range reserved with one versioned write. A range is never used again.
+
+    After a lost reply the range may have been reserved for nobody: numbers are skipped, never repeated.
+    """
+
+    def __init__(self, tables: Tables, settings: ControllerSettings) -> None:
+        self._tables = tables
+        self._settings = settings
+        self._next = 0
+        self._end = 0
+        self._refresh = asyncio.Lock()
+
+    async def next(self) -> int:
+        """Return a number (1 or more) that was never returned before."""
+        while self._next == self._end:
+            async with self._refresh:  # Those who wait here share the refresh of the first.
+                if self._next == self._end:
+                    await self._reserve()
+        number = self._next
+        self._next += 1
+        return number
+
+    async def _reserve(self) -> None:
+        for attempt in range(self._settings.conflict_attempts_max):
+            found = await self._tables.get(layout.TRANSACTION_COUNTER, layout.COUNTER, TransactionCounter)
+            start, version = (1, VERSION_ABSENT) if found is None else (found.record.next_number, found.version)
+            end = start + self._settings.transaction_id_range
+            try:
+                await self._tables.put(
+                    layout.TRANSACTION_COUNTER, layout.COUNTER, TransactionCounter(end), version=version
+                )
+            except MetadataConflictError:
+                if attempt + 1 == self._settings.conflict_attempts_max:
+                    raise
+            else:
+                self._next, self._end = start, end
+                return

@@ -1,0 +1,85 @@
+"""`TransactionTables`: the open transactions of one life of a stream."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+
+from penstock.controller.metadata import layout
+from penstock.controller.metadata.records import ActiveTransaction, EpochWithTransactions
+from penstock.controller.metadata.transaction_ids import TransactionId
+from penstock.controller.metadata.typed import Tables, Versioned
+from penstock.model.errors import MetadataConflictError, NoSuchSegmentError
+from penstock.model.segments import VERSION_ABSENT
+
+
+class TransactionTables:
+    """One table of transactions per epoch that has had any, and a table of those epochs."""
+
+    def __init__(self, tables: Tables, scope: str, stream: str, stream_id: str) -> None:
+        self.tables = tables
+        self.scope = scope
+        self.stream = stream
+        self.stream_id = stream_id
+        self.key = (scope, stream, stream_id)
+        self.name = f"{scope}/{stream}"
+
+    def _table(self, epoch: int) -> str:
+        return layout.transactions_in_epoch(*self.key, epoch)
+
+    async def transaction(self, transaction: TransactionId) -> Versioned[ActiveTransaction] | None:
+        """Read a transaction that is not completed; None when there is none of this id. 1 read."""
+        if transaction.epoch < 0:
+            return None
+        try:
+            return await self.tables.get(self._table(transaction.epoch), transaction.text, ActiveTransaction)
+        except NoSuchSegmentError:
+            return None
+
+    async def create_transaction(self, transaction: TransactionId, record: ActiveTransaction) -> int:
+        """Write the record of a new transaction; return its version. Raises `MetadataConflictError` if it exists."""
+        table = self._table(transaction.epoch)
+        try:
+            return await self.tables.put(table, transaction.text, record, version=VERSION_ABSENT)
+        except NoSuchSegmentError:
+            # The first transaction of this epoch. The epoch is noted before its table exists: what is noted is found
+            # when the stream is deleted.
+            await self.tables.create(
+                layout.epochs_with_transactions(*self.key),
+                str(transaction.epoch),
+                EpochWithTransactions(transaction.epoch),
+            )
+            await self.tables.store.create_table(table)
+        return await self.tables.put(table, transaction.text, record, version=VERSION_ABSENT)
+
+    async def put_transaction(self, transaction: TransactionId, record: ActiveTransaction, version: int) -> int:
+        """Replace a transaction's record read at `version`; return the new version."""
+        try:
+            return await self.tables.put(self._table(transaction.epoch), transaction.text, record, version=version)
+        except NoSuchSegmentError as error:
+            raise MetadataConflictError(f"{self.name}: transaction {transaction.text} is gone") from error
+
+    async def remove_transactions(self, epoch: int, transactions: list[TransactionId]) -> None:
+        """Remove records of completed transactions; missing ones are fine."""
+        try:
+            await self.tables.remove(self._table(epoch), *(transaction.text for transaction in transactions))
+        except NoSuchSegmentError:
+            return
+
+    async def epochs_with_transactions(self) -> AsyncIterator[int]:
+        """Yield the epochs that have, or had, transactions."""
+        try:
+            async for key, _ in self.tables.walk(
+                layout.epochs_with_transactions(*self.key), EpochWithTransactions
+            ):
+                yield int(key)
+        except NoSuchSegmentError:
+            return
+
+    async def transactions(self) -> AsyncIterator[tuple[TransactionId, Versioned[ActiveTransaction]]]:
+        """Yield every transaction that is not completed."""
+        async for epoch in self.epochs_with_transactions():
+            try:
+                async for key, found in self.tables.walk(self._table(epoch), ActiveTransaction):
+                    yield TransactionId.from_text(key), found
+            except NoSuchSegmentError:
+                continue

@@ -1,0 +1,84 @@
+"""`Tables`: a metadata store that speaks records instead of bytes."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Sequence
+from dataclasses import dataclass
+from typing import Generic, TypeVar
+
+from penstock.controller.metadata.codec import decode, encode
+from penstock.controller.metadata.store import VERSION_ABSENT, VERSION_ANY, MetadataStore, Removal, Row, Write
+from penstock.model.errors import MetadataConflictError
+
+R = TypeVar("R")
+
+#: Rows fetched at a time when a whole table is walked.
+_PAGE_ROWS = 500
+
+
+@dataclass(frozen=True, slots=True)
+class Versioned(Generic[R]):
+    """A record and the version it was read at."""
+
+    record: R
+    version: int
+
+
+class Tables:
+    """Reads and writes records. Errors as in `MetadataStore`, and `CorruptionError` for bytes that are no record."""
+
+    def __init__(self, store: MetadataStore) -> None:
+        self.store = store
+
+    async def get(self, table: str, key: str, kind: type[R]) -> Versioned[R] | None:
+        """Read one record; None when it is absent."""
+        (row,) = await self.store.get(table, [key])
+        return self.decoded(table, row, kind)
+
+    async def get_rows(self, table: str, keys: Sequence[str]) -> Sequence[Row | None]:
+        """Read several rows of different kinds in one request; pass them to `decoded`."""
+        return await self.store.get(table, keys)
+
+    @staticmethod
+    def decoded(table: str, row: Row | None, kind: type[R]) -> Versioned[R] | None:
+        """Return a row as a record."""
+        if row is None:
+            return None
+        return Versioned(decode(kind, row.value, table=table, key=row.key), row.version)
+
+    async def put(self, table: str, key: str, record: object, *, version: int = VERSION_ANY) -> int:
+        """Write one record if its version is `version`; return the new version."""
+        (written,) = await self.store.put(table, [Write(key, encode(record), version)])
+        return written
+
+    async def put_all(self, table: str, records: Sequence[tuple[str, object, int]]) -> None:
+        """Write (key, record, expected version) of all or of none."""
+        await self.store.put(table, [Write(key, encode(record), version) for key, record, version in records])
+
+    async def create(self, table: str, key: str, record: object) -> bool:
+        """Write a record unless the key exists; say whether it was written."""
+        try:
+            await self.put(table, key, record, version=VERSION_ABSENT)
+        except MetadataConflictError:
+            return False
+        return True
+
+    async def remove(self, table: str, *keys: str) -> None:
+        """Remove keys whatever their versions are; missing ones are fine."""
+        await self.store.remove(table, [Removal(key) for key in keys])
+
+    async def walk(self, table: str, kind: type[R]) -> AsyncIterator[tuple[str, Versioned[R]]]:
+        """Yield every key and record of a table, page by page."""
+        async for row in self.walk_rows(table):
+            yield row.key, Versioned(decode(kind, row.value, table=table, key=row.key), row.version)
+
+    async def walk_rows(self, table: str) -> AsyncIterator[Row]:
+        """Yield every row of a table, page by page."""
+        token = b""
+        while True:
+            page = await self.store.rows(table, limit=_PAGE_ROWS, token=token)
+            if not page.rows:
+                return
+            for row in page.rows:
+                yield row
+            token = page.token

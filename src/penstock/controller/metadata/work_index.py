@@ -1,0 +1,58 @@
+"""`WorkIndex`: workflows and transactions that somebody has to finish."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+
+from penstock.controller.metadata import layout
+from penstock.controller.metadata.records import PendingWork, TransactionIndexEntry
+from penstock.controller.metadata.transaction_ids import TransactionId
+from penstock.controller.metadata.typed import Tables
+
+
+class WorkIndex:
+    """At most one pending workflow per stream, and an entry per transaction that is not completed.
+
+    Entries are written before the work they announce and removed after it: a crash leaves an entry too many, never one
+    too few.
+    """
+
+    def __init__(self, tables: Tables) -> None:
+        self._tables = tables
+
+    async def add(self, scope: str, stream: str, work: PendingWork) -> bool:
+        """Announce a workflow; return False when another one of this stream is not finished."""
+        return await self._tables.create(layout.PENDING_WORK, f"{scope}/{stream}", work)
+
+    async def get(self, scope: str, stream: str) -> PendingWork | None:
+        """Return the unfinished workflow of a stream."""
+        found = await self._tables.get(layout.PENDING_WORK, f"{scope}/{stream}", PendingWork)
+        return None if found is None else found.record
+
+    async def remove(self, scope: str, stream: str) -> None:
+        """Note that the stream's workflow is finished."""
+        await self._tables.remove(layout.PENDING_WORK, f"{scope}/{stream}")
+
+    async def pending(self) -> AsyncIterator[tuple[str, str]]:
+        """Yield scope and stream of every unfinished workflow."""
+        async for row in self._tables.walk_rows(layout.PENDING_WORK):
+            scope, _, stream = row.key.partition("/")
+            yield scope, stream
+
+    async def add_transaction(
+        self, scope: str, stream: str, transaction: TransactionId, entry: TransactionIndexEntry
+    ) -> None:
+        """Announce a transaction, or take one over."""
+        await self._tables.put(layout.TRANSACTION_INDEX, f"{scope}/{stream}/{transaction.text}", entry)
+
+    async def remove_transactions(self, scope: str, stream: str, transactions: list[TransactionId]) -> None:
+        """Note that transactions are completed."""
+        if transactions:
+            keys = [f"{scope}/{stream}/{transaction.text}" for transaction in transactions]
+            await self._tables.remove(layout.TRANSACTION_INDEX, *keys)
+
+    async def transactions(self) -> AsyncIterator[tuple[str, str, TransactionId, TransactionIndexEntry]]:
+        """Yield scope, stream, id and entry of every transaction that is not completed."""
+        async for key, found in self._tables.walk(layout.TRANSACTION_INDEX, TransactionIndexEntry):
+            scope, stream, text = key.split("/")
+            yield scope, stream, TransactionId.from_text(text), found.record

@@ -1,0 +1,45 @@
+"""Repeat what is safe to repeat, a bounded number of times."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable
+from typing import TypeVar
+
+from penstock.controller.settings import ControllerSettings
+from penstock.model.errors import OutcomeUnknownError, PenstockError
+
+T = TypeVar("T")
+_logger = logging.getLogger(__name__)
+
+_DELAY_FACTOR = 10
+
+
+def delay_s(settings: ControllerSettings, attempt: int) -> float:
+    """Return the wait in seconds after failed attempt number `attempt` (1, 2, ...)."""
+    delay_ms = settings.retry_delay_ms_first
+    for _ in range(attempt - 1):
+        delay_ms = min(delay_ms * _DELAY_FACTOR, settings.retry_delay_ms_max)
+    return delay_ms / 1000
+
+
+async def repeat(
+    what: str, call: Callable[[], Awaitable[T]], settings: ControllerSettings, *, is_idempotent: bool
+) -> T:
+    """Await `call()` until it succeeds, at most `attempts_max` times.
+
+    Errors with `is_retriable` are repeated; with `is_idempotent` a lost reply is too. Others are raised at once, and
+    so is the last one.
+    """
+    attempt = 1
+    while True:
+        try:
+            return await call()
+        except PenstockError as error:
+            is_safe = error.is_retriable or (is_idempotent and isinstance(error, OutcomeUnknownError))
+            if not is_safe or attempt >= settings.attempts_max:
+                raise
+            _logger.info("%s: attempt %d failed (%s), trying again", what, attempt, error)
+        await asyncio.sleep(delay_s(settings, attempt))
+        attempt += 1

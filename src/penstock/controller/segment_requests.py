@@ -1,0 +1,105 @@
+"""`SegmentRequests`: what workflows ask of segment stores, made repeatable.
+
+Each request is idempotent: "exists already", "is sealed already", "is gone already" count as done, so a workflow may
+run again from any point, and lost replies are simply asked again.
+
+Source: controller API specification, section 11.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Sequence
+from typing import TypeVar
+
+from penstock.controller.retry import repeat
+from penstock.controller.settings import ControllerSettings
+from penstock.model.errors import NoSuchSegmentError, SegmentExistsError, SegmentSealedError, SegmentTruncatedError
+from penstock.model.policies import Scaling
+from penstock.model.segments import SegmentInfo, Segments
+
+T = TypeVar("T")
+
+
+class SegmentRequests:
+    """Retries what is safe to repeat, and bounds how many requests are on their way."""
+
+    def __init__(self, segments: Segments, settings: ControllerSettings) -> None:
+        self._segments = segments
+        self._settings = settings
+        self._slots = asyncio.Semaphore(settings.segment_requests_max)
+
+    async def _send(self, what: str, call: Callable[[], Awaitable[T]]) -> T:
+        async with self._slots:
+            return await repeat(what, call, self._settings, is_idempotent=True)
+
+    async def create(self, segment: str, scaling: Scaling, rollover_bytes: int) -> None:
+        """Create a segment that reports its load against `scaling`."""
+        try:
+            await self._send(
+                f"create {segment}",
+                lambda: self._segments.create_segment(
+                    segment,
+                    scale_type=int(scaling.kind),
+                    target_rate=scaling.target_rate,
+                    rollover_bytes=rollover_bytes,
+                ),
+            )
+        except SegmentExistsError:
+            return
+
+    async def seal(self, segment: str) -> None:
+        """Seal a segment. Raises `NoSuchSegmentError`."""
+        try:
+            await self._send(f"seal {segment}", lambda: self._segments.seal_segment(segment))
+        except SegmentSealedError:
+            return
+
+    async def delete(self, segment: str) -> None:
+        """Delete a segment."""
+        try:
+            await self._send(f"delete {segment}", lambda: self._segments.delete_segment(segment))
+        except NoSuchSegmentError:
+            return
+
+    async def truncate(self, segment: str, offset: int) -> None:
+        """Forget the bytes before `offset`. A segment that starts later already, or is gone, is fine."""
+        try:
+            await self._send(f"truncate {segment}", lambda: self._segments.truncate_segment(segment, offset))
+        except SegmentTruncatedError as error:
+            # Also the answer to an offset past the end, which is a mistake and must be told.
+            if offset > error.start_offset:
+                raise
+
+    async def update_policy(self, segment: str, scaling: Scaling) -> None:
+        """Make a segment report its load against `scaling`."""
+        await self._send(
+            f"update the policy of {segment}",
+            lambda: self._segments.update_policy(
+                segment, scale_type=int(scaling.kind), target_rate=scaling.target_rate
+            ),
+        )
+
+    async def merge(self, target: str, sources: Sequence[str]) -> Sequence[int]:
+        """Merge the sources in order; return the target's length after each. Raises `NoSuchSegmentError`."""
+        return await self._send(f"merge into {target}", lambda: self._segments.merge_segments(target, sources))
+
+    async def info(self, segment: str) -> SegmentInfo:
+        """Return a segment's state. Raises `NoSuchSegmentError`."""
+        return await self._send(f"ask for {segment}", lambda: self._segments.segment_info(segment))
+
+
+async def together(requests: Iterable[Coroutine[object, object, T]]) -> list[T]:
+    """Run requests at the same time; return their answers in order.
+
+    When one fails the others are cancelled and the first error is raised, bare.
+    """
+    tasks: list[asyncio.Task[T]] = []
+    try:
+        async with asyncio.TaskGroup() as group:
+            tasks = [group.create_task(request) for request in requests]
+    except ExceptionGroup as errors:
+        # The order of the requests, not of the failures: the same run reports the same error.
+        failed = next((task.exception() for task in tasks if not task.cancelled() and task.exception()), None)
+        raise (failed or errors) from None
+    return [task.result() for task in tasks]

@@ -1,0 +1,410 @@
+"""`ControllerService`: the controller without a protocol around it.
+
+Calls take and return values of the domain and raise the errors of `penstock.model.errors`; gRPC and REST translate.
+All state is in the metadata store: a controller that starts finishes what one before it has begun.
+
+Source: controller API specification, section 9.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Coroutine, Mapping
+from dataclasses import dataclass
+from typing import TypeVar
+
+from penstock.controller import epochs as history
+from penstock.controller.locator import ContainerLocator, endpoint_of_segment
+from penstock.controller.locks import StreamLocks
+from penstock.controller.metadata import layout
+from penstock.controller.metadata.catalog import Catalog, NamePage
+from penstock.controller.metadata.completed import CompletedTransactions
+from penstock.controller.metadata.records import EpochRecord, SegmentRecord, StreamState
+from penstock.controller.metadata.store import MetadataStore
+from penstock.controller.metadata.stream_tables import StreamTables
+from penstock.controller.metadata.transaction_numbers import TransactionNumbers
+from penstock.controller.metadata.typed import Tables
+from penstock.controller.metadata.work_index import WorkIndex
+from penstock.controller.segment_requests import SegmentRequests
+from penstock.controller.settings import ControllerSettings
+from penstock.controller.tasks import BackgroundTasks
+from penstock.controller.transactions.service import Transactions
+from penstock.controller.workflows.context import WorkflowContext
+from penstock.controller.workflows.create_stream import create_stream
+from penstock.controller.workflows.delete_stream import delete_stream
+from penstock.controller.workflows.pending import settle
+from penstock.controller.workflows.seal_stream import seal_stream
+from penstock.controller.workflows.truncate_stream import truncate_stream
+from penstock.controller.workflows.update_stream import update_stream
+from penstock.model.errors import (
+    ContainerNotFoundError,
+    ControllerUnavailableError,
+    InvalidArgumentError,
+    NoSuchScopeError,
+    NoSuchStreamError,
+    OutcomeUnknownError,
+    PenstockError,
+    ScopeExistsError,
+    StreamError,
+)
+from penstock.model.names import SYSTEM_SCOPE, check_scope_name, check_stream_name, segment_epoch, segment_name
+from penstock.model.policies import StreamConfig
+from penstock.model.routing import container_of
+from penstock.model.segments import Segments
+from penstock.runtime.runtime import Runtime
+
+T = TypeVar("T")
+_logger = logging.getLogger(__name__)
+
+
+class WorkflowTimeoutError(StreamError, OutcomeUnknownError):
+    """A workflow has not ended in the time a caller waits for it. It goes on; ask for the state later."""
+
+
+@dataclass(frozen=True, slots=True)
+class SegmentPosition:
+    """A segment and an offset in bytes in it."""
+
+    segment: int
+    offset: int
+
+
+class ControllerService:
+    """Scopes, streams and transactions. Start it before the first call; see the module."""
+
+    def __init__(
+        self,
+        *,
+        metadata: MetadataStore,
+        segments: Segments,
+        locator: ContainerLocator,
+        runtime: Runtime,
+        settings: ControllerSettings | None = None,
+    ) -> None:
+        self.settings = settings or ControllerSettings()
+        self._tables = Tables(metadata)
+        self._locator = locator
+        self._locks = StreamLocks()
+        self._tasks = BackgroundTasks()
+        self._catalog = Catalog(self._tables, self.settings)
+        self._context = WorkflowContext(
+            catalog=self._catalog,
+            completed=CompletedTransactions(self._tables, runtime, self.settings),
+            index=WorkIndex(self._tables),
+            segments=SegmentRequests(segments, self.settings),
+            runtime=runtime,
+            settings=self.settings,
+            host=runtime.random_id().hex(),
+        )
+        numbers = TransactionNumbers(self._tables, self.settings)
+        self.transactions = Transactions(self._context, numbers, self._locks, self._tasks)
+
+    # Life.
+
+    async def start(self) -> None:
+        """Create the system tables if they are missing, then begin to finish what an earlier controller left.
+
+        Returns when calls can be served. The unfinished work goes on in the background (`idle` waits for it).
+        """
+        for table in layout.SYSTEM_TABLES:
+            await self._tables.store.create_table(table)
+        try:
+            await self._catalog.create_scope(SYSTEM_SCOPE, self._context.new_id())
+        except ScopeExistsError:
+            pass
+        async for scope, stream in self._context.index.pending():
+            self._tasks.start(f"recovery of {scope}/{stream}", self._recover(scope, stream))
+        await self.transactions.take_over()
+
+    async def _recover(self, scope: str, stream: str) -> None:
+        async with self._locks.hold(f"{scope}/{stream}"):
+            try:
+                await settle(self._context, scope, stream)
+            except PenstockError:
+                # Nothing is lost: the next change of this stream tries again, and so does the next start.
+                _logger.exception("unfinished work on stream %s/%s could not be completed", scope, stream)
+
+    async def stop(self) -> None:
+        """Stop timers and background work. What is unfinished is finished after the next start."""
+        self.transactions.stop()
+        await self._tasks.close()
+
+    async def idle(self) -> None:
+        """Wait until no background work is left."""
+        await self._tasks.idle()
+
+    async def _workflow(self, scope: str, stream: str, work: Callable[[], Awaitable[T]]) -> T:
+        """Run a workflow alone on its stream, in a task of its own: it goes on when the caller has gone.
+
+        Raises `WorkflowTimeoutError` after `workflow_timeout_s`.
+        """
+        if self._tasks.is_closed:
+            raise ControllerUnavailableError("the controller is stopping")
+
+        async def run() -> T:
+            async with self._locks.hold(f"{scope}/{stream}"):
+                await settle(self._context, scope, stream)
+                return await work()
+
+        return await self._bounded(f"workflow on {scope}/{stream}", run())
+
+    async def _bounded(self, name: str, work: Coroutine[object, object, T]) -> T:
+        task = self._tasks.start(name, work)
+        done, _ = await asyncio.wait([task], timeout=self.settings.workflow_timeout_s)
+        if not done:
+            raise WorkflowTimeoutError(
+                f"{name} has not ended within {self.settings.workflow_timeout_s:g} s; it goes on in the background"
+            )
+        if task.cancelled():
+            raise ControllerUnavailableError("the controller is stopping")
+        return task.result()
+
+    # Scopes.
+
+    async def create_scope(self, scope: str) -> None:
+        """Create a scope. Raises `InvalidNameError`, `ScopeExistsError`."""
+        check_scope_name(scope)
+        await self._catalog.create_scope(scope, self._context.new_id())
+
+    async def delete_scope(self, scope: str) -> None:
+        """Delete a scope that holds no stream. Raises `NoSuchScopeError`, `ScopeNotEmptyError`."""
+        await self._catalog.delete_scope(scope)
+
+    async def delete_scope_recursive(self, scope: str) -> None:
+        """Seal and delete every stream of a scope, then the scope. Fine if there is none.
+
+        New streams are not kept out meanwhile: if some keep coming, `ScopeNotEmptyError` is raised in the end.
+        """
+        try:
+            while names := (await self.list_streams(scope, "")).names:
+                for stream in names:
+                    await self._delete_whatever_state(scope, stream)
+            await self._catalog.delete_scope(scope)
+        except NoSuchScopeError:
+            return
+
+    async def _delete_whatever_state(self, scope: str, stream: str) -> None:
+        try:
+            await self.seal_stream(scope, stream)
+        except NoSuchStreamError:
+            _logger.debug("stream %s/%s has nothing to seal", scope, stream)
+        try:
+            await self.delete_stream(scope, stream)
+        except NoSuchStreamError:
+            return
+
+    async def scope_exists(self, scope: str) -> bool:
+        """Say whether a scope exists."""
+        return await self._catalog.scope_exists(scope)
+
+    async def list_scopes(self, token: str, limit: int | None = None) -> NamePage:
+        """Return a page of scopes after `token` ('' = from the start).
+
+        Raises `InvalidArgumentError` for a token that makes no sense.
+        """
+        return await self._catalog.list_scopes(token, limit or self.settings.page_entries_max)
+
+    # Streams.
+
+    async def create_stream(self, scope: str, stream: str, configuration: StreamConfig) -> None:
+        """Create a stream.
+
+        Raises `InvalidNameError`, `InvalidArgumentError`, `NoSuchScopeError`, `StreamExistsError`.
+        """
+        check_stream_name(stream)
+        if not scope:
+            raise InvalidArgumentError("the scope's name is empty")
+        wanted = self._checked(configuration)
+        await self._catalog.scope_id(scope)
+        await self._workflow(scope, stream, lambda: create_stream(self._context, scope, stream, wanted))
+
+    async def update_stream(self, scope: str, stream: str, configuration: StreamConfig) -> None:
+        """Replace a stream's whole configuration. Raises `NoSuchStreamError`, `StreamSealedError`."""
+        wanted = self._checked(configuration)
+        await self._on_stream_alone(scope, stream, lambda tables: update_stream(self._context, tables, wanted))
+
+    def _checked(self, configuration: StreamConfig) -> StreamConfig:
+        if configuration.scaling.min_segments > self.settings.segments_per_stream_max:
+            raise InvalidArgumentError(
+                f"{configuration.scaling.min_segments} segments: a stream has {self.settings.segments_per_stream_max} "
+                "at most"
+            )
+        return configuration.checked()
+
+    async def seal_stream(self, scope: str, stream: str) -> None:
+        """Allow no more events; open transactions are aborted. Fine if sealed. Raises `NoSuchStreamError`."""
+        await self._on_stream_alone(scope, stream, lambda tables: seal_stream(self._context, tables))
+
+    async def truncate_stream(self, scope: str, stream: str, cut: Mapping[int, int]) -> None:
+        """Forget what lies before a stream cut.
+
+        Raises `NoSuchStreamError`, `StreamSealedError`; `InvalidArgumentError` for a cut that is not valid, or behind.
+        """
+        await self._on_stream_alone(scope, stream, lambda tables: truncate_stream(self._context, tables, cut))
+
+    async def delete_stream(self, scope: str, stream: str) -> None:
+        """Delete a sealed stream. Raises `NoSuchStreamError`, `StreamNotSealedError`."""
+        _check_not_empty(scope, stream)
+        await self._workflow(scope, stream, lambda: delete_stream(self._context, scope, stream))
+
+    async def _on_stream_alone(
+        self, scope: str, stream: str, action: Callable[[StreamTables], Awaitable[T]]
+    ) -> T:
+        _check_not_empty(scope, stream)
+        return await self._workflow(scope, stream, lambda: self._catalog.on_stream(scope, stream, action))
+
+    async def _on_stream(self, scope: str, stream: str, action: Callable[[StreamTables], Awaitable[T]]) -> T:
+        _check_not_empty(scope, stream)
+        return await self._catalog.on_stream(scope, stream, action)
+
+    async def stream_exists(self, scope: str, stream: str) -> bool:
+        """Say whether a stream has a configuration."""
+        try:
+            await self.stream_configuration(scope, stream)
+        except NoSuchStreamError:
+            return False
+        return True
+
+    async def stream_configuration(self, scope: str, stream: str) -> StreamConfig:
+        """Return a stream's configuration. Raises `NoSuchStreamError`."""
+
+        async def read(tables: StreamTables) -> StreamConfig:
+            return (await tables.configuration()).record.configuration
+
+        return await self._on_stream(scope, stream, read)
+
+    async def list_streams(self, scope: str, token: str, limit: int | None = None) -> NamePage:
+        """Return a page of a scope's streams. Raises `NoSuchScopeError`, `InvalidArgumentError` for a bad token."""
+        return await self._catalog.list_streams(scope, token, limit or self.settings.page_entries_max)
+
+    async def list_streams_by_tag(self, scope: str, tag: str, token: str) -> NamePage:
+        """Return a page of a scope's streams that carry `tag`. Errors as `list_streams`."""
+        return await self._catalog.list_streams_by_tag(scope, tag, token)
+
+    # Segments of a stream. All raise `NoSuchStreamError`.
+
+    async def current_segments(self, scope: str, stream: str) -> tuple[SegmentRecord, ...]:
+        """Return the segments that take events now, by key; none for a sealed stream."""
+
+        async def read(tables: StreamTables) -> tuple[SegmentRecord, ...]:
+            state, epoch = await tables.state_and_current_epoch()
+            if state is StreamState.CREATING:
+                raise ControllerUnavailableError(f"stream {scope}/{stream} is not completely created")
+            return () if state is StreamState.SEALED else epoch.segments
+
+        return await self._on_stream(scope, stream, read)
+
+    async def epoch_segments(self, scope: str, stream: str, epoch: int) -> tuple[SegmentRecord, ...]:
+        """Return the segments of an epoch, by key."""
+        if epoch < 0:
+            raise InvalidArgumentError(f"epoch {epoch}: use 0 or more")
+
+        async def read(tables: StreamTables) -> tuple[SegmentRecord, ...]:
+            found = await tables.epoch(epoch)
+            if found is None:
+                raise NoSuchStreamError(f"stream {scope}/{stream} has no epoch {epoch}")
+            return found.segments
+
+        return await self._on_stream(scope, stream, read)
+
+    async def head(self, scope: str, stream: str) -> list[SegmentPosition]:
+        """Return where the stream begins."""
+
+        async def read(tables: StreamTables) -> list[SegmentPosition]:
+            cut = (await tables.truncation()).record.stream_cut
+            if cut:
+                return [SegmentPosition(segment, offset) for segment, offset in cut.items()]
+            first = await tables.epoch(0)
+            if first is None:
+                raise NoSuchStreamError(f"stream {scope}/{stream} is not completely created")
+            return [SegmentPosition(segment.id, 0) for segment in first.segments]
+
+        return await self._on_stream(scope, stream, read)
+
+    async def successors(self, scope: str, stream: str, segment: int) -> list[history.Successor]:
+        """Return the segments that follow a sealed one; none for an active segment, and at the end of the stream."""
+
+        async def read(tables: StreamTables) -> list[history.Successor]:
+            sealed_epoch = await tables.sealed_epoch(segment)
+            if sealed_epoch is None:
+                await _need_segment(tables, segment)
+                return []
+            this, before = await tables.epoch_pair(sealed_epoch)
+            origin = None if before is None else before.segment(segment)
+            if this is None or before is None or origin is None:
+                raise NoSuchStreamError(f"stream {scope}/{stream} has no records of the end of segment {segment}")
+            return history.successors(origin, this, before)
+
+        return await self._on_stream(scope, stream, read)
+
+    async def segments_between(
+        self, scope: str, stream: str, start: Mapping[int, int], end: Mapping[int, int]
+    ) -> list[SegmentRecord]:
+        """Return the segments between two stream cuts, by id; an empty one stands for an end of the stream."""
+        if not start and not end:
+            raise InvalidArgumentError("both stream cuts are empty")
+
+        async def read(tables: StreamTables) -> list[SegmentRecord]:
+            current = await tables.current_epoch()
+            oldest, _ = history.epoch_bounds(start) if start else (0, 0)
+            newest = history.epoch_bounds(end)[1] if end else current.epoch
+            if max(oldest, newest) > current.epoch or oldest > newest:
+                raise InvalidArgumentError(
+                    f"the stream cuts reach from epoch {oldest} to {newest}, {scope}/{stream} is in {current.epoch}"
+                )
+            records = await tables.epochs(oldest, newest)
+            head: dict[int, int] = {segment.id: 0 for segment in records[0].segments}
+            tail: dict[int, int] = {segment.id: newest for segment in current.segments}
+            from_span = history.span_of(start, records) if start else head
+            to_span = history.span_of(end, records) if end else tail
+            if start and end and not history.is_equal_or_after(end, to_span, start, from_span, records):
+                raise InvalidArgumentError("the end of the range lies before its start")
+            deleted = set((await tables.truncation()).record.deleted_segments)
+            return [s for s in history.segments_between(from_span, to_span, records) if s.id not in deleted]
+
+        return await self._on_stream(scope, stream, read)
+
+    async def is_segment_valid(self, scope: str, stream: str, segment: int) -> bool:
+        """Say whether the segment takes events now; False for a stream that does not exist."""
+        _check_not_empty(scope, stream)
+        try:
+            return any(found.id == segment for found in await self.current_segments(scope, stream))
+        except NoSuchStreamError:
+            return False
+
+    async def is_stream_cut_valid(self, scope: str, stream: str, cut: Mapping[int, int]) -> bool:
+        """Say whether a cut covers the stream's keys exactly once. Raises `InvalidArgumentError` for an empty one."""
+        oldest, newest = history.epoch_bounds(cut)
+
+        async def read(tables: StreamTables) -> bool:
+            current: EpochRecord = await tables.current_epoch()
+            if newest > current.epoch:
+                return False
+            return history.is_valid_cut(cut, await tables.epochs(oldest, newest))
+
+        return await self._on_stream(scope, stream, read)
+
+    def endpoint_of(self, scope: str, stream: str, segment: int) -> tuple[str, int]:
+        """Return host and port of the store that has, or would have, a segment. Nothing is asked whether it exists.
+
+        Raises `ContainerNotFoundError` while no store runs its container.
+        """
+        found = endpoint_of_segment(self._locator, scope, stream, segment)
+        if found is None:
+            container = container_of(segment_name(scope, stream, segment), self._locator.container_count)
+            raise ContainerNotFoundError(container, "no segment store runs this container now")
+        return found
+
+
+async def _need_segment(tables: StreamTables, segment: int) -> None:
+    created = await tables.epoch(segment_epoch(segment)) if segment >= 0 else None
+    if created is None or created.segment(segment) is None:
+        raise NoSuchStreamError(f"stream {tables.name} has no segment {segment}")
+
+
+def _check_not_empty(scope: str, stream: str) -> None:
+    if not scope or not stream:
+        raise InvalidArgumentError(f"scope {scope!r}, stream {stream!r}: neither may be empty")
+
+

@@ -1,0 +1,1 @@
+"""Transactions as clients see them: created, pinged, committed, aborted, or run out."""

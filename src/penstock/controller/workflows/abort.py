@@ -1,0 +1,74 @@
+"""Aborting a transaction.
+
+The decision is one versioned write, OPEN to ABORTING; after it the outcome never changes. Then: delete the
+transaction's segments; completed record; remove the active record; remove the index entry.
+Source: controller internals specification, sections 6.5 and 6.9.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from penstock.controller.metadata.records import TransactionStatus
+from penstock.controller.metadata.stream_tables import StreamTables
+from penstock.controller.metadata.transaction_ids import TransactionId
+from penstock.controller.segment_requests import together
+from penstock.controller.workflows.context import WorkflowContext
+from penstock.model.errors import MetadataConflictError, TransactionError
+from penstock.model.names import segment_name, transaction_segment_name
+
+
+async def decide_abort(
+    context: WorkflowContext, tables: StreamTables, transaction: TransactionId, *, at_version: int | None = None
+) -> TransactionStatus:
+    """Move an open transaction to ABORTING; return the status it has then, UNKNOWN if it is not active.
+
+    With `at_version` only if its record still has that version, otherwise `MetadataConflictError`.
+    """
+    for _ in range(context.settings.conflict_attempts_max):
+        found = await tables.transaction(transaction)
+        if found is None:
+            return TransactionStatus.UNKNOWN
+        if at_version is not None and found.version != at_version:
+            raise MetadataConflictError(f"transaction {transaction.text} has changed since its lease was noted")
+        if found.record.status is not TransactionStatus.OPEN:
+            return found.record.status
+        try:
+            aborting = replace(found.record, status=TransactionStatus.ABORTING)
+            await tables.put_transaction(transaction, aborting, found.version)
+        except MetadataConflictError:
+            if at_version is not None:
+                raise
+        else:
+            return TransactionStatus.ABORTING
+    raise MetadataConflictError(f"transaction {transaction.text} of {tables.name} keeps changing; try again")
+
+
+async def abort(context: WorkflowContext, tables: StreamTables, transaction: TransactionId) -> None:
+    """Bring an ABORTING transaction to its end; one that is not active any more needs nothing but its index entry."""
+    found = await tables.transaction(transaction)
+    if found is not None:
+        if found.record.status is not TransactionStatus.ABORTING:
+            raise TransactionError(
+                f"transaction {transaction.text} of {tables.name} is {found.record.status.name}, it cannot be aborted"
+            )
+        await delete_transaction_segments(context, tables, transaction)
+        await context.completed.add(tables.scope, tables.stream, [transaction], TransactionStatus.ABORTED)
+        await tables.remove_transactions(transaction.epoch, [transaction])
+    await context.index.remove_transactions(tables.scope, tables.stream, [transaction])
+
+
+async def delete_transaction_segments(
+    context: WorkflowContext, tables: StreamTables, transaction: TransactionId
+) -> None:
+    """Delete the transaction's segments; missing ones are fine."""
+    epoch = await tables.epoch(transaction.epoch)
+    if epoch is not None:
+        await together(
+            context.segments.delete(
+                transaction_segment_name(
+                    segment_name(tables.scope, tables.stream, segment.id), transaction.high, transaction.low
+                )
+            )
+            for segment in epoch.segments
+        )

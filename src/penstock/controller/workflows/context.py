@@ -1,0 +1,44 @@
+"""`WorkflowContext`: what every workflow works with."""
+
+from __future__ import annotations
+
+import uuid
+from dataclasses import dataclass
+
+from penstock.controller.metadata.catalog import Catalog
+from penstock.controller.metadata.completed import CompletedTransactions
+from penstock.controller.metadata.records import PendingWork, WorkKind
+from penstock.controller.metadata.work_index import WorkIndex
+from penstock.controller.segment_requests import SegmentRequests
+from penstock.controller.settings import ControllerSettings
+from penstock.model.policies import StreamConfig
+from penstock.runtime.runtime import Runtime
+
+
+@dataclass(frozen=True, slots=True)
+class WorkflowContext:
+    """The controller's stores and limits. `host` names this controller in indexes."""
+
+    catalog: Catalog
+    completed: CompletedTransactions
+    index: WorkIndex
+    segments: SegmentRequests
+    runtime: Runtime
+    settings: ControllerSettings
+    host: str
+
+    def new_id(self) -> str:
+        """Return a fresh UUID as text."""
+        return str(uuid.UUID(bytes=self.runtime.random_id(), version=4))
+
+    def work(
+        self,
+        kind: WorkKind,
+        stream_id: str,
+        *,
+        configuration: StreamConfig | None = None,
+        stream_cut: dict[int, int] | None = None,
+    ) -> PendingWork:
+        """Return the announcement of a workflow that begins now."""
+        now_ms = self.runtime.wall_clock_ms()
+        return PendingWork(kind, self.host, stream_id, now_ms, configuration, stream_cut or {})

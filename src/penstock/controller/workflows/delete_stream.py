@@ -1,0 +1,77 @@
+"""Deleting a stream.
+
+Order: announce; tags; all segments ever created and not yet deleted; last segment number; tables; the scope's listing;
+withdraw the announcement. Source: controller internals specification, section 3.4.
+"""
+
+from __future__ import annotations
+
+from penstock.controller.metadata.records import PendingWork, StreamState, WorkKind
+from penstock.controller.metadata.stream_tables import StreamTables
+from penstock.controller.segment_requests import together
+from penstock.controller.workflows.context import WorkflowContext
+from penstock.model.errors import (
+    MetadataConflictError,
+    NoSuchScopeError,
+    NoSuchSegmentError,
+    NoSuchStreamError,
+    StreamNotSealedError,
+)
+from penstock.model.names import segment_name
+
+
+async def delete_stream(context: WorkflowContext, scope: str, stream: str) -> None:
+    """Delete a sealed or half-created stream. The caller holds its lock and has finished what was pending.
+
+    Raises `NoSuchStreamError`, `StreamNotSealedError`.
+    """
+    try:
+        stream_id = await context.catalog.stream_id(scope, stream)
+    except NoSuchScopeError as error:
+        raise NoSuchStreamError(f"stream {scope}/{stream} does not exist: {error}") from error
+    if stream_id is None:
+        raise NoSuchStreamError(f"stream {scope}/{stream} does not exist")
+    try:
+        birth = await context.catalog.tables_of(scope, stream, stream_id).birth()
+    except NoSuchSegmentError:
+        birth = None
+    if birth is not None and birth.state not in (StreamState.SEALED, StreamState.CREATING):
+        raise StreamNotSealedError(f"stream {scope}/{stream} is {birth.state.value}; seal it before deleting it")
+    work = context.work(WorkKind.DELETE, stream_id)
+    if not await context.index.add(scope, stream, work):
+        raise MetadataConflictError(f"stream {scope}/{stream}: another change has just begun; try again")
+    await resume_delete(context, scope, stream, work)
+
+
+async def resume_delete(context: WorkflowContext, scope: str, stream: str, work: PendingWork) -> None:
+    """Bring an announced deletion to its end. A stream of the same name with another id is not touched."""
+    try:
+        stream_id = await context.catalog.stream_id(scope, stream)
+    except NoSuchScopeError:
+        stream_id = None
+    if stream_id == work.stream_id:
+        tables = context.catalog.tables_of(scope, stream, stream_id)
+        try:
+            birth = await tables.birth()
+        except NoSuchSegmentError:  # Its tables are gone already.
+            birth = None
+        if birth is not None:
+            await context.catalog.remove_tags(scope, stream, birth.configuration.tags)
+            await _delete_segments(context, tables)
+        await tables.drop_tables()
+        await context.catalog.remove_stream(scope, stream)
+    await context.index.remove(scope, stream)
+
+
+async def _delete_segments(context: WorkflowContext, tables: StreamTables) -> None:
+    current = await tables.current_epoch()
+    last_number = max(segment.number for segment in current.segments)
+    # Before the first segment goes: numbers must not come back even if the rest is left to another controller.
+    await context.catalog.record_last_segment(tables.scope, tables.stream, last_number)
+    deleted = set((await tables.truncation()).record.deleted_segments)
+    async for entry in tables.history(0, current.epoch):
+        await together(
+            context.segments.delete(segment_name(tables.scope, tables.stream, segment.id))
+            for segment in entry.created
+            if segment.id not in deleted
+        )

@@ -1,0 +1,75 @@
+"""Changing a stream's configuration.
+
+Order: announce; record with the new configuration, updating; state UPDATING; policy to the active segments; tags;
+record no longer updating; state ACTIVE; withdraw the announcement. Source: controller internals specification, 3.2.
+"""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import replace
+
+from penstock.controller.metadata.records import EpochRecord, PendingWork, StreamState, WorkKind
+from penstock.controller.metadata.stream_tables import StreamTables
+from penstock.controller.segment_requests import together
+from penstock.controller.workflows.context import WorkflowContext
+from penstock.model.errors import InvalidArgumentError, MetadataConflictError, StreamSealedError
+from penstock.model.names import segment_name
+from penstock.model.policies import ScalingKind, StreamConfig
+
+_logger = logging.getLogger(__name__)
+
+
+async def update_stream(context: WorkflowContext, tables: StreamTables, configuration: StreamConfig) -> None:
+    """Replace the whole configuration. The caller holds the stream's lock and has finished what was pending.
+
+    A number of segments that differs from the present one is stored but not acted on: streams do not scale yet.
+    Raises `StreamSealedError`.
+    """
+    state = (await tables.state()).record.state
+    if state in (StreamState.SEALING, StreamState.SEALED):
+        raise StreamSealedError(f"stream {tables.name} is sealed; its configuration cannot change")
+    work = context.work(WorkKind.UPDATE, tables.stream_id, configuration=configuration)
+    if not await context.index.add(tables.scope, tables.stream, work):
+        raise MetadataConflictError(f"stream {tables.name}: another change has just begun; try again")
+    await resume_update(context, tables, work)
+
+
+async def resume_update(context: WorkflowContext, tables: StreamTables, work: PendingWork) -> None:
+    """Bring an announced update to its end."""
+    if work.configuration is None:
+        raise InvalidArgumentError(f"update of {tables.name} was announced without a configuration")
+    wanted = work.configuration
+    found = await tables.configuration()
+    if found.record.configuration != wanted or found.record.is_updating:
+        dropped = {*found.record.removed_tags, *found.record.configuration.tags} - {*wanted.tags}
+        record = replace(
+            found.record, configuration=wanted, is_updating=True, removed_tags=tuple(sorted(dropped))
+        )
+        version = found.version
+        if record != found.record:
+            version = await tables.put_configuration(record, version)
+        await tables.set_state(StreamState.UPDATING)
+        epoch = await tables.current_epoch()
+        await together(
+            context.segments.update_policy(segment_name(tables.scope, tables.stream, segment.id), wanted.scaling)
+            for segment in epoch.segments
+        )
+        _warn_if_scaling_is_due(tables.name, wanted, epoch)
+        await context.catalog.add_tags(tables.scope, tables.stream, wanted.tags)
+        await context.catalog.remove_tags(tables.scope, tables.stream, record.removed_tags)
+        await tables.put_configuration(replace(record, is_updating=False, removed_tags=()), version)
+    if (await tables.state()).record.state is StreamState.UPDATING:
+        await tables.set_state(StreamState.ACTIVE)
+    await context.index.remove(tables.scope, tables.stream)
+
+
+def _warn_if_scaling_is_due(name: str, wanted: StreamConfig, epoch: EpochRecord) -> None:
+    count, least = len(epoch.segments), wanted.scaling.min_segments
+    if count < least or (wanted.scaling.kind is ScalingKind.FIXED and count != least):
+        _logger.warning(
+            "stream %s: the new policy asks for %d segments, it keeps its %d (policy stored; scaling is not built)",
+            name,
+            least,
+            count,
+        )

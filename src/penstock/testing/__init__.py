@@ -1,0 +1,1 @@
+"""Stand-ins for Penstock's seams that applications and Penstock's own tests may use."""

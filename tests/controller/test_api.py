@@ -1,0 +1,568 @@
+"""The scenarios of the controller API specification, section 15, through a real gRPC server and client."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+
+import grpc
+import pytest
+
+from penstock.controller.grpc_calls import GrpcCalls, call_table
+from penstock.controller.grpc_server import GrpcServer
+from penstock.controller.settings import ControllerSettings
+from penstock.model.errors import ControllerUnavailableError
+from penstock.model.policies import Scaling, StreamConfig
+from penstock.rpc import controller_pb2 as pb
+
+
+def info(stream="stream", scope="scope"):
+    return pb.StreamInfo(scope=scope, stream=stream)
+
+
+def config(stream="stream", scope="scope", segments=1, tags=(), **options):
+    policy = pb.ScalingPolicy(scaleType=pb.ScalingPolicy.FIXED_NUM_SEGMENTS, minNumSegments=segments)
+    return pb.StreamConfig(streamInfo=info(stream, scope), scalingPolicy=policy, tags=pb.Tags(tag=tags), **options)
+
+
+def token(text=""):
+    return pb.ContinuationToken(token=text)
+
+
+def segment(number, stream="stream", scope="scope"):
+    return pb.SegmentId(streamInfo=info(stream, scope), segmentId=number)
+
+
+async def status_of(call):
+    """Return the gRPC status that a call fails with."""
+    with pytest.raises(grpc.aio.AioRpcError) as failure:
+        await call
+    assert "Traceback" not in failure.value.details()
+    assert 'File "' not in failure.value.details()
+    return failure.value.code().name
+
+
+@pytest.fixture
+async def stub(wire):
+    """A client with the scope "scope"."""
+    await wire.stub.createScope(pb.ScopeInfo(scope="scope"))
+    return wire.stub
+
+
+async def test_controller_list_has_the_published_endpoint(cluster):
+    """API-1: the list names the published host and port, or those that are listened on."""
+    service = await cluster.start()
+    async with GrpcServer(service, "127.0.0.1", 0, published_host="controller.example", published_port=19090) as server:
+        assert server.port > 0
+        async with grpc.aio.insecure_channel(f"127.0.0.1:{server.port}") as channel:
+            from penstock.rpc.controller_pb2_grpc import ControllerServiceStub
+
+            found = await ControllerServiceStub(channel).getControllerServerList(pb.ServerRequest())
+    assert [(node.endpoint, node.port) for node in found.nodeURI] == [("controller.example", 19090)]
+
+
+async def test_scope_is_created_once_under_a_legal_name(wire):
+    """API-2: success, then exists; names that break the rules are invalid; the empty name is an error."""
+    create = wire.stub.createScope
+    reply = pb.CreateScopeStatus
+    for name in ("a", "_internal", "a.b-C9", "x" * 255):
+        assert (await create(pb.ScopeInfo(scope=name))).status == reply.SUCCESS
+        assert (await create(pb.ScopeInfo(scope=name))).status == reply.SCOPE_EXISTS
+    for name in ("a/b", "a_b", "__a", "ä", "_", "x" * 256, "a b", "a\n"):
+        assert (await create(pb.ScopeInfo(scope=name))).status == reply.INVALID_SCOPE_NAME, name
+    assert await status_of(create(pb.ScopeInfo())) == "INTERNAL"
+
+
+async def test_scopes_are_listed_in_pages(connect):
+    """API-3, K-2: one scope, then 25 in pages of 10; the token is carried on and an empty page repeats it."""
+    wire = await connect(ControllerSettings(page_entries_max=10))
+    first = await wire.stub.listScopes(pb.ScopesRequest(continuationToken=token()))
+    assert list(first.scopes) == ["_system"]
+    assert first.HasField("continuationToken")
+    for number in range(24):
+        await wire.stub.createScope(pb.ScopeInfo(scope=f"scope{number}"))
+    seen, at, pages = [], "", 0
+    while True:
+        page = await wire.stub.listScopes(pb.ScopesRequest(continuationToken=token(at)))
+        assert page.HasField("continuationToken")
+        if not page.scopes:
+            assert page.continuationToken.token == at
+            break
+        assert len(page.scopes) <= 10
+        seen += page.scopes
+        at = page.continuationToken.token
+        pages += 1
+    assert pages == 3
+    assert sorted(seen) == sorted(["_system", *(f"scope{number}" for number in range(24))])
+
+
+async def test_scope_existence_before_and_after(wire):
+    """API-4: false, then true; names that cannot exist are just not there."""
+    for expected in (False, True):
+        assert (await wire.stub.checkScopeExists(pb.ScopeInfo(scope="late"))).exists is expected
+        await wire.stub.createScope(pb.ScopeInfo(scope="late"))
+    for name in ("", "a/b", "x" * 10_000):
+        assert not (await wire.stub.checkScopeExists(pb.ScopeInfo(scope=name))).exists
+
+
+async def test_only_an_empty_scope_is_deleted(stub):
+    """API-5, S-002: with a stream not empty, without it gone, then not found; the empty name is an error."""
+    reply = pb.DeleteScopeStatus
+    scope = pb.ScopeInfo(scope="scope")
+    await stub.createStream(config())
+    assert (await stub.deleteScope(scope)).status == reply.SCOPE_NOT_EMPTY
+    await stub.sealStream(info())
+    await stub.deleteStream(info())
+    assert (await stub.deleteScope(scope)).status == reply.SUCCESS
+    assert (await stub.deleteScope(scope)).status == reply.SCOPE_NOT_FOUND
+    assert (await stub.deleteScope(pb.ScopeInfo(scope="_system"))).status == reply.SCOPE_NOT_EMPTY
+    assert await status_of(stub.deleteScope(pb.ScopeInfo())) == "INTERNAL"
+
+
+async def test_recursive_delete_empties_a_scope(stub):
+    """API-6: missing is success, a scope with streams disappears, the empty name is an error."""
+    reply = pb.DeleteScopeStatus
+    assert (await stub.deleteScopeRecursive(pb.ScopeInfo(scope="none"))).status == reply.SUCCESS
+    for stream in ("a", "b", "_RGgroup"):
+        await stub.createStream(config(stream))
+    await stub.sealStream(info("a"))
+    assert (await stub.deleteScopeRecursive(pb.ScopeInfo(scope="scope"))).status == reply.SUCCESS
+    assert not (await stub.checkScopeExists(pb.ScopeInfo(scope="scope"))).exists
+    assert (await stub.createStream(config())).status == pb.CreateStreamStatus.SCOPE_NOT_FOUND
+    assert await status_of(stub.deleteScopeRecursive(pb.ScopeInfo())) == "INTERNAL"
+
+
+async def test_stream_is_created_once_under_a_legal_name(stub):
+    """API-7: success, exists, missing scope, a bad name before a missing scope; an internal-looking name is fine."""
+    reply = pb.CreateStreamStatus
+    assert (await stub.createStream(config())).status == reply.SUCCESS
+    assert (await stub.createStream(config(segments=5))).status == reply.STREAM_EXISTS
+    assert (await stub.createStream(config(scope="none"))).status == reply.SCOPE_NOT_FOUND
+    assert (await stub.createStream(config("a/b", "none"))).status == reply.INVALID_STREAM_NAME
+    assert (await stub.createStream(config("_MARKx"))).status == reply.SUCCESS
+    assert len((await stub.getCurrentSegments(info())).segmentRanges) == 1
+
+
+async def test_impossible_configurations_are_refused(stub):
+    """Section 9.6: no segments is FAILURE; negative sizes, too many tags or segments, unknown policies INTERNAL."""
+    for count in (0, -1):
+        assert (await stub.createStream(config(segments=count))).status == pb.CreateStreamStatus.FAILURE
+    unknown = config()
+    unknown.scalingPolicy.scaleType = 77
+    kept = config()
+    kept.retentionPolicy.retentionType = 77
+    for bad in (
+        config(rolloverSizeBytes=-1),
+        config(tags=[str(number) for number in range(128)]),
+        config(tags=["x" * 256]),
+        config(segments=2**31 - 1),
+        config(""),
+        config(scope=""),
+        pb.StreamConfig(),
+        unknown,
+        kept,
+    ):
+        assert await status_of(stub.createStream(bad)) == "INTERNAL"
+    assert not (await stub.checkStreamExists(info())).exists
+
+
+async def test_stream_existence_before_and_after(stub):
+    """API-8: false, then true."""
+    for expected in (False, True):
+        assert (await stub.checkStreamExists(info())).exists is expected
+        await stub.createStream(config())
+
+
+async def test_streams_are_listed_in_pages(connect):
+    """API-9 without mark streams, K-2: six streams, internal names too, two a page; an empty page repeats the token."""
+    wire = await connect(ControllerSettings(page_entries_max=2))
+    await wire.stub.createScope(pb.ScopeInfo(scope="scope"))
+    names = ["a", "b", "c", "_RGa", "_RGb", "d"]
+    empty = await wire.stub.listStreamsInScope(pb.StreamsInScopeRequest(scope=pb.ScopeInfo(scope="scope")))
+    assert not empty.streams
+    assert empty.HasField("continuationToken")
+    for stream in names:
+        await wire.stub.createStream(config(stream))
+    seen, at, pages = [], "", 0
+    while True:
+        request = pb.StreamsInScopeRequest(scope=pb.ScopeInfo(scope="scope"), continuationToken=token(at))
+        page = await wire.stub.listStreamsInScope(request)
+        assert page.HasField("continuationToken")
+        if not page.streams:
+            assert page.continuationToken.token == at
+            break
+        seen += [(found.scope, found.stream) for found in page.streams]
+        at, pages = page.continuationToken.token, pages + 1
+    assert pages == 3
+    assert sorted(seen) == sorted(("scope", name) for name in names)
+    for scope in ("none", "", "a/b"):
+        page = await wire.stub.listStreamsInScope(pb.StreamsInScopeRequest(scope=pb.ScopeInfo(scope=scope)))
+        assert page.status == pb.StreamsInScopeResponse.SCOPE_NOT_FOUND
+        assert page.HasField("continuationToken")
+
+
+async def by_tag(stub, tag, scope="scope"):
+    seen, at = [], ""
+    while True:
+        request = pb.StreamsInScopeWithTagRequest(
+            scope=pb.ScopeInfo(scope=scope), tag=tag, continuationToken=token(at)
+        )
+        page = await stub.listStreamsInScopeForTag(request)
+        assert page.HasField("continuationToken")
+        if page.status != pb.StreamsInScopeResponse.SUCCESS:
+            return page.status
+        if not page.streams:
+            return sorted(seen)
+        seen += [found.stream for found in page.streams]
+        at = page.continuationToken.token
+
+
+async def test_streams_are_found_by_tag(stub):
+    """API-10, S-084: over several chunks; after a tag is taken away, and after a stream is deleted."""
+    names = [f"stream{number}" for number in range(12)]
+    for name in names:
+        await stub.createStream(config(name, tags=["all", name]))
+    assert await by_tag(stub, "all") == sorted(names)
+    assert await by_tag(stub, "stream3") == ["stream3"]
+    await stub.updateStream(config("stream3", tags=["stream3", "new"]))
+    await stub.sealStream(info("stream4"))
+    await stub.deleteStream(info("stream4"))
+    assert await by_tag(stub, "all") == sorted({*names} - {"stream3", "stream4"})
+    assert await by_tag(stub, "new") == ["stream3"]
+    for tag in ("stream4", "", "x" * 100_000):
+        assert await by_tag(stub, tag) == []
+    assert await by_tag(stub, "all", "none") == pb.StreamsInScopeResponse.SCOPE_NOT_FOUND
+
+
+@pytest.mark.parametrize(
+    "bad",
+    ["nonsense", "chunk-", "chunk-25", "chunk--1", "💥", "=", "AA=", "chunk-9" + "9" * 5000],
+    ids=lambda bad: bad[:9],
+)
+async def test_senseless_tokens_are_errors(stub, bad):
+    """API-11, S-006: UNKNOWN, as for every bad argument found late; no crash."""
+    scope = pb.ScopeInfo(scope="scope")
+    request = pb.StreamsInScopeWithTagRequest(scope=scope, tag="t", continuationToken=token(bad))
+    assert await status_of(stub.listStreamsInScopeForTag(request)) == "UNKNOWN"
+    if bad != "nonsense":  # That is base64 by chance: a position like any other.
+        request = pb.StreamsInScopeRequest(scope=scope, continuationToken=token(bad))
+        assert await status_of(stub.listStreamsInScope(request)) == "UNKNOWN"
+        assert await status_of(stub.listScopes(pb.ScopesRequest(continuationToken=token(bad)))) == "UNKNOWN"
+
+
+async def test_configuration_is_replaced_whole(stub, caplog):
+    """API-12, S-082: success, not found, sealed; tags and retention that the request leaves out are gone."""
+    reply = pb.UpdateStreamStatus
+    policy = pb.RetentionPolicy(retentionType=pb.RetentionPolicy.TIME, retentionParam=1000, retentionMax=2**63 - 1)
+    await stub.createStream(config(tags=["a"], retentionPolicy=policy))
+    assert (await stub.getStreamConfiguration(info())).retentionPolicy == policy
+    with caplog.at_level(logging.WARNING):
+        assert (await stub.updateStream(config(segments=3))).status == reply.SUCCESS
+    assert "asks for 3 segments, it keeps its 1" in caplog.text
+    found = await stub.getStreamConfiguration(info())
+    assert found.scalingPolicy.minNumSegments == 3
+    assert not found.HasField("retentionPolicy")
+    assert found.HasField("tags")
+    assert list(found.tags.tag) == []
+    assert (await stub.updateStream(config("none"))).status == reply.STREAM_NOT_FOUND
+    assert (await stub.updateStream(config(scope="none"))).status == reply.STREAM_NOT_FOUND
+    await stub.sealStream(info())
+    assert (await stub.updateStream(config())).status == reply.STREAM_SEALED
+
+
+async def test_only_a_sealed_stream_is_deleted(stub):
+    """API-13, S-089: unknown stream and scope, not sealed, sealed, and once more."""
+    reply = pb.DeleteStreamStatus
+    assert (await stub.deleteStream(info())).status == reply.STREAM_NOT_FOUND
+    assert (await stub.deleteStream(info(scope="none"))).status == reply.STREAM_NOT_FOUND
+    await stub.createStream(config())
+    assert (await stub.deleteStream(info())).status == reply.STREAM_NOT_SEALED
+    await stub.sealStream(info())
+    assert (await stub.deleteStream(info())).status == reply.SUCCESS
+    assert (await stub.deleteStream(info())).status == reply.STREAM_NOT_FOUND
+    assert await status_of(stub.deleteStream(info(""))) == "INTERNAL"
+
+
+async def test_stream_is_sealed(stub):
+    """API-14, S-085, S-088: success, again success, unknown stream and scope."""
+    reply = pb.UpdateStreamStatus
+    await stub.createStream(config())
+    for _ in range(2):
+        assert (await stub.sealStream(info())).status == reply.SUCCESS
+    assert (await stub.sealStream(info("none"))).status == reply.STREAM_NOT_FOUND
+    assert (await stub.sealStream(info(scope="none"))).status == reply.STREAM_NOT_FOUND
+
+
+async def test_stream_is_truncated_forward_only(stub, wire):
+    """API-15, S-096 in one epoch: zeros and the same cut again are fine; backward, past the end, sealed are not."""
+    reply = pb.UpdateStreamStatus
+
+    async def truncate(cut, stream="stream"):
+        return (await stub.truncateStream(pb.StreamCut(streamInfo=info(stream), cut=cut))).status
+
+    await stub.createStream(config(segments=2))
+    for number in (0, 1):
+        await wire.cluster.store.append(f"scope/stream/{number}.#epoch.0", bytes(100))
+    assert await truncate({0: 0, 1: 0}) == reply.SUCCESS
+    assert await truncate({0: 10, 1: 20}) == reply.SUCCESS
+    assert await truncate({0: 10, 1: 20}) == reply.SUCCESS
+    for bad in (
+        {0: 9, 1: 20},
+        {0: 20},
+        {},
+        {0: 20, 1: -1},
+        {0: -1, 1: -1},
+        {0: 20, 7: 20},
+        {0: 20, 1 << 40: 20},
+        {0: 101, 1: 20},
+        {0: 20, 1: -7},
+        {-5: 20, 1: 20},
+    ):
+        assert await truncate(bad) == reply.FAILURE, bad
+    head = await stub.getSegments(pb.GetSegmentsRequest(streamInfo=info(), timestamp=0))
+    assert {found.segmentId.segmentId: found.offset for found in head.segments} == {0: 10, 1: 20}
+    assert await truncate({0: 0}, "none") == reply.STREAM_NOT_FOUND
+    await stub.sealStream(info())
+    assert await truncate({0: 50, 1: 50}) == reply.STREAM_SEALED
+
+
+async def test_current_segments_tile_until_the_stream_is_sealed(stub):
+    """API-16, S-001: two segments with their stream's name; none once sealed; an unknown stream is NOT_FOUND."""
+    await stub.createStream(config(segments=2))
+    found = await stub.getCurrentSegments(info())
+    assert [
+        (at.segmentId.streamInfo.scope, at.segmentId.streamInfo.stream, at.segmentId.segmentId, at.minKey, at.maxKey)
+        for at in found.segmentRanges
+    ] == [("scope", "stream", 0, 0.0, 0.5), ("scope", "stream", 1, 0.5, 1.0)]
+    await stub.sealStream(info())
+    assert not (await stub.getCurrentSegments(info())).segmentRanges
+    for missing in (info("none"), info(scope="none")):
+        assert await status_of(stub.getCurrentSegments(missing)) == "NOT_FOUND"
+    assert await status_of(stub.getCurrentSegments(pb.StreamInfo())) == "INTERNAL"
+
+
+@pytest.mark.parametrize("count", [49, 98, 103])
+async def test_last_segment_ends_at_one(stub, count):
+    """K-3, H4: counts for which a careless computation ends below 1.0."""
+    await stub.createStream(config(segments=count))
+    ranges = (await stub.getCurrentSegments(info())).segmentRanges
+    assert len(ranges) == count
+    assert ranges[-1].maxKey == 1.0
+    assert [at.minKey for at in ranges[1:]] == [at.maxKey for at in ranges[:-1]]
+
+
+async def test_segments_of_epochs(stub):
+    """API-17: epoch 0; a missing epoch is NOT_FOUND, a negative one INTERNAL; a sealed stream still has its epochs."""
+    await stub.createStream(config(segments=2))
+    await stub.sealStream(info())
+
+    def ask(epoch):
+        return stub.getEpochSegments(pb.GetEpochSegmentsRequest(streamInfo=info(), epoch=epoch))
+
+    assert [at.segmentId.segmentId for at in (await ask(0)).segmentRanges] == [0, 1]
+    assert await status_of(ask(1)) == "NOT_FOUND"
+    assert await status_of(ask(2**31 - 1)) == "NOT_FOUND"
+    assert await status_of(ask(-1)) == "INTERNAL"
+
+
+async def test_segments_between_two_cuts(stub):
+    """API-18: from the head, to the tail, between equal cuts; nothing given INTERNAL, backwards UNKNOWN."""
+    await stub.createStream(config(segments=2))
+    for start, end in (({}, {0: 5, 1: 5}), ({0: 0, 1: 0}, {}), ({0: 5, 1: 5}, {0: 5, 1: 5})):
+        request = pb.StreamCutRange(streamInfo=info(), to=end, **{"from": start})
+        found = await stub.getSegmentsBetween(request)
+        assert sorted(at.segmentId for at in found.segments) == [0, 1]
+    assert await status_of(stub.getSegmentsBetween(pb.StreamCutRange(streamInfo=info()))) == "INTERNAL"
+    backwards = pb.StreamCutRange(streamInfo=info(), to={0: 1, 1: 1}, **{"from": {0: 5, 1: 5}})
+    assert await status_of(stub.getSegmentsBetween(backwards)) == "UNKNOWN"
+    beyond = pb.StreamCutRange(streamInfo=info(), to={1 << 40: 1})
+    assert await status_of(stub.getSegmentsBetween(beyond)) == "UNKNOWN"
+
+
+async def test_active_and_last_segments_have_no_successors(stub):
+    """S-022, H13, without a scale: empty while active and at a sealed stream's end; the alias is the same."""
+    await stub.createStream(config())
+    for _ in range(2):
+        for ask in (stub.getSegmentsImmediatelyFollowing, stub.getSegmentsImmediatlyFollowing):
+            assert not (await ask(segment(0))).segments
+            for unknown in (1, 1 << 32, -1):
+                assert await status_of(ask(segment(unknown))) == "NOT_FOUND"
+        await stub.sealStream(info())
+
+
+@pytest.mark.parametrize(
+    "name",
+    sorted({method.name for method in pb.DESCRIPTOR.services_by_name["ControllerService"].methods}
+           - set(call_table(GrpcCalls(None, list)))),  # type: ignore[arg-type]  # only the names are asked
+)  # fmt: skip
+async def test_calls_that_are_not_built_say_so(stub, name):
+    """Calls not built yet, scaling among them: UNIMPLEMENTED with the name of the call."""
+    method = pb.DESCRIPTOR.services_by_name["ControllerService"].methods_by_name[name]
+    with pytest.raises(grpc.aio.AioRpcError) as failure:
+        await getattr(stub, name)(getattr(pb, method.input_type.name)())
+    assert failure.value.code() is grpc.StatusCode.UNIMPLEMENTED
+    assert name in failure.value.details()
+
+
+async def test_head_of_a_stream_is_its_first_epoch_whatever_the_time(stub):
+    """API-22: every segment at offset 0."""
+    await stub.createStream(config(segments=2))
+    for timestamp in (0, -1, 2**62):
+        found = await stub.getSegments(pb.GetSegmentsRequest(streamInfo=info(), timestamp=timestamp))
+        assert {at.segmentId.segmentId: at.offset for at in found.segments} == {0: 0, 1: 0}
+
+
+async def test_address_is_told_for_anything(stub):
+    """API-23, K-5, H5: for a segment of a stream, and for tables of groups that no controller has heard of."""
+    await stub.createStream(config())
+    for name in (segment(0), segment(0, "group_kvtable"), segment(5 << 32, "none", "none"), pb.SegmentId()):
+        found = await stub.getURI(name)
+        assert (found.endpoint, found.port) == ("127.0.0.1", 6000)
+
+
+async def test_address_of_a_container_without_a_host_is_an_error(wire):
+    """Section 9.12: INTERNAL, which clients try again."""
+
+    class Nowhere:
+        container_count = 4
+
+        def endpoint_of(self, container_id):
+            return None
+
+    wire.service._locator = Nowhere()
+    assert await status_of(wire.stub.getURI(segment(0))) == "INTERNAL"
+
+
+async def test_segment_validity(stub):
+    """API-24: of the active epoch true, others false, sealed false; an empty name is an error."""
+    await stub.createStream(config())
+    assert (await stub.isSegmentValid(segment(0))).response
+    assert not (await stub.isSegmentValid(segment(1))).response
+    assert not (await stub.isSegmentValid(segment(0, "none"))).response
+    await stub.sealStream(info())
+    assert not (await stub.isSegmentValid(segment(0))).response
+    assert await status_of(stub.isSegmentValid(segment(0, ""))) == "INTERNAL"
+    assert await status_of(stub.isSegmentValid(segment(0, scope=""))) == "INTERNAL"
+
+
+async def test_stream_cut_validity(stub):
+    """API-25 in one epoch: covering true; gaps and unknown future segments false; empty is an error."""
+    await stub.createStream(config(segments=2))
+
+    def ask(cut):
+        return stub.isStreamCutValid(pb.StreamCut(streamInfo=info(), cut=cut))
+
+    assert (await ask({0: 0, 1: 7})).response
+    assert not (await ask({0: 0})).response
+    assert not (await ask({0: 0, 1: 0, 1 << 33: 0})).response
+    for bad in ({}, {0: -1, 1: -1}, {0: 0, 9: 0}):
+        assert await status_of(ask(bad)) == "INTERNAL"
+
+
+async def test_delegation_token_is_empty_for_any_stream(stub):
+    """API-41 without authorization, H5: also for streams that do not exist."""
+    assert (await stub.getDelegationToken(info("none", "none"))).delegationToken == ""
+
+
+async def test_rust_style_request_is_understood(stub):
+    """K-8, H8: no tags, retention UNKNOWN with the largest maximum, access UNSPECIFIED; the reply has all messages."""
+    request = pb.StreamConfig(
+        streamInfo=pb.StreamInfo(scope="scope", stream="rust"),
+        scalingPolicy=pb.ScalingPolicy(scaleFactor=1, minNumSegments=1),
+        retentionPolicy=pb.RetentionPolicy(retentionMax=2**63 - 1),
+    )
+    assert (await stub.createStream(request)).status == pb.CreateStreamStatus.SUCCESS
+    found = await stub.getStreamConfiguration(info("rust"))
+    assert found.HasField("streamInfo")
+    assert found.HasField("scalingPolicy")
+    assert found.HasField("tags")
+    assert not found.HasField("retentionPolicy")
+    assert found.scalingPolicy.scaleFactor == 1
+
+
+async def test_configuration_of_a_missing_stream_is_not_found(stub):
+    """Section 5: NOT_FOUND for stream and scope."""
+    for missing in (info("none"), info(scope="none"), info("x" * 10_000)):
+        assert await status_of(stub.getStreamConfiguration(missing)) == "NOT_FOUND"
+
+
+async def test_concurrent_creators_get_one_stream(stub, wire):
+    """Twenty clients create the same stream with different counts: one SUCCESS, and that one's count."""
+    replies = await asyncio.gather(*(stub.createStream(config(segments=count)) for count in range(1, 21)))
+    statuses = [reply.status for reply in replies]
+    assert sorted(statuses) == [pb.CreateStreamStatus.SUCCESS] + [pb.CreateStreamStatus.STREAM_EXISTS] * 19
+    winner = statuses.index(pb.CreateStreamStatus.SUCCESS) + 1
+    assert len((await stub.getCurrentSegments(info())).segmentRanges) == winner
+    assert len(wire.cluster.store.segments) == winner
+
+
+async def test_stuck_workflow_is_reported_and_goes_on(connect):
+    """API-36, S-093: the caller gets DEADLINE_EXCEEDED, the work ends later all the same."""
+    wire = await connect(ControllerSettings(workflow_timeout_s=0.05))
+    await wire.stub.createScope(pb.ScopeInfo(scope="scope"))
+    gate = asyncio.Event()
+    create = wire.cluster.store.create_segment
+
+    async def slow(*arguments, **options):
+        await gate.wait()
+        await create(*arguments, **options)
+
+    wire.cluster.store.create_segment = slow
+    assert await status_of(wire.stub.createStream(config())) == "DEADLINE_EXCEEDED"
+    gate.set()
+    await wire.service.idle()
+    assert len((await wire.stub.getCurrentSegments(info())).segmentRanges) == 1
+
+
+@pytest.mark.parametrize(
+    "method", list(pb.DESCRIPTOR.services_by_name["ControllerService"].methods), ids=lambda m: m.name
+)
+async def test_garbage_and_empty_requests_never_show_a_traceback(wire, method):
+    """Bytes that are no message, and a message without fields, to each of the 47 calls: an answer or a clean status."""
+    call = wire.channel.unary_unary(f"/{method.containing_service.full_name}/{method.name}")
+    for request in (b"\xff\xff\xff\xff", b"", b"\x0a\x80\x80\x80\x80\x80\x80\x80\x80\x80\x80\x01"):
+        failure = None
+        try:
+            await call(request)
+        except grpc.aio.AioRpcError as raised:
+            failure = raised
+        if failure is not None:
+            assert "Traceback" not in failure.details()
+            assert "Error" not in failure.details().split(":")[0]
+            assert failure.code() is not grpc.StatusCode.UNKNOWN
+
+
+async def test_too_large_a_message_is_refused(connect):
+    """A request above the limit is RESOURCE_EXHAUSTED and the server lives on."""
+    wire = await connect(ControllerSettings(message_bytes_max=10_000))
+    assert await status_of(wire.stub.createScope(pb.ScopeInfo(scope="x" * 20_000))) == "RESOURCE_EXHAUSTED"
+    assert (await wire.stub.createScope(pb.ScopeInfo(scope="x"))).status == pb.CreateScopeStatus.SUCCESS
+
+
+async def test_unexpected_fault_stays_in_the_log(wire, caplog):
+    """A bug in the service is told to the log, and to the client only that there was one."""
+
+    async def broken(scope):
+        raise ZeroDivisionError("secret detail")
+
+    wire.service.scope_exists = broken
+    with pytest.raises(grpc.aio.AioRpcError) as failure:
+        await wire.stub.checkScopeExists(pb.ScopeInfo(scope="a"))
+    assert failure.value.code() is grpc.StatusCode.INTERNAL
+    assert "secret" not in failure.value.details()
+    assert "secret detail" in caplog.text
+
+
+async def test_occupied_port_is_explained(wire, cluster):
+    """A second server on the port says what to look for."""
+    server = GrpcServer(wire.service, "127.0.0.1", wire.server.port)
+    with pytest.raises(ControllerUnavailableError, match="another controller"):
+        await server.start()
+    await server.stop()
+
+
+async def test_stopped_controller_refuses_changes(service):
+    """Calls after stop fail at once, retriably."""
+    await service.stop()
+    with pytest.raises(ControllerUnavailableError):
+        await service.create_stream("scope", "late", StreamConfig(Scaling.fixed(1)))

@@ -1,0 +1,290 @@
+"""Crashes and lost replies at every single write of every workflow.
+
+A script of changes runs over a segment store that fails at its n-th write, for every n. Four ways to fail: the
+controller dies before the write, or after it; or it lives and the write's reply is lost, the write done or not done.
+After a death a fresh controller starts on the same store. Then the step that failed is repeated, the script goes on,
+and must end in the same state as without a failure.
+
+Shows S-008, S-087, S-092, S-141, S-152, S-171.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable
+from enum import Enum
+
+import pytest
+
+from penstock.controller.metadata import layout
+from penstock.controller.metadata.records import TransactionStatus
+from penstock.controller.service import ControllerService
+from penstock.controller.settings import ControllerSettings
+from penstock.model.errors import (
+    OutcomeUnknownError,
+    PenstockError,
+    ScopeExistsError,
+    StorageError,
+    StreamExistsError,
+)
+from penstock.model.names import segment_name, transaction_segment_name
+from penstock.model.policies import Retention, Scaling, StreamConfig
+from penstock.testing.memory_segments import MemorySegments
+
+WRITES = {
+    "create_segment", "delete_segment", "seal_segment", "truncate_segment", "update_policy", "merge_segments",
+    "create_table", "delete_table", "table_put", "table_remove",
+}  # fmt: skip
+SETTINGS = ControllerSettings(retry_delay_ms_first=0, retry_delay_ms_max=0, transaction_id_range=3)
+
+
+class Fault(Enum):
+    """Who dies, and when. LOST_BEFORE is a request, LOST_AFTER a reply that gets lost."""
+
+    DIES_BEFORE = "dies before the write"
+    DIES_AFTER = "dies after the write"
+    LOST_BEFORE = "request lost"
+    LOST_AFTER = "reply lost"
+
+
+class DeadError(StorageError):
+    """The controller that called has died: nothing it does reaches the store any more."""
+
+
+class FailingSegments:
+    """Passes calls on to a store and fails at write number `at`."""
+
+    def __init__(self, store: MemorySegments, at: int, fault: Fault) -> None:
+        self.store = store
+        self.at = at
+        self.fault = fault
+        self.count = 0
+        self.died = asyncio.Event()
+
+    @property
+    def is_dead(self) -> bool:
+        return self.died.is_set()
+
+    def __getattr__(self, name):
+        call = getattr(self.store, name)
+
+        async def forward(*arguments, **options):
+            if self.is_dead:
+                raise DeadError("dead")
+            if name not in WRITES:
+                return await call(*arguments, **options)
+            self.count += 1
+            if self.count != self.at:
+                return await call(*arguments, **options)
+            if self.fault in (Fault.DIES_BEFORE, Fault.DIES_AFTER):
+                self.died.set()
+            try:
+                if self.fault in (Fault.DIES_AFTER, Fault.LOST_AFTER):
+                    await call(*arguments, **options)
+            finally:
+                if self.is_dead:
+                    raise DeadError("died just now")
+            raise OutcomeUnknownError("the reply is lost")
+
+        return forward
+
+
+class Script:
+    """Creates, changes, uses, seals and deletes a stream; each step can be repeated."""
+
+    config = StreamConfig(Scaling.fixed(2), Retention.by_size(1000), ("red", "blue"))
+    update = StreamConfig(Scaling.by_event_rate(10, min_segments=2), None, ("blue", "green"))
+
+    def __init__(self, store: MemorySegments) -> None:
+        self.store = store
+        self.committed = self.aborted = self.left_open = None
+
+    def steps(self) -> list[Callable[[ControllerService], Awaitable[None]]]:
+        return [
+            self.create_scope, self.create_stream, self.update_stream, self.begin, self.commit, self.settle,
+            self.truncate, self.begin_again, self.abort, self.settle, self.leave_open, self.seal, self.check_sealed,
+            self.delete, self.check_deleted, self.create_again, self.seal, self.delete, self.delete_scope,
+        ]  # fmt: skip
+
+    async def create_scope(self, service):
+        try:
+            await service.create_scope("s")
+        except ScopeExistsError:
+            pass
+
+    async def create_stream(self, service):
+        try:
+            await service.create_stream("s", "t", self.config)
+        except StreamExistsError:
+            pass
+        assert await service.stream_configuration("s", "t") == self.config
+        assert [segment.id for segment in await service.current_segments("s", "t")] == [0, 1]
+        for tag in ("red", "blue"):
+            assert (await service.list_streams_by_tag("s", tag, "")).names == ("t",)
+
+    async def update_stream(self, service):
+        await service.update_stream("s", "t", self.update)
+        assert await service.stream_configuration("s", "t") == self.update
+        assert (await service.list_streams_by_tag("s", "red", "")).names == ()
+        assert (await service.list_streams_by_tag("s", "green", "")).names == ("t",)
+        assert {self.store.segments[segment_name("s", "t", id)].target_rate for id in (0, 1)} == {10}
+
+    async def fill(self, transaction, text):
+        for segment in (0, 1):
+            name = transaction_segment_name(segment_name("s", "t", segment), transaction.high, transaction.low)
+            await self.store.append(name, text)
+
+    async def begin(self, service):
+        self.committed = (await service.transactions.create("s", "t", 10_000)).id
+        await self.fill(self.committed, b"committed")
+
+    async def commit(self, service):
+        status = await service.transactions.commit("s", "t", self.committed, writer_id="w", timestamp=1)
+        assert status in (TransactionStatus.COMMITTING, TransactionStatus.COMMITTED)
+
+    async def begin_again(self, service):
+        self.aborted = (await service.transactions.create("s", "t", 10_000)).id
+        await self.fill(self.aborted, b"aborted")
+
+    async def abort(self, service):
+        status = await service.transactions.abort("s", "t", self.aborted)
+        assert status in (TransactionStatus.ABORTING, TransactionStatus.ABORTED)
+
+    async def settle(self, service):
+        await service.idle()
+        for transaction, status in (
+            (self.committed, TransactionStatus.COMMITTED),
+            (self.aborted, TransactionStatus.ABORTED),
+        ):
+            if transaction is not None:
+                assert await service.transactions.status("s", "t", transaction) is status
+
+    async def truncate(self, service):
+        await service.truncate_stream("s", "t", {0: 4, 1: 2})
+        assert [(at.segment, at.offset) for at in await service.head("s", "t")] == [(0, 4), (1, 2)]
+
+    async def leave_open(self, service):
+        self.left_open = (await service.transactions.create("s", "t", 10_000)).id
+
+    async def seal(self, service):
+        await service.seal_stream("s", "t")
+
+    async def check_sealed(self, service):
+        await service.idle()
+        assert await service.current_segments("s", "t") == ()
+        assert await service.transactions.status("s", "t", self.left_open) is TransactionStatus.ABORTED
+        # Every byte of the committed transaction once, in both segments; nothing of the others, and no leftovers.
+        assert {name: (bytes(found.data), found.start_offset) for name, found in self.store.segments.items()} == {
+            "s/t/0.#epoch.0": (b"committed", 4),
+            "s/t/1.#epoch.0": (b"committed", 2),
+        }
+        assert all(found.is_sealed for found in self.store.segments.values())
+
+    async def delete(self, service):
+        if await service.stream_exists("s", "t"):
+            await service.delete_stream("s", "t")
+
+    async def check_deleted(self, service):
+        await service.idle()
+        assert not self.store.segments
+        assert (await service.list_streams("s", "")).names == ()
+        for tag in ("red", "blue", "green"):
+            assert (await service.list_streams_by_tag("s", tag, "")).names == ()
+        assert not [name for name in self.store.tables if "/s/t/" in name]
+
+    async def create_again(self, service):
+        try:
+            await service.create_stream("s", "t", StreamConfig())
+        except StreamExistsError:
+            pass
+        assert [segment.id for segment in await service.current_segments("s", "t")] == [2]
+
+    async def delete_scope(self, service):
+        if await service.scope_exists("s"):
+            await service.delete_scope("s")
+
+
+async def attempt(step, service, failing) -> bool:
+    """Run a step until it ends or its controller dies; say whether it succeeded."""
+    task = asyncio.ensure_future(step(service))
+    death = asyncio.ensure_future(failing.died.wait())
+    try:
+        await asyncio.wait([task, death], return_when=asyncio.FIRST_COMPLETED)
+        if failing.is_dead:
+            return False
+        await task
+    except PenstockError:
+        return False
+    finally:
+        for left in (task, death):
+            left.cancel()
+        await asyncio.gather(task, death, return_exceptions=True)
+    return True
+
+
+async def run(cluster, at: int, fault: Fault, *, again_at: int = 0) -> int:
+    """Run the script with a fault at write `at`; return the number of writes that it took.
+
+    With `again_at` the controller that comes after the first death dies at its own write of that number.
+    """
+    store = cluster.store
+    failing = FailingSegments(store, at, fault)
+    service = cluster.build(SETTINGS, segments=failing)
+    script = Script(store)
+    steps = [ControllerService.start, *script.steps()]
+    for step in steps:
+        for _ in range(5):
+            if await attempt(step, service, failing):
+                break
+            while failing.is_dead:
+                await service.stop()
+                failing, again_at = FailingSegments(store, again_at, fault), 0
+                service = cluster.build(SETTINGS, segments=failing)
+                if await attempt(ControllerService.start, service, failing):
+                    await attempt(ControllerService.idle, service, failing)
+        else:
+            raise AssertionError(f"{step} did not succeed")
+    await service.idle()
+    await service.stop()
+    # A transaction whose creation failed is cleaned up when its lease ends, or by the next controller.
+    last = await cluster.start(SETTINGS)
+    await last.idle()
+    assert not store.segments
+    for table in (layout.PENDING_WORK, layout.TRANSACTION_INDEX):
+        assert not store.tables[table].entries
+    left = [name for name in store.tables if name not in layout.SYSTEM_TABLES and "Batch-" not in name]
+    assert sorted(left) == sorted(name for name in store.tables if name.startswith("_system/_tables/_system/"))
+    return failing.count
+
+
+@pytest.fixture
+async def fresh(cluster) -> AsyncIterator[Callable[[], object]]:
+    """Make empty clusters; their controllers are stopped at the end."""
+    made = []
+
+    def make():
+        made.append(type(cluster)())
+        return made[-1]
+
+    yield make
+    for one in made:
+        await one.stop()
+
+
+@pytest.mark.parametrize("fault", list(Fault))
+async def test_script_ends_the_same_whichever_write_fails(fault, fresh):
+    """For every write of the script in turn: fail there, repeat, and compare the end."""
+    writes = await run(fresh(), 0, fault)
+    assert writes > 100
+    for at in range(1, writes + 1):
+        try:
+            await run(fresh(), at, fault)
+        except Exception as error:
+            raise AssertionError(f"{fault.value}, at write {at} of {writes}") from error
+
+
+async def test_controller_that_dies_during_recovery_is_recovered_too(fresh):
+    """The recovery from a death at one of many writes is itself cut off at one of its first writes."""
+    for at in range(5, 140, 7):
+        for again_at in (1, 2, 4, 8):
+            await run(fresh(), at, Fault.DIES_AFTER, again_at=again_at)

@@ -1,0 +1,171 @@
+"""Records, their stored form, stream cuts against history, and what queries cost."""
+
+from __future__ import annotations
+
+import pytest
+
+from penstock.controller import epochs as history
+from penstock.controller.metadata import layout, records
+from penstock.controller.metadata.codec import decode, encode
+from penstock.controller.metadata.records import EpochRecord, SegmentRecord
+from penstock.controller.metadata.segments_store import SegmentsMetadataStore
+from penstock.model.errors import CorruptionError, InvalidArgumentError
+from penstock.model.names import segment_id
+from penstock.model.policies import Retention, Scaling, StreamConfig
+
+SEGMENT = SegmentRecord(7, 2, 1000, 0.25, 0.5)
+SAMPLES = [
+    records.ScopeRecord("id"),
+    records.TagChunk(("a", "b")),
+    records.ConfigurationRecord(
+        "s", "t", StreamConfig(Scaling.by_event_rate(5), Retention.by_size(9), ("x",)), True, ("y",)
+    ),
+    records.StateRecord(records.StreamState.COMMITTING_TXN),
+    EpochRecord(2, 1, (SEGMENT,), 5, 3, 4),
+    records.HistoryChunk((records.HistoryEntry(2, 2, (), (SEGMENT,), 9),)),
+    records.SealedSizes({4294967296: 2**62}),
+    records.TruncationRecord({1: -1}, {1: 0}, (5,), (6,), 77, True),
+    records.CommittingTransactions(3, ("a",), 9),
+    records.EpochTransition(1, 2, (3,), (SEGMENT,)),
+    records.RetentionSet((records.RetentionEntry(1, 2),)),
+    records.Subscriber(1, {0: 3}, 9),
+    records.ActiveTransaction(1, 2, 3, 4, records.TransactionStatus.COMMITTING, "w", -(2**63), 7, {0: 1}),
+    records.PendingWork(records.WorkKind.CREATE, "h", "id", 1, StreamConfig()),
+]
+
+
+@pytest.mark.parametrize("record", SAMPLES, ids=lambda record: type(record).__name__)
+def test_records_survive_storage_and_damage_is_noticed(record):
+    """Every record decodes to itself; every single changed byte, and every truncation, is reported as corruption."""
+    stored = encode(record)
+    assert decode(type(record), stored, table="t", key="k") == record
+    for at in range(len(stored)):
+        damaged = bytearray(stored)
+        damaged[at] ^= 0x41
+        with pytest.raises(CorruptionError, match="table t, key 'k'"):
+            decode(type(record), bytes(damaged), table="t", key="k")
+        with pytest.raises(CorruptionError):
+            decode(type(record), stored[:at], table="t", key="k")
+
+
+def test_stored_bytes_are_pinned():
+    """Golden bytes: version 1, CRC32C of version and payload, MessagePack map. A change here breaks stored data."""
+    assert encode(records.StateRecord(records.StreamState.ACTIVE)).hex() == (
+        "01" "a5391cf6" "81a57374617465a6616374697665"
+    )  # fmt: skip
+
+
+def test_record_of_another_kind_is_corruption():
+    """A checksum alone does not make a record: its fields must fit."""
+    with pytest.raises(CorruptionError, match="not a EpochRecord"):
+        decode(EpochRecord, encode(records.ScopeRecord("x")), table="t", key="k")
+
+
+def epoch(number, *segments, reference=None):
+    made = tuple(SegmentRecord(n, e, 0, start, end) for n, e, start, end in segments)
+    return EpochRecord(number, number if reference is None else reference, made, number)
+
+
+#: 0, 1 -> 1 stays and 0 is split into 2, 3 -> 3 and 1 become 4.
+EPOCHS = [
+    epoch(0, (0, 0, 0.0, 0.5), (1, 0, 0.5, 1.0)),
+    epoch(1, (2, 1, 0.0, 0.25), (3, 1, 0.25, 0.5), (1, 0, 0.5, 1.0)),
+    epoch(2, (2, 1, 0.0, 0.25), (4, 2, 0.25, 1.0)),
+]
+S2, S3, S4 = segment_id(2, 1), segment_id(3, 1), segment_id(4, 2)
+
+
+def test_successors_come_with_their_predecessors():
+    """Three epochs: two for a split segment, one with two predecessors for a merged one."""
+    split = history.successors(EPOCHS[0].segments[0], EPOCHS[1], EPOCHS[0])
+    assert [(found.segment.id, found.predecessors) for found in split] == [(S2, (0,)), (S3, (0,))]
+    merged = history.successors(EPOCHS[0].segments[1], EPOCHS[2], EPOCHS[1])
+    assert [(found.segment.id, found.predecessors) for found in merged] == [(S4, (S3, 1))]
+
+
+@pytest.mark.parametrize(
+    ("cut", "is_valid"),
+    [
+        ({0: 1, 1: 1}, True),
+        ({S2: 0, S3: 0, 1: 5}, True),
+        ({S2: 0, S4: 0}, True),
+        ({0: 1}, False),
+        ({0: 1, S2: 0, 1: 0}, False),
+        ({S2: 0, 1: 0}, False),
+        ({S2: 0, S3: -1, 1: 0}, True),
+        ({0: 5, 1: 5, S2: -1}, True),
+        ({0: -1, S2: 3, 1: 0}, False),
+        ({0: 5, 1: -2}, False),
+    ],
+)
+def test_cut_must_cover_the_keys_once(cut, is_valid):
+    """Full, mixed epochs, a missing range, overlaps, future segments that fill a gap or do not."""
+    assert history.is_valid_cut(cut, EPOCHS) is is_valid
+
+
+def test_senseless_cuts_are_errors():
+    """Unknown segments, only future segments, none at all, negative ids."""
+    for cut in ({9: 0}, {0: -1, 1: -1}, {}):
+        with pytest.raises(InvalidArgumentError):
+            history.is_valid_cut(cut, EPOCHS)
+    for cut in ({}, {-1: 0}):
+        with pytest.raises(InvalidArgumentError):
+            history.epoch_bounds(cut)
+
+
+def test_segments_between_cuts_and_their_size():
+    """Three epochs: the segments that were read between two cuts, and their bytes with sealed sizes."""
+    start, end = {0: 10, 1: 10}, {S2: 10, S4: 5}
+    spans = history.span_of(start, EPOCHS), history.span_of(end, EPOCHS)
+    assert spans == ({0: 0, 1: 0}, {S2: 2, S4: 2})
+    between = history.segments_between(*spans, EPOCHS)
+    assert [found.id for found in between] == [0, 1, S2, S3, S4]
+    assert history.size_between(start, end, between, {0: 40, 1: 30, S3: 7}) == 30 + 20 + 10 + 7 + 5
+    assert history.is_equal_or_after(end, spans[1], start, spans[0], EPOCHS)
+    assert not history.is_equal_or_after(start, spans[0], end, spans[1], EPOCHS)
+    assert history.is_equal_or_after(start, spans[0], start, spans[0], EPOCHS)
+
+
+async def test_queries_cost_what_the_specification_says(cluster):
+    """Section 2, cost of operations: rows read by each query once the stream's id is known."""
+    service = await cluster.start()
+    await service.create_scope("s")
+    await service.create_stream("s", "t", StreamConfig(Scaling.fixed(4)))
+    reads = []
+    get = SegmentsMetadataStore.get
+
+    async def counted(self, table, keys):
+        reads.append(len(keys))
+        return await get(self, table, keys)
+
+    SegmentsMetadataStore.get = counted
+    try:
+        for call, cost in (
+            (service.current_segments("s", "t"), 2),
+            (service.head("s", "t"), 2),
+            (service.successors("s", "t", 0), 2),
+            (service.epoch_segments("s", "t", 0), 1),
+            (service.stream_configuration("s", "t"), 1),
+            (service.is_stream_cut_valid("s", "t", {0: 0, 1: 0, 2: 0, 3: 0}), 3),
+        ):
+            reads.clear()
+            await call
+            assert sum(reads) == cost, call
+    finally:
+        SegmentsMetadataStore.get = get
+
+
+async def test_tables_carry_the_id_of_their_stream(cluster):
+    """S-012: names as Pravega's, with the stream's UUID; a stream created again has others."""
+    service = await cluster.start()
+    await service.create_scope("s")
+    lives = []
+    for _ in range(2):
+        await service.create_stream("s", "t", StreamConfig())
+        lives.append(sorted(name for name in cluster.store.tables if name.startswith("_system/_tables/s/t/")))
+        await service.seal_stream("s", "t")
+        await service.delete_stream("s", "t")
+    kinds = [name.split("/")[-1].split(".#.")[0] for name in lives[0]]
+    assert kinds == ["commitOrder", "epochsWithTransactions", "metadata"]
+    assert not set(lives[0]) & set(lives[1])
+    assert {layout.SCOPES, layout.PENDING_WORK} <= set(cluster.store.tables)

@@ -1,0 +1,119 @@
+"""Event framing: what is framed comes back, whatever the cut; what is no event is reported with its place."""
+
+from __future__ import annotations
+
+import struct
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from penstock.model.errors import CorruptionError
+from penstock.model.events import (
+    EventAssembler,
+    event_starts,
+    frame_event,
+    frame_events,
+    framed_length,
+    framed_length_at,
+    offsets_of,
+    split_events,
+)
+
+payloads = st.lists(st.binary(max_size=40), max_size=30)
+
+
+def test_frame_is_type_length_payload():
+    # Wire protocol specification, vector 9: "hello" as it lies in a segment.
+    assert frame_event(b"hello") == bytes.fromhex("000000000000000568656c6c6f")
+    assert frame_events([b"hello", b""]) == bytes.fromhex("000000000000000568656c6c6f0000000000000000")
+    assert frame_events([]) == b""
+
+
+def test_long_payload_has_a_full_header():
+    assert frame_event(b"x" * 70_000)[:8] == struct.pack(">ii", 0, 70_000)
+
+
+@given(payloads)
+def test_framed_events_come_back(events):
+    data = frame_events(events)
+    assert split_events(data) == (events, len(data))
+    assert split_events(memoryview(data)) == (events, len(data))
+    assert framed_length(events) == len(data)
+    starts, end = event_starts(data)
+    assert [*starts, end] == offsets_of(events, 0)
+
+
+@given(payloads, st.integers(0, 2000))
+def test_cut_event_is_left_for_later(events, cut):
+    data = frame_events(events)
+    cut = min(cut, len(data))
+    found, used = split_events(data[:cut])
+    assert found == events[: len(found)]
+    assert frame_events(found) == data[:used]
+    assert used <= cut
+    if len(found) < len(events):
+        assert used + 8 + len(events[len(found)]) > cut
+
+
+@pytest.mark.parametrize(
+    ("code", "length", "message"),
+    [(7, 3, "type code is 7"), (-1, 0, "type code is -1"), (0, -1, "length is -1"), (0, -(2**31), "length is -2147")],
+)
+def test_bad_header_is_reported_with_its_place(code, length, message):
+    data = frame_event(b"good") + struct.pack(">ii", code, length) + b"xxx"
+    for parse in (split_events, event_starts):
+        with pytest.raises(CorruptionError, match=message) as caught:
+            parse(data, source="s/t/0.#epoch.0", base_offset=1000)
+        assert caught.value.offset == 1012
+        assert caught.value.path == "s/t/0.#epoch.0"
+    with pytest.raises(CorruptionError, match=message):
+        framed_length_at(data, 12)
+
+
+def test_length_is_known_once_the_header_is_whole():
+    data = frame_event(b"hello")
+    assert framed_length_at(data[:7]) is None
+    assert framed_length_at(data[:8]) == 13
+
+
+@given(payloads, st.lists(st.integers(1, 50), min_size=1, max_size=20), st.integers(0, 10**12))
+def test_assembler_gives_the_same_events_for_any_cut(events, cuts, offset):
+    data = frame_events(events)
+    assembler = EventAssembler("s", offset)
+    found: list[bytes] = []
+    at = turn = 0
+    while at < len(data):
+        step = cuts[turn % len(cuts)]
+        turn += 1
+        assembler.feed(data[at : at + step])
+        at += step
+        taken, start = assembler.take()
+        if taken:
+            assert start == offset + framed_length(found)
+        found += taken
+        assert assembler.offset == offset + framed_length(found)
+        assert assembler.end_offset == offset + min(at, len(data))
+    assert found == events
+    assert assembler.pending_bytes == 0
+
+
+def test_assembler_does_not_touch_a_large_event_until_it_is_whole():
+    # A 1 MB event in 1 kB blocks: the blocks are joined once, at the end.
+    data = frame_event(bytes(1_000_000))
+    assembler = EventAssembler("s", 0)
+    for at in range(0, len(data), 1000):
+        assert assembler.take() == ([], 0)
+        assembler.feed(data[at : at + 1000])
+    assert assembler.take() == ([bytes(1_000_000)], 0)
+    assert assembler.offset == len(data)
+
+
+def test_assembler_reports_a_bad_header_at_its_offset():
+    assembler = EventAssembler("s", 500)
+    assembler.feed(frame_event(b"x") + b"\0\0\0\1")
+    assert assembler.take() == ([b"x"], 500)
+    assembler.feed(b"\0\0\0\1")
+    with pytest.raises(CorruptionError) as caught:
+        assembler.take()
+    assert caught.value.offset == 509

@@ -1,0 +1,68 @@
+"""The generated protocol modules and the .proto they come from."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+from google.protobuf.descriptor_pb2 import FileDescriptorProto
+
+import penstock.rpc
+from penstock.rpc import controller_pb2, controller_pb2_grpc
+from penstock.rpc.generate import PROTO, generate
+
+PACKAGE = Path(penstock.rpc.__file__).parent
+
+
+def described(serialized: bytes) -> FileDescriptorProto:
+    return FileDescriptorProto.FromString(serialized)
+
+
+def test_generated_code_is_up_to_date(tmp_path, monkeypatch):
+    """Compile the .proto again with whatever grpcio-tools is installed: it must describe the same messages."""
+    pytest.importorskip("grpc_tools")
+    assert generate(PACKAGE.parents[1], tmp_path) == 0
+    text = (tmp_path / PROTO.replace(".proto", "_pb2.py")).read_text()
+    literal = re.search(r"AddSerializedFile\((b'.*?')\)\n", text, re.DOTALL)
+    assert literal is not None
+    fresh = described(eval(literal[1]))
+    assert fresh == described(controller_pb2.DESCRIPTOR.serialized_pb)
+    assert (tmp_path / PROTO.replace(".proto", "_pb2.pyi")).read_text().count("\nclass ") == (
+        PACKAGE / "controller_pb2.pyi"
+    ).read_text().count("\nclass ")
+
+
+def test_service_has_all_calls_under_the_names_that_clients_use():
+    """47 unary calls, with the package and service name of the wire."""
+    service = controller_pb2.DESCRIPTOR.services_by_name["ControllerService"]
+    assert service.full_name == "io.pravega.controller.stream.api.grpc.v1.ControllerService"
+    assert len(service.methods) == 47
+    assert not any(method.client_streaming or method.server_streaming for method in service.methods)
+    assert hasattr(controller_pb2_grpc, "ControllerServiceStub")
+
+
+def test_generated_code_asks_for_no_newer_libraries_than_the_project_does():
+    """The guards in the generated modules name protobuf 6.31.1 and grpcio 1.76.0."""
+    assert "# Protobuf Python Version: 6.31." in (PACKAGE / "controller_pb2.py").read_text()
+    assert "GRPC_GENERATED_VERSION = '1.76.0'" in (PACKAGE / "controller_pb2_grpc.py").read_text()
+
+
+@pytest.mark.parametrize(
+    ("message", "field", "number"),
+    [
+        ("ListCompletedTxnResponse", "response", 2),
+        ("StreamConfig", "rolloverSizeBytes", 6),
+        ("StreamCutRange", "from", 2),
+        ("TxnRequest", "timestamp", 4),
+        ("ReaderGroupConfiguration", "endingStreamCuts", 10),
+        ("SuccessorResponse.SegmentEntry", "value", 2),
+    ],
+)
+def test_fields_have_the_numbers_of_the_wire(message, field, number):
+    """Samples of the numbers that are easiest to get wrong."""
+    found = controller_pb2.DESCRIPTOR
+    kind = found.message_types_by_name[message.split(".")[0]]
+    for inner in message.split(".")[1:]:
+        kind = kind.nested_types_by_name[inner]
+    assert kind.fields_by_name[field].number == number
