@@ -1,0 +1,111 @@
+"""Penstock: durable, ordered, elastic streams, compatible with Pravega.
+
+::
+
+    import penstock
+
+    with penstock.connect("tcp://localhost:9090") as client:
+        client.create_stream("retail/orders")
+        with client.event_writer("retail/orders") as writer:
+            writer.write(b'{"order": 1}', routing_key="customer-42")
+
+Names are imported when they are first used, so ``import penstock`` is cheap.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from penstock import aio
+    from penstock.client.event import Event, EventBatch
+    from penstock.client.settings import ClientSettings
+    from penstock.client.sync import Client, connect
+    from penstock.model.errors import (
+        BadOffsetError,
+        ConnectionLostError,
+        ControllerUnavailableError,
+        CorruptionError,
+        InvalidArgumentError,
+        InvalidNameError,
+        MetadataConflictError,
+        NoSuchReaderGroupError,
+        NoSuchScopeError,
+        NoSuchSegmentError,
+        NoSuchStreamError,
+        OutcomeUnknownError,
+        PenstockError,
+        ScopeExistsError,
+        ScopeNotEmptyError,
+        SegmentTruncatedError,
+        StreamError,
+        StreamExistsError,
+        StreamNotSealedError,
+        StreamSealedError,
+        TransactionError,
+        UnsupportedOperationError,
+    )
+    from penstock.model.policies import Retention, Scaling, StreamConfig
+    from penstock.model.stream_cuts import StreamCut
+
+__all__ = [
+    "BadOffsetError",
+    "Client",
+    "ClientSettings",
+    "ConnectionLostError",
+    "ControllerUnavailableError",
+    "CorruptionError",
+    "Event",
+    "EventBatch",
+    "InvalidArgumentError",
+    "InvalidNameError",
+    "MetadataConflictError",
+    "NoSuchReaderGroupError",
+    "NoSuchScopeError",
+    "NoSuchSegmentError",
+    "NoSuchStreamError",
+    "OutcomeUnknownError",
+    "PenstockError",
+    "Retention",
+    "Scaling",
+    "ScopeExistsError",
+    "ScopeNotEmptyError",
+    "SegmentTruncatedError",
+    "StreamConfig",
+    "StreamCut",
+    "StreamError",
+    "StreamExistsError",
+    "StreamNotSealedError",
+    "StreamSealedError",
+    "TransactionError",
+    "UnsupportedOperationError",
+    "aio",
+    "connect",
+]
+
+_HOME = {
+    "Client": "penstock.client.sync",
+    "ClientSettings": "penstock.client.settings",
+    "Event": "penstock.client.event",
+    "EventBatch": "penstock.client.event",
+    "Retention": "penstock.model.policies",
+    "Scaling": "penstock.model.policies",
+    "StreamConfig": "penstock.model.policies",
+    "StreamCut": "penstock.model.stream_cuts",
+    "connect": "penstock.client.sync",
+}
+
+
+def __getattr__(name: str) -> object:
+    if name == "aio":
+        return importlib.import_module("penstock.aio")
+    if name not in __all__:
+        raise AttributeError(f"module 'penstock' has no attribute {name!r}")
+    value: object = getattr(importlib.import_module(_HOME.get(name, "penstock.model.errors")), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

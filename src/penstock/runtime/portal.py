@@ -1,4 +1,4 @@
-"""`Portal`: an event loop in a background thread, for code that is not async. The one place that starts such a thread."""
+"""`Portal`: an event loop in a background thread, for code that is not async. Nothing else starts such a thread."""
 
 from __future__ import annotations
 
@@ -9,6 +9,9 @@ from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
 from typing import TypeVar
 
 T = TypeVar("T")
+
+#: Guards what a portal's loop shares with the threads that call it. In a program of one thread it never waits.
+Lock = threading.Lock
 
 _CLOSE_TIMEOUT_S = 10.0
 

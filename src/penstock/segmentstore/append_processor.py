@@ -36,6 +36,7 @@ from penstock.wire.commands import (
     DataAppended,
     InvalidEventNumber,
     NoSuchSegment,
+    OperationUnsupported,
     Padding,
     PartialEvent,
     SegmentIsSealed,
@@ -109,6 +110,7 @@ class AppendProcessor:
         self._writers: dict[bytes, WriterState] = {}
         self._to_acknowledge: dict[WriterState, None] = {}
         self._block: AppendBlock | None = None
+        self._is_closed = False
 
     @property
     def expects_block_end(self) -> bool:
@@ -127,6 +129,10 @@ class AppendProcessor:
         except (ContainerNotFoundError, ContainerOfflineError):
             replies.send(encode(WrongHost(command.request_id, command.segment, "")))
             return
+        if segment.is_table or segment.is_system:
+            # Its bytes are entries; others would ruin it.
+            replies.send(encode(OperationUnsupported(command.request_id, "SetupAppend")))
+            return
         if len(self._writers) >= self._writers_max and command.writer_id not in self._writers:
             replies.abort(f"more than {self._writers_max} writers on one connection")
             return
@@ -140,6 +146,10 @@ class AppendProcessor:
             if error is not None:
                 replies.abort(f"container stopped: {error}")
                 return
+            if self._is_closed:
+                return
+            # The acknowledgements of an earlier set-up must not come behind the answer, which stands for them.
+            self.send_acknowledgements()
             self._writers[command.writer_id] = state
             replies.send(encode(AppendSetup(command.request_id, command.segment, command.writer_id, stored)))
 
@@ -212,9 +222,7 @@ class AppendProcessor:
         except BadOffsetError:
             # The connection and the writer stay; the number may come again.
             state.last_seen = max(state.stored, 0)
-            self._after_earlier(
-                state, ConditionalCheckFailed(writer_id, event_number, request_id), is_last=False
-            )
+            self._after_earlier(state, ConditionalCheckFailed(writer_id, event_number, request_id))
             return
         except PenstockError as error:
             self._refuse(state, event_number, request_id, error)
@@ -239,9 +247,7 @@ class AppendProcessor:
         else:
             self._replies.abort(f"append to {segment} failed: {error}")
 
-    def _after_earlier(
-        self, state: WriterState, reply: WireCommand, *, is_last: bool = True, then_abort: str = ""
-    ) -> None:
+    def _after_earlier(self, state: WriterState, reply: WireCommand, *, then_abort: str = "") -> None:
         """Send `reply` behind the acknowledgements of everything accepted before it."""
 
         def durable(error: BaseException | None) -> None:
@@ -287,6 +293,7 @@ class AppendProcessor:
 
     def close(self) -> None:
         """Forget all writers; what was accepted stays accepted."""
+        self._is_closed = True
         self._writers.clear()
         self._to_acknowledge.clear()
         self._block = None

@@ -14,6 +14,7 @@ from penstock.model.errors import (
     ContainerOfflineError,
     InvalidArgumentError,
     NoSuchSegmentError,
+    OutcomeUnknownError,
     PenstockError,
     SegmentExistsError,
     SegmentMergedError,
@@ -92,7 +93,7 @@ class RequestProcessor:
         for segment in segments:
             try:
                 await self._store.delete_segment(segment)
-            except (NoSuchSegmentError, ContainerNotFoundError, ContainerOfflineError):
+            except (NoSuchSegmentError, ContainerNotFoundError, ContainerOfflineError, OutcomeUnknownError):
                 continue  # Merged, or its container restarts: recovery deletes it.
 
     # Segments.
@@ -133,8 +134,8 @@ class RequestProcessor:
         parent = command.parent_segment
         self._store.find(parent)
         name = transient_segment_name(parent, command.writer_id, self._store.runtime.random_id())
+        self.transient_segments[name] = None  # Before it exists: the connection may be lost meanwhile.
         await self._store.create_segment(name)
-        self.transient_segments[name] = None
         return wire.SegmentCreated(command.request_id, name)
 
     async def _seal_segment(self, command: wire.SealSegment) -> WireCommand:
@@ -274,6 +275,8 @@ def error_reply(error: PenstockError, request_id: int, segment: str, operation: 
             return wire.WrongHost(request_id, segment, "")
         case UnsupportedOperationError():
             return wire.OperationUnsupported(request_id, operation)
+        case OutcomeUnknownError():
+            raise error  # Neither success nor failure: the client reconnects and finds out.
         case InvalidArgumentError():
             return wire.ErrorMessage(request_id, segment, _ascii(str(error)), ILLEGAL_ARGUMENT)
         case _:

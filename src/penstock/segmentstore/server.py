@@ -83,6 +83,11 @@ class Connection(asyncio.BufferedProtocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """See `asyncio.BaseProtocol`."""
         self._transport = cast(asyncio.Transport, transport)
+        if self._server.is_stopping:
+            # Accepted just before the listening socket closed: nobody would ever answer it.
+            self._is_closed = True
+            self._transport.abort()
+            return
         if len(self._server.connections) >= self._settings.connections_max:
             logger.warning("refused a connection: %d are served already", len(self._server.connections))
             self._is_closed = True
@@ -360,6 +365,7 @@ class SegmentStoreServer:
         self._server: asyncio.Server | None = None
         self._background: set[asyncio.Task[None]] = set()
         self._all_closed = asyncio.Event()
+        self.is_stopping = False
         self.port = 0
 
     async def start(self, host: str, port: int) -> None:
@@ -384,6 +390,7 @@ class SegmentStoreServer:
 
     async def stop(self) -> None:
         """Accept nothing more and close every connection; replies already queued leave first."""
+        self.is_stopping = True
         if self._server is not None:
             self._server.close()
         for connection in list(self.connections):

@@ -36,6 +36,7 @@ class ContainerSettings:
     Attributes:
         checkpoint_log_bytes: a metadata checkpoint is written after this many bytes of log.
         checkpoint_log_bytes_idle: the same when everything is flushed and nothing else is going on.
+        checkpoints_max: checkpoints remembered that the log may be truncated to once all before them is flushed.
         flush_bytes: a segment is flushed to long-term storage when this much is waiting ...
         flush_age_s: ... or when its oldest waiting byte is this old.
         flush_write_bytes_max: longest single write to long-term storage.
@@ -44,6 +45,8 @@ class ContainerSettings:
         writer_retry_s: pause after a failed round of the storage writer.
         outstanding_bytes_max: bytes accepted but not yet synced to tier 1 before connections are held.
         read_ahead_bytes: a read from long-term storage is extended to the next multiple of this.
+        whole_read_bytes: a read of at most this length gets all bytes that exist, wherever they are; some clients do
+            not ask again. Longer reads may come short.
         storage_reads_max: reads from long-term storage under way at once.
         waiting_reads_max: tail reads parked at once on one segment.
         table_compact_bytes: a table's log is compacted when it is at least this long and mostly dead.
@@ -54,6 +57,7 @@ class ContainerSettings:
 
     checkpoint_log_bytes: int = 64 * MIB
     checkpoint_log_bytes_idle: int = 1 * MIB
+    checkpoints_max: int = 64
     flush_bytes: int = 4 * MIB
     flush_age_s: float = 30.0
     flush_write_bytes_max: int = 8 * MIB
@@ -62,6 +66,7 @@ class ContainerSettings:
     writer_retry_s: float = 1.0
     outstanding_bytes_max: int = 64 * MIB
     read_ahead_bytes: int = 1 * MIB
+    whole_read_bytes: int = 64 * 1024
     storage_reads_max: int = 8
     waiting_reads_max: int = 10_000
     table_compact_bytes: int = 1 * MIB
@@ -105,12 +110,14 @@ class SegmentStoreSettings:
         container_count: number of containers of the whole cluster; fixed for the life of its data.
         parallel_starts: containers that recover at the same time.
         restart_delay_s: pause before a failed container is started again, doubled up to `restart_delay_s_max`.
+        disabled_retry_s: pause before a container whose log is disabled is tried again.
     """
 
     container_count: int = 4
     parallel_starts: int = 2
     restart_delay_s: float = 0.5
     restart_delay_s_max: float = 10.0
+    disabled_retry_s: float = 60.0
     cache: CacheSettings = field(default_factory=CacheSettings)
     container: ContainerSettings = field(default_factory=ContainerSettings)
     connection: ConnectionSettings = field(default_factory=ConnectionSettings)

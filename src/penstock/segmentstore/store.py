@@ -11,14 +11,16 @@ from collections.abc import Sequence
 
 from penstock.model.errors import (
     ContainerNotFoundError,
+    ContainerOfflineError,
     CorruptionError,
     InvalidArgumentError,
     LogDisabledError,
     PenstockError,
     SegmentMergedError,
     SegmentSealedError,
+    UnsupportedOperationError,
 )
-from penstock.model.names import ContainerId
+from penstock.model.names import SYSTEM_SCOPE, ContainerId
 from penstock.model.routing import container_of
 from penstock.model.segments import (
     READ_LENGTH_MAX,
@@ -42,6 +44,8 @@ from penstock.segmentstore.tier1.durable_log import DurableLogFactory
 from penstock.segmentstore.tier2.chunk_storage import ChunkStorage
 
 logger = logging.getLogger(__name__)
+
+_SYSTEM_PREFIX = f"{SYSTEM_SCOPE}/containers/"
 
 
 class SegmentStore:
@@ -85,6 +89,7 @@ class SegmentStore:
             if isinstance(result, (CorruptionError, LogDisabledError)):
                 self.failures[container_id] = result
                 logger.error("container %d stays offline: %s", container_id, result)
+                self._restart_later(container_id, self.settings.disabled_retry_s)
             elif isinstance(result, BaseException):
                 await self.stop()
                 raise result
@@ -100,6 +105,9 @@ class SegmentStore:
             on_failure=self._container_failed,
         )
         await container.start()
+        if self._is_stopping:
+            await container.stop()
+            raise ContainerOfflineError(container_id, "the segment store stops")
         self._containers[container_id] = container
         self.failures.pop(container_id, None)
 
@@ -107,27 +115,35 @@ class SegmentStore:
         if self._containers.get(container.id) is container:
             del self._containers[container.id]
         self.failures[container.id] = error
-        if not self._is_stopping and container.id not in self._restarts:
-            task = asyncio.get_running_loop().create_task(self._restart(container))
-            self._restarts[container.id] = task
-            task.add_done_callback(lambda _: self._restarts.pop(container.id, None))
+        self._restart_later(container.id, self.settings.restart_delay_s, failed=container)
 
-    async def _restart(self, failed: SegmentContainer) -> None:
+    def _restart_later(self, container_id: int, delay_s: float, *, failed: SegmentContainer | None = None) -> None:
+        if not self._is_stopping and container_id not in self._restarts:
+            task = asyncio.get_running_loop().create_task(self._restart(container_id, delay_s, failed))
+            self._restarts[container_id] = task
+            task.add_done_callback(lambda _: self._restarts.pop(container_id, None))
+
+    async def _restart(self, container_id: int, delay_s: float, failed: SegmentContainer | None) -> None:
         """Bring a fresh incarnation up; there is no repair in place."""
-        await failed.stop()
-        delay_s = self.settings.restart_delay_s
+        if failed is not None:
+            await failed.stop()
         while not self._is_stopping:
             await asyncio.sleep(delay_s)
             delay_s = min(delay_s * 2, self.settings.restart_delay_s_max)
             try:
-                await self._start_container(failed.id)
+                await self._start_container(container_id)
             except (CorruptionError, LogDisabledError) as error:
-                self.failures[failed.id] = error
-                logger.error("container %d stays offline: %s", failed.id, error)
-                return
+                # Until somebody has looked into it and enabled the log.
+                self.failures[container_id] = error
+                delay_s = self.settings.disabled_retry_s
+                logger.error("container %d stays offline: %s", container_id, error)
             except (PenstockError, OSError) as error:
-                self.failures[failed.id] = error
-                logger.warning("container %d could not be restarted, trying again: %s", failed.id, error)
+                self.failures[container_id] = error
+                logger.warning("container %d could not be restarted, trying again: %s", container_id, error)
+            except Exception as error:
+                self.failures[container_id] = error
+                logger.exception("container %d cannot be restarted", container_id)
+                raise
             else:
                 return
 
@@ -168,6 +184,20 @@ class SegmentStore:
         container = self.container(segment)
         return container, container.segment(segment)
 
+    def _find_own(self, segment: str) -> tuple[SegmentContainer, Segment]:
+        """Return a segment that callers may change. Raises `InvalidArgumentError` for a container's own."""
+        container, found = self.find(segment)
+        if found.is_system:
+            raise InvalidArgumentError(f"{segment} belongs to its container and cannot be changed from outside")
+        return container, found
+
+    def _find_stream(self, segment: str) -> tuple[SegmentContainer, Segment]:
+        """Return a segment whose bytes are the caller's. Raises `UnsupportedOperationError` for a table."""
+        container, found = self._find_own(segment)
+        if found.is_table:
+            raise UnsupportedOperationError(f"{segment} is a table segment: its bytes are entries")
+        return container, found
+
     # The Segments seam.
 
     async def create_segment(
@@ -181,22 +211,23 @@ class SegmentStore:
 
     async def delete_segment(self, segment: str) -> None:
         """See `Segments.delete_segment`."""
-        container, found = self.find(segment)
-        if found.is_system:
-            raise InvalidArgumentError(f"{segment} belongs to its container and cannot be deleted")
+        container, _ = self._find_own(segment)
         await container.delete(segment)
 
     async def seal_segment(self, segment: str) -> None:
         """See `Segments.seal_segment`."""
-        await self.container(segment).seal(segment)
+        container, _ = self._find_own(segment)
+        await container.seal(segment)
 
     async def truncate_segment(self, segment: str, offset: int) -> None:
         """See `Segments.truncate_segment`."""
-        await self.container(segment).truncate(segment, offset)
+        container, _ = self._find_stream(segment)
+        await container.truncate(segment, offset)
 
     async def update_policy(self, segment: str, *, scale_type: int, target_rate: int) -> None:
         """See `Segments.update_policy`."""
-        await self.container(segment).update_policy(segment, scale_type=scale_type, target_rate=target_rate)
+        container, _ = self._find_own(segment)
+        await container.update_policy(segment, scale_type=scale_type, target_rate=target_rate)
 
     async def segment_info(self, segment: str) -> SegmentInfo:
         """See `Segments.segment_info`."""
@@ -217,7 +248,7 @@ class SegmentStore:
 
     async def append(self, segment: str, data: Buffer, *, expected_offset: int | None = None) -> int:
         """See `Segments.append`."""
-        container, found = self.find(segment)
+        container, found = self._find_stream(segment)
         future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         end = container.append(found, bytes(data), completer(future), expected_offset=expected_offset)
         await future
@@ -237,7 +268,8 @@ class SegmentStore:
 
     async def update_attribute(self, segment: str, attribute_id: bytes, *, value: int, expected: int) -> bool:
         """See `Segments.update_attribute`."""
-        return await self.container(segment).update_attribute(segment, attribute_id, value=value, expected=expected)
+        container, _ = self._find_own(segment)
+        return await container.update_attribute(segment, attribute_id, value=value, expected=expected)
 
     async def create_table(self, segment: str, *, key_length: int = 0, rollover_bytes: int = 0) -> None:
         """See `Segments.create_table`."""
@@ -250,10 +282,8 @@ class SegmentStore:
 
     async def delete_table(self, segment: str, *, must_be_empty: bool = False) -> None:
         """See `Segments.delete_table`."""
-        _, found = self.find(segment)
-        if found.is_system:
-            raise InvalidArgumentError(f"{segment} belongs to its container and cannot be deleted")
-        await self.container(segment).delete_table(segment, must_be_empty=must_be_empty)
+        container, _ = self._find_own(segment)
+        await container.delete_table(segment, must_be_empty=must_be_empty)
 
     async def table_info(self, segment: str) -> TableInfo:
         """See `Segments.table_info`."""
@@ -264,14 +294,14 @@ class SegmentStore:
         self, segment: str, updates: Sequence[TableUpdate], *, expected_offset: int = -1
     ) -> Sequence[int]:
         """See `Segments.table_put`."""
-        container, found = self.find(segment)
+        container, found = self._find_own(segment)
         return await container.tables.put(found, updates, expected_offset)
 
     async def table_remove(
         self, segment: str, removals: Sequence[TableRemoval], *, expected_offset: int = -1
     ) -> None:
         """See `Segments.table_remove`."""
-        container, found = self.find(segment)
+        container, found = self._find_own(segment)
         await container.tables.remove(found, removals, expected_offset)
 
     async def table_get(self, segment: str, keys: Sequence[bytes]) -> Sequence[TableEntry | None]:
@@ -299,7 +329,6 @@ def _check_new_name(segment: str) -> None:
         or len(segment) > 1024
         or any(part in ("", ".", "..") or len(part) > 255 for part in parts)
         or "\\" in segment
+        or segment.startswith(_SYSTEM_PREFIX)
     ):
         raise InvalidArgumentError(f"{segment!r} cannot be the name of a segment")
-
-

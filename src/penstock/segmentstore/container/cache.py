@@ -29,6 +29,8 @@ class Cache:
         self.used_bytes = 0
         self._members: OrderedDict[Evictable, None] = OrderedDict()
         self._on_relief: list[Callable[[], None]] = []
+        # After an eviction that did not free enough: no other one on growth before use has passed this.
+        self._evict_above_bytes = settings.target_bytes
 
     @property
     def is_full(self) -> bool:
@@ -40,7 +42,7 @@ class Cache:
         self.used_bytes += byte_count
         self._members[member] = None
         self._members.move_to_end(member)
-        if self.used_bytes > self.settings.target_bytes:
+        if self.used_bytes > self._evict_above_bytes:
             self.evict()
 
     def shrink(self, byte_count: int) -> None:
@@ -62,7 +64,10 @@ class Cache:
         self._members.pop(member, None)
 
     def evict(self) -> int:
-        """Free what may go until use is below the target; return the bytes freed."""
+        """Free what may go until use is below the target; return the bytes freed.
+
+        Called on growth, and by whoever has made more of the cache safe to evict.
+        """
         freed = 0
         excess = self.used_bytes - self.settings.target_bytes
         for member in list(self._members):
@@ -71,6 +76,9 @@ class Cache:
             freed += member.evict(excess - freed)
         if freed:
             self.shrink(freed)
+        # Looking at every member for nothing costs as much as an append does.
+        target = self.settings.target_bytes
+        self._evict_above_bytes = max(target, self.used_bytes + target // 64)
         return freed
 
     def when_relieved(self, callback: Callable[[], None]) -> None:

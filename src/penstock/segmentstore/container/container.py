@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections import deque
 from collections.abc import Callable, Coroutine, Sequence
 from enum import Enum
 
@@ -21,6 +22,7 @@ from penstock.model.errors import (
     CorruptionError,
     InvalidArgumentError,
     NoSuchSegmentError,
+    PenstockError,
     SegmentExistsError,
     SegmentMergedError,
     SegmentSealedError,
@@ -103,18 +105,19 @@ class SegmentContainer:
         self._chunks = chunks
         self.storage: ContainerStorage
         self.pipeline: OperationPipeline
-        self.reader = SegmentReader(settings, self._storage_read)
+        self.reader = SegmentReader(container_id, settings, self._storage_read)
         self.tables = Tables(
             settings,
             self.reader,
             append=self._append_internal,
-            truncate=self._accept_truncate,
+            truncate=self._truncate_table,
             barrier=self._barrier_future,
             spawn=self._spawn_compaction,
         )
         self.writer: StorageWriter
         self._checkpoint_bytes = 0
-        self._checkpoint: CheckpointMark | None = None
+        #: Durable checkpoints that the log was not truncated to yet, oldest first.
+        self._checkpoints: deque[CheckpointMark] = deque()
         self._checkpoint_is_pending = False
 
     # Life.
@@ -134,6 +137,8 @@ class SegmentContainer:
                 await self._log.disable()
                 raise
             self.recovered = recovered
+            # What was replayed counts, or a log would never be cut by containers that do little between restarts.
+            self._checkpoint_bytes = -recovered.byte_count
             self.pipeline = OperationPipeline(
                 self.id,
                 self._log,
@@ -172,6 +177,8 @@ class SegmentContainer:
             self.status = ContainerStatus.FAILED
             self.failure = self.failure or error
             await self._release()
+            if self.failure is not error and isinstance(error, Exception):
+                raise self.failure from error  # Why it failed says more than what was under way then.
             raise
         logger.info(
             "container %d runs: epoch %d, %d segments, replayed %d operations (%d bytes)",
@@ -184,9 +191,9 @@ class SegmentContainer:
 
     async def _drop_transient_segments(self) -> None:
         """Delete what connections of an earlier life left behind: their large events can never be finished."""
-        for segment in list(self.state.metadata.by_name.values()):
-            if segment.flags & SegmentFlags.TRANSIENT:
-                await self.delete(segment.name)
+        segments = self.state.metadata.by_name.values()
+        names = [segment.name for segment in segments if segment.flags & SegmentFlags.TRANSIENT]
+        await asyncio.gather(*map(self.delete, names))
 
     async def stop(self) -> None:
         """Finish what was accepted, then stop. Every pending call ends, at the latest with `ContainerOfflineError`."""
@@ -194,8 +201,6 @@ class SegmentContainer:
             return
         if self.status is ContainerStatus.RUNNING:
             self.status = ContainerStatus.STOPPING
-            await self.writer.stop()
-            await self.pipeline.close()
         await self._release()
         self.status = ContainerStatus.STOPPED
 
@@ -205,10 +210,22 @@ class SegmentContainer:
         await asyncio.gather(*self._background, return_exceptions=True)
         if hasattr(self, "writer"):
             await self.writer.stop()
-        await self.reader.close()
-        if hasattr(self, "pipeline"):
-            await self.pipeline.close()
-        await self._log.close()
+        try:
+            async with asyncio.timeout(self._settings.stop_timeout_s):
+                if hasattr(self, "pipeline"):
+                    await self.pipeline.close()
+                await self._log.close()
+        except (TimeoutError, PenstockError, OSError) as error:
+            # Whatever is still under way there, the next incarnation's open fences it.
+            logger.warning("container %d: its log did not close: %r", self.id, error)
+        finally:
+            if hasattr(self, "pipeline"):
+                self.pipeline.abandon("stopped")
+            await self.reader.close()
+            self._drop_memory()
+
+    def _drop_memory(self) -> None:
+        """End the waits of all readers and give the cache back."""
         offline = ContainerOfflineError(self.id, "stopped")
         for segment in self.state.metadata.by_id.values():
             for future in list(segment.waiters):
@@ -344,8 +361,11 @@ class SegmentContainer:
         pipeline.add(
             encode_append_header(number, segment.id, offset, now_ms, event_count, event_number, writer_id), data, done
         )
-        if pipeline.logged_bytes - self._checkpoint_bytes > self._settings.checkpoint_log_bytes:
-            self._maybe_checkpoint(is_idle=False)
+        if (
+            pipeline.logged_bytes - self._checkpoint_bytes > self._settings.checkpoint_log_bytes
+            and not self._checkpoint_is_pending
+        ):
+            self._write_checkpoint()
         return end
 
     def _append_internal(self, segment: Segment, data: Buffer) -> asyncio.Future[None]:
@@ -396,6 +416,12 @@ class SegmentContainer:
                 self.state.durable_truncate(segment, number, offset)
 
         number = self.pipeline.add_operation(operation, done)
+
+    def _truncate_table(self, segment: Segment, offset: int) -> None:
+        """Truncate a table whose head was compacted, unless it is gone."""
+        self.pipeline.check_open()
+        if not segment.is_deleted and offset > segment.start_offset:
+            self._accept_truncate(segment, offset)
 
     async def delete(self, name: str) -> None:
         """Delete a segment; its storage is freed in the background. Raises `NoSuchSegmentError`."""
@@ -528,10 +554,11 @@ class SegmentContainer:
         async def compact() -> None:
             try:
                 await self.tables.compact(segment)
-            except (ContainerOfflineError, NoSuchSegmentError):
-                return
             except CorruptionError as error:
                 self._fail(error)
+            except PenstockError as error:
+                # Nothing depends on it; the next write to the table that finds it due begins again.
+                logger.info("container %d: %s of %s ended: %s", self.id, what, segment.name, error)
 
         self.spawn(compact())
 
@@ -541,39 +568,45 @@ class SegmentContainer:
         return await self.storage.read(segment, offset, length)
 
     def _write_checkpoint(self) -> None:
-        self._checkpoint_bytes = self.pipeline.logged_bytes
         self._checkpoint_is_pending = True
 
         def durable(mark: CheckpointMark) -> None:
-            self._checkpoint = mark
             self._checkpoint_is_pending = False
+            if mark.address is not None:
+                self._checkpoints.append(mark)
+                if len(self._checkpoints) > self._settings.checkpoints_max:
+                    # Flushing lags far behind: keep every other one.
+                    self._checkpoints = deque(list(self._checkpoints)[::2])
 
         self.pipeline.add_checkpoint(Checkpoint(self.state.metadata.snapshot()), durable)
+        # Not before it was added: a large one must not call for the next.
+        self._checkpoint_bytes = self.pipeline.logged_bytes
 
     def _maybe_checkpoint(self, *, is_idle: bool) -> None:
-        """Write a checkpoint when enough was logged since the last one; truncate the log to one that allows it."""
-        settings = self._settings
-        limit = settings.checkpoint_log_bytes_idle if is_idle else settings.checkpoint_log_bytes
-        mark = self._checkpoint
-        if mark is not None and mark.address is not None and self._flushed_before(mark.sequence_number):
-            self._checkpoint = None
-            self.spawn(self._truncate_log(mark))
-        if not self._checkpoint_is_pending and self.pipeline.logged_bytes - self._checkpoint_bytes > limit:
-            # An older mark stays usable until the newer one is durable, then the newer one frees more.
-            self._write_checkpoint()
+        """Write a checkpoint when enough was logged since the last one; truncate the log to the last that allows it.
 
-    def _flushed_before(self, sequence_number: int) -> bool:
-        return all(
-            self.storage.first_unflushed(segment) > sequence_number for segment in self.state.unflushed.values()
-        )
+        Earlier checkpoints stay usable: under load there is always something unflushed before the newest one.
+        """
+        settings = self._settings
+        if self._checkpoints:
+            first_unflushed = min(map(self.storage.first_unflushed, self.state.unflushed.values()), default=None)
+            usable: CheckpointMark | None = None
+            while self._checkpoints and (
+                first_unflushed is None or self._checkpoints[0].sequence_number < first_unflushed
+            ):
+                usable = self._checkpoints.popleft()
+            if usable is not None:
+                self.spawn(self._truncate_log(usable))
+        limit = settings.checkpoint_log_bytes_idle if is_idle else settings.checkpoint_log_bytes
+        if not self._checkpoint_is_pending and self.pipeline.logged_bytes - self._checkpoint_bytes > limit:
+            self._write_checkpoint()
 
     async def _truncate_log(self, mark: CheckpointMark) -> None:
         assert mark.address is not None
         try:
             await self._log.truncate(mark.address)
-        except Exception as error:
+        except (PenstockError, OSError) as error:
             self._fail(error)
-            raise
 
     async def flush(self) -> None:
         """Move everything that is durable now to long-term storage."""

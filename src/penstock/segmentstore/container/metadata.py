@@ -138,8 +138,14 @@ class ContainerMetadata:
             )
         )
 
-    def restore(self, snapshot: bytes) -> None:
-        """Replace everything by a checkpoint's snapshot. Raises `ValueError` when it is not one of this container."""
+    def refresh_storage(self, snapshot: bytes) -> None:
+        """Take from a later checkpoint how much storage had of each segment. Raises `ValueError` as `restore`."""
+        for stored in self._decode(snapshot).segments:
+            segment = self.by_id.get(stored.segment_id)
+            if segment is not None:
+                segment.storage_length = max(segment.storage_length, min(stored.storage_length, segment.length))
+
+    def _decode(self, snapshot: bytes) -> ContainerSnapshot:
         try:
             decoded = _decoder.decode(snapshot)
         except msgspec.DecodeError as error:
@@ -149,6 +155,11 @@ class ContainerMetadata:
                 f"snapshot of version {decoded.version}, container {decoded.container_id}; "
                 f"expected version {SNAPSHOT_VERSION}, container {self.container_id}"
             )
+        return decoded
+
+    def restore(self, snapshot: bytes) -> None:
+        """Replace everything by a checkpoint's snapshot. Raises `ValueError` when it is not one of this container."""
+        decoded = self._decode(snapshot)
         self.by_id.clear()
         self.by_name.clear()
         self.next_segment_id = decoded.next_segment_id

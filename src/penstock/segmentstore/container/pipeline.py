@@ -4,7 +4,8 @@ Validation and acceptance happen at the call, in the loop's thread, against stat
 before (invariant G11). Records are gathered into the current frame, which goes to the log at the end of the loop's
 turn or when it is full; the log syncs many frames at once. When a frame is durable its operations become visible and
 their callers hear of it, in order. After one failed write nothing more is accepted and nothing is acknowledged: only
-a new incarnation that reads the log knows what is there.
+a new incarnation that reads the log knows what is there. Until then the outcome of what the log had been given is
+unknown, and what it had not been given was not applied.
 
 Source: segment store specification, sections 2.2-2.6.
 """
@@ -12,16 +13,18 @@ Source: segment store specification, sections 2.2-2.6.
 from __future__ import annotations
 
 import asyncio
+from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from penstock.model.errors import ContainerOfflineError, PenstockError
+from penstock.model.errors import ContainerOfflineError, OutcomeUnknownError, PenstockError
 from penstock.model.segments import Buffer
 from penstock.segmentstore.container.frames import FrameBuilder
 from penstock.segmentstore.container.operations import RareOperation, encode_operation
 from penstock.segmentstore.tier1.durable_log import DurableLog, LogAddress
 
-#: Called with None once the operation is durable, or with the error that ended the pipeline.
+#: Called with None once the operation is durable. When the pipeline ended before: with `OutcomeUnknownError` if the
+#: record had been given to the log, else with `ContainerOfflineError`.
 OnDone = Callable[[BaseException | None], None]
 
 
@@ -31,6 +34,17 @@ class CheckpointMark:
 
     sequence_number: int
     address: LogAddress | None
+
+
+@dataclass(slots=True, eq=False)
+class _Frame:
+    """A frame in the log's hands: whom to tell, and the last record that ends in it or before."""
+
+    callbacks: list[OnDone]
+    length: int
+    sequence_number: int
+    future: asyncio.Future[LogAddress]
+    is_told: bool = False
 
 
 class OperationPipeline:
@@ -59,8 +73,9 @@ class OperationPipeline:
         self._builder = FrameBuilder(log.frame_length_max)
         self._added_sequence_number = last_sequence_number
         self._callbacks: list[OnDone] = []
-        self._last_frame_callbacks: list[OnDone] = []
         self._flush_is_scheduled = False
+        #: Frames whose callers have not been told, in log order; `_frames_in_flight` counts the log's futures.
+        self._waiting_frames: deque[_Frame] = deque()
         self._frames_in_flight = 0
         self._bytes_in_flight = 0
         self._last_durable_address = last_address
@@ -108,21 +123,25 @@ class OperationPipeline:
     def when_durable(self, on_done: OnDone) -> None:
         """Call `on_done` once everything accepted so far is durable; at once if it is already."""
         if self.error is not None:
-            on_done(self.error)
+            on_done(self._offline(self.error))
         elif not self._builder.is_empty:
             self._callbacks.append(on_done)
-        elif self._frames_in_flight:
-            self._last_frame_callbacks.append(on_done)
+        elif self._waiting_frames:
+            self._waiting_frames[-1].callbacks.append(on_done)
         else:
             on_done(None)
 
     async def barrier(self) -> None:
-        """Return once everything accepted so far is durable."""
+        """Return once everything accepted so far is durable. Raises `ContainerOfflineError` if that fails."""
         if self.error is None and self.durable_sequence_number == self.sequence_number:
             return
         future: asyncio.Future[None] = self._loop.create_future()
         self.when_durable(completer(future))
-        await future
+        try:
+            await future
+        except OutcomeUnknownError as error:
+            # The caller only waited; it has no outcome of its own.
+            raise ContainerOfflineError(self.container_id, str(error)) from error
 
     def add_checkpoint(self, operation: RareOperation, on_durable: Callable[[CheckpointMark], None]) -> None:
         """Add a checkpoint at the start of a new frame, so that the log can be truncated right before it."""
@@ -152,25 +171,24 @@ class OperationPipeline:
     def _append_frame(self, parts: list[Buffer], length: int) -> None:
         callbacks, self._callbacks = self._callbacks, []
         if self.error is not None:
-            self._end(callbacks, self.error)
+            self._end(callbacks, self._offline(self.error))
             return
         try:
             future = self._log.append(parts, length)
         except PenstockError as error:
             self._break(error)
-            self._end(callbacks, error)
+            self._end(callbacks, self._offline(error))
             return
         self._frames_in_flight += 1
         self._bytes_in_flight += length
-        self._last_frame_callbacks = callbacks
-        sequence_number = self._added_sequence_number
-        future.add_done_callback(lambda done: self._frame_done(done, callbacks, length, sequence_number))
+        frame = _Frame(callbacks, length, self._added_sequence_number, future)
+        self._waiting_frames.append(frame)
+        future.add_done_callback(lambda _: self._frame_done(frame))
 
-    def _frame_done(
-        self, future: asyncio.Future[LogAddress], callbacks: list[OnDone], length: int, sequence_number: int
-    ) -> None:
+    def _frame_done(self, frame: _Frame) -> None:
         self._frames_in_flight -= 1
-        self._bytes_in_flight -= length
+        self._bytes_in_flight -= frame.length
+        future = frame.future
         error: BaseException | None
         if future.cancelled():
             error = ContainerOfflineError(self.container_id, "stopped while the log was being written")
@@ -178,40 +196,85 @@ class OperationPipeline:
             error = future.exception()
         if error is not None and self.error is None:
             self._break(error)
-        if self.error is None:
-            self._last_durable_address = future.result()
-            self.durable_sequence_number = sequence_number
-        self._end(callbacks, self.error)
+        if self.error is None and not frame.is_told:
+            self._commit_through(frame)
+        if self.error is not None and not frame.is_told:
+            frame.is_told = True
+            self._end(frame.callbacks, self._outcome_unknown(self.error))
         if self._idle is not None and not self._frames_in_flight and not self._idle.done():
             self._idle.set_result(None)
+
+    def _commit_through(self, frame: _Frame) -> None:
+        """Tell the callers of every frame up to this one: once it is durable those before it are."""
+        waiting = self._waiting_frames
+        while self.error is None and not frame.is_told:
+            head = waiting.popleft()
+            future = head.future
+            if future.done() and not future.cancelled() and future.exception() is None:
+                self._last_durable_address = future.result()
+            self.durable_sequence_number = head.sequence_number
+            head.is_told = True
+            self._end(head.callbacks, None)
+
+    def _offline(self, cause: BaseException) -> ContainerOfflineError:
+        error = ContainerOfflineError(self.container_id, f"its log stopped: {cause}")
+        error.__cause__ = cause
+        return error
+
+    def _outcome_unknown(self, cause: BaseException) -> OutcomeUnknownError:
+        error = OutcomeUnknownError(f"container {self.container_id} stopped while its log was being written: {cause}")
+        error.__cause__ = cause
+        return error
 
     def _break(self, error: BaseException) -> None:
         self.error = error
         callbacks, self._callbacks = self._callbacks, []
-        self._end(callbacks, error)
+        self._end(callbacks, self._offline(error))
         self._fail(error)
 
     def _end(self, callbacks: list[OnDone], error: BaseException | None) -> None:
         for on_done in callbacks:
             try:
                 on_done(error)
-            except Exception as fault:
+            except Exception as fault:  # noqa: BLE001 - a bug of one caller; each case below says so loudly
+                if error is not None:
+                    # The others must hear of the end all the same.
+                    self._report(fault)
+                    continue
                 # A bug in applying a durable operation: the state in memory is in doubt, the log is not.
-                if self.error is not None:
-                    raise
-                self._break(fault)
-                error = fault
+                if self.error is None:
+                    self._break(fault)
+                error = self._outcome_unknown(fault)
+                try:
+                    on_done(error)
+                except Exception as second:  # noqa: BLE001 - reported; the others must hear of the end
+                    self._report(second)
+
+    def _report(self, fault: Exception) -> None:
+        self._loop.call_exception_handler(
+            {"message": f"container {self.container_id}: a caller could not be told of a failure", "exception": fault}
+        )
 
     async def close(self) -> None:
         """Send what is waiting, wait for it, then accept nothing more."""
         self._send()
         if self._frames_in_flight:
-            self._idle = self._loop.create_future()
-            await self._idle
+            if self._idle is None or self._idle.done():
+                self._idle = self._loop.create_future()
+            await asyncio.shield(self._idle)
+        self.abandon("stopped")
+
+    def abandon(self, reason: str) -> None:
+        """Accept nothing more and end what waits; frames in the log's hands end when the log says so."""
         if self.error is None:
-            self.error = ContainerOfflineError(self.container_id, "stopped")
+            self.error = ContainerOfflineError(self.container_id, reason)
         callbacks, self._callbacks = self._callbacks, []
-        self._end(callbacks, self.error)
+        self._end(callbacks, self._offline(self.error))
+        while self._waiting_frames:
+            frame = self._waiting_frames.popleft()
+            if not frame.is_told:
+                frame.is_told = True
+                self._end(frame.callbacks, self._outcome_unknown(self.error))
 
 
 def completer(future: asyncio.Future[None]) -> OnDone:

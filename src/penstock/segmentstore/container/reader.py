@@ -9,6 +9,7 @@ import asyncio
 from typing import Protocol
 
 from penstock.model.errors import (
+    ContainerOfflineError,
     InvalidArgumentError,
     NoSuchSegmentError,
     PenstockError,
@@ -37,11 +38,14 @@ class TooManyReadsError(PenstockError):
 class SegmentReader:
     """Reads of one container's segments."""
 
-    def __init__(self, settings: ContainerSettings, storage_read: StorageRead) -> None:
+    def __init__(self, container_id: int, settings: ContainerSettings, storage_read: StorageRead) -> None:
+        self._container_id = container_id
+        self._is_closed = False
         self._settings = settings
         self._storage_read = storage_read
         self._storage_slots = asyncio.Semaphore(settings.storage_reads_max)
         self._pending: dict[tuple[int, int], tuple[int, asyncio.Task[bytes]]] = {}
+        self._tasks: set[asyncio.Task[bytes]] = set()
         self._loop = asyncio.get_running_loop()
 
     def read_cached(self, segment: Segment, offset: int, length: int) -> SegmentData | None:
@@ -64,8 +68,9 @@ class SegmentReader:
             return SegmentData(offset, (), is_at_tail=False, is_end_of_segment=True)
         if length <= 0:
             return SegmentData(offset, (), is_at_tail=False, is_end_of_segment=False)
-        found = segment.index.lookup(offset, min(length, available))
-        if type(found) is not Found:
+        wanted = min(length, available)
+        found = segment.index.lookup(offset, wanted)
+        if type(found) is not Found or (found.length < wanted and wanted <= self._settings.whole_read_bytes):
             return None
         is_at_end = found.length == available
         return SegmentData(
@@ -91,10 +96,16 @@ class SegmentReader:
                 if segment.durable_sealed and offset >= segment.durable_length:
                     raise SegmentSealedError(segment.name)
                 continue
-            data = await self._fetch(segment, offset, min(length, segment.durable_length - offset))
+            wanted = min(length, segment.durable_length - offset)
+            data = await self._fetch(segment, offset, wanted)
             if data is None:
                 continue
-            is_at_end = offset + sum(map(len, data)) == segment.durable_length
+            found = sum(map(len, data))
+            while found < wanted <= self._settings.whole_read_bytes:
+                if (more := await self._fetch(segment, offset + found, wanted - found)) is not None:
+                    data = [*data, *more]
+                    found += sum(map(len, more))
+            is_at_end = offset + found == segment.durable_length
             return SegmentData(
                 offset,
                 data,
@@ -117,6 +128,8 @@ class SegmentReader:
         return bytes(parts[0]) if len(parts) == 1 else b"".join(parts)
 
     async def _wait_for(self, segment: Segment, offset: int) -> None:
+        if self._is_closed:
+            raise self._stopped()
         if len(segment.waiters) >= self._settings.waiting_reads_max:
             raise TooManyReadsError(f"{segment.name}: {len(segment.waiters)} reads wait already")
         future: asyncio.Future[None] = self._loop.create_future()
@@ -133,21 +146,27 @@ class SegmentReader:
             return found.data
         if not isinstance(found, Missing):
             source = found.source
-            inner = source.index.lookup(found.offset, found.length)
-            if isinstance(inner, Found):
-                return inner.data
-            assert isinstance(inner, Missing)
-            end = min(inner.end, source.storage_length)
             try:
-                return [await self._read_storage(source, found.offset, end - found.offset)]
-            except PenstockError:
-                if segment.index.lookup(offset, length) == found:
-                    raise
-                return None  # Storage has merged the source meanwhile.
+                data = await self._fetch(source, found.offset, found.length)
+            except (NoSuchSegmentError, SegmentTruncatedError):
+                if segment.index.lookup(offset, length) != found or segment.is_deleted:
+                    return None
+                # Storage has merged the source, and the writer, whose call failed, does not know it yet.
+                await asyncio.sleep(self._settings.writer_interval_s)
+                return None
+            # Once the redirect is gone the source's name may be another segment's.
+            return data if segment.index.lookup(offset, length) == found else None
         end = min(found.end, segment.storage_length)
+        if self._is_closed:
+            raise self._stopped()
         if end <= offset:
+            if segment.is_deleted:
+                raise NoSuchSegmentError(segment.name)
             raise AssertionError(f"{segment.name}: byte {offset} is neither in memory nor in long-term storage")
         return [await self._read_storage(segment, offset, end - offset)]
+
+    def _stopped(self) -> ContainerOfflineError:
+        return ContainerOfflineError(self._container_id, "stopped")
 
     async def _read_storage(self, segment: Segment, offset: int, length: int) -> bytes:
         """Read from storage up to the next read-ahead boundary, sharing one read among all who want that range."""
@@ -159,12 +178,22 @@ class SegmentReader:
             start = offset
             task = self._loop.create_task(self._read_and_cache(segment, start, end - start))
             self._pending[key] = (start, task)
+            self._tasks.add(task)
             task.add_done_callback(lambda done: self._drop_pending(key, done))
-        data = await asyncio.shield(task)
+        try:
+            data = await asyncio.shield(task)
+        except asyncio.CancelledError:
+            caller = asyncio.current_task()
+            if task.cancelled() and not (caller is not None and caller.cancelling()):
+                raise self._stopped() from None
+            raise
+        if segment.is_deleted:
+            raise NoSuchSegmentError(segment.name)  # The bytes may be those of a later segment of its name.
         first = offset - start
         return data[first : first + length] if first or length < len(data) else data
 
     def _drop_pending(self, key: tuple[int, int], task: asyncio.Task[bytes]) -> None:
+        self._tasks.discard(task)
         if key in self._pending and self._pending[key][1] is task:
             del self._pending[key]
         if not task.cancelled():
@@ -178,8 +207,9 @@ class SegmentReader:
         return data
 
     async def close(self) -> None:
-        """End the storage reads under way."""
-        tasks = [task for _, task in self._pending.values()]
+        """End the storage reads under way; those who wait for them hear `ContainerOfflineError`."""
+        self._is_closed = True
+        tasks = list(self._tasks)
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)

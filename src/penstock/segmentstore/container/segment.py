@@ -84,6 +84,7 @@ class Segment:
         "durable_start_offset",
         "event_count",
         "flags",
+        "flush_lock",
         "id",
         "index",
         "is_deleted",
@@ -132,6 +133,8 @@ class Segment:
         self.storage_length = 0
         self.storage_sealed = False
         self.is_storage_open = False
+        #: Held while something of this segment is changed in long-term storage.
+        self.flush_lock = asyncio.Lock()
         self.pending: deque[PendingStorage] = deque()
         self.index: ReadIndex
         self.table: TableIndex | None = None

@@ -13,7 +13,6 @@ from penstock.model.segments import NO_VALUE, Buffer
 from penstock.segmentstore.container.cache import Cache
 from penstock.segmentstore.container.metadata import ContainerMetadata
 from penstock.segmentstore.container.operations import (
-    NO_WRITER,
     Append,
     Checkpoint,
     Create,
@@ -58,6 +57,10 @@ class ContainerState:
 
     def _equip(self, segment: Segment) -> None:
         segment.index = ReadIndex(self.cache, segment)
+
+    def is_name_taken(self, segment: Segment) -> bool:
+        """Whether storage may still hold an earlier segment of this one's name; it holds nothing of this one then."""
+        return any(other.name == segment.name and other.id < segment.id for other in self.gone.values())
 
     # Accepted effects.
 
@@ -119,9 +122,16 @@ class ContainerState:
         segment.target_rate = target_rate
 
     def accept_delete(self, segment: Segment) -> None:
-        """Take the name away; storage is freed later."""
+        """Take the name away; storage is freed later. What waits to be merged into it goes, too."""
         segment.is_deleted = True
         self.metadata.unname(segment)
+        for source in self._sources_of(segment):
+            self.accept_delete(source)
+
+    def _sources_of(self, target: Segment) -> list[Segment]:
+        """Return the segments whose merge into `target` long-term storage has not done."""
+        metadata = self.metadata
+        return [metadata.by_id[source] for source, (into, _) in metadata.merges.items() if into == target.id]
 
     def accept_merge(self, target: Segment, source: Segment, operation: Merge) -> None:
         """Make the source's bytes the target's."""
@@ -170,14 +180,12 @@ class ContainerState:
         self.on_storage_work()
 
     def durable_delete(self, segment: Segment) -> None:
-        """End all waits and free the memory."""
+        """End all waits and free the memory; from now on storage may be freed, too."""
+        for source in self._sources_of(segment):
+            del self.metadata.merges[source.id]
+            self.durable_delete(source)
         self.gone[segment.id] = segment
         self.unflushed.pop(segment.id, None)
-        for pending in segment.pending:
-            if isinstance(pending, PendingMerge):
-                # What was to be merged goes with its target.
-                pending.source.is_deleted = True
-                self.metadata.merges.pop(pending.source.id, None)
         segment.pending.clear()
         segment.index.clear()
         segment.wake_readers()
@@ -194,13 +202,19 @@ class ContainerState:
         source.wake_readers()
         self.on_storage_work()
 
+    def accept_forget(self, segment: Segment) -> None:
+        """Drop a segment that storage holds nothing of. Its name stays taken in storage until that is durable.
+
+        A checkpoint behind the record must not bring it back: a later segment of its name would be freed with it.
+        """
+        self.metadata.forget(segment.id)
+        segment.index.clear()
+        segment.pending.clear()
+        self.unflushed.pop(segment.id, None)
+
     def durable_forget(self, segment_id: int) -> None:
         """Drop the last trace of a segment that storage holds nothing of."""
-        segment = self.gone.pop(segment_id, None)
-        if segment is not None:
-            self.unflushed.pop(segment_id, None)
-            segment.index.clear()
-        self.metadata.forget(segment_id)
+        self.gone.pop(segment_id, None)
 
     # Recovery.
 
@@ -223,7 +237,7 @@ class ContainerState:
                     bytes(operation.data),
                     event_count=operation.event_count,
                     writer_id=operation.writer_id,
-                    event_number=operation.event_number if operation.writer_id != NO_WRITER else NO_VALUE,
+                    event_number=operation.event_number,
                     time_ms=operation.time_ms,
                 )
                 self.durable_append(segment, sequence_number, operation.offset, segment.length)
@@ -261,11 +275,15 @@ class ContainerState:
                 self.accept_merge(target, source, operation)
                 self.durable_merge(target, source, sequence_number, operation.offset, target.length)
             case Forget():
-                self.durable_forget(operation.segment_id)
+                if operation.segment_id in self.gone:
+                    self.accept_forget(self.gone[operation.segment_id])
+                    self.durable_forget(operation.segment_id)
             case UpdatePinned():
                 self.accept_pinned(operation.values)
             case Checkpoint():
-                pass  # Equal to the replay of everything before it; only the first one of a log is needed.
+                # Equal to the replay of everything before it, but for what storage had. With that the cache can let
+                # go of what it would otherwise have to hold of a long log.
+                self.metadata.refresh_storage(operation.snapshot)
 
     def restore(self, snapshot: bytes) -> None:
         """Begin from the log's first checkpoint. Raises `ValueError` when it is not one of this container.
@@ -275,7 +293,6 @@ class ContainerState:
         self.metadata.restore(snapshot)
         for segment in self.metadata.gone_segments():
             self.gone[segment.id] = segment
-        self.metadata.merges.clear()
         for segment in self.metadata.by_id.values():
             if segment.is_sealed and not segment.storage_sealed and segment.id not in self.gone:
                 segment.pending.append(PendingSeal(0))

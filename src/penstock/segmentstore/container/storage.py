@@ -14,7 +14,7 @@ from penstock.model.segments import Buffer, TableEntry, TablePage, TableRemoval,
 from penstock.runtime.runtime import Runtime
 from penstock.segmentstore.container.operations import RareOperation, UpdatePinned
 from penstock.segmentstore.container.read_index import Missing
-from penstock.segmentstore.container.segment import PendingAppend, PendingMerge, Segment, SegmentFlags
+from penstock.segmentstore.container.segment import PendingAppend, PendingMerge, PendingSeal, Segment, SegmentFlags
 from penstock.segmentstore.container.state import ContainerState
 from penstock.segmentstore.container.tables import Tables
 from penstock.segmentstore.settings import ContainerSettings
@@ -131,23 +131,38 @@ class ContainerStorage:
             runtime=self._runtime,
             settings=self._storage_settings,
         )
-        # A name whose earlier bearer is not freed yet leads to that one's storage: the new one has none.
-        gone_names = {segment.name for segment in self._state.gone.values()}
         for segment in list(by_name.values()):
-            if segment is not table and segment.name not in gone_names:
+            if segment is not table:
                 await self._resolve(segment)
-        for segment in list(self._state.gone.values()):
-            target_id, offset = self._state.metadata.merges.get(segment.id, (0, 0))
-            target = self._state.metadata.by_id.get(target_id)
-            if target is not None and target.storage_length < offset + segment.length:
-                await self._resolve(segment)
+        await self._resolve_merges()
+
+    async def _resolve_merges(self) -> None:
+        """Find out how far merges came, and lead reads of those that storage has done to the target's own storage."""
+        metadata = self._state.metadata
+        merges: list[tuple[Segment, Segment, int]] = []
+        for source_id, (target_id, offset) in list(metadata.merges.items()):
+            target, source = metadata.by_id[target_id], metadata.by_id[source_id]
+            if any(isinstance(piece, PendingMerge) and piece.source is source for piece in target.pending):
+                merges.append((target, source, offset))
+            else:
+                # From the checkpoint that the log was truncated to: storage had done it by then.
+                del metadata.merges[source_id]
+        # A source may itself be the target of an earlier merge: the last merge says what storage has of the first.
+        for target, source, offset in reversed(merges):
+            if target.storage_length >= offset + source.length:
+                source.storage_length = source.length
+            else:
+                await self._resolve(source)
+        for target, source, offset in merges:
+            if target.storage_length >= offset + source.length:
+                target.index.complete_merge(source)
 
     def of(self, segment: Segment) -> ChunkedStorage:
         """Return the storage that keeps a segment's records."""
         return self._system if segment.is_system else self._user
 
     async def _resolve(self, segment: Segment) -> None:
-        if segment.length > segment.storage_length:
+        if segment.length > segment.storage_length and not self._state.is_name_taken(segment):
             stored = await self.of(segment).info(segment.name)
             if stored is not None:
                 if stored.length > segment.length:
@@ -173,7 +188,8 @@ class ContainerStorage:
     def first_unflushed(self, segment: Segment) -> int:
         """Return the sequence number of the first operation whose bytes storage does not have (huge if none).
 
-        Drops what storage has from the segment's list of pending work.
+        Drops what storage has from the segment's list of pending work. A truncation counts as bytes do, or the chunks
+        that it frees would be forgotten with the log. A seal is found again in any checkpoint.
         """
         pending = segment.pending
         for piece in list(pending):
@@ -181,7 +197,7 @@ class ContainerStorage:
                 if piece.end > segment.storage_length:
                     return piece.sequence_number
                 pending.remove(piece)
-            elif isinstance(piece, PendingMerge):
+            elif not isinstance(piece, PendingSeal):
                 return piece.sequence_number
         return 1 << 63
 
@@ -202,5 +218,3 @@ class ContainerStorage:
     async def layout(self, segment: Segment) -> Sequence[ChunkLayout]:
         """Return the chunks that hold a segment, for readers that go to storage themselves."""
         return await self.of(segment).chunks_of(segment.name)
-
-

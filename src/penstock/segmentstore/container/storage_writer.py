@@ -19,6 +19,7 @@ from penstock.model.errors import (
     CorruptionError,
     LogFencedError,
     NoSuchSegmentError,
+    OutcomeUnknownError,
     PenstockError,
     StorageNotPrimaryError,
 )
@@ -73,7 +74,7 @@ class StorageWriter:
         self._fail = fail
         self._loop = asyncio.get_running_loop()
         self._wake = asyncio.Event()
-        self._locks: dict[int, asyncio.Lock] = {}
+        self._is_stopped = False
         self._task: asyncio.Task[None] | None = None
         self.failed_round_count = 0
         state.on_storage_work = self._wake.set
@@ -84,6 +85,7 @@ class StorageWriter:
 
     async def stop(self) -> None:
         """End the loop; a write under way is abandoned, and found again by the next incarnation."""
+        self._is_stopped = True
         task, self._task = self._task, None
         if task is not None:
             task.cancel()
@@ -102,8 +104,8 @@ class StorageWriter:
             except (CorruptionError, LogFencedError, StorageNotPrimaryError) as error:
                 self._fail(error)
                 return
-            except ContainerOfflineError:
-                return
+            except (ContainerOfflineError, OutcomeUnknownError):
+                return  # The log failed, and the container with it.
             except (PenstockError, OSError) as error:
                 self.failed_round_count += 1
                 logger.warning(
@@ -124,19 +126,23 @@ class StorageWriter:
             segment_id in self._state.unflushed and self._state.unflushed[segment_id].storage_length < length
             for segment_id, length in waiting.items()
         ):
+            self._check_not_stopped()
             await self._round(is_forced=True)
         await self._round(is_forced=True)
+
+    def _check_not_stopped(self) -> None:
+        if self._is_stopped:
+            raise ContainerOfflineError(self._state.metadata.container_id, "stopped")
 
     async def _round(self, *, is_forced: bool) -> None:
         if self._state.gone:
             await self._free_gone_segments()
-        gone_names = {segment.name for segment in self._state.gone.values()}
         is_pressed = self._state.cache.used_bytes > self._state.cache.settings.target_bytes
         now_s = self._loop.time()
         due = [
             segment
             for segment in self._state.unflushed.values()
-            if segment.name not in gone_names and (is_forced or is_pressed or self._is_due(segment, now_s))
+            if segment.id not in self._state.gone and (is_forced or is_pressed or self._is_due(segment, now_s))
         ]
         errors: list[BaseException] = []
         for at in range(0, len(due), self._settings.flush_concurrency):
@@ -167,34 +173,37 @@ class StorageWriter:
 
     async def flush(self, segment: Segment) -> None:
         """Bring one segment's storage up to date with what is durable now."""
-        lock = self._locks.setdefault(segment.id, asyncio.Lock())
         try:
-            async with lock:
+            async with segment.flush_lock:
                 await self._flush_locked(segment)
-        except BaseException:
+        except BaseException as error:
             # Whatever was in doubt is looked up again before the next write.
             segment.is_storage_open = False
-            if segment.is_deleted:
-                return
+            if segment.is_deleted and isinstance(error, PenstockError) and not isinstance(error, LogFencedError):
+                return  # Storage was in the middle of freeing it.
             raise
-        finally:
-            if not lock.locked():
-                self._locks.pop(segment.id, None)
 
     async def _flush_locked(self, segment: Segment) -> None:
-        if not segment.is_storage_open:
-            await self._open(segment)
+        if self._state.gone and self._state.is_name_taken(segment):
+            return
+        # Appends that become durable meanwhile wait for the next round: the others want their turn.
+        stop = segment.durable_length
         pending = segment.pending
+        if pending and not segment.is_deleted and not segment.is_storage_open:
+            await self._open(segment)
         while pending and not segment.is_deleted:
             piece = pending[0]
             match piece:
                 case PendingAppend():
                     if piece.end > segment.storage_length:
+                        if segment.storage_length >= stop:
+                            return
                         await self._write(segment, piece)
                     if piece.end > segment.storage_length:
                         continue
                 case PendingMerge():
-                    await self._merge(segment, piece)
+                    if not await self._merge(segment, piece):
+                        return
                 case PendingSeal():
                     if segment.storage_length and not segment.storage_sealed:
                         await self._storage.of(segment).seal(segment.name)
@@ -230,36 +239,55 @@ class StorageWriter:
         segment.index.freeze_tail()
         found = segment.index.lookup(start, length)
         if not isinstance(found, Found):
+            self._check_not_stopped()
+            if segment.is_deleted:
+                raise NoSuchSegmentError(segment.name)
             raise CorruptionError(segment.name, start, "bytes that long-term storage does not have left the memory")
         segment.storage_length = await self._storage.write(segment, start, found.data)
 
-    async def _merge(self, target: Segment, piece: PendingMerge) -> None:
+    async def _merge(self, target: Segment, piece: PendingMerge) -> bool:
+        """Merge in storage, and say whether that is done: not if the target is being deleted."""
         source = piece.source
         if target.storage_length < piece.end:
-            await self.flush(source)
+            while source.storage_length < source.length or source.pending:
+                if target.is_deleted or source.is_deleted or self._state.is_name_taken(source):
+                    return False
+                await self.flush(source)
             storage = self._storage.of(target)
             await storage.seal(source.name)
             await storage.concat(target.name, piece.start, source.name)
             target.storage_length = piece.end
-        target.index.complete_merge(source)
-        self._state.metadata.merges.pop(source.id, None)
+        await self._finish_merge(target, source)
         if target.pending and target.pending[0] is piece:
             target.pending.popleft()
         await self._forget(source)
+        return True
+
+    async def _finish_merge(self, target: Segment, source: Segment) -> None:
+        """Make the target's what is in memory of a source that storage has merged, and of its own sources."""
+        while source.pending:
+            piece = source.pending.popleft()
+            if isinstance(piece, PendingMerge):
+                await self._finish_merge(source, piece.source)
+                await self._forget(piece.source)
+        target.index.complete_merge(source)
+        self._state.metadata.merges.pop(source.id, None)
 
     async def _forget(self, segment: Segment) -> None:
+        self._state.accept_forget(segment)
         await self._submit(Forget(segment.id))
         self._state.durable_forget(segment.id)
 
     async def _free_gone_segments(self) -> None:
-        for segment in list(self._state.gone.values()):
-            if segment.id in self._state.metadata.merges:
-                continue  # Its bytes are the target's; the merge will free it.
-            if segment.is_deleted:
-                async with self._locks.setdefault(segment.id, asyncio.Lock()):
+        gone = self._state.gone
+        for segment in list(gone.values()):
+            async with segment.flush_lock:
+                # Another round may have freed it meanwhile, and a new segment may have its name.
+                if gone.get(segment.id) is not segment or segment.id in self._state.metadata.merges:
+                    continue  # Its bytes are the target's; the merge will free it.
+                if segment.is_deleted:
                     try:
                         await self._storage.of(segment).delete(segment.name)
                     except NoSuchSegmentError:
                         pass  # Never flushed, or freed before a crash.
-                self._locks.pop(segment.id, None)
-            await self._forget(segment)
+                await self._forget(segment)

@@ -179,10 +179,11 @@ class TableIndex:
     def plan_puts(self, updates: Sequence[TableUpdate], offset: int) -> tuple[bytes, list[int]]:
         """Check a batch of puts; return the bytes to append at `offset` and the new versions.
 
+        A key may occur more than once (Rust synchronizers repeat the version cell of a map, each time with the
+        version from before the batch): conditions are checked against the table before the batch, the last put wins.
+
         Raises `InvalidArgumentError`, `TableKeyMissingError`, `TableKeyVersionError`; nothing has changed then.
         """
-        if len({update.key for update in updates}) != len(updates):
-            raise InvalidArgumentError(f"{self.segment}: one key occurs twice in a batch")
         self._check_conditions(updates)
         parts: list[bytes] = []
         versions: list[int] = []

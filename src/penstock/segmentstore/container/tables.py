@@ -11,9 +11,12 @@ from typing import Protocol
 
 from penstock.model.errors import (
     BadOffsetError,
+    CorruptionError,
     InvalidArgumentError,
     NoSuchSegmentError,
     SegmentTruncatedError,
+    TableKeyMissingError,
+    TableKeyVersionError,
     TableNotEmptyError,
     UnsupportedOperationError,
 )
@@ -34,6 +37,7 @@ from penstock.segmentstore.settings import ContainerSettings
 _SCAN_LENGTH = 1024 * 1024
 #: An iteration or delta page stops growing at this many bytes of keys and values.
 _PAGE_BYTES_MAX = 2 * 1024 * 1024
+_DELTA_READ_LENGTH = 64 * 1024
 
 
 class AppendAccepted(Protocol):
@@ -62,7 +66,7 @@ class Tables:
         self._truncate = truncate
         self._barrier = barrier
         self._spawn_compaction = spawn
-        self._loading: dict[int, asyncio.Lock] = {}
+        self._loading: dict[int, tuple[asyncio.Lock, int]] = {}
 
     async def index_of(self, segment: Segment) -> TableIndex:
         """Return the index of a table segment, built from its log on first use.
@@ -73,15 +77,20 @@ class Tables:
             raise UnsupportedOperationError(f"{segment.name} is not a table segment")
         if segment.table is not None:
             return segment.table
-        lock = self._loading.setdefault(segment.id, asyncio.Lock())
+        # The lock stays as long as somebody waits for it: two scans would make two indexes.
+        lock, waiting = self._loading.get(segment.id, (None, 0))
+        if lock is None:
+            lock = asyncio.Lock()
+        self._loading[segment.id] = lock, waiting + 1
         try:
             async with lock:
                 if segment.table is None:
                     segment.table = await self._scan(segment)
+                return segment.table
         finally:
-            if not lock.locked():
-                self._loading.pop(segment.id, None)
-        return segment.table
+            lock, waiting = self._loading.pop(segment.id)
+            if waiting > 1:
+                self._loading[segment.id] = lock, waiting - 1
 
     async def _scan(self, segment: Segment) -> TableIndex:
         index = TableIndex(segment.name, segment.key_length)
@@ -98,7 +107,7 @@ class Tables:
             carried = data[consumed - position :]
             position = consumed
         if carried:
-            raise InvalidArgumentError(f"{segment.name}: its log ends inside an entry at byte {position}")
+            raise CorruptionError(segment.name, position, "the table's log ends inside an entry")
         index.finish_scan()
         return index
 
@@ -109,16 +118,24 @@ class Tables:
     async def put(self, segment: Segment, updates: Sequence[TableUpdate], expected_offset: int) -> Sequence[int]:
         """See `Segments.table_put`."""
         index = await self.index_of(segment)
-        self._check_offset(segment, expected_offset)
-        data, versions = index.plan_puts(updates, segment.length)
+        try:
+            self._check_offset(segment, expected_offset)
+            data, versions = index.plan_puts(updates, segment.length)
+        except (BadOffsetError, TableKeyMissingError, TableKeyVersionError):
+            await self._durable(segment)  # What the refusal rests on must not be undone by a crash.
+            raise
         await self._write(segment, index, data)
         return versions
 
     async def remove(self, segment: Segment, removals: Sequence[TableRemoval], expected_offset: int) -> None:
         """See `Segments.table_remove`."""
         index = await self.index_of(segment)
-        self._check_offset(segment, expected_offset)
-        data = index.plan_removals(removals)
+        try:
+            self._check_offset(segment, expected_offset)
+            data = index.plan_removals(removals)
+        except (BadOffsetError, TableKeyMissingError, TableKeyVersionError):
+            await self._durable(segment)
+            raise
         if data:
             await self._write(segment, index, data)
         else:
@@ -174,6 +191,8 @@ class Tables:
                         index.apply(entry)
                     await durable
                 self._truncate(segment, entries[-1].end)
+                if not copies:
+                    await asyncio.sleep(0)  # All of it may have come from the cache: let others run.
         finally:
             index.is_compacting = False
 
@@ -230,28 +249,40 @@ class Tables:
 
     async def delta(self, segment: Segment, *, position: int, limit: int) -> TableDelta:
         """See `Segments.table_delta`. `position` must be 0, or one that an earlier delta returned."""
-        if segment.key_length:
-            raise UnsupportedOperationError(f"{segment.name}: delta reads are for hash tables only")
         if not segment.is_table:
             raise UnsupportedOperationError(f"{segment.name} is not a table segment")
+        if segment.key_length:
+            raise UnsupportedOperationError(f"{segment.name}: delta reads are for hash tables only")
         end = segment.durable_length
         if position < 0 or position > end:
             raise InvalidArgumentError(f"{segment.name}: delta from byte {position}, but the table has {end}")
-        should_clear = 0 < position < segment.durable_start_offset
-        at = max(position, segment.durable_start_offset)
+        while True:
+            start = segment.start_offset
+            try:
+                return await self._delta(segment, max(position, start), limit, should_clear=0 < position < start)
+            except SegmentTruncatedError:
+                if segment.start_offset == start:
+                    raise
+                # Compaction has moved what lived there to the end: begin at the new start.
+
+    async def _delta(self, segment: Segment, at: int, limit: int, *, should_clear: bool) -> TableDelta:
+        end = segment.durable_length
         found: dict[bytes, TableEntry] = {}
-        length = 64 * 1024
-        while at < end and len(found) < max(limit, 1):
+        found_bytes = 0
+        length = _DELTA_READ_LENGTH
+        while at < end and len(found) < max(limit, 1) and found_bytes < _PAGE_BYTES_MAX:
             data = await self._reader.read_exactly(segment, at, min(length, end - at))
-            parsed = at
-            for entry in parse_entries(segment.name, data, at):
-                self._bring_in(found, entry, data, at)
-                parsed = entry.end
-                if len(found) >= max(limit, 1):
+            base = at
+            for entry in parse_entries(segment.name, data, base):
+                self._bring_in(found, entry, data, base)
+                found_bytes += entry.end - entry.offset
+                at = entry.end
+                if len(found) >= max(limit, 1) or (found and found_bytes >= _PAGE_BYTES_MAX):
                     break
-            if parsed == at:
-                length *= 2  # One entry longer than what was read.
-            at = parsed
+            if not found:
+                found_bytes = 0
+            # More at a time for an entry that is longer than what was read.
+            length = 2 * length if at == base else _DELTA_READ_LENGTH
         return TableDelta(tuple(found.values()), should_clear, at >= end, at)
 
     @staticmethod
@@ -278,7 +309,5 @@ class Tables:
             raise UnsupportedOperationError(f"{segment.name}: delete-if-empty is for hash tables only")
         index = await self.index_of(segment)
         if index.slots:
+            await self._durable(segment)
             raise TableNotEmptyError(segment.name)
-
-
-

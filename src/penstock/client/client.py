@@ -1,0 +1,313 @@
+"""`Client`: the async client. The sync one in `penstock.client.sync` wraps it call by call."""
+
+from __future__ import annotations
+
+import asyncio
+import ssl
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from types import TracebackType
+
+from penstock.client.ack import Ack, AckState
+from penstock.client.byte_stream import ByteReader, ByteWriter
+from penstock.client.connection_pool import ConnectionPool, Resolver
+from penstock.client.controller import ControllerClient
+from penstock.client.event_writer import EventWriter
+from penstock.client.reader_group import ReaderGroup
+from penstock.client.segment_reader import SegmentReader
+from penstock.client.settings import ClientSettings
+from penstock.client.sources import StreamSource
+from penstock.client.transaction import Transaction
+from penstock.client.wire_segments import WireSegments
+from penstock.model.errors import NoSuchScopeError, ScopeExistsError, StreamError, StreamExistsError
+from penstock.model.names import SegmentId, segment_name, split_scoped_name
+from penstock.model.policies import Retention, Scaling, StreamConfig
+from penstock.model.stream_cuts import StreamCut
+from penstock.runtime.runtime import Runtime, real_runtime
+
+#: Where a reader group starts: the oldest events, the newest, or a stream cut per stream.
+Start = None | str | Mapping[str, StreamCut]
+
+
+class Client:
+    """Scopes, streams, writers and readers of one Penstock or Pravega cluster. Use as an async context manager.
+
+    Streams are named ``scope/stream``. All methods raise `ControllerUnavailableError` when the controller cannot be
+    reached, and `OutcomeUnknownError` when a change got no answer.
+    """
+
+    def __init__(
+        self,
+        controller_uri: str,
+        settings: ClientSettings | None = None,
+        *,
+        runtime: Runtime | None = None,
+        ssl_context: ssl.SSLContext | None = None,
+        controller: ControllerClient | None = None,
+        resolver: Resolver | None = None,
+    ) -> None:
+        self._uri = controller_uri
+        self._settings = settings or ClientSettings()
+        self._runtime = runtime or real_runtime(1)
+        self._ssl_context = ssl_context
+        self._controller = controller
+        self._resolver = resolver
+        self._pool: ConnectionPool | None = None
+        self._segments: WireSegments | None = None
+
+    async def __aenter__(self) -> Client:
+        self.open()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        await self.close()
+
+    def open(self) -> None:
+        """Make the client usable in the running event loop. Nothing is connected before the first request."""
+        if self._pool is not None:
+            return
+        if self._controller is None:
+            self._controller = ControllerClient.connect(self._uri, self._settings, self._runtime.rng)
+        self._pool = ConnectionPool(
+            self._resolver or self._controller.endpoint_of, self._settings, ssl_context=self._ssl_context
+        )
+        self._segments = WireSegments(self._pool, self._settings, self._runtime.rng)
+
+    async def close(self) -> None:
+        """Close all connections. Writers and readers should be closed before."""
+        if self._pool is not None:
+            await self._pool.close()
+        if self._controller is not None:
+            await self._controller.close()
+
+    @property
+    def settings(self) -> ClientSettings:
+        """The settings in force."""
+        return self._settings
+
+    @property
+    def controller(self) -> ControllerClient:
+        """The controller's calls, for what this class does not offer."""
+        self._check_open()
+        assert self._controller is not None
+        return self._controller
+
+    @property
+    def segments(self) -> WireSegments:
+        """The segment stores behind the `Segments` seam."""
+        self._check_open()
+        assert self._segments is not None
+        return self._segments
+
+    # -- scopes and streams -------------------------------------------------------------------------------------
+
+    async def create_scope(self, scope: str) -> None:
+        """Create a scope. Raises `ScopeExistsError`, `InvalidNameError`."""
+        await self.controller.create_scope(scope)
+
+    async def delete_scope(self, scope: str) -> None:
+        """Delete an empty scope. Raises `NoSuchScopeError`, `ScopeNotEmptyError`."""
+        await self.controller.delete_scope(scope)
+
+    def scopes(self) -> AsyncIterator[str]:
+        """Iterate over the names of all scopes."""
+        return self.controller.scopes()
+
+    async def create_stream(
+        self,
+        stream: str,
+        *,
+        scaling: Scaling | None = None,
+        retention: Retention | None = None,
+        tags: Sequence[str] = (),
+        rollover_bytes: int = 0,
+        exist_ok: bool = False,
+    ) -> None:
+        """Create a stream, and its scope if that is missing. The default is one segment that keeps everything.
+
+        Raises `StreamExistsError` unless `exist_ok`; the policies of an existing stream are not compared.
+        """
+        scope, name = split_scoped_name(stream)
+        config = StreamConfig(scaling or Scaling.fixed(1), retention, tuple(tags), rollover_bytes=rollover_bytes)
+        config = config.checked()
+        try:
+            is_new = await self.controller.create_stream(scope, name, config)
+        except NoSuchScopeError:
+            try:
+                await self.controller.create_scope(scope)
+            except ScopeExistsError:
+                pass  # Somebody else made it meanwhile.
+            is_new = await self.controller.create_stream(scope, name, config)
+        if not is_new and not exist_ok:
+            raise StreamExistsError(f"stream {stream} exists already")
+
+    async def update_stream(
+        self,
+        stream: str,
+        *,
+        scaling: Scaling | None = None,
+        retention: Retention | None = None,
+        tags: Sequence[str] | None = None,
+    ) -> None:
+        """Change a stream's policies or tags; what is None stays. Raises `NoSuchStreamError`, `StreamSealedError`.
+
+        To drop a retention policy, use `controller.update_stream` with a whole `StreamConfig`.
+        """
+        scope, name = split_scoped_name(stream)
+        old = await self.controller.stream_config(scope, name)
+        config = StreamConfig(
+            scaling or old.scaling,
+            retention or old.retention,
+            old.tags if tags is None else tuple(tags),
+            old.timestamp_aggregation_timeout_ms,
+            old.rollover_bytes,
+        )
+        await self.controller.update_stream(scope, name, config.checked())
+
+    async def seal_stream(self, stream: str) -> None:
+        """Let a stream take no more events. Raises `NoSuchStreamError`."""
+        await self.controller.seal_stream(*split_scoped_name(stream))
+
+    async def delete_stream(self, stream: str) -> None:
+        """Delete a sealed stream and its data. Raises `NoSuchStreamError`, `StreamNotSealedError`."""
+        await self.controller.delete_stream(*split_scoped_name(stream))
+
+    async def truncate_stream(self, cut: StreamCut) -> None:
+        """Forget the events of a stream before `cut`. Raises `NoSuchStreamError`, `MetadataConflictError`."""
+        await self.controller.truncate_stream(cut)
+
+    def streams(self, scope: str, *, tag: str | None = None) -> AsyncIterator[str]:
+        """Iterate over the names of the streams of `scope`, all or those with `tag`. Raises `NoSuchScopeError`."""
+        return self.controller.streams(scope, tag=tag)
+
+    async def stream_exists(self, stream: str) -> bool:
+        """Say whether a stream exists."""
+        return await self.controller.stream_exists(*split_scoped_name(stream))
+
+    async def stream_config(self, stream: str) -> StreamConfig:
+        """Return a stream's policies and tags. Raises `NoSuchStreamError`."""
+        return await self.controller.stream_config(*split_scoped_name(stream))
+
+    async def head(self, stream: str) -> StreamCut:
+        """Return the cut of the oldest events that still exist. Raises `NoSuchStreamError`."""
+        return await self.controller.head(*split_scoped_name(stream))
+
+    async def tail(self, stream: str) -> StreamCut:
+        """Return a cut after everything acknowledged so far. Raises `NoSuchStreamError`."""
+        scope, name = split_scoped_name(stream)
+        ids = [segment.segment_id for segment in await self.controller.current_segments(scope, name)]
+        if not ids:
+            ids = await self._last_segments(scope, name)
+        infos = await asyncio.gather(
+            *(self.segments.segment_info(segment_name(scope, name, segment)) for segment in ids)
+        )
+        return StreamCut(scope, name, {segment: info.length for segment, info in zip(ids, infos, strict=True)})
+
+    # -- events -------------------------------------------------------------------------------------------------
+
+    def event_writer(
+        self, stream: str, *, ack_factory: Callable[[], AckState] = Ack, is_threaded: bool = False
+    ) -> EventWriter:
+        """Return a writer of events; use it as an async context manager. Raises `StreamSealedError` on entering.
+
+        `ack_factory` and `is_threaded` are for front ends that write from other threads.
+        """
+        source = StreamSource(self.controller, *split_scoped_name(stream))
+        return EventWriter(
+            source, self._open_pool(), self._settings, self._runtime.rng,
+            ack_factory=ack_factory, is_threaded=is_threaded,
+        )  # fmt: skip
+
+    async def begin_transaction(
+        self,
+        stream: str,
+        *,
+        lease_s: float | None = None,
+        ack_factory: Callable[[], AckState] = Ack,
+        is_threaded: bool = False,
+    ) -> Transaction:
+        """Begin a transaction: events that become readable all at once, or never.
+
+        Its lease is renewed while the transaction is open. Leaving it as a context manager commits, or aborts
+        after an exception. Raises `NoSuchStreamError`.
+        """
+        scope, name = split_scoped_name(stream)
+        transaction = Transaction(
+            self.controller, self._open_pool(), self._settings, self._runtime.rng, scope, name,
+            lease_s=lease_s or self._settings.transaction_lease_s,
+            ack_factory=ack_factory, is_threaded=is_threaded,
+        )  # fmt: skip
+        await transaction.begin()
+        return transaction
+
+    def segment_reader(self, segment: str, start_offset: int, end_offset: int | None = None) -> SegmentReader:
+        """Read the bytes `[start_offset, end_offset)` of a segment, given by its full name, block by block.
+
+        Without `end_offset` it follows the segment until it is sealed.
+        """
+        return SegmentReader(self.segments, segment, start_offset, end_offset, self._settings)
+
+    async def reader_group(
+        self, group: str, streams: Sequence[str], *, start: Start = None, scope: str | None = None
+    ) -> ReaderGroup:
+        """Create a reader group, or join the one of that name, whose positions then count and not `start`.
+
+        `start`: "head" (None, the default), "tail", or a stream cut for each stream. The group lives in `scope`, by
+        default that of the first stream. Raises `InvalidArgumentError` when the group reads other streams.
+        """
+        readers = ReaderGroup(self, group, streams, scope=scope, rng=self._runtime.rng)
+        await readers.open(start)
+        return readers
+
+    async def delete_reader_group(self, group: str, *, scope: str | None = None) -> None:
+        """Delete a reader group's state: ``scope/group``, or `group` and `scope`. Raises `NoSuchReaderGroupError`."""
+        await ReaderGroup.delete(self, group, scope=scope)
+
+    # -- bytes --------------------------------------------------------------------------------------------------
+
+    async def byte_writer(self, stream: str) -> ByteWriter:
+        """Return a writer of raw bytes to a stream of one segment."""
+        return await ByteWriter.open(self, stream)
+
+    async def byte_reader(self, stream: str) -> ByteReader:
+        """Return a reader of the raw bytes of a stream of one segment."""
+        return await ByteReader.open(self, stream)
+
+    # -- inside -------------------------------------------------------------------------------------------------
+
+    def _check_open(self) -> None:
+        if self._pool is None:
+            raise StreamError("the client is not open: use it as a context manager")
+
+    def _open_pool(self) -> ConnectionPool:
+        self._check_open()
+        assert self._pool is not None
+        return self._pool
+
+    async def _last_segments(self, scope: str, name: str) -> list[SegmentId]:
+        """Return the segments of a sealed stream that have no successors."""
+        last: list[SegmentId] = []
+        seen: set[int] = set()
+        pending = list((await self.controller.head(scope, name)).positions)
+        while pending:
+            segment = SegmentId(pending.pop(0))
+            if segment in seen:
+                continue
+            seen.add(segment)
+            following = await self.controller.successors(scope, name, segment)
+            pending.extend(successor.segment.segment_id for successor in following)
+            if not following:
+                last.append(segment)
+        return last
+
+
+def connect(
+    controller_uri: str,
+    settings: ClientSettings | None = None,
+    *,
+    runtime: Runtime | None = None,
+    ssl_context: ssl.SSLContext | None = None,
+) -> Client:
+    """Return an async client of the cluster whose controller is at `controller_uri`, as ``tcp://localhost:9090``."""
+    return Client(controller_uri, settings, runtime=runtime, ssl_context=ssl_context)

@@ -1,0 +1,96 @@
+"""`ConnectionPool`: few connections to many segment stores, shared by everything in one client.
+
+Each segment store gets one connection per `Purpose`, so that acknowledgements don't queue behind bulk reads. Where a
+segment lives is asked of a resolver once and remembered until somebody finds it wrong.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import ssl
+from collections.abc import Awaitable, Callable
+from enum import Enum
+
+from penstock.client.settings import ClientSettings
+from penstock.model.errors import ConnectionLostError
+from penstock.wire.connection import WireConnection, open_connection
+
+#: Full segment name -> (host, port) of the segment store that serves it.
+Resolver = Callable[[str], Awaitable[tuple[str, int]]]
+
+
+class Purpose(Enum):
+    """What a connection carries."""
+
+    APPEND = "append"
+    READ = "read"
+    REQUEST = "request"
+
+
+class ConnectionPool:
+    """Connections by segment. Bounded by three per segment store; use within one event loop."""
+
+    def __init__(
+        self, resolver: Resolver, settings: ClientSettings, *, ssl_context: ssl.SSLContext | None = None
+    ) -> None:
+        self._resolver = resolver
+        self._settings = settings
+        self._ssl_context = ssl_context
+        self._endpoints: dict[str, tuple[str, int]] = {}
+        self._connections: dict[tuple[str, int, Purpose], WireConnection] = {}
+        self._opening: dict[tuple[str, int, Purpose], asyncio.Task[WireConnection]] = {}
+        self._is_closed = False
+
+    async def connection(self, segment: str, purpose: Purpose) -> WireConnection:
+        """Return an open connection to the segment store that serves `segment`.
+
+        Raises `ConnectionLostError` when it cannot be reached: nothing was asked of it, a retry is safe.
+        """
+        if self._is_closed:
+            raise ConnectionLostError(f"{segment}: the client is closed")
+        endpoint = self._endpoints.get(segment)
+        if endpoint is None:
+            endpoint = await self._resolver(segment)
+            if len(self._endpoints) >= self._settings.endpoint_count_max:
+                self._endpoints.clear()
+            self._endpoints[segment] = endpoint
+        key = (*endpoint, purpose)
+        connection = self._connections.get(key)
+        if connection is not None and connection.is_open:
+            return connection
+        opening = self._opening.get(key)
+        if opening is None:
+            opening = asyncio.create_task(self._open(key), name=f"connect to {endpoint[0]}:{endpoint[1]}")
+            self._opening[key] = opening
+        try:
+            # Shielded: others may wait for the same connection.
+            return await asyncio.shield(opening)
+        except ConnectionLostError:
+            self.forget(segment)
+            raise
+
+    def forget(self, segment: str) -> None:
+        """Ask the resolver again next time: the segment was not where it was said to be."""
+        self._endpoints.pop(segment, None)
+
+    async def close(self) -> None:
+        """Close all connections; everything that waits on them fails."""
+        self._is_closed = True
+        for task in list(self._opening.values()):
+            task.cancel()
+            await asyncio.wait([task])
+        connections, self._connections = self._connections, {}
+        for connection in connections.values():
+            await connection.close()
+
+    async def _open(self, key: tuple[str, int, Purpose]) -> WireConnection:
+        try:
+            connection = await open_connection(
+                key[0], key[1], settings=self._settings.connection(), ssl_context=self._ssl_context
+            )
+            # Lost ones go now, so stores that are gone leave nothing behind.
+            self._connections = {other: value for other, value in self._connections.items() if value.is_open}
+            self._connections[key] = connection
+            return connection
+        finally:
+            del self._opening[key]

@@ -1,0 +1,489 @@
+"""`ControllerClient`: the controller's gRPC calls as typed methods.
+
+Passing faults are tried again with bounded back-off (controller API specification, section 1). A call that changes
+something and got no answer may have been carried out: when the attempts are used up the caller gets
+`OutcomeUnknownError`, never a plain failure.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from random import Random
+from typing import Protocol, TypeVar, cast
+
+import grpc
+import grpc.aio
+
+from penstock.client.controller_messages import (
+    config_from_message,
+    config_to_message,
+    cut_from_locations,
+    cut_to_message,
+    range_from_message,
+)
+from penstock.client.settings import ClientSettings
+from penstock.client.stream_segments import SegmentRange, Successor
+from penstock.model.errors import (
+    ControllerUnavailableError,
+    InvalidArgumentError,
+    InvalidNameError,
+    MetadataConflictError,
+    NoSuchScopeError,
+    NoSuchStreamError,
+    OutcomeUnknownError,
+    PenstockError,
+    ScopeExistsError,
+    ScopeNotEmptyError,
+    StreamError,
+    StreamExistsError,
+    StreamNotSealedError,
+    StreamSealedError,
+    TransactionError,
+    UnsupportedOperationError,
+)
+from penstock.model.names import SegmentId, parent_segment_name, parse_segment_name
+from penstock.model.policies import StreamConfig
+from penstock.model.stream_cuts import StreamCut
+from penstock.rpc import controller_pb2 as pb
+from penstock.rpc.controller_pb2_grpc import ControllerServiceStub
+
+Request = TypeVar("Request", contravariant=True)
+Reply = TypeVar("Reply", covariant=True)
+
+#: Answers that a second attempt cannot change.
+_FINAL_CODES = frozenset(
+    {
+        grpc.StatusCode.INVALID_ARGUMENT,
+        grpc.StatusCode.NOT_FOUND,
+        grpc.StatusCode.ALREADY_EXISTS,
+        grpc.StatusCode.PERMISSION_DENIED,
+        grpc.StatusCode.OUT_OF_RANGE,
+        grpc.StatusCode.UNIMPLEMENTED,
+        grpc.StatusCode.UNAUTHENTICATED,
+    }
+)
+_RETRY_DELAY_INITIAL_S = 0.01
+_RETRY_DELAY_FACTOR = 4.0
+
+
+class UnaryCall(Protocol[Request, Reply]):
+    """One RPC of a gRPC stub."""
+
+    def __call__(self, request: Request, *, timeout: float | None = None) -> Awaitable[Reply]:
+        """Send `request`, return its reply; raises `grpc.RpcError`."""
+
+
+class ControllerStub(Protocol):
+    """The RPCs that the client uses. A generated stub has them; so may a controller in the same process."""
+
+    createScope: UnaryCall[pb.ScopeInfo, pb.CreateScopeStatus]
+    deleteScope: UnaryCall[pb.ScopeInfo, pb.DeleteScopeStatus]
+    checkScopeExists: UnaryCall[pb.ScopeInfo, pb.ExistsResponse]
+    listScopes: UnaryCall[pb.ScopesRequest, pb.ScopesResponse]
+    createStream: UnaryCall[pb.StreamConfig, pb.CreateStreamStatus]
+    updateStream: UnaryCall[pb.StreamConfig, pb.UpdateStreamStatus]
+    truncateStream: UnaryCall[pb.StreamCut, pb.UpdateStreamStatus]
+    sealStream: UnaryCall[pb.StreamInfo, pb.UpdateStreamStatus]
+    deleteStream: UnaryCall[pb.StreamInfo, pb.DeleteStreamStatus]
+    checkStreamExists: UnaryCall[pb.StreamInfo, pb.ExistsResponse]
+    getStreamConfiguration: UnaryCall[pb.StreamInfo, pb.StreamConfig]
+    listStreamsInScope: UnaryCall[pb.StreamsInScopeRequest, pb.StreamsInScopeResponse]
+    listStreamsInScopeForTag: UnaryCall[pb.StreamsInScopeWithTagRequest, pb.StreamsInScopeResponse]
+    getCurrentSegments: UnaryCall[pb.StreamInfo, pb.SegmentRanges]
+    getEpochSegments: UnaryCall[pb.GetEpochSegmentsRequest, pb.SegmentRanges]
+    getSegments: UnaryCall[pb.GetSegmentsRequest, pb.SegmentsAtTime]
+    getSegmentsImmediatelyFollowing: UnaryCall[pb.SegmentId, pb.SuccessorResponse]
+    getSegmentsBetween: UnaryCall[pb.StreamCutRange, pb.StreamCutRangeResponse]
+    getURI: UnaryCall[pb.SegmentId, pb.NodeUri]
+    scale: UnaryCall[pb.ScaleRequest, pb.ScaleResponse]
+    checkScale: UnaryCall[pb.ScaleStatusRequest, pb.ScaleStatusResponse]
+    createTransaction: UnaryCall[pb.CreateTxnRequest, pb.CreateTxnResponse]
+    pingTransaction: UnaryCall[pb.PingTxnRequest, pb.PingTxnStatus]
+    commitTransaction: UnaryCall[pb.TxnRequest, pb.TxnStatus]
+    abortTransaction: UnaryCall[pb.TxnRequest, pb.TxnStatus]
+    checkTransactionState: UnaryCall[pb.TxnRequest, pb.TxnState]
+
+
+def parse_controller_uri(uri: str) -> tuple[str, bool]:
+    """Split a controller URI into gRPC target and "use TLS".
+
+    Accepts ``tcp://host:port``, ``tls://``, ``pravega://``, ``pravegas://`` and bare ``host:port``; several
+    addresses are separated by commas.
+    """
+    scheme, separator, rest = uri.partition("://")
+    if not separator:
+        scheme, rest = "tcp", uri
+    if scheme not in ("tcp", "tls", "pravega", "pravegas"):
+        raise InvalidArgumentError(f"controller {uri!r}: the scheme must be tcp or tls, as in tcp://localhost:9090")
+    addresses = [address.strip() for address in rest.rstrip("/").split(",")]
+    for address in addresses:
+        host, colon, port = address.rpartition(":")
+        if not colon or not host or not port.isdecimal() or not 0 < int(port) < 65536:
+            raise InvalidArgumentError(f"controller {uri!r}: write each address as host:port, found {address!r}")
+    if len(addresses) == 1:
+        return addresses[0], scheme in ("tls", "pravegas")
+    if not all(re.fullmatch(r"[0-9.]+:[0-9]+", address) for address in addresses):
+        raise InvalidArgumentError(f"controller {uri!r}: several addresses must be numeric, as 10.0.0.1:9090")
+    return "ipv4:" + ",".join(addresses), scheme in ("tls", "pravegas")
+
+
+class ControllerClient:
+    """Typed controller calls. Scopes, streams and names are checked by the controller."""
+
+    def __init__(
+        self,
+        stub: ControllerStub,
+        settings: ClientSettings,
+        rng: Random,
+        *,
+        address: str = "controller",
+        channel: grpc.aio.Channel | None = None,
+    ) -> None:
+        self._stub = stub
+        self._settings = settings
+        self._rng = rng
+        self._address = address
+        self._channel = channel
+
+    @classmethod
+    def connect(cls, uri: str, settings: ClientSettings, rng: Random) -> ControllerClient:
+        """Make a client of the controller at `uri`. Connects at the first call."""
+        target, use_tls = parse_controller_uri(uri)
+        options = [
+            ("grpc.keepalive_time_ms", 360_000),
+            ("grpc.initial_reconnect_backoff_ms", 100),
+            ("grpc.max_reconnect_backoff_ms", 2000),
+            # In fact the shortest time-out of one attempt to connect; gRPC's own 20 s would stall a fail-over.
+            ("grpc.min_reconnect_backoff_ms", round(settings.connect_timeout_s * 1000)),
+            ("grpc.enable_http_proxy", 0),
+        ]
+        if use_tls:
+            channel = grpc.aio.secure_channel(target, grpc.ssl_channel_credentials(), options=options)
+        else:
+            channel = grpc.aio.insecure_channel(target, options=options)
+        make_stub = cast(Callable[[grpc.aio.Channel], ControllerStub], ControllerServiceStub)
+        return cls(make_stub(channel), settings, rng, address=uri, channel=channel)
+
+    async def close(self) -> None:
+        """Close the channel; calls in flight fail."""
+        if self._channel is not None:
+            await self._channel.close(None)
+
+    # -- scopes -------------------------------------------------------------------------------------------------
+
+    async def create_scope(self, scope: str) -> None:
+        """Create a scope. Raises `ScopeExistsError`."""
+        reply, unsure = await self._change(self._stub.createScope, pb.ScopeInfo(scope=scope), f"create scope {scope}")
+        status = reply.status
+        if status == pb.CreateScopeStatus.SCOPE_EXISTS and not unsure:
+            raise ScopeExistsError(f"scope {scope} exists already")
+        if status == pb.CreateScopeStatus.INVALID_SCOPE_NAME:
+            raise InvalidNameError(f"the controller refuses {scope!r} as the name of a scope")
+        if status == pb.CreateScopeStatus.FAILURE:
+            raise StreamError(f"the controller could not create scope {scope}; its log says why")
+
+    async def delete_scope(self, scope: str) -> None:
+        """Delete an empty scope. Raises `NoSuchScopeError`, `ScopeNotEmptyError`."""
+        reply, unsure = await self._change(self._stub.deleteScope, pb.ScopeInfo(scope=scope), f"delete scope {scope}")
+        status = reply.status
+        if status == pb.DeleteScopeStatus.SCOPE_NOT_FOUND and not unsure:
+            raise NoSuchScopeError(f"scope {scope} does not exist")
+        if status == pb.DeleteScopeStatus.SCOPE_NOT_EMPTY:
+            raise ScopeNotEmptyError(f"scope {scope} still holds streams, tables or reader groups")
+        if status == pb.DeleteScopeStatus.FAILURE:
+            raise StreamError(f"the controller could not delete scope {scope}; its log says why")
+
+    async def scope_exists(self, scope: str) -> bool:
+        """Say whether a scope exists."""
+        reply = await self._ask(self._stub.checkScopeExists, pb.ScopeInfo(scope=scope), f"look for scope {scope}")
+        return reply.exists
+
+    async def scopes(self) -> AsyncIterator[str]:
+        """Iterate over the names of all scopes, page by page."""
+        token = ""
+        for _ in range(self._settings.list_page_count_max):
+            request = pb.ScopesRequest(continuationToken=pb.ContinuationToken(token=token))
+            reply = await self._ask(self._stub.listScopes, request, "list scopes")
+            if not reply.scopes:
+                return
+            for scope in reply.scopes:
+                yield scope
+            token = reply.continuationToken.token
+        raise StreamError(f"listing scopes did not end within {self._settings.list_page_count_max} pages")
+
+    # -- streams ------------------------------------------------------------------------------------------------
+
+    async def create_stream(self, scope: str, stream: str, config: StreamConfig) -> bool:
+        """Create a stream and return True, or False if it exists. Raises `NoSuchScopeError`."""
+        message = config_to_message(scope, stream, config)
+        reply, unsure = await self._change(self._stub.createStream, message, f"create stream {scope}/{stream}")
+        status = reply.status
+        if status == pb.CreateStreamStatus.SCOPE_NOT_FOUND:
+            raise NoSuchScopeError(f"scope {scope} does not exist")
+        if status == pb.CreateStreamStatus.INVALID_STREAM_NAME:
+            raise InvalidNameError(f"the controller refuses {stream!r} as the name of a stream")
+        if status == pb.CreateStreamStatus.FAILURE:
+            raise StreamError(f"the controller could not create stream {scope}/{stream}; its log says why")
+        if status == pb.CreateStreamStatus.STREAM_EXISTS and unsure:
+            raise OutcomeUnknownError(
+                f"stream {scope}/{stream} exists now, but an earlier attempt to create it got no answer: this call or "
+                "another one made it; check its configuration"
+            )
+        return bool(status == pb.CreateStreamStatus.SUCCESS)
+
+    async def update_stream(self, scope: str, stream: str, config: StreamConfig) -> None:
+        """Replace a stream's policies and tags. Raises `NoSuchStreamError`, `StreamSealedError`."""
+        message = config_to_message(scope, stream, config)
+        reply, _ = await self._change(self._stub.updateStream, message, f"update stream {_name(message.streamInfo)}")
+        _check_update(reply, "update", _name(message.streamInfo))
+
+    async def truncate_stream(self, cut: StreamCut) -> None:
+        """Forget the events before `cut`. Raises `NoSuchStreamError`, `MetadataConflictError`."""
+        message = cut_to_message(cut)
+        reply, _ = await self._change(self._stub.truncateStream, message, f"truncate {_name(message.streamInfo)}")
+        _check_update(reply, "truncate", _name(message.streamInfo))
+
+    async def seal_stream(self, scope: str, stream: str) -> None:
+        """Allow no more events. Sealing a sealed stream is fine. Raises `NoSuchStreamError`."""
+        reply, _ = await self._change(self._stub.sealStream, _stream(scope, stream), f"seal stream {scope}/{stream}")
+        if reply.status != pb.UpdateStreamStatus.STREAM_SEALED:
+            _check_update(reply, "seal", f"{scope}/{stream}")
+
+    async def delete_stream(self, scope: str, stream: str) -> None:
+        """Delete a sealed stream. Raises `NoSuchStreamError`, `StreamNotSealedError`."""
+        what = f"delete stream {scope}/{stream}"
+        reply, unsure = await self._change(self._stub.deleteStream, _stream(scope, stream), what)
+        status = reply.status
+        if status == pb.DeleteStreamStatus.STREAM_NOT_FOUND and not unsure:
+            raise NoSuchStreamError(f"stream {scope}/{stream} does not exist")
+        if status == pb.DeleteStreamStatus.STREAM_NOT_SEALED:
+            raise StreamNotSealedError(f"stream {scope}/{stream} must be sealed before it is deleted")
+        if status == pb.DeleteStreamStatus.FAILURE:
+            raise StreamError(f"the controller could not delete stream {scope}/{stream}; its log says why")
+
+    async def stream_exists(self, scope: str, stream: str) -> bool:
+        """Say whether a stream exists."""
+        what = f"look for stream {scope}/{stream}"
+        return (await self._ask(self._stub.checkStreamExists, _stream(scope, stream), what)).exists
+
+    async def stream_config(self, scope: str, stream: str) -> StreamConfig:
+        """Return a stream's policies and tags. Raises `NoSuchStreamError`."""
+        what = f"read the configuration of stream {scope}/{stream}"
+        return config_from_message(await self._ask(self._stub.getStreamConfiguration, _stream(scope, stream), what))
+
+    async def streams(self, scope: str, *, tag: str | None = None) -> AsyncIterator[str]:
+        """Iterate over the streams of `scope`, all or those with `tag`. Raises `NoSuchScopeError`."""
+        token = ""
+        for _ in range(self._settings.list_page_count_max):
+            where, after = pb.ScopeInfo(scope=scope), pb.ContinuationToken(token=token)
+            if tag is None:
+                request = pb.StreamsInScopeRequest(scope=where, continuationToken=after)
+                reply = await self._ask(self._stub.listStreamsInScope, request, f"list streams of {scope}")
+            else:
+                tagged = pb.StreamsInScopeWithTagRequest(scope=where, tag=tag, continuationToken=after)
+                reply = await self._ask(self._stub.listStreamsInScopeForTag, tagged, f"list streams of {scope}")
+            if reply.status == pb.StreamsInScopeResponse.SCOPE_NOT_FOUND:
+                raise NoSuchScopeError(f"scope {scope} does not exist")
+            if not reply.streams:
+                return
+            for info in reply.streams:
+                yield info.stream
+            token = reply.continuationToken.token
+        raise StreamError(f"listing {scope} did not end within {self._settings.list_page_count_max} pages")
+
+    # -- segments -----------------------------------------------------------------------------------------------
+
+    async def current_segments(self, scope: str, stream: str) -> Sequence[SegmentRange]:
+        """Return the segments that take events now, none if the stream is sealed. Raises `NoSuchStreamError`."""
+        what = f"read the segments of stream {scope}/{stream}"
+        reply = await self._ask(self._stub.getCurrentSegments, _stream(scope, stream), what)
+        return [range_from_message(segment) for segment in reply.segmentRanges]
+
+    async def epoch_segments(self, scope: str, stream: str, epoch: int) -> Sequence[SegmentRange]:
+        """Return the segments of one epoch. Raises `NoSuchStreamError` for a missing stream or epoch."""
+        request = pb.GetEpochSegmentsRequest(streamInfo=_stream(scope, stream), epoch=epoch)
+        what = f"read the segments of stream {scope}/{stream} in epoch {epoch}"
+        reply = await self._ask(self._stub.getEpochSegments, request, what)
+        return [range_from_message(segment) for segment in reply.segmentRanges]
+
+    async def head(self, scope: str, stream: str) -> StreamCut:
+        """Return the stream cut of the first events that still exist. Raises `NoSuchStreamError`."""
+        request = pb.GetSegmentsRequest(streamInfo=_stream(scope, stream), timestamp=0)
+        reply = await self._ask(self._stub.getSegments, request, f"read the head of stream {scope}/{stream}")
+        return cut_from_locations(scope, stream, reply)
+
+    async def successors(self, scope: str, stream: str, segment: SegmentId) -> Sequence[Successor]:
+        """Return the segments that follow a sealed one; none means that the stream ends here."""
+        request = pb.SegmentId(streamInfo=_stream(scope, stream), segmentId=segment)
+        what = f"read the successors of segment {segment} of stream {scope}/{stream}"
+        reply = await self._ask(self._stub.getSegmentsImmediatelyFollowing, request, what)
+        return [
+            Successor(range_from_message(entry.segment), tuple(SegmentId(value) for value in entry.value))
+            for entry in reply.segments
+        ]
+
+    async def segments_between(self, start: StreamCut, end: StreamCut) -> Sequence[SegmentId]:
+        """Return the ids of the segments that hold events from `start` to `end`, the cuts' own included."""
+        first, last = cut_to_message(start), cut_to_message(end)
+        request = pb.StreamCutRange(streamInfo=first.streamInfo, to=last.cut)
+        getattr(request, "from").update(first.cut)
+        what = f"read the segments between two cuts of stream {_name(first.streamInfo)}"
+        reply = await self._ask(self._stub.getSegmentsBetween, request, what)
+        return [SegmentId(segment.segmentId) for segment in reply.segments]
+
+    async def endpoint_of(self, segment: str) -> tuple[str, int]:
+        """Return host and port of the segment store that serves `segment` (a full name)."""
+        scope, stream, number = parse_segment_name(parent_segment_name(segment))
+        request = pb.SegmentId(streamInfo=_stream(scope, stream), segmentId=number)
+        reply = await self._ask(self._stub.getURI, request, f"look for the host of segment {segment}")
+        return reply.endpoint, reply.port
+
+    async def scale_stream(
+        self,
+        scope: str,
+        stream: str,
+        *,
+        seal: Sequence[SegmentId],
+        key_ranges: Sequence[tuple[float, float]],
+        timeout_s: float = 60.0,
+        poll_interval_s: float = 0.05,
+    ) -> None:
+        """Replace the segments `seal` by one new segment per range, and wait until that is complete.
+
+        Raises `InvalidArgumentError` when the ranges do not cover exactly those of `seal`, `MetadataConflictError`
+        when another scale is under way, `OutcomeUnknownError` when it is not complete within `timeout_s`.
+        """
+        name = f"{scope}/{stream}"
+        ranges = [pb.ScaleRequest.KeyRangeEntry(start=start, end=end) for start, end in key_ranges]
+        request = pb.ScaleRequest(streamInfo=_stream(scope, stream), sealedSegments=seal, newKeyRanges=ranges)
+        reply, _ = await self._change(self._stub.scale, request, f"scale stream {name}")
+        if reply.status == pb.ScaleResponse.PRECONDITION_FAILED:
+            raise InvalidArgumentError(f"scale {name}: a segment to seal is not current, or too few would remain")
+        if reply.status == pb.ScaleResponse.FAILURE:
+            raise MetadataConflictError(f"scale {name}: refused; ranges do not match, or another scale is under way")
+        status = pb.ScaleStatusRequest(streamInfo=_stream(scope, stream), epoch=reply.epoch)
+        try:
+            async with asyncio.timeout(timeout_s):
+                while True:
+                    check = await self._ask(self._stub.checkScale, status, f"check the scale of stream {name}")
+                    if check.status == pb.ScaleStatusResponse.SUCCESS:
+                        return
+                    if check.status != pb.ScaleStatusResponse.IN_PROGRESS:
+                        raise StreamError(f"scale {name}: the controller does not know epoch {reply.epoch}")
+                    await asyncio.sleep(poll_interval_s)
+        except TimeoutError as error:
+            raise OutcomeUnknownError(f"scale {name}: accepted, but not complete after {timeout_s:g} s") from error
+
+    # -- transactions -------------------------------------------------------------------------------------------
+
+    async def create_transaction(
+        self, scope: str, stream: str, *, lease_ms: int
+    ) -> tuple[pb.TxnId, Sequence[SegmentRange]]:
+        """Begin a transaction; return its id and the parent segments. Raises `NoSuchStreamError`.
+
+        A lost reply leaves a transaction behind that nobody uses; it is aborted when its lease ends.
+        """
+        request = pb.CreateTxnRequest(streamInfo=_stream(scope, stream), lease=lease_ms)
+        reply = await self._ask(self._stub.createTransaction, request, f"begin a transaction on {scope}/{stream}")
+        return reply.txnId, [range_from_message(segment) for segment in reply.activeSegments]
+
+    async def ping_transaction(self, scope: str, stream: str, transaction: pb.TxnId, *, lease_ms: int) -> None:
+        """Extend a transaction's lease to `lease_ms` from now. Raises `TransactionError`."""
+        request = pb.PingTxnRequest(streamInfo=_stream(scope, stream), txnId=transaction, lease=lease_ms)
+        reply = await self._ask(self._stub.pingTransaction, request, f"ping a transaction of {scope}/{stream}")
+        if reply.status != pb.PingTxnStatus.OK:
+            answer = pb.PingTxnStatus.Status.Name(reply.status)
+            raise TransactionError(f"a transaction of stream {scope}/{stream} cannot be kept open: {answer}")
+
+    async def commit_transaction(
+        self, scope: str, stream: str, transaction: pb.TxnId, *, writer_id: str = "", timestamp: int = -(1 << 63)
+    ) -> None:
+        """Decide that the transaction commits; its events become readable soon after. Safe to repeat."""
+        request = pb.TxnRequest(
+            streamInfo=_stream(scope, stream), txnId=transaction, writerId=writer_id, timestamp=timestamp
+        )
+        reply, _ = await self._change(self._stub.commitTransaction, request, f"commit on stream {scope}/{stream}")
+        _check_transaction(reply, "committed", f"{scope}/{stream}")
+
+    async def abort_transaction(self, scope: str, stream: str, transaction: pb.TxnId) -> None:
+        """Decide that the transaction aborts. Safe to repeat."""
+        request = pb.TxnRequest(streamInfo=_stream(scope, stream), txnId=transaction)
+        reply, _ = await self._change(self._stub.abortTransaction, request, f"abort on stream {scope}/{stream}")
+        _check_transaction(reply, "aborted", f"{scope}/{stream}")
+
+    async def transaction_state(self, scope: str, stream: str, transaction: pb.TxnId) -> str:
+        """Return ``OPEN``, ``COMMITTING``, ``COMMITTED``, ``ABORTING``, ``ABORTED`` or ``UNKNOWN``."""
+        request = pb.TxnRequest(streamInfo=_stream(scope, stream), txnId=transaction)
+        reply = await self._ask(self._stub.checkTransactionState, request, f"check a transaction of {scope}/{stream}")
+        return pb.TxnState.State.Name(reply.state)
+
+    # -- inside -------------------------------------------------------------------------------------------------
+
+    async def _ask(self, call: UnaryCall[Request, Reply], request: Request, what: str) -> Reply:
+        reply, _ = await self._attempt(call, request, what, is_change=False)
+        return reply
+
+    async def _change(self, call: UnaryCall[Request, Reply], request: Request, what: str) -> tuple[Reply, bool]:
+        """Return the reply, and whether an earlier attempt may have been carried out already."""
+        return await self._attempt(call, request, what, is_change=True)
+
+    async def _attempt(
+        self, call: UnaryCall[Request, Reply], request: Request, what: str, *, is_change: bool
+    ) -> tuple[Reply, bool]:
+        delay_s = _RETRY_DELAY_INITIAL_S
+        is_unsure = False
+        for attempt in range(1, self._settings.controller_attempt_count_max + 1):
+            try:
+                reply = await call(request, timeout=self._settings.controller_request_timeout_s)
+                return reply, is_unsure
+            except grpc.RpcError as error:
+                code = error.code()
+                details = f"{what}: controller {self._address} answered {code.name}: {error.details()}"
+                if code in _FINAL_CODES:
+                    raise _final_error(code, details) from error
+                is_unsure = True
+                if attempt == self._settings.controller_attempt_count_max:
+                    if is_change:
+                        raise OutcomeUnknownError(f"{details} ({attempt} attempts); it may have been done") from error
+                    raise ControllerUnavailableError(f"{details} ({attempt} attempts)") from error
+            await asyncio.sleep(delay_s * (0.5 + 0.5 * self._rng.random()))
+            delay_s = min(delay_s * _RETRY_DELAY_FACTOR, self._settings.retry_delay_max_s)
+        raise AssertionError("unreachable: the last attempt returns or raises")
+
+
+def _stream(scope: str, stream: str) -> pb.StreamInfo:
+    return pb.StreamInfo(scope=scope, stream=stream)
+
+
+def _name(info: pb.StreamInfo) -> str:
+    return f"{info.scope}/{info.stream}"
+
+
+def _final_error(code: grpc.StatusCode, details: str) -> PenstockError:
+    if code == grpc.StatusCode.NOT_FOUND:
+        return NoSuchStreamError(details)
+    if code == grpc.StatusCode.ALREADY_EXISTS:
+        return StreamExistsError(details)
+    if code in (grpc.StatusCode.INVALID_ARGUMENT, grpc.StatusCode.OUT_OF_RANGE):
+        return InvalidArgumentError(details)
+    if code == grpc.StatusCode.UNIMPLEMENTED:
+        return UnsupportedOperationError(details)
+    return StreamError(details)
+
+
+def _check_update(reply: pb.UpdateStreamStatus, verb: str, name: str) -> None:
+    if reply.status in (pb.UpdateStreamStatus.STREAM_NOT_FOUND, pb.UpdateStreamStatus.SCOPE_NOT_FOUND):
+        raise NoSuchStreamError(f"stream {name} does not exist")
+    if reply.status == pb.UpdateStreamStatus.STREAM_SEALED:
+        raise StreamSealedError(f"{verb} {name}: the stream is sealed")
+    if reply.status != pb.UpdateStreamStatus.SUCCESS:
+        raise MetadataConflictError(f"{verb} {name}: refused; another change is under way, or the input does not fit")
+
+
+def _check_transaction(reply: pb.TxnStatus, verb: str, name: str) -> None:
+    if reply.status == pb.TxnStatus.STREAM_NOT_FOUND:
+        raise NoSuchStreamError(f"stream {name} does not exist")
+    if reply.status != pb.TxnStatus.SUCCESS:
+        raise TransactionError(f"the transaction of stream {name} is unknown or past being {verb}")

@@ -1,0 +1,116 @@
+"""What readers hand out: `Event`, and `EventBatch` for code that works on many at a time."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, NamedTuple
+
+from penstock.client.arrow import import_arrow
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+
+class Event(NamedTuple):
+    """One event and where it is.
+
+    Attributes:
+        data: the payload.
+        segment: 64-bit segment id.
+        offset: byte in the segment where the event's header starts.
+        stream: ``scope/stream``.
+        position: byte in the segment where the next event starts.
+    """
+
+    data: bytes
+    segment: int
+    offset: int
+    stream: str
+    position: int
+
+
+@dataclass(frozen=True, slots=True)
+class EventBatch:
+    """Events that follow each other in one segment.
+
+    Attributes:
+        stream: ``scope/stream``.
+        segment: 64-bit segment id.
+        events: the payloads.
+        offsets: where each event's header starts, and last where the next event starts: one more than `events`.
+    """
+
+    stream: str
+    segment: int
+    events: list[bytes]
+    offsets: list[int]
+
+    def __len__(self) -> int:
+        return len(self.events)
+
+    def to_arrow(self) -> pa.RecordBatch:
+        """Return ``columns: event: binary, segment_id: int64, offset: int64``. Needs ``penstock[arrow]``."""
+        pyarrow, numpy = import_arrow()
+        count = len(self.events)
+        return pyarrow.RecordBatch.from_arrays(
+            [
+                pyarrow.array(self.events, pyarrow.binary()),
+                pyarrow.array(numpy.full(count, self.segment, dtype=numpy.int64)),
+                pyarrow.array(self.offsets[:count], pyarrow.int64()),
+            ],
+            names=["event", "segment_id", "offset"],
+        )
+
+
+class EventChunk:
+    """Events on their way from a segment to the application, and how far the application is.
+
+    `[0, unfinished)` are done with, `[unfinished, following)` were handed out last, the rest is still to come. The
+    reader's task looks at it while another thread may be advancing it; each field is one word.
+    """
+
+    __slots__ = ("events", "following", "offsets", "segment", "segment_id", "stream", "unfinished")
+
+    def __init__(self, segment: str, segment_id: int, stream: str, events: list[bytes], offsets: list[int]) -> None:
+        self.segment = segment
+        self.segment_id = segment_id
+        self.stream = stream
+        self.events = events
+        self.offsets = offsets
+        self.unfinished = 0
+        self.following = 0
+
+    @property
+    def is_used_up(self) -> bool:
+        """True when every event was handed out."""
+        return self.following >= len(self.events)
+
+    @property
+    def safe_offset(self) -> int:
+        """Where to go on after a crash: before the events handed out last."""
+        return self.offsets[self.unfinished]
+
+    @property
+    def next_offset(self) -> int:
+        """Where to go on when everything handed out is done with."""
+        return self.offsets[self.following]
+
+    def hand_out(self) -> Event:
+        """Return the next event; those before it count as done with."""
+        index = self.following
+        self.unfinished = index
+        self.following = index + 1
+        offsets = self.offsets
+        return Event(self.events[index], self.segment_id, offsets[index], self.stream, offsets[index + 1])
+
+    def hand_out_many(self, bytes_max: int) -> EventBatch:
+        """Return the next events up to `bytes_max` framed bytes, at least one."""
+        start = self.following
+        limit = self.offsets[start] + bytes_max
+        end = len(self.events)
+        if self.offsets[end] > limit:
+            end = start + 1
+            while self.offsets[end + 1] <= limit:
+                end += 1
+        self.unfinished, self.following = start, end
+        return EventBatch(self.stream, self.segment_id, self.events[start:end], self.offsets[start : end + 1])

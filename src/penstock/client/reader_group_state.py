@@ -1,0 +1,244 @@
+"""The shared state of a reader group, and every step it can take. Pure: state in, state out.
+
+A group is one record in a table segment, changed by compare-and-set. Each step is idempotent: taking it again
+on a state in which it was taken already changes nothing. So when the reply to an update is lost, the record is
+read again and the step repeated.
+
+Invariants, held by property tests:
+
+- a segment is at one place: unassigned, at one reader, or waiting for its predecessors;
+- a segment waits until all predecessors were read to their end, and then starts at 0, so events of one routing
+  key are read in order across splits and merges;
+- when nothing is left to balance, readers hold equal numbers of segments, give or take one.
+
+Source: Pravega, reader groups (there kept in a revisioned stream or, by the Rust client, in a table).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import msgspec
+
+from penstock.model.errors import InvalidArgumentError
+from penstock.model.names import parse_segment_name
+from penstock.model.stream_cuts import StreamCut
+
+FORMAT_VERSION = 1
+
+
+class ReaderState(msgspec.Struct, frozen=True):
+    """One reader: the life it is in, a counter that shows it is alive, and where it is in its segments.
+
+    `incarnation` is drawn anew each time a reader of this name starts, so an older one notices that it was replaced.
+    """
+
+    incarnation: str
+    heartbeat: int = 0
+    segments: dict[str, int] = msgspec.field(default_factory=dict)
+
+
+class WaitingState(msgspec.Struct, frozen=True):
+    """A segment that cannot be read yet: predecessors still unread, and those read, with the offset of their end."""
+
+    unread: list[str]
+    read: dict[str, int]
+
+
+class GroupState(msgspec.Struct, frozen=True):
+    """The whole record. Segments are full names, offsets are bytes; `unassigned` maps segments to where to go on."""
+
+    streams: list[str]
+    unassigned: dict[str, int]
+    readers: dict[str, ReaderState] = msgspec.field(default_factory=dict)
+    waiting: dict[str, WaitingState] = msgspec.field(default_factory=dict)
+    version: int = FORMAT_VERSION
+
+    def encode(self) -> bytes:
+        """Return the record as stored: JSON."""
+        return msgspec.json.encode(self)
+
+    @classmethod
+    def decode(cls, data: bytes) -> GroupState:
+        """Read a record. Raises `InvalidArgumentError` for another format or version."""
+        try:
+            state = msgspec.json.decode(data, type=cls)
+        except msgspec.DecodeError as error:
+            raise InvalidArgumentError(f"the reader group's state cannot be read: {error}") from error
+        if state.version != FORMAT_VERSION:
+            raise InvalidArgumentError(
+                f"the reader group's state has version {state.version}, this release reads {FORMAT_VERSION}"
+            )
+        return state
+
+    @property
+    def segment_count(self) -> int:
+        """Segments that can be read now, assigned or not."""
+        return len(self.unassigned) + sum(len(reader.segments) for reader in self.readers.values())
+
+    @property
+    def is_finished(self) -> bool:
+        """True when every stream is sealed and read to its end."""
+        return self.segment_count == 0 and not self.waiting
+
+
+def _order(segment: str) -> tuple[str, str, int]:
+    scope, stream, number = parse_segment_name(segment)
+    return scope, stream, int(number)
+
+
+def _changed(state: GroupState, **changes: object) -> GroupState:
+    return msgspec.structs.replace(state, **changes)
+
+
+def _with_reader(state: GroupState, name: str, reader: ReaderState) -> dict[str, ReaderState]:
+    return dict(sorted({**state.readers, name: reader}.items()))
+
+
+def create(positions: Mapping[str, int], streams: Sequence[str]) -> GroupState:
+    """Return the first state of a group that starts at `positions` (full segment name -> offset)."""
+    return GroupState(
+        streams=sorted(streams), unassigned=dict(sorted(positions.items(), key=lambda item: _order(item[0])))
+    )
+
+
+def join(state: GroupState, name: str, incarnation: str) -> GroupState:
+    """Add a reader, or let a new incarnation of one go on from the positions that the last one stored."""
+    reader = state.readers.get(name)
+    if reader is None:
+        return _changed(state, readers=_with_reader(state, name, ReaderState(incarnation)))
+    if reader.incarnation == incarnation:
+        return state
+    renewed = ReaderState(incarnation, reader.heartbeat + 1, reader.segments)
+    return _changed(state, readers=_with_reader(state, name, renewed))
+
+
+def is_member(state: GroupState, name: str, incarnation: str) -> bool:
+    """Say whether this incarnation of the reader is in the group."""
+    reader = state.readers.get(name)
+    return reader is not None and reader.incarnation == incarnation
+
+
+def leave(state: GroupState, name: str, positions: Mapping[str, int] | None = None) -> GroupState:
+    """Remove a reader; its segments become free at `positions`, or where it last stored."""
+    reader = state.readers.get(name)
+    if reader is None:
+        return state
+    freed = _moved(reader, positions or {}).segments
+    readers = {other: value for other, value in state.readers.items() if other != name}
+    return _changed(state, readers=readers, unassigned={**state.unassigned, **freed})
+
+
+def beat(state: GroupState, name: str, positions: Mapping[str, int]) -> GroupState:
+    """Store a reader's positions and show that it is alive. Segments it does not hold are ignored."""
+    reader = state.readers.get(name)
+    if reader is None:
+        return state
+    moved = _moved(reader, positions)
+    renewed = ReaderState(moved.incarnation, moved.heartbeat + 1, moved.segments)
+    return _changed(state, readers=_with_reader(state, name, renewed))
+
+
+def acquire(state: GroupState, name: str, count_max: int) -> GroupState:
+    """Give a reader free segments up to its fair share, and no more than `count_max` in all.
+
+    What readers below the even share are short of stays free for them, or the one that gave it up would take it back.
+    """
+    reader = state.readers.get(name)
+    if reader is None or not state.unassigned:
+        return state
+    floor, extra = divmod(state.segment_count, len(state.readers))
+    held = len(reader.segments)
+    reserved = sum(max(floor - len(other.segments), 0) for key, other in state.readers.items() if key != name)
+    wanted = max(floor - held, 0)
+    if extra and max(held, floor) == floor and len(state.unassigned) - wanted > reserved:
+        wanted += 1
+    wanted = min(wanted, count_max - held)
+    if wanted <= 0:
+        return state
+    taken = dict(sorted(state.unassigned.items(), key=lambda item: _order(item[0]))[:wanted])
+    left = {segment: offset for segment, offset in state.unassigned.items() if segment not in taken}
+    renewed = ReaderState(reader.incarnation, reader.heartbeat, {**reader.segments, **taken})
+    return _changed(state, unassigned=left, readers=_with_reader(state, name, renewed))
+
+
+def surplus(state: GroupState, name: str) -> list[str]:
+    """Return the segments a reader should give up because another one has too few; the newest first."""
+    reader = state.readers.get(name)
+    if reader is None:
+        return []
+    floor, extra = divmod(state.segment_count, len(state.readers))
+    others = [len(other.segments) for key, other in state.readers.items() if key != name]
+    ceiling = floor + (1 if extra else 0)
+    held = len(reader.segments)
+    if held > ceiling:
+        count = held - ceiling
+    elif held > floor and not state.unassigned and any(other < floor for other in others):
+        count = 1
+    else:
+        count = 0
+    return sorted(reader.segments, key=_order, reverse=True)[:count]
+
+
+def release(state: GroupState, name: str, positions: Mapping[str, int]) -> GroupState:
+    """Free the segments in `positions` that the reader holds, at those offsets."""
+    reader = state.readers.get(name)
+    if reader is None:
+        return state
+    freed = {segment: offset for segment, offset in positions.items() if segment in reader.segments}
+    kept = {segment: offset for segment, offset in reader.segments.items() if segment not in freed}
+    renewed = ReaderState(reader.incarnation, reader.heartbeat, kept)
+    return _changed(state, unassigned={**state.unassigned, **freed}, readers=_with_reader(state, name, renewed))
+
+
+def finish(
+    state: GroupState, name: str, segment: str, end_offset: int, successors: Mapping[str, Sequence[str]]
+) -> GroupState:
+    """Take out a segment that was read to its end, and bring in its successors (segment -> all its predecessors).
+
+    A successor becomes free once all its predecessors were finished. Nothing happens unless the reader holds
+    `segment`.
+    """
+    reader = state.readers.get(name)
+    if reader is None or segment not in reader.segments:
+        return state
+    kept = {other: offset for other, offset in reader.segments.items() if other != segment}
+    renewed = ReaderState(reader.incarnation, reader.heartbeat, kept)
+    unassigned, waiting = dict(state.unassigned), dict(state.waiting)
+    for successor, predecessors in successors.items():
+        known = waiting.get(successor) or WaitingState(sorted(predecessors), {})
+        unread = [other for other in known.unread if other != segment]
+        if unread:
+            waiting[successor] = WaitingState(unread, {**known.read, segment: end_offset})
+        else:
+            waiting.pop(successor, None)
+            unassigned[successor] = 0
+    return _changed(state, unassigned=unassigned, waiting=waiting, readers=_with_reader(state, name, renewed))
+
+
+def positions_of(state: GroupState) -> dict[str, int]:
+    """Return where the group is: all readable segments, and finished ones that a waiting successor depends on."""
+    positions = dict(state.unassigned)
+    for reader in state.readers.values():
+        positions.update(reader.segments)
+    for waiting in state.waiting.values():
+        positions.update(waiting.read)
+    return positions
+
+
+def stream_cuts(state: GroupState) -> dict[str, StreamCut]:
+    """Return the position of the group in each stream, as last stored by the readers."""
+    by_stream: dict[str, dict[int, int]] = {stream: {} for stream in state.streams}
+    for segment, offset in positions_of(state).items():
+        scope, stream, number = parse_segment_name(segment)
+        by_stream.setdefault(f"{scope}/{stream}", {})[number] = offset
+    cuts = {}
+    for name, positions in by_stream.items():
+        scope, _, stream = name.partition("/")
+        cuts[name] = StreamCut(scope, stream, positions)
+    return cuts
+
+
+def _moved(reader: ReaderState, positions: Mapping[str, int]) -> ReaderState:
+    segments = {segment: positions.get(segment, offset) for segment, offset in reader.segments.items()}
+    return ReaderState(reader.incarnation, reader.heartbeat, segments)

@@ -1,0 +1,89 @@
+"""Error replies of a segment store as typed errors: the one table of the client."""
+
+from __future__ import annotations
+
+from typing import TypeVar
+
+from penstock.model.errors import (
+    BadEventNumberError,
+    ContainerNotFoundError,
+    InvalidArgumentError,
+    NoSuchSegmentError,
+    PenstockError,
+    ProtocolError,
+    SegmentExistsError,
+    SegmentSealedError,
+    SegmentTruncatedError,
+    TableKeyMissingError,
+    TableKeyVersionError,
+    TableNotEmptyError,
+    UnsupportedOperationError,
+)
+from penstock.model.segments import NO_VALUE
+from penstock.wire.commands import (
+    AuthTokenCheckFailed,
+    ErrorMessage,
+    InvalidEventNumber,
+    NoSuchSegment,
+    OperationUnsupported,
+    SegmentAlreadyExists,
+    SegmentIsSealed,
+    SegmentIsTruncated,
+    TableKeyBadVersion,
+    TableKeyDoesNotExist,
+    TableSegmentNotEmpty,
+    WireCommand,
+    WrongHost,
+)
+
+_Reply = TypeVar("_Reply", bound=WireCommand)
+
+#: The wire does not say which container a segment belongs to.
+_CONTAINER_UNKNOWN = -1
+
+
+def error_of(reply: WireCommand, segment: str) -> PenstockError | None:
+    """Return the error that a reply to a request about `segment` stands for, or None if it is not an error."""
+    match reply:
+        case WrongHost():
+            return ContainerNotFoundError(_CONTAINER_UNKNOWN, f"segment {segment} is not served by the host asked")
+        case SegmentIsSealed():
+            return SegmentSealedError(segment)
+        case SegmentAlreadyExists():
+            return SegmentExistsError(segment)
+        case NoSuchSegment():
+            return NoSuchSegmentError(segment)
+        case InvalidEventNumber():
+            return BadEventNumberError(
+                segment, writer_id=reply.writer_id, event_number=reply.event_number, stored=NO_VALUE
+            )
+        case SegmentIsTruncated():
+            return SegmentTruncatedError(segment, start_offset=reply.start_offset, offset=reply.offset)
+        case OperationUnsupported():
+            return UnsupportedOperationError(f"{segment}: the segment store does not do {reply.operation_name}")
+        case AuthTokenCheckFailed():
+            return PenstockError(f"{segment}: the segment store refused the access token (code {reply.error_code})")
+        case ErrorMessage():
+            if reply.error_code == 0:
+                return InvalidArgumentError(f"{segment}: the segment store answered: {reply.message}")
+            return PenstockError(f"{segment}: the segment store answered: {reply.message}")
+        case TableSegmentNotEmpty():
+            return TableNotEmptyError(segment)
+        case TableKeyDoesNotExist():
+            return TableKeyMissingError(segment, key=b"")
+        case TableKeyBadVersion():
+            return TableKeyVersionError(segment, key=b"", expected=NO_VALUE, actual=NO_VALUE)
+        case _:
+            return None
+
+
+def expect(reply: WireCommand, kind: type[_Reply], segment: str) -> _Reply:
+    """Return `reply` if it is of `kind`. Raises its typed error, or `ProtocolError` for something else."""
+    if isinstance(reply, kind):
+        return reply
+    raise error_of(reply, segment) or unexpected(reply, segment)
+
+
+def unexpected(reply: WireCommand, segment: str) -> ProtocolError:
+    """Return the error for a reply that does not belong to what was asked."""
+    return ProtocolError(f"{segment}: unexpected {type(reply).__name__} from the segment store")

@@ -1,0 +1,94 @@
+"""`ClientSettings`: every bound, time-out and interval of the client, by name."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from penstock.model.errors import InvalidArgumentError
+from penstock.wire.connection import ConnectionSettings
+
+_MIB = 1024 * 1024
+
+
+@dataclass(frozen=True, slots=True)
+class ClientSettings:
+    """What a client may use and how long it tries.
+
+    Attributes:
+        connect_timeout_s: one attempt to connect to a segment store, Hello included.
+        request_timeout_s: one request to a segment store; long polls are not bound by it.
+        keepalive_interval_s: see `ConnectionSettings`.
+        endpoint_count_max: cached segment -> host answers.
+
+        controller_request_timeout_s: one attempt of a controller call.
+        controller_attempt_count_max: attempts of a controller call that fails in a passing way.
+
+        retry_time_max_s: how long a writer, reader or request keeps trying while the server is away.
+        retry_delay_initial_s, retry_delay_max_s, retry_delay_factor: exponential back-off, each delay drawn from
+            the upper half of its range.
+
+        block_bytes_max: an append block is sent no later than when it has so many bytes.
+        pipelined_block_bytes_min: while a block is in flight, another one is sent once it has so many bytes.
+        in_flight_block_count_max, in_flight_bytes_max: unacknowledged blocks of one segment on the wire.
+        max_unacknowledged_bytes: events of one writer that are not durable yet; a write past it waits.
+        routing_cache_size_max: routing keys of one writer whose segment is remembered.
+        large_event_bytes_max: the largest event accepted; past `EVENT_LENGTH_MAX` it goes through a transient segment.
+
+        read_bytes: bytes asked for in one read of a segment.
+        read_ahead_block_count: blocks read ahead of the consumer, per segment.
+        reader_segment_count_max: segments read by one reader at one time.
+        position_interval_s: how often a reader stores its positions and shows that it is alive.
+        reader_timeout_s: a reader whose state has not changed for so long is declared dead by another one.
+        reader_group_update_count_max: attempts at one compare-and-set of the reader-group state.
+        reader_group_refresh_s: how often a reader looks for segments to take over.
+
+        transaction_lease_s: default lease of a transaction; it is renewed at a third of it.
+        list_page_count_max: pages fetched for one listing.
+    """
+
+    connect_timeout_s: float = 5.0
+    request_timeout_s: float = 30.0
+    keepalive_interval_s: float = 20.0
+    endpoint_count_max: int = 65536
+
+    controller_request_timeout_s: float = 30.0
+    controller_attempt_count_max: int = 10
+
+    retry_time_max_s: float = 60.0
+    retry_delay_initial_s: float = 0.01
+    retry_delay_max_s: float = 2.0
+    retry_delay_factor: float = 2.0
+
+    block_bytes_max: int = _MIB
+    pipelined_block_bytes_min: int = 128 * 1024
+    in_flight_block_count_max: int = 4
+    in_flight_bytes_max: int = 8 * _MIB
+    max_unacknowledged_bytes: int = 64 * _MIB
+    routing_cache_size_max: int = 65536
+    large_event_bytes_max: int = 1024 * _MIB
+
+    read_bytes: int = _MIB
+    read_ahead_block_count: int = 2
+    reader_segment_count_max: int = 4096
+    position_interval_s: float = 3.0
+    reader_timeout_s: float = 30.0
+    reader_group_update_count_max: int = 100
+    reader_group_refresh_s: float = 1.0
+
+    transaction_lease_s: float = 90.0
+    list_page_count_max: int = 10000
+
+    def __post_init__(self) -> None:
+        for name in self.__slots__:
+            if getattr(self, name) <= 0:
+                raise InvalidArgumentError(f"client setting {name} is {getattr(self, name)}: it must be above 0")
+        if self.block_bytes_max > 8 * _MIB:
+            raise InvalidArgumentError(f"block_bytes_max is {self.block_bytes_max}: the limit is 8 MiB")
+
+    def connection(self) -> ConnectionSettings:
+        """Return the part that a connection needs."""
+        return ConnectionSettings(
+            connect_timeout_s=self.connect_timeout_s,
+            request_timeout_s=self.request_timeout_s,
+            keepalive_interval_s=self.keepalive_interval_s,
+        )

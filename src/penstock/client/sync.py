@@ -1,0 +1,535 @@
+"""The blocking client: the async one, run in a background event loop through a `Portal`.
+
+Same names, same rules as in `penstock.client.client`; what is said there holds here. Two paths do not cross into the
+loop per event: a writer adds events to their block in the calling thread, and a reader hands out a whole chunk before
+it asks for the next.
+
+Safe to use from many threads, except one reader, byte reader, byte writer or transaction at a time.
+"""
+
+from __future__ import annotations
+
+import io
+import ssl
+from collections.abc import Iterator, Mapping, Sequence
+from types import TracebackType
+from typing import TYPE_CHECKING, cast
+
+from penstock.client import client as aio
+from penstock.client.ack import AckState
+from penstock.client.byte_stream import ByteReader as AsyncByteReader
+from penstock.client.byte_stream import ByteWriter as AsyncByteWriter
+from penstock.client.event import Event, EventBatch
+from penstock.client.event_writer import Events, RoutingKeys
+from penstock.client.event_writer import EventWriter as AsyncEventWriter
+from penstock.client.reader import Reader as AsyncReader
+from penstock.client.reader_group import ReaderGroup as AsyncReaderGroup
+from penstock.client.segment_reader import SegmentReader as AsyncSegmentReader
+from penstock.client.settings import ClientSettings
+from penstock.client.transaction import Transaction as AsyncTransaction
+from penstock.model.policies import Retention, Scaling, StreamConfig
+from penstock.model.stream_cuts import StreamCut
+from penstock.runtime.portal import Portal
+from penstock.runtime.runtime import Runtime
+
+if TYPE_CHECKING:
+    from typing import Self
+
+    from _typeshed import ReadableBuffer, WriteableBuffer
+
+_BATCH_BYTES_MAX = 1024 * 1024
+
+
+class Ack(AckState):
+    """The promise that an event becomes durable; `wait` for it."""
+
+    __slots__ = ("_portal",)
+
+    def __init__(self, portal: Portal) -> None:
+        super().__init__()
+        self._portal = portal
+
+    def wait(self, timeout_s: float | None = None) -> None:
+        """Block until the event is durable.
+
+        Raises `TimeoutError` when it is not within `timeout_s`, or the error that kept it from being written.
+        """
+        if not self.is_done:
+            self._portal.call(self.settled(), timeout_s)
+        if self.error is not None:
+            raise self.error
+
+
+class EventWriter:
+    """See `penstock.client.event_writer.EventWriter`. Threads may share one; each thread's events keep their order."""
+
+    def __init__(self, portal: Portal, writer: AsyncEventWriter) -> None:
+        self._portal = portal
+        self._writer = writer
+        self._put = writer.put
+
+    def write(self, event: bytes, routing_key: str | None = None) -> Ack:
+        """Take an event and return its `Ack`; blocks only while `max_unacknowledged_bytes` are used up."""
+        if self._writer.is_full:
+            self._portal.call(self._writer.has_space())
+        return cast(Ack, self._put(event, routing_key))
+
+    def write_many(self, events: Events, routing_keys: RoutingKeys = None) -> None:
+        """Write `events` in order; durable after `flush`. See the async method for what is accepted."""
+        self._portal.call(self._writer.write_many(events, routing_keys))
+
+    def flush(self, timeout_s: float | None = None) -> None:
+        """Block until everything written so far is durable. Raises the error of the first event that is not."""
+        self._portal.call(self._writer.flush(), timeout_s)
+
+    def close(self) -> None:
+        """Flush and stop."""
+        self._portal.call(self._writer.close())
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self._portal.call(self._writer.__aexit__(kind, error, traceback))
+
+
+class Transaction:
+    """See `penstock.client.transaction.Transaction`."""
+
+    def __init__(self, portal: Portal, transaction: AsyncTransaction) -> None:
+        self._portal = portal
+        self._transaction = transaction
+
+    @property
+    def id(self) -> str:
+        """The transaction's id, 32 hexadecimal digits."""
+        return self._transaction.id
+
+    def write(self, event: bytes, routing_key: str | None = None) -> Ack:
+        """Write an event into the transaction."""
+        writer = self._transaction.writer
+        if writer.is_full:
+            self._portal.call(writer.has_space())
+        return cast(Ack, writer.put(event, routing_key))
+
+    def write_many(self, events: Events, routing_keys: RoutingKeys = None) -> None:
+        """Write many events into the transaction."""
+        self._portal.call(self._transaction.write_many(events, routing_keys))
+
+    def flush(self) -> None:
+        """Block until everything written so far is durable (not readable before the commit)."""
+        self._portal.call(self._transaction.flush())
+
+    def commit(self) -> None:
+        """Flush and decide that the transaction commits."""
+        self._portal.call(self._transaction.commit())
+
+    def abort(self) -> None:
+        """Decide that none of the transaction's events are ever read."""
+        self._portal.call(self._transaction.abort())
+
+    def state(self) -> str:
+        """Return ``OPEN``, ``COMMITTING``, ``COMMITTED``, ``ABORTING``, ``ABORTED`` or ``UNKNOWN``."""
+        return self._portal.call(self._transaction.state())
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self._portal.call(self._transaction.__aexit__(kind, error, traceback))
+
+
+class Reader:
+    """See `penstock.client.reader.Reader`."""
+
+    def __init__(self, portal: Portal, reader: AsyncReader) -> None:
+        self._portal = portal
+        self._reader = reader
+
+    @property
+    def name(self) -> str:
+        """The reader's name in its group."""
+        return self._reader.name
+
+    @property
+    def skip_truncated(self) -> bool:
+        """True: go on silently after events that were truncated unread. False: raise once first."""
+        return self._reader.skip_truncated
+
+    @skip_truncated.setter
+    def skip_truncated(self, value: bool) -> None:
+        self._reader.skip_truncated = value
+
+    @property
+    def is_finished(self) -> bool:
+        """True when every stream of the group is sealed and was read to its end."""
+        return self._reader.is_finished
+
+    @property
+    def segments(self) -> list[str]:
+        """Full names of the segments being read here."""
+        return self._reader.segments
+
+    def __iter__(self) -> Iterator[Event]:
+        reader = self._reader
+        while True:
+            chunk = self._portal.call(reader.next_chunk())
+            if chunk is None:
+                return
+            while not chunk.is_used_up and not reader.needs_attention:
+                yield chunk.hand_out()
+
+    def read(self, timeout_s: float | None = None) -> Event | None:
+        """Return the next event, blocking up to `timeout_s` (None: without limit); None if there is none."""
+        chunk = self._reader.chunk_in_hand() or self._portal.call(self._reader.next_chunk(timeout_s))
+        return None if chunk is None else chunk.hand_out()
+
+    def read_batch(self, max_bytes: int = _BATCH_BYTES_MAX, timeout_s: float | None = None) -> EventBatch | None:
+        """Return the next events of one segment, up to `max_bytes` framed bytes but at least one; None as `read`."""
+        chunk = self._reader.chunk_in_hand() or self._portal.call(self._reader.next_chunk(timeout_s))
+        return None if chunk is None else chunk.hand_out_many(max_bytes)
+
+    def close(self) -> None:
+        """Store positions, leave the group and stop. Everything handed out counts as read."""
+        self._portal.call(self._reader.close())
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+class ReaderGroup:
+    """See `penstock.client.reader_group.ReaderGroup`."""
+
+    def __init__(self, portal: Portal, group: AsyncReaderGroup) -> None:
+        self._portal = portal
+        self._group = group
+
+    def reader(self, name: str | None = None) -> Reader:
+        """Start a reader. One that ran before under the same name goes on where that one stored its positions.
+
+        Without a name it gets one of its own; give names to readers that should resume at once after a crash.
+        """
+        return Reader(self._portal, self._portal.call(self._group.reader(name)))
+
+    def stream_cuts(self) -> dict[str, StreamCut]:
+        """Return how far the group is in each stream, as last stored by its readers."""
+        return self._portal.call(self._group.stream_cuts())
+
+    def checkpoint(self) -> dict[str, StreamCut]:
+        """Let the readers started here store their positions now, then return `stream_cuts`."""
+        return self._portal.call(self._group.checkpoint())
+
+    def unread_bytes(self) -> int:
+        """Return how many bytes the group has still to read, as of the stored positions."""
+        return self._portal.call(self._group.unread_bytes())
+
+    def close(self) -> None:
+        """Close the readers started here. The group's state stays."""
+        self._portal.call(self._group.close())
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+class ByteWriter(io.RawIOBase):
+    """A byte stream as a file to append to. See `penstock.client.byte_stream.ByteWriter`."""
+
+    def __init__(self, portal: Portal, writer: AsyncByteWriter) -> None:
+        super().__init__()
+        self._portal = portal
+        self._writer = writer
+        self._is_flushed_for_good = False
+
+    def writable(self) -> bool:
+        """Return True."""
+        return True
+
+    def write(self, data: ReadableBuffer, /) -> int:
+        """Take bytes; durable after `flush`."""
+        view = memoryview(data).cast("B")
+        return self._portal.call(self._writer.write(view))
+
+    def flush(self) -> None:
+        """Make everything written so far durable."""
+        if not self._is_flushed_for_good:
+            self._portal.call(self._writer.flush())
+
+    def close(self) -> None:
+        """Flush and close. An error that `write` or `flush` has raised before is not raised again."""
+        try:
+            if not self._is_flushed_for_good:
+                self._is_flushed_for_good = True
+                self._portal.call(self._writer.close())
+        finally:
+            super().close()
+
+    def tell(self) -> int:
+        """Return the offset of the next byte to write."""
+        return self._writer.tell()
+
+    def truncate_before(self, offset: int) -> None:
+        """Forget the bytes before `offset`."""
+        self._portal.call(self._writer.truncate_before(offset))
+
+
+class ByteReader(io.RawIOBase):
+    """A byte stream as a file to read. See `penstock.client.byte_stream.ByteReader`."""
+
+    def __init__(self, portal: Portal, reader: AsyncByteReader) -> None:
+        super().__init__()
+        self._portal = portal
+        self._reader = reader
+
+    def readable(self) -> bool:
+        """Return True."""
+        return True
+
+    def seekable(self) -> bool:
+        """Return True."""
+        return True
+
+    def readinto(self, buffer: WriteableBuffer, /) -> int:
+        """Read into `buffer`: what is there, else what comes next. 0 once the stream is sealed and read."""
+        view = memoryview(buffer).cast("B")
+        return self._portal.call(self._reader.readinto(view))
+
+    def seek(self, offset: int, whence: int = io.SEEK_SET, /) -> int:
+        """Go to an offset from the first byte ever written, from here, or from the current end."""
+        if whence == io.SEEK_CUR:
+            offset += self._reader.tell()
+        elif whence == io.SEEK_END:
+            offset += self._portal.call(self._reader.current_end())
+        return self._portal.call(self._reader.seek(offset))
+
+    def tell(self) -> int:
+        """Return the offset of the next byte to read."""
+        return self._reader.tell()
+
+    def close(self) -> None:
+        """Stop reading ahead."""
+        if not self.closed:
+            self._portal.call(self._reader.close())
+        super().close()
+
+
+class SegmentReader:
+    """Blocks of bytes of one segment. See `penstock.client.segment_reader.SegmentReader`."""
+
+    def __init__(self, portal: Portal, reader: AsyncSegmentReader) -> None:
+        self._portal = portal
+        self._reader = reader
+
+    def read(self) -> bytes:
+        """Return the next block, waiting for it; empty at the end."""
+        return self._portal.call(self._reader.read())
+
+    def __iter__(self) -> Iterator[bytes]:
+        while block := self.read():
+            yield block
+
+    def close(self) -> None:
+        """Stop reading ahead."""
+        self._portal.call(self._reader.close())
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+class Client:
+    """See `penstock.client.client.Client`. Make one with `penstock.connect`; use it as a context manager."""
+
+    def __init__(self, client: aio.Client) -> None:
+        self._portal = Portal()
+        self._client = client
+        try:
+            self._portal.call_soon(client.open)
+        except BaseException:
+            self._portal.close()
+            raise
+
+    @property
+    def settings(self) -> ClientSettings:
+        """The settings in force."""
+        return self._client.settings
+
+    def close(self) -> None:
+        """Close all connections and end the background thread. Writers and readers should be closed before."""
+        try:
+            self._portal.call(self._client.close())
+        finally:
+            self._portal.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.close()
+
+    # -- scopes and streams -------------------------------------------------------------------------------------
+
+    def create_scope(self, scope: str) -> None:
+        """Create a scope. Raises `ScopeExistsError`, `InvalidNameError`."""
+        self._portal.call(self._client.create_scope(scope))
+
+    def delete_scope(self, scope: str) -> None:
+        """Delete an empty scope. Raises `NoSuchScopeError`, `ScopeNotEmptyError`."""
+        self._portal.call(self._client.delete_scope(scope))
+
+    def scopes(self) -> Iterator[str]:
+        """Iterate over the names of all scopes."""
+        return self._portal.iterate(self._client.scopes())
+
+    def create_stream(
+        self,
+        stream: str,
+        *,
+        scaling: Scaling | None = None,
+        retention: Retention | None = None,
+        tags: Sequence[str] = (),
+        rollover_bytes: int = 0,
+        exist_ok: bool = False,
+    ) -> None:
+        """Create a stream, and its scope if that is missing. The default is one segment that keeps everything.
+
+        Raises `StreamExistsError` unless `exist_ok`; the policies of an existing stream are not compared.
+        """
+        self._portal.call(
+            self._client.create_stream(
+                stream,
+                scaling=scaling,
+                retention=retention,
+                tags=tags,
+                rollover_bytes=rollover_bytes,
+                exist_ok=exist_ok,
+            )
+        )
+
+    def update_stream(
+        self,
+        stream: str,
+        *,
+        scaling: Scaling | None = None,
+        retention: Retention | None = None,
+        tags: Sequence[str] | None = None,
+    ) -> None:
+        """Change a stream's policies or tags; what is None stays. Raises `NoSuchStreamError`, `StreamSealedError`."""
+        self._portal.call(self._client.update_stream(stream, scaling=scaling, retention=retention, tags=tags))
+
+    def seal_stream(self, stream: str) -> None:
+        """Let a stream take no more events. Raises `NoSuchStreamError`."""
+        self._portal.call(self._client.seal_stream(stream))
+
+    def delete_stream(self, stream: str) -> None:
+        """Delete a sealed stream and its data. Raises `NoSuchStreamError`, `StreamNotSealedError`."""
+        self._portal.call(self._client.delete_stream(stream))
+
+    def truncate_stream(self, cut: StreamCut) -> None:
+        """Forget the events of a stream before `cut`. Raises `NoSuchStreamError`, `MetadataConflictError`."""
+        self._portal.call(self._client.truncate_stream(cut))
+
+    def streams(self, scope: str, *, tag: str | None = None) -> Iterator[str]:
+        """Iterate over the names of the streams of `scope`, all or those with `tag`. Raises `NoSuchScopeError`."""
+        return self._portal.iterate(self._client.streams(scope, tag=tag))
+
+    def stream_exists(self, stream: str) -> bool:
+        """Say whether a stream exists."""
+        return self._portal.call(self._client.stream_exists(stream))
+
+    def stream_config(self, stream: str) -> StreamConfig:
+        """Return a stream's policies and tags. Raises `NoSuchStreamError`."""
+        return self._portal.call(self._client.stream_config(stream))
+
+    def head(self, stream: str) -> StreamCut:
+        """Return the cut of the oldest events that still exist. Raises `NoSuchStreamError`."""
+        return self._portal.call(self._client.head(stream))
+
+    def tail(self, stream: str) -> StreamCut:
+        """Return a cut after everything acknowledged so far. Raises `NoSuchStreamError`."""
+        return self._portal.call(self._client.tail(stream))
+
+    # -- events and bytes ---------------------------------------------------------------------------------------
+
+    def event_writer(self, stream: str) -> EventWriter:
+        """Return a writer of events; use it as a context manager. Raises `NoSuchStreamError`, `StreamSealedError`."""
+        portal = self._portal
+        writer = self._client.event_writer(stream, ack_factory=lambda: Ack(portal), is_threaded=True)
+        return EventWriter(portal, portal.call(writer.start()))
+
+    def begin_transaction(self, stream: str, *, lease_s: float | None = None) -> Transaction:
+        """Begin a transaction; leaving it as a context manager commits, or aborts after an exception."""
+        portal = self._portal
+        transaction = self._client.begin_transaction(
+            stream, lease_s=lease_s, ack_factory=lambda: Ack(portal), is_threaded=True
+        )
+        return Transaction(portal, portal.call(transaction))
+
+    def segment_reader(self, segment: str, start_offset: int, end_offset: int | None = None) -> SegmentReader:
+        """Read the bytes `[start_offset, end_offset)` of a segment, given by its full name, block by block.
+
+        Without `end_offset` it follows the segment until it is sealed.
+        """
+        reader = self._portal.call_soon(lambda: self._client.segment_reader(segment, start_offset, end_offset))
+        return SegmentReader(self._portal, reader)
+
+    def reader_group(
+        self,
+        group: str,
+        streams: Sequence[str],
+        *,
+        start: str | Mapping[str, StreamCut] | None = None,
+        scope: str | None = None,
+    ) -> ReaderGroup:
+        """Create a reader group, or join the one of that name, whose positions then count and not `start`.
+
+        `start`: "head" (None, the default), "tail", or a stream cut for each stream. The group lives in `scope`, by
+        default that of the first stream. Raises `InvalidArgumentError` when the group reads other streams.
+        """
+        joined = self._portal.call(self._client.reader_group(group, streams, start=start, scope=scope))
+        return ReaderGroup(self._portal, joined)
+
+    def delete_reader_group(self, group: str, *, scope: str | None = None) -> None:
+        """Delete a reader group's state: ``scope/group``, or `group` and `scope`. Raises `NoSuchReaderGroupError`."""
+        self._portal.call(self._client.delete_reader_group(group, scope=scope))
+
+    def byte_writer(self, stream: str) -> ByteWriter:
+        """Return a file that appends raw bytes to a stream of one segment."""
+        return ByteWriter(self._portal, self._portal.call(self._client.byte_writer(stream)))
+
+    def byte_reader(self, stream: str) -> ByteReader:
+        """Return a file that reads the raw bytes of a stream of one segment."""
+        return ByteReader(self._portal, self._portal.call(self._client.byte_reader(stream)))
+
+
+def connect(
+    controller_uri: str,
+    settings: ClientSettings | None = None,
+    *,
+    runtime: Runtime | None = None,
+    ssl_context: ssl.SSLContext | None = None,
+) -> Client:
+    """Return a client of the cluster whose controller is at `controller_uri`, as ``tcp://localhost:9090``.
+
+    Nothing is connected before the first request. The client owns a thread with an event loop until it is closed.
+    """
+    return Client(aio.Client(controller_uri, settings, runtime=runtime, ssl_context=ssl_context))

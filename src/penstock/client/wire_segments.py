@@ -1,0 +1,383 @@
+"""`WireSegments`: the `Segments` seam over the wire protocol.
+
+Requests that only read are repeated, with bounded back-off, when the connection is lost. Requests that change
+something are repeated only when they cannot have been applied (no connection, wrong host); a lost reply raises
+`OutcomeUnknownError`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Sequence
+from random import Random
+
+from penstock.client.connection_pool import ConnectionPool, Purpose
+from penstock.client.replies import error_of, expect, unexpected
+from penstock.client.retry import Backoff
+from penstock.client.settings import ClientSettings
+from penstock.model.errors import (
+    BadOffsetError,
+    ConnectionLostError,
+    ControllerUnavailableError,
+    OutcomeUnknownError,
+    PenstockError,
+    SegmentTruncatedError,
+    TableKeyMissingError,
+    TableKeyVersionError,
+)
+from penstock.model.segments import (
+    NO_VALUE,
+    READ_LENGTH_MAX,
+    VERSION_ANY,
+    Buffer,
+    SegmentData,
+    SegmentInfo,
+    TableDelta,
+    TableEntry,
+    TableInfo,
+    TablePage,
+    TableRemoval,
+    TableUpdate,
+)
+from penstock.wire.commands import (
+    AppendBlockEnd,
+    AppendSetup,
+    ConditionalBlockEnd,
+    ConditionalCheckFailed,
+    CreateSegment,
+    CreateTableSegment,
+    DataAppended,
+    DeleteSegment,
+    DeleteTableSegment,
+    GetSegmentAttribute,
+    GetStreamSegmentInfo,
+    GetTableSegmentInfo,
+    MergeSegmentsBatch,
+    ReadSegment,
+    ReadTable,
+    ReadTableEntries,
+    ReadTableEntriesDelta,
+    RemoveTableKeys,
+    SealSegment,
+    SegmentAttribute,
+    SegmentAttributeUpdated,
+    SegmentCreated,
+    SegmentDeleted,
+    SegmentIsSealed,
+    SegmentPolicyUpdated,
+    SegmentRead,
+    SegmentsBatchMerged,
+    SegmentSealed,
+    SegmentTruncated,
+    SetupAppend,
+    StreamSegmentInfo,
+    TableEntriesDeltaRead,
+    TableEntriesRead,
+    TableEntriesUpdated,
+    TableKey,
+    TableKeysRemoved,
+    TableKeyValue,
+    TableRead,
+    TableSegmentInfo,
+    TruncateSegment,
+    UpdateSegmentAttribute,
+    UpdateSegmentPolicy,
+    UpdateTableEntries,
+    WireCommand,
+    WrongHost,
+)
+from penstock.wire.connection import WireConnection
+
+#: Given a request id, the request.
+_Make = Callable[[int], WireCommand]
+
+
+class WireSegments:
+    """See `penstock.model.segments.Segments` for the calls and their errors.
+
+    Use within one event loop. `token` is the access token sent with each request.
+    """
+
+    def __init__(self, pool: ConnectionPool, settings: ClientSettings, rng: Random, *, token: str = "") -> None:
+        self._pool = pool
+        self._settings = settings
+        self._rng = rng
+        self._token = token
+
+    # -- segments -----------------------------------------------------------------------------------------------
+
+    async def create_segment(
+        self, segment: str, *, scale_type: int = 0, target_rate: int = 0, rollover_bytes: int = 0
+    ) -> None:
+        """See `Segments.create_segment`."""
+        reply = await self._change(
+            segment,
+            lambda request_id: CreateSegment(request_id, segment, target_rate, scale_type, self._token, rollover_bytes),
+        )
+        expect(reply, SegmentCreated, segment)
+
+    async def delete_segment(self, segment: str) -> None:
+        """See `Segments.delete_segment`."""
+        reply = await self._change(segment, lambda request_id: DeleteSegment(request_id, segment, self._token))
+        expect(reply, SegmentDeleted, segment)
+
+    async def seal_segment(self, segment: str) -> None:
+        """See `Segments.seal_segment`."""
+        reply = await self._change(segment, lambda request_id: SealSegment(request_id, segment, self._token))
+        expect(reply, SegmentSealed, segment)
+
+    async def truncate_segment(self, segment: str, offset: int) -> None:
+        """See `Segments.truncate_segment`."""
+        reply = await self._change(
+            segment, lambda request_id: TruncateSegment(request_id, segment, offset, self._token)
+        )
+        expect(reply, SegmentTruncated, segment)
+
+    async def update_policy(self, segment: str, *, scale_type: int, target_rate: int) -> None:
+        """See `Segments.update_policy`."""
+        reply = await self._change(
+            segment,
+            lambda request_id: UpdateSegmentPolicy(request_id, segment, target_rate, scale_type, self._token),
+        )
+        expect(reply, SegmentPolicyUpdated, segment)
+
+    async def segment_info(self, segment: str) -> SegmentInfo:
+        """See `Segments.segment_info`."""
+        reply = expect(
+            await self._ask(segment, lambda request_id: GetStreamSegmentInfo(request_id, segment, self._token)),
+            StreamSegmentInfo,
+            segment,
+        )
+        return SegmentInfo(segment, reply.start_offset, reply.write_offset, reply.is_sealed, reply.last_modified)
+
+    async def merge_segments(self, target: str, sources: Sequence[str]) -> Sequence[int]:
+        """See `Segments.merge_segments`."""
+        reply = expect(
+            await self._change(
+                target, lambda request_id: MergeSegmentsBatch(request_id, target, tuple(sources), self._token)
+            ),
+            SegmentsBatchMerged,
+            target,
+        )
+        return [merged.new_target_write_offset for merged in reply.merged]
+
+    async def append(self, segment: str, data: Buffer, *, expected_offset: int | None = None) -> int:
+        """See `Segments.append`. A writer id is made up for this one append."""
+        writer_id = self._rng.randbytes(16)
+
+        def make(request_id: int) -> WireCommand:
+            if expected_offset is not None:
+                return ConditionalBlockEnd(writer_id, 1, expected_offset, data, request_id)
+            return AppendBlockEnd(writer_id, len(data), data, 1, 1, request_id)
+
+        async def exchange(connection: WireConnection) -> WireCommand:
+            request_id = connection.next_request_id()
+            setup = await connection.request(request_id, SetupAppend(request_id, writer_id, segment, self._token))
+            if not isinstance(setup, AppendSetup):
+                return setup
+            return await connection.request(request_id, make(request_id))
+
+        reply = await self._exchange(segment, exchange, Purpose.APPEND, is_repeatable=False)
+        if isinstance(reply, ConditionalCheckFailed):
+            info = await self.segment_info(segment)
+            raise BadOffsetError(segment, expected=expected_offset or 0, actual=info.length)
+        return expect(reply, DataAppended, segment).current_segment_write_offset
+
+    async def read(self, segment: str, offset: int, length: int, *, wait: bool = False) -> SegmentData:
+        """See `Segments.read`. Without `wait` this costs a second request, because a server always waits."""
+        if not wait:
+            info = await self.segment_info(segment)
+            if offset >= info.length and not info.is_sealed:
+                return SegmentData(offset, (), is_at_tail=True, is_end_of_segment=False)
+            length = min(length, max(info.length - offset, 0) or length)
+        length = min(length, READ_LENGTH_MAX)
+        while True:
+            reply = await self._ask(
+                segment,
+                lambda request_id: ReadSegment(segment, offset, length, self._token, request_id),
+                purpose=Purpose.READ,
+                timeout_s=None,
+            )
+            if isinstance(reply, SegmentIsSealed):
+                # Sealed while waiting at the tail.
+                return SegmentData(offset, (), is_at_tail=False, is_end_of_segment=True)
+            read = expect(reply, SegmentRead, segment)
+            data = read.buffer
+            # An empty answer that is not the end means that the server gave up waiting: ask again.
+            if len(data) or read.end_of_segment or not wait:
+                return SegmentData(
+                    read.offset, (data,) if len(data) else (), read.at_tail, is_end_of_segment=read.end_of_segment
+                )
+
+    async def get_attribute(self, segment: str, attribute_id: bytes) -> int:
+        """See `Segments.get_attribute`."""
+        reply = await self._ask(
+            segment, lambda request_id: GetSegmentAttribute(request_id, segment, attribute_id, self._token)
+        )
+        return expect(reply, SegmentAttribute, segment).value
+
+    async def update_attribute(self, segment: str, attribute_id: bytes, *, value: int, expected: int) -> bool:
+        """See `Segments.update_attribute`."""
+        reply = await self._change(
+            segment,
+            lambda request_id: UpdateSegmentAttribute(request_id, segment, attribute_id, value, expected, self._token),
+        )
+        return expect(reply, SegmentAttributeUpdated, segment).success
+
+    # -- tables -------------------------------------------------------------------------------------------------
+
+    async def create_table(self, segment: str, *, key_length: int = 0, rollover_bytes: int = 0) -> None:
+        """See `Segments.create_table`."""
+        reply = await self._change(
+            segment,
+            lambda request_id: CreateTableSegment(request_id, segment, self._token, False, key_length, rollover_bytes),
+        )
+        expect(reply, SegmentCreated, segment)
+
+    async def delete_table(self, segment: str, *, must_be_empty: bool = False) -> None:
+        """See `Segments.delete_table`."""
+        reply = await self._change(
+            segment, lambda request_id: DeleteTableSegment(request_id, segment, must_be_empty, self._token)
+        )
+        expect(reply, SegmentDeleted, segment)
+
+    async def table_info(self, segment: str) -> TableInfo:
+        """See `Segments.table_info`."""
+        reply = expect(
+            await self._ask(segment, lambda request_id: GetTableSegmentInfo(request_id, segment, self._token)),
+            TableSegmentInfo,
+            segment,
+        )
+        return TableInfo(segment, reply.start_offset, reply.length, reply.entry_count, reply.key_length)
+
+    async def table_put(
+        self, segment: str, updates: Sequence[TableUpdate], *, expected_offset: int = -1
+    ) -> Sequence[int]:
+        """See `Segments.table_put`."""
+        entries = tuple(TableKeyValue(update.key, update.version, update.value) for update in updates)
+        reply = await self._change(
+            segment,
+            lambda request_id: UpdateTableEntries(request_id, segment, self._token, entries, expected_offset),
+        )
+        if isinstance(reply, TableEntriesUpdated):
+            return reply.versions
+        raise _table_error(reply, segment, [(update.key, update.version) for update in updates], expected_offset)
+
+    async def table_remove(self, segment: str, removals: Sequence[TableRemoval], *, expected_offset: int = -1) -> None:
+        """See `Segments.table_remove`."""
+        keys = tuple(TableKey(removal.key, removal.version) for removal in removals)
+        reply = await self._change(
+            segment, lambda request_id: RemoveTableKeys(request_id, segment, self._token, keys, expected_offset)
+        )
+        if not isinstance(reply, TableKeysRemoved):
+            raise _table_error(reply, segment, [(key.key, key.version) for key in keys], expected_offset)
+
+    async def table_get(self, segment: str, keys: Sequence[bytes]) -> Sequence[TableEntry | None]:
+        """See `Segments.table_get`."""
+        wanted = tuple(TableKey(key, VERSION_ANY) for key in keys)
+        reply = expect(
+            await self._ask(segment, lambda request_id: ReadTable(request_id, segment, self._token, wanted)),
+            TableRead,
+            segment,
+        )
+        return [None if entry.version < 0 else _entry(entry) for entry in reply.entries]
+
+    async def table_entries(self, segment: str, *, limit: int, token: bytes = b"") -> TablePage:
+        """See `Segments.table_entries`."""
+        reply = expect(
+            await self._ask(
+                segment,
+                lambda request_id: ReadTableEntries(request_id, segment, self._token, limit, token),
+            ),
+            TableEntriesRead,
+            segment,
+        )
+        return TablePage([_entry(entry) for entry in reply.entries], reply.continuation_token)
+
+    async def table_delta(self, segment: str, *, position: int, limit: int) -> TableDelta:
+        """See `Segments.table_delta`."""
+        reply = expect(
+            await self._ask(
+                segment,
+                lambda request_id: ReadTableEntriesDelta(request_id, segment, self._token, position, limit),
+            ),
+            TableEntriesDeltaRead,
+            segment,
+        )
+        entries = [_entry(entry) for entry in reply.entries]
+        return TableDelta(entries, reply.should_clear, reply.reached_end, reply.last_position)
+
+    # -- inside -------------------------------------------------------------------------------------------------
+
+    async def _ask(
+        self,
+        segment: str,
+        make: _Make,
+        *,
+        purpose: Purpose = Purpose.REQUEST,
+        timeout_s: float | None = -1.0,
+    ) -> WireCommand:
+        """Send a request that may be repeated; return its reply, which is never `WrongHost`."""
+
+        async def exchange(connection: WireConnection) -> WireCommand:
+            request_id = connection.next_request_id()
+            return await connection.request(request_id, make(request_id), timeout_s=timeout_s)
+
+        return await self._exchange(segment, exchange, purpose, is_repeatable=True)
+
+    async def _change(self, segment: str, make: _Make) -> WireCommand:
+        """Send a request that must not be applied twice; return its reply, which is never `WrongHost`."""
+
+        async def exchange(connection: WireConnection) -> WireCommand:
+            request_id = connection.next_request_id()
+            return await connection.request(request_id, make(request_id))
+
+        return await self._exchange(segment, exchange, Purpose.REQUEST, is_repeatable=False)
+
+    async def _exchange(
+        self,
+        segment: str,
+        exchange: Callable[[WireConnection], Awaitable[WireCommand]],
+        purpose: Purpose,
+        *,
+        is_repeatable: bool,
+    ) -> WireCommand:
+        backoff = Backoff(self._settings, self._rng)
+        while True:
+            try:
+                connection = await self._pool.connection(segment, purpose)
+            except (ConnectionLostError, ControllerUnavailableError) as error:
+                await backoff.pause(error)
+                continue
+            try:
+                reply = await exchange(connection)
+            except OutcomeUnknownError as error:
+                self._pool.forget(segment)
+                if not is_repeatable:
+                    raise
+                await backoff.pause(error)
+                continue
+            if not isinstance(reply, WrongHost):
+                return reply
+            self._pool.forget(segment)
+            await backoff.pause(error_of(reply, segment) or unexpected(reply, segment))
+
+
+def _entry(entry: TableKeyValue) -> TableEntry:
+    return TableEntry(entry.key, entry.value, entry.version)
+
+
+def _table_error(
+    reply: WireCommand, segment: str, keys: Sequence[tuple[bytes, int]], expected_offset: int
+) -> PenstockError:
+    """Return the error of a table update, naming the first conditional key: the wire does not say which failed."""
+    error = error_of(reply, segment) or unexpected(reply, segment)
+    key, version = next(((key, version) for key, version in keys if version != VERSION_ANY), (b"", NO_VALUE))
+    match error:
+        case TableKeyMissingError():
+            return TableKeyMissingError(segment, key=key)
+        case TableKeyVersionError():
+            return TableKeyVersionError(segment, key=key, expected=version, actual=NO_VALUE)
+        case SegmentTruncatedError():
+            return BadOffsetError(segment, expected=expected_offset, actual=error.start_offset)
+        case _:
+            return error

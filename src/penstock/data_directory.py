@@ -1,0 +1,150 @@
+"""`DataDirectory`: one directory that holds all that a standalone server keeps, owned by one process at a time.
+
+::
+
+    LOCK           held by the server that runs on it
+    penstock.toml  what the data are: format version, cluster id, number of containers, checksum
+    tier1/         durable logs, one directory per container
+    tier2/         chunks: long-term storage
+
+The number of containers decides which container a segment is in, so it can't change once there are data.
+"""
+
+from __future__ import annotations
+
+import os
+import tomllib
+import uuid
+from dataclasses import dataclass
+
+import google_crc32c
+
+from penstock.model.errors import CorruptionError, InvalidArgumentError
+from penstock.runtime.disk import DiskLock
+from penstock.runtime.runtime import Runtime
+
+FORMAT_VERSION = 1
+IDENTITY_NAME = "penstock.toml"
+LOCK_NAME = "LOCK"
+_IDENTITY_LENGTH_MAX = 64 * 1024
+#: A temporary name: an identity that a crash kept from getting its real one.
+_IDENTITY_DRAFT_NAME = "penstock.toml.new"
+
+
+class DataDirectoryError(InvalidArgumentError):
+    """The directory holds something else than what was asked to be served."""
+
+
+@dataclass(frozen=True, slots=True)
+class Identity:
+    """What a data directory says of itself."""
+
+    cluster_id: str
+    container_count: int
+
+    def encode(self) -> bytes:
+        """Return the content of `penstock.toml`."""
+        body = (
+            "# Written by Penstock when this directory was first used. Do not edit.\n"
+            f"format_version = {FORMAT_VERSION}\n"
+            f'cluster_id = "{self.cluster_id}"\n'
+            f"container_count = {self.container_count}\n"
+        ).encode()
+        return body + b'crc32c = "%08x"\n' % google_crc32c.value(body)
+
+    @classmethod
+    def decode(cls, data: bytes, path: str) -> Identity:
+        """Read what `encode` made. Raises `CorruptionError`, `DataDirectoryError` for another format version."""
+        body, mark, checksum = data.rpartition(b"crc32c = ")
+        if not mark or checksum.strip() != b'"%08x"' % google_crc32c.value(body):
+            raise CorruptionError(path, len(body), "the checksum does not match: it was edited or damaged")
+        fields = tomllib.loads(body.decode())
+        if fields["format_version"] != FORMAT_VERSION:
+            raise DataDirectoryError(
+                f"{path} has format version {fields['format_version']}, this program knows {FORMAT_VERSION}: "
+                "start the version of Penstock that wrote it"
+            )
+        return cls(str(fields["cluster_id"]), int(fields["container_count"]))
+
+
+class DataDirectory:
+    """Locks a directory, checks or writes its identity. Blocks: run it through the runtime's pool."""
+
+    def __init__(self, root: str, runtime: Runtime) -> None:
+        self.root = os.path.abspath(root)
+        self._disk = runtime.disk
+        self._runtime = runtime
+        self._lock: DiskLock | None = None
+
+    @property
+    def tier1(self) -> str:
+        """Where the durable logs are."""
+        return os.path.join(self.root, "tier1")
+
+    @property
+    def tier2(self) -> str:
+        """Where the chunks are."""
+        return os.path.join(self.root, "tier2")
+
+    def open(self, container_count: int) -> Identity:
+        """Lock the directory and return its identity; make both if it is new.
+
+        Raises:
+            DataDirectoryInUseError: another process runs on it.
+            DataDirectoryError: it belongs to something else, or has another number of containers.
+            CorruptionError: its identity is damaged.
+        """
+        try:
+            self._disk.make_directory(self.root)
+            names = self._disk.list_directory(self.root)
+            # Before the lock file is made: a directory that is not ours is left as it was.
+            if IDENTITY_NAME not in names and (others := sorted(set(names) - {LOCK_NAME, _IDENTITY_DRAFT_NAME})):
+                raise DataDirectoryError(
+                    f"{self.root} is not empty ({', '.join(others[:3])}{', ...' if len(others) > 3 else ''}) and has "
+                    f"no {IDENTITY_NAME}: use an empty directory, or put its {IDENTITY_NAME} back"
+                )
+            self._lock = self._disk.lock(os.path.join(self.root, LOCK_NAME))
+        except OSError as error:
+            raise DataDirectoryError(f"{self.root} cannot be used as data directory: {error.strerror}") from error
+        try:
+            identity = self._read_identity() or self._write_identity(container_count)
+            if identity.container_count != container_count:
+                raise DataDirectoryError(
+                    f"{self.root} was made with {identity.container_count} containers and that number cannot change: "
+                    f"start with --containers {identity.container_count}, not {container_count}"
+                )
+        except BaseException:
+            self.close()
+            raise
+        return identity
+
+    def close(self) -> None:
+        """Give the lock back."""
+        if self._lock is not None:
+            self._lock.release()
+            self._lock = None
+
+    def _read_identity(self) -> Identity | None:
+        path = os.path.join(self.root, IDENTITY_NAME)
+        try:
+            file = self._disk.open(path, writable=False)
+        except FileNotFoundError:
+            return None
+        try:
+            return Identity.decode(file.read(0, _IDENTITY_LENGTH_MAX), path)
+        finally:
+            file.close()
+
+    def _write_identity(self, container_count: int) -> Identity:
+        identity = Identity(str(uuid.UUID(bytes=self._runtime.random_id(), version=4)), container_count)
+        draft = os.path.join(self.root, _IDENTITY_DRAFT_NAME)
+        file = self._disk.open(draft, create=True)
+        try:
+            file.truncate(0)
+            file.write(0, [identity.encode()])
+            file.sync()
+        finally:
+            file.close()
+        self._disk.rename(draft, os.path.join(self.root, IDENTITY_NAME))
+        self._disk.sync_directory(self.root)
+        return identity

@@ -1,0 +1,79 @@
+"""The data source `penstock`, as Spark finds it.
+
+Spark imports this at its first look-up of any Python source, in a process that only plans: nothing but PySpark's own
+base classes is imported here.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from pyspark.sql.datasource import DataSource
+
+from penstock.model.errors import UnsupportedOperationError
+from penstock.spark.options import (
+    COLUMN_TYPES,
+    SinkOptions,
+    parse_sink_options,
+    parse_source_options,
+    source_columns,
+)
+
+if TYPE_CHECKING:
+    from pyspark.sql.types import StructType
+
+    from penstock.spark.sink import PenstockBatchWriter, PenstockStreamWriter
+    from penstock.spark.source import PenstockBatchReader, PenstockStreamReader
+
+FORMAT = "penstock"
+
+
+class PenstockDataSource(DataSource):
+    """Streams of Penstock as a Spark source and sink, batch and streaming."""
+
+    @classmethod
+    def name(cls) -> str:
+        """Return the name of the format."""
+        return FORMAT
+
+    def schema(self) -> str:
+        """Return the source's columns: all of `COLUMN_TYPES`, or those of option `columns`."""
+        return ", ".join(f"`{name}` {COLUMN_TYPES[name]}" for name in source_columns(self.options))
+
+    def reader(self, schema: StructType) -> PenstockBatchReader:
+        """Return a reader of all that lies between two cuts."""
+        from penstock.spark.source import PenstockBatchReader, check_batch_start
+
+        options = parse_source_options(self.options)
+        check_batch_start(options)
+        return PenstockBatchReader(options)
+
+    def streamReader(self, schema: StructType) -> PenstockStreamReader:
+        """Return a reader that follows the stream."""
+        from penstock.spark.source import PenstockStreamReader
+
+        return PenstockStreamReader(parse_source_options(self.options))
+
+    def writer(self, schema: StructType, overwrite: bool) -> PenstockBatchWriter:
+        """Return an appending writer. `overwrite` is refused: a stream only grows."""
+        from penstock.spark.sink import PenstockBatchWriter
+
+        return PenstockBatchWriter(self._sink_options(schema, overwrite))
+
+    def streamWriter(self, schema: StructType, overwrite: bool) -> PenstockStreamWriter:
+        """Return an appending writer for micro-batches. `overwrite` (output mode complete) is refused."""
+        from penstock.spark.sink import PenstockStreamWriter
+
+        return PenstockStreamWriter(self._sink_options(schema, overwrite))
+
+    def _sink_options(self, schema: StructType, overwrite: bool) -> SinkOptions:
+        from penstock.spark.sink import check_sink_schema
+
+        options = parse_sink_options(self.options)
+        check_sink_schema(schema)
+        if overwrite:
+            raise UnsupportedOperationError(
+                f"cannot overwrite stream {options.scope}/{options.stream}: the penstock sink only appends; use mode "
+                "'append' (streaming: output mode append), or write to a new stream"
+            )
+        return options

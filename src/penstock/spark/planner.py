@@ -1,0 +1,272 @@
+"""Planning: how far a micro-batch goes, and which byte ranges a stream cut is from another.
+
+Pure over a `StreamView`, which answers three questions about a stream. A cut is walked forward over scale events: a
+segment that is sealed and read to its end gives way to its successors, but only together with every other segment
+that those successors replace, so that each cut on the way covers the whole key space once and no event of a routing
+key is read before an older one.
+
+Source: Spark integration specification, section 3.4.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Protocol
+
+from penstock.model.errors import InvalidArgumentError
+from penstock.spark.offsets import Cut
+
+
+@dataclass(frozen=True, slots=True)
+class Extent:
+    """The bytes ``[start_offset, length)`` that a segment holds; a sealed one gets no more."""
+
+    start_offset: int
+    length: int
+    is_sealed: bool
+
+
+@dataclass(frozen=True, slots=True)
+class ByteRange:
+    """Bytes ``[start, end)`` of one segment; both are event boundaries."""
+
+    segment: int
+    start: int
+    end: int
+
+    @property
+    def length(self) -> int:
+        """Bytes in the range."""
+        return self.end - self.start
+
+
+class StreamView(Protocol):
+    """What planning asks about one stream."""
+
+    @property
+    def name(self) -> str:
+        """The stream, as ``scope/stream``, for messages."""
+
+    def extent(self, segment: int) -> Extent:
+        """Return the bytes that a segment holds now."""
+
+    def successors(self, segment: int) -> Mapping[int, Sequence[int]]:
+        """Return each segment that follows the sealed `segment`, with all the segments it replaces."""
+
+    def boundaries(self, segment: int, start: int, targets: Sequence[int]) -> Sequence[int]:
+        """Return for each ascending target the last event boundary not past it, walking from boundary `start`."""
+
+    def event_end(self, segment: int, start: int) -> int:
+        """Return the end of the event that starts at `start`."""
+
+
+class _Walk:
+    """A cut on its way from a start towards an end, and the ranges it has passed."""
+
+    def __init__(self, view: StreamView, start: Cut, end: Cut) -> None:
+        self.view = view
+        self.cut = dict(start)
+        self.end = end
+        self.ranges: list[ByteRange] = []
+        self._extents: dict[int, Extent] = {}
+
+    def extent(self, segment: int) -> Extent:
+        """Return the extent of a segment that the end cut does not name: it must be sealed, so it cannot change."""
+        known = self._extents.get(segment)
+        if known is None:
+            known = self.view.extent(segment)
+            if not known.is_sealed:
+                raise InvalidArgumentError(
+                    f"stream {self.view.name}: segment {segment} is still open but the end cut "
+                    f"{dict(sorted(self.end.items()))} does not name it: the end does not follow the start "
+                    f"{dict(sorted(self.cut.items()))}"
+                )
+            self._extents[segment] = known
+        return known
+
+    def limit(self, segment: int) -> int:
+        """Return how far a segment of the present cut may be read."""
+        return self.end[segment] if segment in self.end else self.extent(segment).length
+
+    def pending(self) -> dict[int, int]:
+        """Return the unread bytes of each segment of the present cut that has any."""
+        result: dict[int, int] = {}
+        for segment in sorted(self.cut):
+            left = self.limit(segment) - self.cut[segment]
+            if left < 0:
+                raise InvalidArgumentError(
+                    f"stream {self.view.name}: segment {segment} is to be read from byte {self.cut[segment]}, but "
+                    f"ends at {self.limit(segment)}: the end lies before the start, or the stream was deleted and "
+                    "created again; start with new cuts, or a new checkpoint location"
+                )
+            if left:
+                result[segment] = left
+        return result
+
+    def move(self, segment: int, to: int) -> None:
+        """Pass the bytes of a segment up to `to`."""
+        if to > self.cut[segment]:
+            self.ranges.append(ByteRange(segment, self.cut[segment], to))
+            self.cut[segment] = to
+
+    def settle(self) -> None:
+        """Replace finished segments by their successors, whole groups at a time, until none is finished.
+
+        A successor may itself be sealed and empty, hence the repetition.
+        """
+        while self._settle_once():
+            pass
+
+    def _settle_once(self) -> bool:
+        replaced = False
+        for segment in sorted(self.cut):
+            if segment not in self.cut or not self._is_finished(segment):
+                continue
+            group = self._replacement_group(segment)
+            if group is None:
+                continue
+            finished, following = group
+            for old in finished:
+                del self.cut[old]
+            for new in following:
+                self.cut[new] = 0
+            replaced = True
+        return replaced
+
+    def _is_finished(self, segment: int) -> bool:
+        return (
+            segment in self.cut and segment not in self.end and self.cut[segment] >= self.extent(segment).length
+        )
+
+    def _replacement_group(self, segment: int) -> tuple[set[int], set[int]] | None:
+        """Return the segments that go together with `segment` and those that come, or None while one is unread."""
+        finished, following, open_ends = {segment}, set[int](), [segment]
+        while open_ends:
+            for new, replaces in sorted(self.view.successors(open_ends.pop()).items()):
+                if new in following:
+                    continue
+                following.add(new)
+                for old in replaces:
+                    if old in finished:
+                        continue
+                    # Not in the cut means that the walk has not come so far: what replaces it must wait.
+                    if not self._is_finished(old):
+                        return None
+                    finished.add(old)
+                    open_ends.append(old)
+        return (finished, following) if following else None
+
+
+def advance(view: StreamView, start: Cut, end: Cut, bytes_max: int | None) -> dict[int, int]:
+    """Return the cut that is at most `bytes_max` past `start` and not past `end`.
+
+    The bytes allowed are shared among the open segments in proportion to what each has left, so that all of them
+    arrive at the end together, and each share ends on an event boundary. An event that alone is larger than
+    `bytes_max` is taken all the same: at least one event is passed while there is any. With `bytes_max` None the
+    walk goes to `end`.
+
+    Raises:
+        InvalidArgumentError: `end` does not follow `start`.
+    """
+    walk = _Walk(view, start, end)
+    left = bytes_max
+    while True:
+        walk.settle()
+        pending = walk.pending()
+        total = sum(pending.values())
+        if not total:
+            return walk.cut
+        if left is not None and total > left:
+            _move_partly(walk, pending, total, left)
+            walk.settle()
+            return walk.cut
+        for segment, length in pending.items():
+            walk.move(segment, walk.cut[segment] + length)
+        if left is not None:
+            left -= total
+
+
+def _move_partly(walk: _Walk, pending: Mapping[int, int], total: int, left: int) -> None:
+    for segment, length in pending.items():
+        at = walk.cut[segment]
+        share = length * left // total
+        if share:
+            walk.move(segment, walk.view.boundaries(segment, at, [at + share])[0])
+    if not walk.ranges:
+        # The first event of every segment is larger than its share: pass one, where most is left.
+        segment = max(pending, key=lambda each: (pending[each], -each))
+        walk.move(segment, walk.view.event_end(segment, walk.cut[segment]))
+
+
+def ranges_between(view: StreamView, start: Cut, end: Cut) -> list[ByteRange]:
+    """Return the byte ranges from `start` to `end`, a segment's predecessors before it; empty ranges are left out.
+
+    Raises:
+        InvalidArgumentError: `end` does not follow `start`.
+    """
+    walk = _Walk(view, start, end)
+    while True:
+        walk.settle()
+        pending = walk.pending()
+        if not pending:
+            break
+        for segment, length in pending.items():
+            walk.move(segment, walk.cut[segment] + length)
+    missed = sorted(set(end) - set(walk.cut))
+    if missed:
+        raise InvalidArgumentError(
+            f"stream {view.name}: segment {missed[0]} of the end cut is not reached from the start cut: "
+            "the end does not follow the start"
+        )
+    return walk.ranges
+
+
+def check_ranges(view: StreamView, ranges: Sequence[ByteRange]) -> None:
+    """Check that the stream holds every byte of `ranges`, before a task waits for bytes that may never come.
+
+    Raises:
+        InvalidArgumentError: a range goes past the end of its segment, or starts before what is kept.
+    """
+    for each in ranges:
+        extent = view.extent(each.segment)
+        if each.end > extent.length:
+            raise InvalidArgumentError(
+                f"stream {view.name}: bytes [{each.start}, {each.end}) of segment {each.segment} are asked for, but it "
+                f"ends at {extent.length}: the cut lies past the end of the stream, or the stream was deleted and "
+                "created again; use cuts of this stream, or a new checkpoint location"
+            )
+        if each.start < extent.start_offset:
+            raise InvalidArgumentError(
+                f"stream {view.name}: bytes [{each.start}, {min(each.end, extent.start_offset)}) of segment "
+                f"{each.segment} are gone: the stream was truncated (retention, or by hand) before they were read. "
+                "Start from 'earliest' (streaming: with a new checkpoint location), and keep data longer"
+            )
+
+
+def split_ranges(
+    view: StreamView, ranges: Sequence[ByteRange], *, bytes_max: int | None, count_min: int
+) -> list[ByteRange]:
+    """Split ranges at event boundaries until none is longer than `bytes_max` and there are about `count_min`.
+
+    Costs a walk over the bytes of every range that is split. A range whose single event is longer than `bytes_max`
+    stays longer. Returns the ranges as they are when neither limit asks for a split.
+    """
+    piece = bytes_max
+    total = sum(each.length for each in ranges)
+    if count_min > len(ranges) and total:
+        even = -(-total // count_min)
+        piece = even if piece is None else min(piece, even)
+    if piece is None:
+        return list(ranges)
+    result: list[ByteRange] = []
+    for each in ranges:
+        count = -(-each.length // piece)
+        targets = [each.start + each.length * index // count for index in range(1, count)]
+        cuts = list(view.boundaries(each.segment, each.start, targets)) if targets else []
+        edges = sorted({each.start, *cuts, each.end})
+        result.extend(
+            ByteRange(each.segment, low, high) for low, high in pairwise(edges)
+        )
+    return result

@@ -1,0 +1,184 @@
+"""The Spark source: a batch reader and a stream reader, both in Arrow.
+
+Partitions are byte ranges of segments. The stream reader lives in one driver-side process as long as its query; the
+readers that tasks use are copies, which hold options and nothing else.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING
+
+from pyspark.sql.datasource import DataSourceReader, DataSourceStreamReader, InputPartition
+from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxBytes, SupportsTriggerAvailableNow
+
+from penstock.model.errors import InvalidArgumentError, UnsupportedOperationError
+from penstock.spark.offsets import Cut, Offset, from_offset, from_text, to_offset
+from penstock.spark.options import EARLIEST, LATEST, SourceOptions
+from penstock.spark.planner import ByteRange, advance, check_ranges, ranges_between, split_ranges
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from penstock.spark.store import StoredStream
+
+#: What Pravega's connector calls the open end of a stream: the head as a start, the tail as an end.
+UNBOUNDED = "unbounded"
+
+
+class SegmentRangePartition(InputPartition):
+    """One task's work: a byte range of one segment."""
+
+    def __init__(self, byte_range: ByteRange) -> None:
+        super().__init__(byte_range)
+        self.byte_range = byte_range
+
+
+def _stored_stream(options: SourceOptions) -> StoredStream:
+    # Here and not above: this module is imported in every planner, most of which never touch the store.
+    from penstock.spark.store import StoredStream
+
+    return StoredStream(options.store, options.scope, options.stream)
+
+
+def _resolve(stream: StoredStream, text: str | None, default: str, unbounded: str) -> dict[int, int]:
+    """Return the cut that an option's text means."""
+    choice = (text or default).strip()
+    lowered = choice.lower()
+    if lowered == UNBOUNDED:
+        lowered = unbounded
+    if lowered == EARLIEST:
+        return stream.head()
+    if lowered == LATEST:
+        return stream.tail()
+    return from_text(choice, stream.scope, stream.stream)
+
+
+def _partitions(
+    stream: StoredStream, options: SourceOptions, start: Cut, end: Cut, *, is_checked: bool
+) -> list[InputPartition]:
+    ranges = ranges_between(stream, start, end)
+    if is_checked:
+        check_ranges(stream, ranges)
+    pieces = split_ranges(
+        stream, ranges, bytes_max=options.partition_bytes_max, count_min=options.partition_count_min
+    )
+    return [SegmentRangePartition(each) for each in pieces]
+
+
+def _read(options: SourceOptions, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+    # An empty plan reaches batch readers as one partition without a value.
+    if not isinstance(partition, SegmentRangePartition):
+        return
+    from penstock.spark.batches import record_batches
+
+    stream, wanted = _stored_stream(options), partition.byte_range
+    yield from record_batches(
+        stream.read(wanted.segment, wanted.start, wanted.end),
+        scope=options.scope,
+        stream=options.stream,
+        segment=wanted.segment,
+        segment_name=stream.segment_name(wanted.segment),
+        start=wanted.start,
+        columns=options.columns,
+    )
+
+
+class PenstockBatchReader(DataSourceReader):
+    """Reads a stream from one cut to another, both fixed when the query is planned."""
+
+    def __init__(self, options: SourceOptions) -> None:
+        self._options = options
+
+    def partitions(self) -> Sequence[InputPartition]:
+        """Plan the ranges between the cuts of the options; by default all that the stream holds now."""
+        stream = _stored_stream(self._options)
+        start = _resolve(stream, self._options.start, EARLIEST, EARLIEST)
+        end = _resolve(stream, self._options.end, LATEST, LATEST)
+        return _partitions(stream, self._options, start, end, is_checked=True)
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        """Yield a partition's events in order."""
+        return _read(self._options, partition)
+
+
+class PenstockStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
+    """Follows a stream by cuts. Offsets are as in `penstock.spark.offsets`."""
+
+    def __init__(self, options: SourceOptions) -> None:
+        self._options = options
+        # The end of an AvailableNow run: what comes later, scale events too, is not there for it.
+        self._frozen_end: dict[int, int] | None = None
+        self._has_planned = False
+
+    def initialOffset(self) -> Offset:
+        """Return where a new query starts: `startingStreamCut`, by default the tail."""
+        stream = _stored_stream(self._options)
+        return self._offset(_resolve(stream, self._options.start, LATEST, EARLIEST))
+
+    def getDefaultReadLimit(self) -> ReadLimit:
+        """Return the limit set by `maxBytesPerTrigger`."""
+        bytes_max = self._options.trigger_bytes_max
+        return ReadAllAvailable() if bytes_max is None else ReadMaxBytes(bytes_max)
+
+    def prepareForTriggerAvailableNow(self) -> None:
+        """Freeze the end of this run at the present tail."""
+        self._frozen_end = self._end(_stored_stream(self._options))
+
+    def latestOffset(self, start: Offset, limit: ReadLimit) -> Offset:
+        """Return the end of the next micro-batch: at most `limit` past `start`, on event boundaries.
+
+        Returns `start` itself when there is nothing new.
+        """
+        if isinstance(limit, ReadMaxBytes):
+            bytes_max: int | None = limit.max_bytes
+        elif isinstance(limit, ReadAllAvailable):
+            bytes_max = None
+        else:
+            raise UnsupportedOperationError(f"the penstock source limits batches by bytes; Spark asked for {limit!r}")
+        stream = _stored_stream(self._options)
+        end = self._frozen_end if self._frozen_end is not None else self._end(stream)
+        return self._offset(advance(stream, self._cut(start), end, bytes_max))
+
+    def reportLatestOffset(self) -> Offset | None:
+        """Return the stream's tail, for the progress report."""
+        return self._offset(self._end(_stored_stream(self._options)))
+
+    def partitions(self, start: Offset, end: Offset) -> Sequence[InputPartition]:
+        """Plan the ranges of one micro-batch. A replay after a restart covers the same bytes."""
+        # The first batch may come from a checkpoint, or from cuts given by hand; later ones end at a tail seen here.
+        is_checked, self._has_planned = not self._has_planned, True
+        stream = _stored_stream(self._options)
+        return _partitions(stream, self._options, self._cut(start), self._cut(end), is_checked=is_checked)
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        """Yield a partition's events in order."""
+        return _read(self._options, partition)
+
+    def stop(self) -> None:
+        """Close this process's connections to the store."""
+        from penstock.spark.store import close_clients
+
+        close_clients()
+
+    def _end(self, stream: StoredStream) -> dict[int, int]:
+        return _resolve(stream, self._options.end, LATEST, LATEST)
+
+    def _offset(self, cut: Cut) -> Offset:
+        return to_offset(self._options.scope, self._options.stream, cut)
+
+    def _cut(self, offset: Offset) -> dict[int, int]:
+        return from_offset(offset, self._options.scope, self._options.stream)
+
+
+def check_batch_start(options: SourceOptions) -> None:
+    """Refuse a batch read that starts at the tail: it would always be empty.
+
+    Raises:
+        InvalidArgumentError: `startingStreamCut` is `latest`.
+    """
+    if (options.start or "").strip().lower() == LATEST:
+        raise InvalidArgumentError(
+            "option 'startingStreamCut' is 'latest', which leaves a batch read nothing to read: "
+            "use 'earliest' or a stream cut"
+        )

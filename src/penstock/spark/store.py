@@ -1,0 +1,216 @@
+"""The store as the Spark source and sink see it: the one module here that talks to `penstock.client`.
+
+Spark runs this code in many short-lived or reused Python processes, forked from a daemon. So a client is made after
+the fork, on first use, and kept for the life of the process: one per process and `StoreSettings`.
+"""
+
+from __future__ import annotations
+
+import atexit
+import os
+import time
+from collections import OrderedDict
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING
+
+from penstock.model.errors import (
+    ConnectionLostError,
+    InvalidArgumentError,
+    NoSuchSegmentError,
+    PenstockError,
+    SegmentTruncatedError,
+)
+from penstock.model.events import EVENT_HEADER_LENGTH, framed_length_at
+from penstock.model.names import SegmentId, segment_name
+from penstock.model.segments import READ_LENGTH_MAX, Buffer, SegmentInfo
+from penstock.spark.boundaries import boundaries_at
+from penstock.spark.options import StoreSettings
+from penstock.spark.planner import Extent
+
+if TYPE_CHECKING:
+    from penstock.client.sync import EventWriter, SegmentReader
+
+#: Clients kept open in one process. More than one only when a session talks to several stores.
+CLIENT_COUNT_MAX = 8
+
+
+class StoreClient:
+    """A blocking client of one store, with the few calls that planning needs beyond `penstock.connect`."""
+
+    def __init__(self, settings: StoreSettings) -> None:
+        # Not at the top: Spark imports this package in processes that never talk to a store.
+        from penstock.client.client import Client
+        from penstock.client.settings import ClientSettings
+        from penstock.runtime.portal import Portal
+
+        # Ranges are long and read whole: ask for the most that a server answers at once.
+        self._client = Client(
+            settings.uri, ClientSettings(request_timeout_s=settings.read_timeout_s, read_bytes=READ_LENGTH_MAX)
+        )
+        self._portal = Portal()
+        try:
+            self._portal.call_soon(self._client.open)
+        except BaseException:
+            self._portal.close()
+            raise
+
+    def close(self) -> None:
+        """Close all connections and end the background thread."""
+        try:
+            self._portal.call(self._client.close())
+        finally:
+            self._portal.close()
+
+    def head(self, stream: str) -> Mapping[int, int]:
+        """Return the positions of the oldest events kept."""
+        return self._portal.call(self._client.head(stream)).positions
+
+    def tail(self, stream: str) -> Mapping[int, int]:
+        """Return the positions behind everything acknowledged so far."""
+        return self._portal.call(self._client.tail(stream)).positions
+
+    def segment_info(self, segment: str) -> SegmentInfo:
+        """Return the state of a segment, given by its full name."""
+        return self._portal.call(self._client.segments.segment_info(segment))
+
+    def successors(self, scope: str, stream: str, segment: int) -> dict[int, Sequence[int]]:
+        """Return each segment that follows `segment`, with all that it replaces."""
+        found = self._portal.call(self._client.controller.successors(scope, stream, SegmentId(segment)))
+        return {each.segment.segment_id: each.predecessors for each in found}
+
+    def segment_reader(self, segment: str, start: int, end: int) -> SegmentReader:
+        """Read bytes of a segment, given by its full name; the user closes it."""
+        from penstock.client.sync import SegmentReader
+
+        return SegmentReader(
+            self._portal, self._portal.call_soon(lambda: self._client.segment_reader(segment, start, end))
+        )
+
+    def event_writer(self, stream: str) -> EventWriter:
+        """Return a writer; the user closes it."""
+        from penstock.client.sync import EventWriter
+
+        writer = self._client.event_writer(stream, is_threaded=True)
+        return EventWriter(self._portal, self._portal.call(writer.start()))
+
+
+# Keyed by process too: a forked child must never use its parent's sockets.
+_clients: OrderedDict[tuple[int, StoreSettings], StoreClient] = OrderedDict()
+
+
+def client_of(settings: StoreSettings) -> StoreClient:
+    """Return this process's client for `settings`, made at the first call. Do not close it."""
+    key = (os.getpid(), settings)
+    client = _clients.get(key)
+    if client is None:
+        client = _clients[key] = StoreClient(settings)
+        while len(_clients) > CLIENT_COUNT_MAX:
+            (pid, _), oldest = _clients.popitem(last=False)
+            if pid == os.getpid():
+                oldest.close()
+    _clients.move_to_end(key)
+    return client
+
+
+def close_clients() -> None:
+    """Close the clients of this process; the next use connects again."""
+    while _clients:
+        (pid, _), client = _clients.popitem()
+        if pid == os.getpid():
+            client.close()
+
+
+atexit.register(close_clients)
+
+
+class StoredStream:
+    """One stream of the store: its cuts, its segments' bytes. Implements `planner.StreamView`."""
+
+    def __init__(self, settings: StoreSettings, scope: str, stream: str) -> None:
+        self.settings = settings
+        self.scope = scope
+        self.stream = stream
+
+    @property
+    def name(self) -> str:
+        """The stream, as ``scope/stream``."""
+        return f"{self.scope}/{self.stream}"
+
+    def segment_name(self, segment: int) -> str:
+        """Return the full name of a segment of this stream."""
+        return segment_name(self.scope, self.stream, segment)
+
+    def head(self) -> dict[int, int]:
+        """Return the cut before the first event that is still kept."""
+        return dict(sorted(client_of(self.settings).head(self.name).items()))
+
+    def tail(self) -> dict[int, int]:
+        """Return the cut behind the last event acknowledged so far."""
+        return dict(sorted(client_of(self.settings).tail(self.name).items()))
+
+    def extent(self, segment: int) -> Extent:
+        """See `StreamView.extent`."""
+        info = client_of(self.settings).segment_info(self.segment_name(segment))
+        return Extent(info.start_offset, info.length, info.is_sealed)
+
+    def successors(self, segment: int) -> Mapping[int, Sequence[int]]:
+        """See `StreamView.successors`."""
+        return client_of(self.settings).successors(self.scope, self.stream, segment)
+
+    def boundaries(self, segment: int, start: int, targets: Sequence[int]) -> Sequence[int]:
+        """See `StreamView.boundaries`."""
+        blocks = self.read(segment, start, targets[-1])
+        return boundaries_at(blocks, source=self.segment_name(segment), start=start, targets=targets)
+
+    def event_end(self, segment: int, start: int) -> int:
+        """See `StreamView.event_end`."""
+        header = b"".join(self.read(segment, start, start + EVENT_HEADER_LENGTH))
+        length = framed_length_at(header, source=self.segment_name(segment), base_offset=start)
+        if length is None:
+            raise InvalidArgumentError(
+                f"{self.segment_name(segment)}: no event starts at byte {start}, only {len(header)} bytes follow: "
+                "the stream cut does not lie on an event boundary"
+            )
+        return start + length
+
+    def read(self, segment: int, start: int, end: int) -> Iterator[Buffer]:
+        """Yield the bytes ``[start, end)`` of a segment in order, in blocks of the client's size.
+
+        A read is resumed where it stopped after a passing fault, up to `StoreSettings.retry_count_max` times in a row.
+
+        Raises:
+            SegmentTruncatedError, NoSuchSegmentError: the bytes were removed by retention; the note says what to do.
+        """
+        name = self.segment_name(segment)
+        at, failure_count = start, 0
+        while at < end:
+            try:
+                with client_of(self.settings).segment_reader(name, at, end) as reader:
+                    for block in reader:
+                        at += len(block)
+                        failure_count = 0
+                        yield block
+                if at < end:
+                    raise InvalidArgumentError(
+                        f"{name}: asked for bytes [{start}, {end}), but the segment ends at {at}: the stream cut lies "
+                        "behind the stream's end, or the stream was deleted and created again"
+                    )
+            except (SegmentTruncatedError, NoSuchSegmentError) as error:
+                error.add_note(
+                    f"bytes [{at}, {end}) of {name} are gone: the stream was truncated (retention, or by hand) before "
+                    "the query read them. Start from 'earliest' with a new checkpoint location, and keep data longer"
+                )
+                raise
+            except PenstockError as error:
+                # A read changes nothing, so a lost reply is as harmless here as a refused request.
+                if not (error.is_retriable or isinstance(error, ConnectionLostError)):
+                    raise
+                failure_count += 1
+                if failure_count > self.settings.retry_count_max:
+                    error.add_note(f"gave up reading {name} at byte {at} after {failure_count} failures (numRetries)")
+                    raise
+                time.sleep(self.settings.retry_interval_s)
+
+    def writer(self) -> EventWriter:
+        """Return a new writer of the stream; its user closes it."""
+        return client_of(self.settings).event_writer(self.name)

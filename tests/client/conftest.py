@@ -1,0 +1,532 @@
+"""A segment store on a real socket and a controller in the same process, both in memory and easy to break.
+
+The store speaks the wire protocol over `MemorySegments`; the controller is a gRPC stub's worth of methods. Faults are
+switched on by tests: refuse connections, drop the connection before or after an append is stored.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable
+
+import pytest
+
+from penstock.client.client import Client
+from penstock.client.controller import ControllerClient
+from penstock.client.controller_messages import config_from_message
+from penstock.client.settings import ClientSettings
+from penstock.model.errors import (
+    BadOffsetError,
+    NoSuchSegmentError,
+    PenstockError,
+    SegmentExistsError,
+    SegmentSealedError,
+    SegmentTruncatedError,
+    TableKeyMissingError,
+    TableKeyVersionError,
+    TableNotEmptyError,
+)
+from penstock.model.key_ranges import initial_ranges
+from penstock.model.names import segment_id, segment_name
+from penstock.model.segments import NO_VALUE, TableRemoval, TableUpdate
+from penstock.rpc import controller_pb2 as pb
+from penstock.runtime.runtime import real_runtime
+from penstock.testing.memory_segments import MemorySegments
+from penstock.wire import commands as wire
+from penstock.wire.codec import decode, encode
+from penstock.wire.framing import FrameReceiver
+
+
+class FakeConnection(asyncio.BufferedProtocol):
+    """One client's connection to the `FakeStore`."""
+
+    def __init__(self, store: FakeStore) -> None:
+        self.store = store
+        self.receiver = FrameReceiver()
+        self.writers: dict[bytes, str] = {}
+        self.acknowledged: dict[bytes, int] = {}
+        self.appends: asyncio.Queue[wire.WireCommand] = asyncio.Queue()
+        self.tasks: set[asyncio.Task[None]] = set()
+
+    def connection_made(self, transport):
+        self.transport = transport
+        self.store.connections.append(self)
+        self.spawn(self.serve_appends())
+        if self.store.refuses:
+            transport.abort()
+
+    def connection_lost(self, exc):
+        if self in self.store.connections:
+            self.store.connections.remove(self)
+        for task in self.tasks:
+            task.cancel()
+
+    def get_buffer(self, sizehint):
+        return self.receiver.get_buffer(sizehint)
+
+    def buffer_updated(self, nbytes):
+        for code, payload, _ in self.receiver.buffer_updated(nbytes):
+            command = decode(code, memoryview(bytes(payload)))
+            self.store.received.append(type(command).__name__)
+            if isinstance(command, wire.Hello):
+                self.send(wire.Hello(17, 5))
+            elif isinstance(command, wire.KeepAlive):
+                self.send(command)
+            elif isinstance(command, (wire.SetupAppend, wire.AppendBlockEnd, wire.ConditionalBlockEnd)):
+                self.appends.put_nowait(command)
+            else:
+                self.spawn(self.answer(command))
+
+    def spawn(self, coroutine):
+        task = asyncio.get_running_loop().create_task(coroutine)
+        self.tasks.add(task)
+        task.add_done_callback(self.tasks.discard)
+
+    def send(self, command):
+        self.transport.write(encode(command))
+
+    async def serve_appends(self):
+        while True:
+            command = await self.appends.get()
+            await self.store.gate.wait()
+            await self.answer(command)
+
+    async def answer(self, command):
+        store, segments = self.store, self.store.segments
+        name = getattr(command, "segment", "") or self.writers.get(getattr(command, "writer_id", b""), "")
+        if isinstance(command, (wire.MergeSegments, wire.MergeSegmentsBatch)):
+            name = command.target
+        if name in store.wrong_hosts:
+            store.wrong_hosts.discard(name)
+            self.send(wire.WrongHost(command.request_id, name, "", ""))
+            return
+        try:
+            await self.carry_out(command, name, segments)
+        except SegmentSealedError:
+            offset = getattr(command, "offset", getattr(command, "last_event_number", -1))
+            self.send(wire.SegmentIsSealed(command.request_id, name, "", offset))
+        except NoSuchSegmentError:
+            self.send(wire.NoSuchSegment(command.request_id, name, "", -1))
+        except SegmentExistsError:
+            self.send(wire.SegmentAlreadyExists(command.request_id, name, ""))
+        except SegmentTruncatedError as error:
+            self.send(wire.SegmentIsTruncated(command.request_id, name, error.start_offset, "", error.offset))
+        except TableKeyMissingError:
+            self.send(wire.TableKeyDoesNotExist(command.request_id, name, ""))
+        except TableKeyVersionError:
+            self.send(wire.TableKeyBadVersion(command.request_id, name, ""))
+        except TableNotEmptyError:
+            self.send(wire.TableSegmentNotEmpty(command.request_id, name, ""))
+        except PenstockError as error:
+            self.send(wire.ErrorMessage(command.request_id, name, str(error), -1))
+
+    async def carry_out(self, command, name, segments):
+        match command:
+            case wire.SetupAppend():
+                await segments.segment_info(name)
+                self.writers[command.writer_id] = name
+                last = await segments.get_attribute(name, command.writer_id)
+                self.acknowledged[command.writer_id] = last
+                self.send(wire.AppendSetup(command.request_id, name, command.writer_id, last))
+            case wire.AppendBlockEnd() | wire.ConditionalBlockEnd():
+                await self.append(command, name, segments)
+            case wire.CreateTransientSegment():
+                name = f"{command.parent_segment}#transient.{command.writer_id.hex()}.{len(self.store.received):032x}"
+                await segments.create_segment(name)
+                self.send(wire.SegmentCreated(command.request_id, name))
+            case wire.MergeSegments() if command.attribute_updates and self.store.merges_plainly:
+                self.send(wire.OperationUnsupported(command.request_id, "MergeSegments", ""))
+            case wire.MergeSegments():
+                for update in command.attribute_updates:
+                    matched = await segments.update_attribute(
+                        command.target, update.attribute_id, value=update.new_value, expected=update.old_value
+                    )
+                    if not matched:
+                        self.send(wire.SegmentAttributeUpdated(command.request_id, False))
+                        return
+                (end,) = await segments.merge_segments(command.target, [command.source])
+                if self.store.take("drop_after_merge"):
+                    self.transport.abort()
+                    return
+                self.send(wire.SegmentsMerged(command.request_id, command.target, command.source, end))
+            case wire.MergeSegmentsBatch():
+                ends = await segments.merge_segments(command.target, command.sources)
+                merged = tuple(map(wire.MergedSegment, command.sources, ends))
+                self.send(wire.SegmentsBatchMerged(command.request_id, command.target, merged))
+            case wire.ReadSegment():
+                read = await segments.read(name, command.offset, command.suggested_length, wait=True)
+                self.send(
+                    wire.SegmentRead(
+                        name, command.offset, read.is_at_tail, read.is_end_of_segment, read.joined(),
+                        command.request_id,
+                    )
+                )  # fmt: skip
+            case wire.GetStreamSegmentInfo():
+                info = await segments.segment_info(name)
+                self.send(
+                    wire.StreamSegmentInfo(
+                        command.request_id, name, True, info.is_sealed, False, 0, info.length, info.start_offset
+                    )
+                )
+            case wire.CreateSegment():
+                await segments.create_segment(name)
+                self.send(wire.SegmentCreated(command.request_id, name))
+            case wire.SealSegment():
+                await segments.seal_segment(name)
+                self.send(wire.SegmentSealed(command.request_id, name))
+            case wire.DeleteSegment():
+                await segments.delete_segment(name)
+                self.send(wire.SegmentDeleted(command.request_id, name))
+            case wire.TruncateSegment():
+                await segments.truncate_segment(name, command.truncation_offset)
+                self.send(wire.SegmentTruncated(command.request_id, name))
+            case wire.UpdateSegmentPolicy():
+                self.send(wire.SegmentPolicyUpdated(command.request_id, name))
+            case wire.GetSegmentAttribute():
+                value = await segments.get_attribute(name, command.attribute_id)
+                self.send(wire.SegmentAttribute(command.request_id, value))
+            case wire.UpdateSegmentAttribute():
+                matched = await segments.update_attribute(
+                    name, command.attribute_id, value=command.new_value, expected=command.expected_value
+                )
+                self.send(wire.SegmentAttributeUpdated(command.request_id, matched))
+            case wire.CreateTableSegment():
+                await segments.create_table(name, key_length=command.key_length)
+                if self.store.take("drop_after_create_table"):
+                    self.transport.abort()
+                    return
+                self.send(wire.SegmentCreated(command.request_id, name))
+            case wire.DeleteTableSegment():
+                await segments.delete_table(name, must_be_empty=command.must_be_empty)
+                self.send(wire.SegmentDeleted(command.request_id, name))
+            case wire.GetTableSegmentInfo():
+                info = await segments.table_info(name)
+                self.send(
+                    wire.TableSegmentInfo(command.request_id, name, info.start_offset, info.length, info.entry_count, 0)
+                )
+            case wire.UpdateTableEntries():
+                updates = [TableUpdate(entry.key, entry.value, entry.version) for entry in command.entries]
+                versions = await segments.table_put(name, updates)
+                if self.store.take("drop_after_table_put"):
+                    self.transport.abort()
+                    return
+                self.send(wire.TableEntriesUpdated(command.request_id, tuple(versions)))
+            case wire.RemoveTableKeys():
+                await segments.table_remove(name, [TableRemoval(key.key, key.version) for key in command.keys])
+                self.send(wire.TableKeysRemoved(command.request_id, name))
+            case wire.ReadTable():
+                found = await segments.table_get(name, [key.key for key in command.keys])
+                entries = tuple(
+                    wire.TableKeyValue(key.key, entry.version if entry else -1, entry.value if entry else b"")
+                    for key, entry in zip(command.keys, found, strict=True)
+                )
+                self.send(wire.TableRead(command.request_id, name, entries))
+            case wire.ReadTableEntries():
+                page = await segments.table_entries(
+                    name, limit=command.suggested_count, token=command.continuation_token
+                )
+                entries = tuple(wire.TableKeyValue(entry.key, entry.version, entry.value) for entry in page.entries)
+                self.send(wire.TableEntriesRead(command.request_id, name, entries, page.token))
+            case wire.ReadTableEntriesDelta():
+                delta = await segments.table_delta(name, position=command.from_position, limit=command.suggested_count)
+                entries = tuple(wire.TableKeyValue(entry.key, entry.version, entry.value) for entry in delta.entries)
+                self.send(
+                    wire.TableEntriesDeltaRead(
+                        command.request_id, name, entries, delta.should_clear, delta.reached_end, delta.last_position
+                    )
+                )
+            case _:
+                self.send(wire.OperationUnsupported(command.request_id, type(command).__name__, ""))
+
+    async def append(self, command, name, segments):
+        if self.store.take("drop_before_append"):
+            self.transport.abort()
+            return
+        is_conditional = isinstance(command, wire.ConditionalBlockEnd)
+        number = command.event_number if is_conditional else command.last_event_number
+        stored = await segments.get_attribute(name, command.writer_id)
+        if not is_conditional and stored != NO_VALUE and number <= stored:
+            self.send(wire.InvalidEventNumber(command.writer_id, command.request_id, "", number))
+            return
+        try:
+            end = await segments.append(
+                name, command.data, expected_offset=command.expected_offset if is_conditional else None
+            )
+        except BadOffsetError:
+            self.send(wire.ConditionalCheckFailed(command.writer_id, number, command.request_id))
+            return
+        await segments.update_attribute(name, command.writer_id, value=number, expected=stored)
+        self.store.block_sizes.append(len(command.data))
+        if self.store.take("drop_after_append"):
+            self.transport.abort()
+            return
+        previous = self.acknowledged[command.writer_id]
+        self.acknowledged[command.writer_id] = number
+        self.send(wire.DataAppended(command.writer_id, number, previous, command.request_id, end))
+
+
+class FakeStore:
+    """A segment store in memory. `gate` holds appends back while it is not set."""
+
+    def __init__(self) -> None:
+        self.segments = MemorySegments()
+        self.connections: list[FakeConnection] = []
+        self.received: list[str] = []
+        self.block_sizes: list[int] = []
+        self.wrong_hosts: set[str] = set()
+        self.faults: dict[str, int] = {}
+        self.refuses = False
+        self.merges_plainly = False
+        self.gate = asyncio.Event()
+        self.gate.set()
+        self.port = 0
+
+    def take(self, fault: str) -> bool:
+        """Say whether `fault` happens now, and count it down."""
+        left = self.faults.get(fault, 0)
+        if left:
+            self.faults[fault] = left - 1
+        return bool(left)
+
+    def drop_all(self) -> None:
+        """Break every connection."""
+        for connection in list(self.connections):
+            connection.transport.abort()
+
+    async def start(self) -> None:
+        self.server = await asyncio.get_running_loop().create_server(lambda: FakeConnection(self), "127.0.0.1", 0)
+        self.port = self.server.sockets[0].getsockname()[1]
+
+    async def stop(self) -> None:
+        self.server.close()
+        self.drop_all()
+
+
+class FakeStream:
+    """A stream of the `FakeController`: all segments ever, the current ones, and who follows whom."""
+
+    def __init__(self, config) -> None:
+        self.config = config
+        self.ranges: dict[int, tuple[float, float]] = {}
+        self.current: list[int] = []
+        self.successors: dict[int, list[int]] = {}
+        self.predecessors: dict[int, list[int]] = {}
+        self.epoch = 0
+        self.first: list[int] = []
+        self.is_sealed = False
+
+
+class FakeController:
+    """The controller's RPCs as plain methods, as `ControllerStub` wants them."""
+
+    def __init__(self, store: FakeStore) -> None:
+        self.store = store
+        self.scopes: set[str] = set()
+        self.all: dict[tuple[str, str], FakeStream] = {}
+        self.uri_requests = 0
+        self.transactions: dict[int, str] = {}
+        self.pings = 0
+        self.pinged = asyncio.Event()
+
+    def __getattr__(self, name: str) -> Callable[..., Awaitable[object]]:
+        snake = "".join("_" + c.lower() if c.isupper() else c for c in name)
+        method = object.__getattribute__(self, "rpc_" + snake)
+
+        async def call(request, *, timeout=None):
+            return await method(request)
+
+        return call
+
+    def stream(self, info) -> FakeStream:
+        return self.all[info.scope, info.stream]
+
+    async def rpc_create_scope(self, request):
+        if request.scope in self.scopes:
+            return pb.CreateScopeStatus(status=pb.CreateScopeStatus.SCOPE_EXISTS)
+        self.scopes.add(request.scope)
+        return pb.CreateScopeStatus(status=pb.CreateScopeStatus.SUCCESS)
+
+    async def rpc_delete_scope(self, request):
+        if request.scope not in self.scopes:
+            return pb.DeleteScopeStatus(status=pb.DeleteScopeStatus.SCOPE_NOT_FOUND)
+        if any(scope == request.scope for scope, _ in self.all):
+            return pb.DeleteScopeStatus(status=pb.DeleteScopeStatus.SCOPE_NOT_EMPTY)
+        self.scopes.discard(request.scope)
+        return pb.DeleteScopeStatus(status=pb.DeleteScopeStatus.SUCCESS)
+
+    async def rpc_list_scopes(self, request):
+        # Pages of one, to show that the client asks for the next.
+        names = [scope for scope in sorted(self.scopes) if scope > request.continuationToken.token][:1]
+        token = pb.ContinuationToken(token=names[-1] if names else "")
+        return pb.ScopesResponse(scopes=names, continuationToken=token)
+
+    async def rpc_create_stream(self, request):
+        info = request.streamInfo
+        if info.scope not in self.scopes:
+            return pb.CreateStreamStatus(status=pb.CreateStreamStatus.SCOPE_NOT_FOUND)
+        if (info.scope, info.stream) in self.all:
+            return pb.CreateStreamStatus(status=pb.CreateStreamStatus.STREAM_EXISTS)
+        stream = self.all[info.scope, info.stream] = FakeStream(config_from_message(request))
+        stream.message = request
+        for number, key_range in enumerate(initial_ranges(request.scalingPolicy.minNumSegments)):
+            stream.ranges[number] = (key_range.start, key_range.end)
+            stream.current.append(number)
+            await self.store.segments.create_segment(segment_name(info.scope, info.stream, number))
+        stream.first = list(stream.current)
+        return pb.CreateStreamStatus(status=pb.CreateStreamStatus.SUCCESS)
+
+    async def rpc_get_stream_configuration(self, request):
+        return self.stream(request).message
+
+    async def rpc_update_stream(self, request):
+        self.stream(request.streamInfo).message = request
+        return pb.UpdateStreamStatus(status=pb.UpdateStreamStatus.SUCCESS)
+
+    async def rpc_check_stream_exists(self, request):
+        return pb.ExistsResponse(exists=(request.scope, request.stream) in self.all)
+
+    async def rpc_list_streams_in_scope(self, request):
+        scope = request.scope.scope
+        if scope not in self.scopes:
+            return pb.StreamsInScopeResponse(status=pb.StreamsInScopeResponse.SCOPE_NOT_FOUND)
+        after = request.continuationToken.token
+        names = [name for where, name in sorted(self.all) if where == scope and name > after][:1]
+        return pb.StreamsInScopeResponse(
+            streams=[pb.StreamInfo(scope=scope, stream=name) for name in names],
+            continuationToken=pb.ContinuationToken(token=names[-1] if names else ""),
+        )
+
+    async def rpc_seal_stream(self, request):
+        stream = self.stream(request)
+        stream.is_sealed = True
+        for number in stream.current:
+            await self.store.segments.seal_segment(segment_name(request.scope, request.stream, number))
+        return pb.UpdateStreamStatus(status=pb.UpdateStreamStatus.SUCCESS)
+
+    async def rpc_delete_stream(self, request):
+        stream = self.all.get((request.scope, request.stream))
+        if stream is None:
+            return pb.DeleteStreamStatus(status=pb.DeleteStreamStatus.STREAM_NOT_FOUND)
+        if not stream.is_sealed:
+            return pb.DeleteStreamStatus(status=pb.DeleteStreamStatus.STREAM_NOT_SEALED)
+        del self.all[request.scope, request.stream]
+        return pb.DeleteStreamStatus(status=pb.DeleteStreamStatus.SUCCESS)
+
+    def range_of(self, info, number):
+        low, high = self.stream(info).ranges[number]
+        return pb.SegmentRange(segmentId=pb.SegmentId(streamInfo=info, segmentId=number), minKey=low, maxKey=high)
+
+    async def rpc_get_current_segments(self, request):
+        stream = self.stream(request)
+        current = [] if stream.is_sealed else stream.current
+        return pb.SegmentRanges(segmentRanges=[self.range_of(request, number) for number in current])
+
+    async def rpc_get_segments(self, request):
+        info = request.streamInfo
+        locations = [
+            pb.SegmentsAtTime.SegmentLocation(segmentId=pb.SegmentId(streamInfo=info, segmentId=number), offset=0)
+            for number in self.stream(info).first
+        ]
+        return pb.SegmentsAtTime(segments=locations)
+
+    async def rpc_get_segments_immediately_following(self, request):
+        stream = self.stream(request.streamInfo)
+        return pb.SuccessorResponse(
+            segments=[
+                pb.SuccessorResponse.SegmentEntry(
+                    segment=self.range_of(request.streamInfo, number), value=stream.predecessors[number]
+                )
+                for number in stream.successors.get(request.segmentId, [])
+            ]
+        )
+
+    async def rpc_get_u_r_i(self, request):
+        self.uri_requests += 1
+        return pb.NodeUri(endpoint="127.0.0.1", port=self.store.port)
+
+    async def rpc_create_transaction(self, request):
+        info = request.streamInfo
+        low_bits = len(self.transactions) + 1
+        self.transactions[low_bits] = "OPEN"
+        for number in self.stream(info).current:
+            name = segment_name(info.scope, info.stream, number)
+            await self.store.segments.create_segment(f"{name}#transaction.{0:016x}{low_bits:016x}")
+        return pb.CreateTxnResponse(
+            txnId=pb.TxnId(highBits=0, lowBits=low_bits),
+            activeSegments=[self.range_of(info, number) for number in self.stream(info).current],
+        )
+
+    async def rpc_ping_transaction(self, request):
+        self.pings += 1
+        self.pinged.set()
+        return pb.PingTxnStatus(status=pb.PingTxnStatus.OK)
+
+    async def rpc_check_transaction_state(self, request):
+        return pb.TxnState(state=pb.TxnState.State.Value(self.transactions[request.txnId.lowBits]))
+
+    async def rpc_commit_transaction(self, request):
+        info, low_bits = request.streamInfo, request.txnId.lowBits
+        if self.transactions[low_bits] not in ("OPEN", "COMMITTED"):
+            return pb.TxnStatus(status=pb.TxnStatus.FAILURE)
+        self.transactions[low_bits] = "COMMITTED"
+        for number in self.stream(info).current:
+            name = segment_name(info.scope, info.stream, number)
+            await self.store.segments.merge_segments(name, [f"{name}#transaction.{0:016x}{low_bits:016x}"])
+        return pb.TxnStatus(status=pb.TxnStatus.SUCCESS)
+
+    async def rpc_abort_transaction(self, request):
+        info, low_bits = request.streamInfo, request.txnId.lowBits
+        if self.transactions[low_bits] == "ABORTED":
+            return pb.TxnStatus(status=pb.TxnStatus.SUCCESS)
+        self.transactions[low_bits] = "ABORTED"
+        for number in self.stream(info).current:
+            name = segment_name(info.scope, info.stream, number)
+            await self.store.segments.delete_segment(f"{name}#transaction.{0:016x}{low_bits:016x}")
+        return pb.TxnStatus(status=pb.TxnStatus.SUCCESS)
+
+    async def scale(self, name: str, seal: list[int], ranges: list[tuple[float, float]]) -> list[int]:
+        """Replace segments as the real controller does: create, record, then seal."""
+        scope, _, stream_name = name.partition("/")
+        stream = self.all[scope, stream_name]
+        stream.epoch += 1
+        count = len(stream.ranges)
+        new = [int(segment_id(count + index, stream.epoch)) for index in range(len(ranges))]
+        for number, key_range in zip(new, ranges, strict=True):
+            await self.store.segments.create_segment(segment_name(scope, stream_name, number))
+            stream.ranges[number] = key_range
+            overlapping = [
+                old for old in seal if stream.ranges[old][0] < key_range[1] and key_range[0] < stream.ranges[old][1]
+            ]
+            stream.predecessors[number] = overlapping
+            for old in overlapping:
+                stream.successors.setdefault(old, []).append(number)
+        stream.current = sorted(
+            [number for number in stream.current if number not in seal] + new, key=lambda n: stream.ranges[n]
+        )
+        for old in seal:
+            await self.store.segments.seal_segment(segment_name(scope, stream_name, old))
+        return new
+
+
+class Cluster:
+    """A `FakeStore`, a `FakeController` and clients of them."""
+
+    def __init__(self) -> None:
+        self.store = FakeStore()
+        self.controller = FakeController(self.store)
+
+    def client(self, **settings: object) -> Client:
+        """Return a client, to be entered as a context manager."""
+        chosen = ClientSettings(**({"retry_time_max_s": 10.0} | settings))
+        runtime = real_runtime(1)
+        controller = ControllerClient(self.controller, chosen, runtime.rng)
+        return Client("in process", chosen, runtime=runtime, controller=controller)
+
+
+@pytest.fixture
+async def cluster() -> AsyncIterator[Cluster]:
+    """A cluster in memory, stopped after the test."""
+    running = Cluster()
+    await running.store.start()
+    yield running
+    await running.store.stop()

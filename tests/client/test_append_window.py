@@ -1,0 +1,209 @@
+"""`AppendWindow` alone: batching rules, numbers, and a random history against a model store."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from penstock.client.ack import AckState
+from penstock.client.append_window import AppendWindow, WindowLimits
+from penstock.model.errors import ProtocolError
+from penstock.model.events import EVENT_LENGTH_MAX, split_events
+from penstock.model.segments import NO_VALUE
+
+LIMITS = WindowLimits(
+    block_bytes_max=100, pipelined_block_bytes_min=50, in_flight_block_count_max=3, in_flight_bytes_max=250
+)
+
+
+def new_window(limits=LIMITS):
+    return AppendWindow(limits, AckState)
+
+
+def add(window, size, key="k"):
+    return window.add(b"x" * (size - 8), key, size)
+
+
+def test_lone_event_is_sent_at_once_with_number_one():
+    window = new_window()
+    add(window, 20)
+    block = window.next_to_send()
+    assert (block.last_number, block.event_count, len(block.framed())) == (1, 1, 20)
+    assert window.next_to_send() is None
+    assert not window.is_empty
+    assert window.acknowledge(1) == [block]
+    assert window.is_empty
+
+
+def test_small_events_collect_while_a_block_is_in_flight():
+    window = new_window()
+    add(window, 20)
+    first = window.next_to_send()
+    acks = {id(add(window, 20)) for _ in range(2)}
+    assert len(acks) == 1
+    assert window.next_to_send() is None
+    add(window, 20)  # 60 bytes: worth a block of their own.
+    second = window.next_to_send()
+    assert (second.event_count, second.last_number) == (3, 4)
+    assert window.acknowledge(4) == [first, second]
+
+
+def test_full_block_is_closed_and_the_limits_of_the_wire_hold():
+    window = new_window()
+    for _ in range(5):
+        add(window, 90)
+    sent = []
+    while (block := window.next_to_send()) is not None:
+        sent.append(block.size_bytes)
+    assert sent == [90, 90]  # A third would be above 250 bytes in flight.
+    window.acknowledge(1)
+    assert window.next_to_send() is not None
+    assert window.in_flight_bytes == 180
+
+
+def test_block_larger_than_the_window_still_goes_alone():
+    window = new_window()
+    add(window, 1000)
+    assert window.next_to_send().size_bytes == 1000
+
+
+def test_large_event_travels_alone():
+    window = new_window()
+    add(window, 20)
+    window.add(b"x" * (EVENT_LENGTH_MAX + 1), None, EVENT_LENGTH_MAX + 9)
+    add(window, 60)
+    window.next_to_send()
+    assert window.next_to_send() is None
+    window.acknowledge(1)
+    large = window.next_to_send()
+    assert large.is_large
+    assert window.next_to_send() is None
+    window.settle_unnumbered(large)
+    assert window.next_to_send().last_number == 2
+
+
+def test_reconnect_sends_the_rest_again_with_the_same_numbers():
+    window = new_window()
+    for _ in range(3):
+        add(window, 80)
+    blocks = [window.next_to_send() for _ in range(3)]
+    assert [block.last_number for block in blocks if block] == [1, 2, 3]
+    assert window.reconnect(1) == [blocks[0]]
+    assert [window.next_to_send() for _ in range(2)] == blocks[1:]
+    # Lost again before anything was sent: still in order.
+    assert window.reconnect(1) == []
+    assert window.reconnect(3) == blocks[1:]
+    add(window, 20)
+    assert window.next_to_send().last_number == 4
+
+
+def test_new_writer_has_no_number_stored():
+    window = new_window()
+    assert window.reconnect(NO_VALUE) == []
+    add(window, 20)
+    block = window.next_to_send()
+    assert window.reconnect(NO_VALUE) == []
+    assert window.next_to_send() is block
+
+
+@pytest.mark.parametrize("stored", [NO_VALUE, 0, 2, 4])
+def test_impossible_stored_numbers_are_refused(stored):
+    # Blocks of 1, 2 and 3 events; 1 acknowledged; then only 1, 3 and 6 are possible.
+    window = new_window()
+    for count in (1, 2, 3):
+        window.add_many([b""] * count, [None] * count, 99)
+    for _ in range(2):
+        window.next_to_send()
+    window.acknowledge(1)
+    window.next_to_send()
+    with pytest.raises(ProtocolError):
+        window.reconnect(stored)
+
+
+@pytest.mark.parametrize("number", [0, 2, 9])
+def test_impossible_acknowledgements_are_refused(number):
+    window = new_window()
+    add(window, 80)
+    window.add_many([b"", b""], [None, None], 90)
+    window.next_to_send()
+    window.next_to_send()
+    with pytest.raises(ProtocolError):
+        window.acknowledge(number)
+
+
+def test_taking_all_gives_events_and_keys_back_in_order():
+    window = new_window()
+    for index in range(6):
+        window.add(b"%d" % index, f"k{index}", 40)
+    window.add_framed(b"\0\0\0\0\0\0\0\1!", 1, ["last"])
+    window.next_to_send().framed()
+    blocks = window.take_all()
+    assert [event for block in blocks for event in block.payloads()] == [b"%d" % i for i in range(6)] + [b"!"]
+    assert [key for block in blocks for key in block.keys] == [f"k{i}" for i in range(6)] + ["last"]
+    assert window.is_empty
+
+
+@settings(max_examples=200, deadline=None)
+@given(st.data())
+def test_every_event_is_stored_once_in_order_whatever_breaks(data):
+    # A model store applies blocks, loses connections with any prefix of the wire applied, and loses acks.
+    window = new_window()
+    stored: list[bytes] = []
+    last_stored = NO_VALUE
+    wire = []
+    acks = []
+    count = 0
+    acknowledged = 0
+
+    def apply(block):
+        nonlocal last_stored
+        first = block.last_number - block.event_count + 1
+        assert first == (1 if last_stored == NO_VALUE else last_stored + 1)
+        stored.extend(split_events(block.framed())[0])
+        last_stored = block.last_number
+
+    for _ in range(data.draw(st.integers(1, 60))):
+        match data.draw(st.sampled_from(["add", "add", "send", "store", "ack", "break"])):
+            case "add":
+                event = b"%d" % count + b"." * data.draw(st.integers(0, 120))
+                acks.append(window.add(event, None, len(event) + 8))
+                count += 1
+            case "send":
+                block = window.next_to_send()
+                if block is not None:
+                    wire.append(block)
+            case "store" if wire:
+                apply(wire.pop(0))
+            case "ack" if last_stored != NO_VALUE and last_stored > acknowledged:
+                for block in window.acknowledge(last_stored):
+                    block.ack.settle()
+                acknowledged = last_stored
+            case "break":
+                for _ in range(data.draw(st.integers(0, len(wire)))):
+                    apply(wire.pop(0))
+                wire.clear()
+                for block in window.reconnect(last_stored):
+                    block.ack.settle()
+                acknowledged = max(last_stored, 0)
+    while not window.is_empty:
+        while (block := window.next_to_send()) is not None:
+            wire.append(block)
+        while wire:
+            apply(wire.pop(0))
+        for block in window.acknowledge(last_stored):
+            block.ack.settle()
+    assert [int(event.split(b".")[0]) for event in stored] == list(range(count))
+    assert all(ack.is_done and ack.error is None for ack in acks)
+
+
+def test_ack_follows_its_parts():
+    whole, one, two = AckState(), AckState(), AckState()
+    whole.follow([one, two])
+    one.settle()
+    assert not whole.is_done
+    two.settle(ProtocolError("lost"))
+    assert str(whole.error) == "lost"
+    nothing = AckState()
+    nothing.follow([])
+    assert nothing.is_done

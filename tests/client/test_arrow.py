@@ -1,0 +1,79 @@
+"""Framing Arrow arrays and unframing buffers give what the plain functions give."""
+
+from __future__ import annotations
+
+import pytest
+
+from penstock.client.arrow import frame_array, is_arrow, keys_of, payloads_of, starts_of, unframe
+from penstock.model.errors import CorruptionError, InvalidArgumentError
+from penstock.model.events import event_starts, frame_events
+
+pa = pytest.importorskip("pyarrow")
+
+CASES = {
+    "none": [],
+    "one": [b"hello"],
+    "empty payloads": [b"", b"", b""],
+    "equal": [b"abc"] * 100,
+    "equal, then shorter": [b"abcdef"] * 10 + [b"", b"x"],
+    "equal, then longer": [b"abc"] * 10 + [b"x" * 50],
+    "mixed": [b"x" * (index * 7 % 23) for index in range(200)],
+}
+
+
+@pytest.mark.parametrize("events", CASES.values(), ids=CASES.keys())
+@pytest.mark.parametrize("kind", [pa.binary(), pa.large_binary()])
+@pytest.mark.parametrize("bytes_max", [1, 100, 1 << 20])
+def test_framing_an_array_equals_framing_a_list(events, kind, bytes_max):
+    array = pa.array(events, kind)
+    blocks = [(bytes(data), count) for data, count in frame_array(array, bytes_max)]
+    assert b"".join(data for data, _ in blocks) == frame_events(events)
+    assert sum(count for _, count in blocks) == len(events)
+    assert all(len(data) <= bytes_max or count == 1 for data, count in blocks)
+
+
+def test_slices_and_chunks_are_framed_right():
+    array = pa.array(CASES["mixed"])
+    assert b"".join(bytes(data) for data, _ in frame_array(array[20:50], 100)) == frame_events(CASES["mixed"][20:50])
+    chunked = pa.chunked_array([array[:3], array[3:3], array[3:]])
+    assert b"".join(bytes(data) for data, _ in frame_array(chunked, 100)) == frame_events(CASES["mixed"])
+    text = pa.array(["ä", "b"], pa.large_string())
+    assert [bytes(data) for data, _ in frame_array(text, 100)] == [frame_events(["ä".encode(), b"b"])]
+    assert payloads_of(text) == ["ä".encode(), b"b"]
+
+
+@pytest.mark.parametrize("events", CASES.values(), ids=CASES.keys())
+@pytest.mark.parametrize("cut", [0, 1, 8, 9])
+def test_unframing_leaves_a_cut_event(events, cut):
+    whole = frame_events(events)
+    data = whole + frame_events([b"123456789"])[:cut]
+    payloads, starts, consumed = unframe(data)
+    assert payloads.type == pa.binary()
+    assert payloads.to_pylist() == events
+    assert [starts.tolist(), consumed] == [event_starts(whole)[0], len(whole)]
+    payloads.validate(full=True)
+
+
+def test_bad_header_is_reported():
+    data = frame_events([b"abc"] * 5) + b"\0\0\0\1\0\0\0\0"
+    with pytest.raises(CorruptionError) as caught:
+        starts_of(data, source="s", base_offset=100)
+    assert caught.value.offset == 155
+    with pytest.raises(CorruptionError):
+        starts_of(b"\xff" * 20)
+
+
+def test_keys_come_back_as_text():
+    keys = pa.chunked_array([["a", "b", "a"], ["c"]])
+    assert keys_of(keys) == ["a", "b", "a", "c"]
+    assert is_arrow(keys)
+    assert not is_arrow(["a"])
+
+
+def test_other_types_and_nulls_are_refused():
+    with pytest.raises(InvalidArgumentError, match="int64"):
+        list(frame_array(pa.array([1]), 100))
+    with pytest.raises(InvalidArgumentError, match="1 nulls"):
+        list(frame_array(pa.array([b"a", None]), 100))
+    with pytest.raises(InvalidArgumentError, match="use string"):
+        keys_of(pa.array([b"a"]))

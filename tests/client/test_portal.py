@@ -1,0 +1,94 @@
+"""`Portal`: results, errors, time-outs and closing across the thread border."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+
+import pytest
+
+from penstock.runtime.portal import Portal
+
+
+@pytest.fixture
+def portal():
+    portal = Portal("test")
+    yield portal
+    portal.close()
+
+
+def test_results_and_errors_cross_over(portal):
+    async def double(number):
+        await asyncio.sleep(0)
+        return number * 2
+
+    async def fail():
+        raise KeyError("inside")
+
+    assert portal.call(double(21)) == 42
+    with pytest.raises(KeyError, match="inside"):
+        portal.call(fail())
+    assert portal.call_soon(threading.current_thread).name == "test"
+
+
+def test_time_out_cancels_what_ran(portal):
+    cancelled = threading.Event()
+
+    async def sleep():
+        try:
+            await asyncio.sleep(1000)
+        except asyncio.CancelledError:
+            cancelled.set()
+            raise
+
+    with pytest.raises(TimeoutError):
+        portal.call(sleep(), 0.01)
+    assert cancelled.wait(5)
+
+
+def test_iteration_takes_one_item_at_a_time(portal):
+    made = []
+
+    async def count():
+        for number in range(3):
+            made.append(number)
+            yield number
+
+    items = portal.iterate(count())
+    assert next(items) == 0
+    assert made == [0]
+    assert list(items) == [1, 2]
+
+
+def test_closing_cancels_what_still_runs_and_ends_the_thread():
+    portal = Portal()
+    ended = threading.Event()
+
+    async def forever():
+        try:
+            await asyncio.Event().wait()
+        finally:
+            ended.set()
+
+    async def start():
+        portal.task = asyncio.get_running_loop().create_task(forever())
+        await asyncio.sleep(0)
+
+    portal.call(start())
+    portal.close()
+    assert ended.is_set()
+    assert portal.loop.is_closed()
+    portal.close()
+    with pytest.raises(RuntimeError, match="closed"):
+        portal.call(forever())
+
+
+def test_blocking_call_from_the_loop_itself_is_refused(portal):
+    async def never():
+        """Not awaited: the call is refused before."""
+
+    async def outer():
+        portal.call(never())
+
+    with pytest.raises(RuntimeError, match=r"penstock\.aio"):
+        portal.call(outer())

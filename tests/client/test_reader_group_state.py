@@ -1,0 +1,200 @@
+"""The pure steps of a reader group, alone and as random histories against the invariants."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from penstock.client import reader_group_state as rgs
+from penstock.model.errors import InvalidArgumentError
+from penstock.model.names import segment_name
+
+
+def name(number, epoch=0):
+    return segment_name("retail", "orders", (epoch << 32) | number)
+
+
+def group(segment_count=4, readers=()):
+    state = rgs.create({name(number): 0 for number in range(segment_count)}, ["retail/orders"])
+    for reader in readers:
+        state = rgs.join(state, reader, f"{reader}-1")
+    return state
+
+
+def test_record_survives_storing():
+    state = rgs.acquire(group(3, ["a"]), "a", 100)
+    assert rgs.GroupState.decode(state.encode()) == state
+
+
+def test_record_of_another_version_or_form_is_refused():
+    with pytest.raises(InvalidArgumentError, match="version 2"):
+        rgs.GroupState.decode(b'{"streams":[],"unassigned":{},"version":2}')
+    with pytest.raises(InvalidArgumentError, match="cannot be read"):
+        rgs.GroupState.decode(b"not json")
+    with pytest.raises(InvalidArgumentError, match="cannot be read"):
+        rgs.GroupState.decode(b'{"streams":[]}')
+
+
+def test_first_reader_takes_everything_and_shares_with_the_second():
+    state = rgs.acquire(group(5, ["a"]), "a", 100)
+    assert len(state.readers["a"].segments) == 5
+    state = rgs.join(state, "b", "b-1")
+    given_up = rgs.surplus(state, "a")
+    assert len(given_up) == 2
+    state = rgs.release(state, "a", dict.fromkeys(given_up, 7))
+    state = rgs.acquire(state, "b", 100)
+    assert dict(state.readers["b"].segments) == dict.fromkeys(given_up, 7)
+    assert rgs.surplus(state, "a") == []
+
+
+def test_reader_without_a_share_gets_one_from_a_full_one():
+    # 4 segments over 2 readers, then a third: nobody is above the ceiling of 2, yet one must give.
+    state = group(4, ["a", "b"])
+    state = rgs.acquire(rgs.acquire(state, "a", 100), "b", 100)
+    state = rgs.join(state, "c", "c-1")
+    given_up = rgs.surplus(state, "a")
+    assert len(given_up) == 1
+    state = rgs.release(state, "a", dict.fromkeys(given_up, 0))
+    assert rgs.surplus(state, "b") == []
+
+
+def test_acquire_respects_the_limit_of_one_reader():
+    assert len(rgs.acquire(group(5, ["a"]), "a", 2).readers["a"].segments) == 2
+
+
+def test_successor_waits_for_all_predecessors():
+    state = rgs.acquire(group(2, ["a"]), "a", 100)
+    successor = {name(2, 1): [name(0), name(1)]}
+    state = rgs.finish(state, "a", name(0), 10, successor)
+    assert state.unassigned == {}
+    assert rgs.positions_of(state) == {name(0): 10, name(1): 0}
+    assert rgs.stream_cuts(state)["retail/orders"].positions == {0: 10, 1: 0}
+    state = rgs.finish(state, "a", name(1), 20, successor)
+    assert state.unassigned == {name(2, 1): 0}
+    assert state.waiting == {}
+
+
+def test_finishing_twice_changes_nothing():
+    state = rgs.acquire(group(1, ["a"]), "a", 100)
+    once = rgs.finish(state, "a", name(0), 10, {name(1, 1): [name(0)], name(2, 1): [name(0)]})
+    assert rgs.finish(once, "a", name(0), 10, {name(1, 1): [name(0)], name(2, 1): [name(0)]}) == once
+    assert set(once.unassigned) == {name(1, 1), name(2, 1)}
+
+
+def test_group_is_finished_after_the_last_segment_of_a_sealed_stream():
+    state = rgs.acquire(group(1, ["a"]), "a", 100)
+    assert not state.is_finished
+    assert rgs.finish(state, "a", name(0), 10, {}).is_finished
+
+
+def test_new_incarnation_goes_on_where_the_last_one_stored():
+    state = rgs.acquire(group(2, ["a"]), "a", 100)
+    state = rgs.beat(state, "a", {name(0): 50, name(9): 1})
+    state = rgs.join(state, "a", "a-2")
+    assert dict(state.readers["a"].segments) == {name(0): 50, name(1): 0}
+    assert not rgs.is_member(state, "a", "a-1")
+    assert rgs.is_member(state, "a", "a-2")
+    assert rgs.join(state, "a", "a-2") == state
+
+
+def test_leaving_frees_segments_at_the_positions_given():
+    state = rgs.acquire(group(2, ["a"]), "a", 100)
+    left = rgs.leave(state, "a", {name(0): 50})
+    assert left.unassigned == {name(0): 50, name(1): 0}
+    assert rgs.leave(left, "a") == left
+
+
+@pytest.mark.parametrize("step", [rgs.acquire, rgs.beat, rgs.release])
+def test_steps_of_an_unknown_reader_change_nothing(step):
+    state = group(2)
+    assert step(state, "ghost", 1 if step is rgs.acquire else {name(0): 1}) == state
+    assert rgs.surplus(state, "ghost") == []
+    assert rgs.finish(state, "ghost", name(0), 1, {}) == state
+
+
+READERS = ["a", "b", "c", "d"]
+
+
+def places(state):
+    """Return where each segment is: every appearance, so that a double shows."""
+    found = list(state.unassigned)
+    for reader in state.readers.values():
+        found += reader.segments
+    return found
+
+
+@settings(max_examples=150, deadline=None)
+@given(st.data())
+def test_no_history_loses_or_doubles_a_segment(data):
+    # Random joins, leaves, beats, balancing and scales; a model knows which segments must be readable or waiting.
+    count = data.draw(st.integers(1, 6))
+    state = group(count)
+    live = {name(number) for number in range(count)}  # Neither finished nor waiting.
+    waiting: dict[str, set[str]] = {}
+    next_number = count
+    for _ in range(data.draw(st.integers(1, 40))):
+        reader = data.draw(st.sampled_from(READERS))
+        action = data.draw(st.sampled_from(["join", "leave", "beat", "acquire", "balance", "finish", "merge"]))
+        held = list(state.readers[reader].segments) if reader in state.readers else []
+        before = state
+        match action:
+            case "join":
+                state = rgs.join(state, reader, reader + str(data.draw(st.integers(0, 2))))
+            case "leave":
+                state = rgs.leave(state, reader)
+            case "beat":
+                state = rgs.beat(state, reader, {segment: data.draw(st.integers(0, 9)) for segment in held})
+            case "acquire":
+                state = rgs.acquire(state, reader, data.draw(st.integers(1, 8)))
+            case "balance":
+                state = rgs.release(state, reader, dict.fromkeys(rgs.surplus(state, reader), 1))
+            case "finish" | "merge" if held:
+                segment = data.draw(st.sampled_from(held))
+                pending = [key for key, unread in waiting.items() if segment in unread]
+                if pending:
+                    successors = {key: sorted(waiting[key] | {segment}) for key in pending}
+                elif action == "merge" and len(live) > 1:
+                    other = data.draw(st.sampled_from(sorted(live - {segment})))
+                    if any(other in unread for unread in waiting.values()):
+                        continue
+                    successors = {name(next_number, 1): [segment, other]}
+                    waiting[name(next_number, 1)] = {segment, other}
+                    next_number += 1
+                else:
+                    successors = {name(next_number + index, 1): [segment] for index in range(2)}
+                    for key in successors:
+                        waiting[key] = {segment}
+                    next_number += 2
+                state = rgs.finish(state, reader, segment, 100, successors)
+                assert rgs.finish(state, reader, segment, 100, successors) == state
+                live.discard(segment)
+                for key in successors:
+                    waiting[key].discard(segment)
+                    if not waiting[key]:
+                        del waiting[key]
+                        live.add(key)
+        assert sorted(places(state)) == sorted(live), (action, before)
+        assert set(state.waiting) == {key for key in waiting if len(waiting[key]) < 2}
+        assert rgs.GroupState.decode(state.encode()) == state
+
+
+@settings(max_examples=100, deadline=None)
+@given(st.integers(0, 12), st.lists(st.sampled_from(READERS), min_size=1, max_size=4, unique=True))
+def test_balancing_ends_fair(segment_count, readers):
+    # Readers join one after another, each balancing in turn until nothing changes: at most one apart.
+    state = group(segment_count)
+    for reader in readers:
+        state = rgs.join(state, reader, reader)
+        for _ in range(20):
+            before = state
+            for member in list(state.readers):
+                state = rgs.release(state, member, dict.fromkeys(rgs.surplus(state, member), 0))
+                state = rgs.acquire(state, member, 100)
+            if state == before:
+                break
+        else:
+            pytest.fail("balancing does not come to rest")
+        counts = [len(member.segments) for member in state.readers.values()]
+        assert max(counts) - min(counts) <= 1
+        assert sum(counts) == segment_count

@@ -1,0 +1,71 @@
+"""Back-off and watched tasks: bounds hold, nothing ends unseen."""
+
+from __future__ import annotations
+
+import asyncio
+from random import Random
+
+import pytest
+
+from penstock.client.retry import Backoff
+from penstock.client.settings import ClientSettings
+from penstock.client.tasks import start_watched
+from penstock.model.errors import ConnectionLostError, StreamError
+
+SETTINGS = ClientSettings(retry_time_max_s=10.0, retry_delay_initial_s=0.1, retry_delay_max_s=1.0)
+
+
+def test_delays_grow_to_their_limit_and_end_in_time():
+    backoff = Backoff(SETTINGS, Random(1))
+    now_s, delays = 100.0, []
+    while (delay_s := backoff.next_delay_s(now_s)) is not None:
+        delays.append(delay_s)
+        now_s += delay_s
+    assert now_s == pytest.approx(110.0)
+    assert all(0.05 * 2**index <= delay <= 0.1 * 2**index for index, delay in enumerate(delays[:3]))
+    assert max(delays) <= 1.0
+
+
+def test_success_starts_the_time_afresh():
+    backoff = Backoff(SETTINGS, Random(1))
+    assert backoff.next_delay_s(0.0) is not None
+    assert backoff.next_delay_s(10.0) is None
+    backoff.reset()
+    assert backoff.next_delay_s(20.0) <= 0.1
+
+
+async def test_pause_raises_the_error_with_a_note_when_time_is_up():
+    backoff = Backoff(ClientSettings(retry_time_max_s=0.001), Random(1))
+    error = ConnectionLostError("gone")
+
+    async def pause_for_ever():
+        while True:
+            await backoff.pause(error)
+
+    with pytest.raises(ConnectionLostError) as caught:
+        await asyncio.wait_for(pause_for_ever(), 5)
+    assert "retry_time_max_s" in caught.value.__notes__[0]
+
+
+async def test_task_that_ends_by_a_bug_is_told():
+    crashes = []
+
+    async def fail():
+        raise KeyError("bug")
+
+    task = start_watched(fail(), "watched", crashes.append)
+    await asyncio.wait([task])
+    await asyncio.sleep(0)
+    assert isinstance(crashes[0], StreamError)
+    assert isinstance(crashes[0].__cause__, KeyError)
+
+
+async def test_cancelled_and_finished_tasks_are_not_told():
+    crashes = []
+    forever = start_watched(asyncio.sleep(1000), "sleeps", crashes.append)
+    done = start_watched(asyncio.sleep(0), "done", crashes.append)
+    await done
+    forever.cancel()
+    await asyncio.wait([forever])
+    await asyncio.sleep(0)
+    assert crashes == []

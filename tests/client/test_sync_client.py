@@ -1,0 +1,321 @@
+"""The blocking client against a whole Penstock in this process, in memory, over real sockets and gRPC."""
+
+from __future__ import annotations
+
+import io
+import threading
+import time
+
+import pytest
+
+import penstock
+from penstock.client.sync import connect
+from penstock.model.errors import InvalidNameError
+from penstock.runtime.portal import Portal
+from penstock.settings import StandaloneSettings
+from penstock.standalone import Standalone
+
+
+@pytest.fixture(scope="module")
+def uri():
+    """A running server's controller."""
+    portal = Portal("server")
+    settings = StandaloneSettings(is_memory=True, host="127.0.0.1", controller_port=0, segment_store_port=0)
+    server = Standalone(settings)
+    portal.call(server.start(), 30)
+    yield server.controller_uri
+    portal.call(server.stop(), 30)
+    portal.close()
+
+
+@pytest.fixture
+def client(uri):
+    with penstock.connect(uri) as client:
+        yield client
+
+
+_names = iter(range(1_000_000))
+
+
+@pytest.fixture
+def stream():
+    """A stream name nobody has used."""
+    return f"scope-{next(_names)}/events"
+
+
+def test_scopes_and_streams_come_and_go(client):
+    client.create_scope("one")
+    with pytest.raises(penstock.ScopeExistsError):
+        client.create_scope("one")
+    client.create_stream("one/a", tags=["x"])
+    client.create_stream("two/b", scaling=penstock.Scaling.fixed(3), retention=penstock.Retention.by_time(days=1))
+    with pytest.raises(penstock.StreamExistsError):
+        client.create_stream("one/a")
+    client.create_stream("one/a", exist_ok=True)
+    assert {"one", "two"} <= set(client.scopes())
+    assert list(client.streams("one")) == ["a"]
+    assert client.stream_exists("two/b")
+    assert not client.stream_exists("two/c")
+    config = client.stream_config("two/b")
+    assert config.scaling == penstock.Scaling.fixed(3)
+    assert config.retention == penstock.Retention.by_time(days=1)
+    client.update_stream("one/a", tags=["y"])
+    assert client.stream_config("one/a").tags == ("y",)
+    assert client.head("two/b") == penstock.StreamCut("two", "b", {0: 0, 1: 0, 2: 0})
+    with pytest.raises(penstock.ScopeNotEmptyError):
+        client.delete_scope("one")
+    with pytest.raises(penstock.StreamNotSealedError):
+        client.delete_stream("one/a")
+    client.seal_stream("one/a")
+    client.delete_stream("one/a")
+    with pytest.raises(penstock.NoSuchStreamError):
+        client.delete_stream("one/a")
+    client.delete_scope("one")
+    with pytest.raises(penstock.NoSuchScopeError):
+        client.delete_scope("one")
+    with pytest.raises(penstock.NoSuchScopeError):
+        list(client.streams("one"))
+    with pytest.raises(InvalidNameError):
+        client.create_stream("no-slash")
+
+
+def test_written_events_are_read_in_order_per_key(client, stream):
+    client.create_stream(stream, scaling=penstock.Scaling.fixed(4))
+    with client.event_writer(stream) as writer:
+        for index in range(5000):
+            ack = writer.write(b"k%d %d" % (index % 7, index), routing_key=f"k{index % 7}")
+        ack.wait(10)
+        assert ack.is_done
+    with client.reader_group("audit", [stream]) as group, group.reader("r1") as reader:
+        seen = {}
+        for count, event in enumerate(reader, 1):
+            key, number = event.data.split()
+            seen.setdefault(key, []).append(int(number))
+            assert event.stream == stream
+            if count == 5000:
+                break
+        assert reader.read(0.05) is None
+    for key, numbers in seen.items():
+        assert numbers == list(range(int(key[1:]), 5000, 7))
+    assert group_is_at_tail(client, group, stream)
+
+
+def group_is_at_tail(client, group, stream):
+    return group.stream_cuts() == {stream: client.tail(stream)}
+
+
+def test_batches_resume_after_a_break(client, stream):
+    pytest.importorskip("pyarrow")
+    client.create_stream(stream)
+    with client.event_writer(stream) as writer:
+        writer.write_many([b"%d" % index for index in range(10_000)])
+    with client.reader_group("audit", [stream]) as group:
+        with group.reader("r1") as reader:
+            batch = reader.read_batch(max_bytes=1000, timeout_s=10)
+            found = list(batch.events)
+            assert batch.to_arrow().num_rows == len(batch)
+        with group.reader("r1") as reader:
+            while len(found) < 10_000:
+                found += reader.read_batch(timeout_s=10).events
+    assert found == [b"%d" % index for index in range(10_000)]
+
+
+def test_threads_share_a_writer(client, stream):
+    # Four threads, one writer: every event arrives, each thread's in its order.
+    client.create_stream(stream, scaling=penstock.Scaling.fixed(2))
+    with client.event_writer(stream) as writer:
+
+        def write(name):
+            for index in range(2000):
+                writer.write(b"%s %d" % (name.encode(), index), routing_key=name)
+
+        threads = [threading.Thread(target=write, args=(f"t{number}",)) for number in range(4)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    with client.reader_group("audit", [stream]) as group, group.reader() as reader:
+        seen = {}
+        while sum(map(len, seen.values())) < 8000:
+            for event in reader.read_batch(timeout_s=10).events:
+                name, index = event.split()
+                seen.setdefault(name, []).append(int(index))
+    assert seen == {b"t%d" % number: list(range(2000)) for number in range(4)}
+
+
+def test_arrow_arrays_are_written(client, stream):
+    pyarrow = pytest.importorskip("pyarrow")
+    client.create_stream(stream, scaling=penstock.Scaling.fixed(3))
+    events = [b"x" * (index % 50) for index in range(20_000)]
+    keys = [f"k{index % 13}" for index in range(20_000)]
+    with client.event_writer(stream) as writer:
+        writer.write_many(pyarrow.chunked_array([events[:7000], events[7000:]]))
+        writer.write_many(pyarrow.array(events), pyarrow.array(keys))
+        writer.write_many(pyarrow.array(["ä", "b"]), "one")
+    found = []
+    with client.reader_group("audit", [stream]) as group, group.reader() as reader:
+        while len(found) < 40_002:
+            found += reader.read_batch(timeout_s=10).events
+    assert sorted(found) == sorted([*events, *events, "ä".encode(), b"b"])
+
+
+def test_large_event_arrives(client, stream):
+    client.create_stream(stream)
+    large = bytes(range(256)) * (36 * 1024)
+    with client.event_writer(stream) as writer:
+        writer.write(b"before")
+        writer.write(large)
+        writer.write(b"after")
+    with client.reader_group("audit", [stream]) as group, group.reader() as reader:
+        assert [reader.read(10).data for _ in range(3)] == [b"before", large, b"after"]
+
+
+def test_transaction_is_seen_whole_or_not_at_all(client, stream):
+    client.create_stream(stream, scaling=penstock.Scaling.fixed(2))
+    with client.begin_transaction(stream) as transaction:
+        assert transaction.state() == "OPEN"
+        transaction.write(b"1", routing_key="a").wait(10)
+        transaction.write_many([b"2", b"3"], ["b", "c"])
+    lost = client.begin_transaction(stream)
+
+    def fail_inside():
+        with lost:
+            lost.write(b"never")
+            raise RuntimeError("boom")
+
+    with pytest.raises(RuntimeError, match="boom"):
+        fail_inside()
+    assert lost.state() in ("ABORTING", "ABORTED")
+    with pytest.raises(penstock.TransactionError):
+        lost.write(b"more")
+    with pytest.raises(penstock.TransactionError):
+        lost.commit()
+    with client.reader_group("audit", [stream]) as group, group.reader() as reader:
+        assert {reader.read(10).data for _ in range(3)} == {b"1", b"2", b"3"}
+        assert reader.read(0.1) is None
+    assert transaction.state() == "COMMITTED"
+
+
+def test_bytes_are_files(client, stream):
+    client.create_stream(stream)
+    with client.byte_writer(stream) as writer:
+        assert writer.write(b"hello ") == 6
+        writer.write(b"world")
+        assert writer.tell() == 11
+        writer.flush()
+        with client.byte_reader(stream) as reader:
+            assert reader.read(5) == b"hello"
+            assert reader.tell() == 5
+            reader.seek(-5, io.SEEK_END)
+            assert reader.read(100) == b"world"
+            reader.seek(1)
+            assert io.BufferedReader(reader).read(3) == b"ell"
+        writer.truncate_before(6)
+    with client.byte_reader(stream) as reader:
+        assert reader.tell() == 6
+        reader.seek(0)
+        with pytest.raises(penstock.SegmentTruncatedError):
+            reader.read(1)
+    with client.byte_writer(stream) as one, client.byte_writer(stream) as two:
+        one.write(b"x")
+        one.flush()
+        two.write(b"y")
+        with pytest.raises(penstock.BadOffsetError):
+            two.flush()
+
+
+def test_byte_stream_needs_one_segment(client, stream):
+    client.create_stream(stream, scaling=penstock.Scaling.fixed(2))
+    with pytest.raises(penstock.UnsupportedOperationError, match="exactly one"):
+        client.byte_writer(stream)
+
+
+def test_segment_reader_gives_blocks(client, stream):
+    client.create_stream(stream)
+    with client.event_writer(stream) as writer:
+        writer.write_many([b"x" * 100] * 30_000)
+    cut = client.tail(stream)
+    with client.segment_reader(f"{stream}/0.#epoch.0", 0, cut.positions[0]) as reader:
+        assert sum(map(len, reader)) == 108 * 30_000
+
+
+def test_truncated_stream_starts_at_the_cut(client, stream):
+    client.create_stream(stream)
+    with client.event_writer(stream) as writer:
+        writer.write_many([b"old"] * 10)
+        writer.flush()
+        cut = client.tail(stream)
+        writer.write(b"new")
+    client.truncate_stream(cut)
+    assert client.head(stream) == cut
+    with client.reader_group("audit", [stream]) as group, group.reader() as reader:
+        assert reader.read(10).data == b"new"
+
+
+def test_sealed_stream_ends_iteration(client, stream):
+    client.create_stream(stream, scaling=penstock.Scaling.fixed(2))
+    with client.event_writer(stream) as writer:
+        writer.write_many([b"x"] * 10, [str(index) for index in range(10)])
+    client.seal_stream(stream)
+    with client.reader_group("audit", [stream]) as group, group.reader() as reader:
+        assert len(list(reader)) == 10
+        assert reader.is_finished
+    assert group_is_at_tail_of_sealed(client, stream)
+
+
+def group_is_at_tail_of_sealed(client, stream):
+    cut = client.tail(stream)
+    return sum(cut.positions.values()) == 90
+
+
+def test_closed_client_says_so(uri):
+    client = connect(uri)
+    client.close()
+    with pytest.raises(RuntimeError, match="closed"):
+        client.create_scope("x")
+    client._portal.close()
+
+
+def test_controller_that_is_not_there_is_reported(uri):
+    settings = penstock.ClientSettings(controller_attempt_count_max=2)
+    with penstock.connect("tcp://127.0.0.1:1", settings) as client:
+        with pytest.raises(penstock.ControllerUnavailableError, match=r"127\.0\.0\.1:1"):
+            client.stream_exists("a/b")
+        with pytest.raises(penstock.OutcomeUnknownError):
+            client.create_scope("a")
+
+
+@pytest.mark.parametrize(
+    "bad", ["localhost", "http://localhost:9090", "tcp://:9090", "tcp://h:0", "tcp://h:99999", "a:1,b:2"]
+)
+def test_bad_controller_address_is_refused(bad):
+    with pytest.raises(penstock.InvalidArgumentError):
+        penstock.connect(bad)
+    assert threading.active_count() < 50
+
+
+def test_every_public_name_is_there():
+    for name in penstock.__all__:
+        assert getattr(penstock, name) is not None
+    assert sorted(penstock.__all__) == penstock.__all__ == dir(penstock)
+    with pytest.raises(AttributeError):
+        _ = penstock.nonsense
+    assert set(penstock.aio.__all__) <= set(dir(penstock.aio))
+
+
+def test_call_from_the_clients_own_loop_is_refused(client):
+    async def inner():
+        client.create_scope("x")
+
+    with pytest.raises(RuntimeError, match=r"penstock\.aio"):
+        client._portal.call(inner())
+
+
+def test_lone_write_is_quick(client, stream):
+    # No timer holds a lone event back: 50 round trips take far less than 50 timers of 20 ms would.
+    client.create_stream(stream)
+    with client.event_writer(stream) as writer:
+        started = time.perf_counter()
+        for _ in range(50):
+            writer.write(b"x").wait(5)
+        assert time.perf_counter() - started < 0.9

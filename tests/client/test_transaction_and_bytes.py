@@ -1,0 +1,97 @@
+"""Transactions and byte streams where replies get lost or leases run on; the rest is in `test_sync_client`."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from penstock.model.errors import BadOffsetError, InvalidArgumentError, TransactionError
+
+
+async def test_lease_is_renewed_while_the_transaction_is_open(cluster):
+    async with cluster.client() as client:
+        await client.create_stream("retail/orders")
+        async with await client.begin_transaction("retail/orders", lease_s=0.03) as transaction:
+            await transaction.write(b"x")
+            async with asyncio.timeout(5):
+                for _ in range(3):
+                    cluster.controller.pinged.clear()
+                    await cluster.controller.pinged.wait()
+        pings = cluster.controller.pings
+        await asyncio.sleep(0.05)
+        assert cluster.controller.pings == pings
+        assert await transaction.state() == "COMMITTED"
+        assert len(transaction.id) == 32
+
+
+async def test_transaction_aborted_elsewhere_fails_writes_and_commit(cluster):
+    async with cluster.client() as client:
+        await client.create_stream("retail/orders")
+        transaction = await client.begin_transaction("retail/orders")
+        await (await transaction.write(b"x"))
+        await client.controller.abort_transaction("retail", "orders", transaction._id)
+        ack = await transaction.write(b"y")
+        with pytest.raises(TransactionError, match="committed or aborted"):
+            await ack.wait(5)
+        with pytest.raises(TransactionError):
+            await transaction.commit()
+        await transaction.abort()
+
+
+@pytest.mark.parametrize("fault", ["drop_before_append", "drop_after_append"])
+async def test_byte_writer_settles_an_unknown_outcome_by_looking(cluster, fault):
+    # The reply of an append is lost; whether it was stored is read from the stream, and it is stored once.
+    async with cluster.client() as client:
+        await client.create_stream("retail/bytes")
+        async with await client.byte_writer("retail/bytes") as writer:
+            await writer.write(b"one")
+            await writer.flush()
+            cluster.store.faults[fault] = 1
+            await writer.write(b"two")
+            await writer.flush()
+            assert writer.tell() == 6
+        assert (await client.segments.read("retail/bytes/0.#epoch.0", 0, 100)).joined() == b"onetwo"
+
+
+async def test_byte_writer_finds_another_one_behind_a_lost_reply(cluster):
+    async with cluster.client() as client:
+        await client.create_stream("retail/bytes")
+        writer = await client.byte_writer("retail/bytes")
+        await client.segments.append("retail/bytes/0.#epoch.0", b"other")
+        cluster.store.faults["drop_before_append"] = 1
+        await writer.write(b"mine!")
+        with pytest.raises(BadOffsetError):
+            await writer.flush()
+        with pytest.raises(BadOffsetError):
+            await writer.write(b"more")
+        await writer.close()
+
+
+async def test_byte_reader_reads_across_blocks_and_waits_at_the_end(cluster):
+    async with cluster.client(read_bytes=10) as client:
+        await client.create_stream("retail/bytes")
+        async with (
+            await client.byte_writer("retail/bytes") as writer,
+            await client.byte_reader("retail/bytes") as reader,
+        ):
+            await writer.write(bytes(range(30)))
+            await writer.flush()
+            found = b""
+            while len(found) < 30:
+                found += await reader.read(7)
+            assert found == bytes(range(30))
+            assert reader.tell() == await reader.current_end() == 30
+            waiting = asyncio.create_task(reader.read())
+            await asyncio.sleep(0.01)
+            await writer.write(b"more")
+            await writer.flush()
+            assert await asyncio.wait_for(waiting, 5) == b"more"
+            assert await reader.seek(28) == 28
+            buffer = bytearray(10)
+            assert await reader.readinto(buffer) == 6 or reader.tell() < 34
+            with pytest.raises(InvalidArgumentError):
+                await reader.seek(-1)
+        await client.seal_stream("retail/bytes")
+        async with client.segment_reader("retail/bytes/0.#epoch.0", 34) as rest:
+            assert await rest.read() == b""

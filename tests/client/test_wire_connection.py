@@ -1,0 +1,278 @@
+"""One connection against a scripted server: Hello, correlation, time-outs, loss, keep-alive, back-pressure."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+
+import pytest
+
+from penstock.model.errors import ConnectionLostError, OutcomeUnknownError, ProtocolError
+from penstock.wire.codec import decode, encode
+from penstock.wire.commands import (
+    DataAppended,
+    GetStreamSegmentInfo,
+    Hello,
+    KeepAlive,
+    SegmentCreated,
+    SegmentRead,
+    StreamSegmentInfo,
+)
+from penstock.wire.connection import ConnectionSettings, open_connection
+
+
+class Script:
+    """A server that does what the test says: `received` commands come in, `send` goes out."""
+
+    def __init__(self, hello=b"\xff\xff\xff\x81\0\0\0\x08\0\0\0\x11\0\0\0\x05"):
+        # The frame above is vector 2 of the wire protocol specification: Hello(17, 5).
+        self.hello = hello
+        self.received = asyncio.Queue()
+        self.writers = []
+
+    async def serve(self, reader, writer):
+        self.writers.append(writer)
+        writer.write(self.hello)
+        with contextlib.suppress(asyncio.IncompleteReadError, ConnectionError):
+            while True:
+                code = int.from_bytes(await reader.readexactly(4), "big", signed=True)
+                payload = await reader.readexactly(int.from_bytes(await reader.readexactly(4), "big"))
+                self.received.put_nowait(decode(code, payload))
+        writer.close()
+
+    def send(self, command):
+        self.writers[-1].write(encode(command))
+
+
+@contextlib.asynccontextmanager
+async def connected(script, **settings):
+    server = await asyncio.start_server(script.serve, "127.0.0.1", 0)
+    port = server.sockets[0].getsockname()[1]
+    try:
+        connection = await open_connection("127.0.0.1", port, settings=ConnectionSettings(**settings))
+        assert isinstance(await script.received.get(), Hello)
+        yield connection
+        await connection.close()
+    finally:
+        server.close()
+        for writer in script.writers:
+            writer.close()
+
+
+def ask(connection, **options):
+    request_id = connection.next_request_id()
+    return asyncio.ensure_future(
+        connection.request(request_id, GetStreamSegmentInfo(request_id, "s/t/0.#epoch.0", ""), **options)
+    )
+
+
+def answer(request_id):
+    return StreamSegmentInfo(request_id, "s/t/0.#epoch.0", True, False, False, 0, request_id * 10, 0)
+
+
+async def test_hello_settles_the_version():
+    async with connected(Script(encode(Hello(15, 5)))) as connection:
+        assert connection.wire_version == 15
+        assert connection.is_open
+
+
+@pytest.mark.parametrize("hello", [Hello(4, 3), Hello(30, 18)])
+async def test_versions_that_do_not_meet_are_refused(hello):
+    with pytest.raises(ProtocolError, match="wire versions"):
+        async with connected(Script(encode(hello))):
+            pass
+
+
+async def test_server_that_says_nothing_is_given_up():
+    with pytest.raises(ConnectionLostError, match="connect_timeout_s"):
+        async with connected(Script(b""), connect_timeout_s=0.05):
+            pass
+
+
+async def test_nobody_listening_is_reported():
+    with pytest.raises(ConnectionLostError, match="could not connect"):
+        await open_connection("127.0.0.1", 1, settings=ConnectionSettings())
+
+
+async def test_replies_find_their_requests_in_any_order():
+    script = Script()
+    async with connected(script) as connection:
+        requests = [ask(connection) for _ in range(5)]
+        ids = [(await script.received.get()).request_id for _ in range(5)]
+        for request_id in reversed(ids):
+            script.send(answer(request_id))
+        assert [reply.write_offset for reply in await asyncio.gather(*requests)] == [10 * i for i in ids]
+        assert connection.request_count == 0
+
+
+async def test_time_out_is_an_unknown_outcome_and_the_late_reply_is_dropped():
+    script = Script()
+    async with connected(script) as connection:
+        with pytest.raises(OutcomeUnknownError, match="no reply to GetStreamSegmentInfo within"):
+            await ask(connection, timeout_s=0.01)
+        late = (await script.received.get()).request_id
+        script.send(answer(late))
+        following = ask(connection)
+        script.send(answer((await script.received.get()).request_id))
+        assert (await following).request_id == late + 1
+
+
+async def test_lost_connection_fails_everything_that_waits():
+    script = Script()
+
+    class Handler:
+        error = None
+
+        def on_reply(self, reply): ...
+
+        def on_writable(self): ...
+
+        def on_connection_lost(self, error):
+            self.error = error
+
+    async with connected(script) as connection:
+        handler = Handler()
+        connection.subscribe(connection.next_request_id(), handler)
+        requests = [ask(connection, timeout_s=None) for _ in range(3)]
+        await script.received.get()
+        script.writers[-1].transport.abort()
+        results = await asyncio.gather(*requests, return_exceptions=True)
+        assert [type(result) for result in results] == [ConnectionLostError] * 3
+        assert isinstance(handler.error, ConnectionLostError)
+        assert not connection.is_open
+        for call in (lambda: connection.send(KeepAlive()), lambda: connection.subscribe(9, handler)):
+            with pytest.raises(ConnectionLostError):
+                call()
+        with pytest.raises(ConnectionLostError):
+            await ask(connection)
+
+
+@pytest.mark.parametrize(
+    "garbage",
+    [
+        b"\0\0\0\x63\0\0\0\0",
+        b"\0\0\0\x0c\0\0\0\1x",
+        b"\0\0\0\x0c\xff\xff\xff\xff",
+        encode(KeepAlive())[:4] + b"\x7f" * 9,
+    ],
+    ids=["unknown type", "short payload", "negative length", "oversize"],
+)
+async def test_bytes_that_are_not_the_protocol_end_the_connection(garbage):
+    script = Script()
+    async with connected(script) as connection:
+        request = ask(connection)
+        await script.received.get()
+        script.writers[-1].write(garbage)
+        with pytest.raises(ConnectionLostError, match="broke the protocol"):
+            await request
+
+
+async def test_command_that_no_server_sends_ends_the_connection():
+    script = Script()
+    async with connected(script) as connection:
+        request = ask(connection)
+        await script.received.get()
+        script.writers[-1].write(b"\xff\xff\xff\xff\0\0\0\1x")  # Padding at top level.
+        with pytest.raises(ConnectionLostError, match="unexpected Padding"):
+            await request
+
+
+async def test_silence_is_probed_and_then_ends_the_connection():
+    script = Script()
+    async with connected(script, keepalive_interval_s=0.03) as connection:
+        assert isinstance(await script.received.get(), KeepAlive)
+        script.send(KeepAlive())
+        assert isinstance(await script.received.get(), KeepAlive)
+        request = ask(connection, timeout_s=None)
+        with pytest.raises(ConnectionLostError, match="nothing was heard"):
+            await asyncio.wait_for(request, 5)
+
+
+async def test_replies_of_a_subscription_go_to_its_handler():
+    script = Script()
+    replies = []
+
+    class Handler:
+        def on_reply(self, reply):
+            replies.append(reply)
+
+        def on_writable(self): ...
+
+        def on_connection_lost(self, error): ...
+
+    async with connected(script) as connection:
+        connection.subscribe(7, Handler())
+        script.send(DataAppended(bytes(16), 1, -1, 7, 13))
+        script.send(DataAppended(bytes(16), 2, 1, 7, 26))
+        request = ask(connection)
+        script.send(answer((await script.received.get()).request_id))
+        await request
+        assert [reply.event_number for reply in replies] == [1, 2]
+        connection.unsubscribe(7)
+        connection.unsubscribe(7)
+
+
+async def test_read_data_survive_the_receive_buffer():
+    # Two replies in one segment of bytes: the first one's data must not change when the buffer is used again.
+    script = Script()
+    async with connected(script) as connection:
+        requests = [ask(connection) for _ in range(2)]
+        ids = [(await script.received.get()).request_id for _ in range(2)]
+        for request_id, letter in zip(ids, b"ab", strict=True):
+            script.send(SegmentRead("s/t/0.#epoch.0", 0, True, False, bytes([letter]) * 100, request_id))
+        first, second = await asyncio.gather(*requests)
+        third = ask(connection)
+        script.send(SegmentCreated((await script.received.get()).request_id, "x" * 200))
+        await third
+        assert [bytes(first.data), bytes(second.data)] == [b"a" * 100, b"b" * 100]
+
+
+async def test_full_socket_is_told_and_so_is_its_end():
+    # The server does not read: the connection stops being writable; once it reads, the handler hears of it.
+    gate = asyncio.Event()
+    told = asyncio.Event()
+
+    async def serve(reader, writer):
+        writer.write(encode(Hello(17, 5)))
+        await gate.wait()
+        while await reader.read(1 << 20):
+            pass
+        writer.close()
+
+    class Handler:
+        def on_reply(self, reply): ...
+
+        def on_connection_lost(self, error): ...
+
+        def on_writable(self):
+            told.set()
+
+    server = await asyncio.start_server(serve, "127.0.0.1", 0, limit=1024)
+    settings = ConnectionSettings(write_buffer_bytes_max=64 * 1024)
+    connection = await open_connection("127.0.0.1", server.sockets[0].getsockname()[1], settings=settings)
+    connection.subscribe(1, Handler())
+    big = SegmentRead("s/t/0.#epoch.0", 0, True, False, bytes(1 << 20), 1)
+    for _ in range(100):
+        if not connection.is_writable:
+            break
+        connection.send(big)
+        await asyncio.sleep(0)
+    assert not connection.is_writable
+    gate.set()
+    await asyncio.wait_for(told.wait(), 5)
+    assert connection.is_writable
+    await connection.close()
+    server.close()
+
+
+async def test_too_many_requests_are_refused():
+    script = Script()
+    async with connected(script, request_count_max=2) as connection:
+        requests = [ask(connection, timeout_s=None) for _ in range(2)]
+        await asyncio.sleep(0)
+        with pytest.raises(OutcomeUnknownError, match="request_count_max"):
+            await ask(connection)
+        for request in requests:
+            request.cancel()
+        await asyncio.wait(requests)
+        assert connection.request_count == 0

@@ -1,0 +1,44 @@
+"""Fixtures of all tests."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from support.standalone_process import StandaloneProcess
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """Add the options of the long tests."""
+    parser.addoption(
+        "--kill-cycles",
+        type=int,
+        default=8,
+        help="how often the crash test kills the server (default 8; CI takes 50)",
+    )
+    parser.addoption("--kill-seed", type=int, default=0, help="seed of the crash test's load and moments")
+
+
+@pytest.fixture
+def make_server(tmp_path: Path) -> Iterator[Callable[..., StandaloneProcess]]:
+    """Make servers that don't outlive the test; they are not started yet."""
+    made: list[StandaloneProcess] = []
+
+    def make(*options: str, memory: bool = False) -> StandaloneProcess:
+        directory = tmp_path / f"server{len(made)}"
+        directory.mkdir()
+        made.append(StandaloneProcess(directory, *options, memory=memory))
+        return made[-1]
+
+    yield make
+    for server in made:
+        if server.is_running:
+            server.kill9()
+
+
+@pytest.fixture
+def server(make_server: Callable[..., StandaloneProcess]) -> StandaloneProcess:
+    """Start a server with a data directory."""
+    return make_server().start()

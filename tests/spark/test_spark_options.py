@@ -1,0 +1,141 @@
+"""Options of the Spark source and sink: every spelling, every default, every complaint. Pure, no Spark."""
+
+from __future__ import annotations
+
+import pytest
+
+from penstock.model.errors import InvalidArgumentError, InvalidNameError, UnsupportedOperationError
+from penstock.spark.options import (
+    COLUMN_TYPES,
+    SourceOptions,
+    StoreSettings,
+    parse_sink_options,
+    parse_source_options,
+    source_columns,
+)
+
+
+def test_a_stream_alone_gets_every_default() -> None:
+    options = parse_source_options({"stream": "retail/orders"})
+    assert options == SourceOptions(StoreSettings("tcp://localhost:9090"), "retail", "orders")
+    assert options.columns == ("event", "scope", "stream", "segment_id", "offset")
+    assert options.start is options.end is options.trigger_bytes_max is None
+
+
+def test_keys_are_compared_without_case() -> None:
+    options = parse_source_options({"STREAM": "a/b", "maxbytespertrigger": "10", "StartingStreamCut": "earliest"})
+    assert (options.trigger_bytes_max, options.start) == (10, "earliest")
+
+
+@pytest.mark.parametrize(
+    ("alias", "attribute", "text", "value"),
+    [
+        ("approx_bytes_per_trigger", "trigger_bytes_max", "33", 33),
+        ("start_stream_cut", "start", "latest", "latest"),
+        ("end_stream_cut", "end", "unbounded", "unbounded"),
+        ("maxBytesPerPartition", "partition_bytes_max", "2k", 2048),
+        ("maxBytesPerPartition", "partition_bytes_max", "8MiB", 8 << 20),
+        ("minPartitions", "partition_count_min", "7", 7),
+    ],
+)
+def test_aliases_and_units_are_understood(alias: str, attribute: str, text: str, value: object) -> None:
+    assert getattr(parse_source_options({"stream": "a/b", alias: text}), attribute) == value
+
+
+def test_controller_is_another_name_of_uri() -> None:
+    assert parse_source_options({"stream": "a/b", "controller": "tcp://h:1"}).store.uri == "tcp://h:1"
+    assert parse_sink_options({"stream": "a/b", "uri": "tcp://h:2"}).store.uri == "tcp://h:2"
+
+
+def test_equal_values_under_two_spellings_pass_and_different_ones_do_not() -> None:
+    same = {"stream": "a/b", "uri": "tcp://h:1", "controller": "tcp://h:1"}
+    assert parse_source_options(same).store.uri == "tcp://h:1"
+    with pytest.raises(InvalidArgumentError, match="mean the same but differ"):
+        parse_source_options(same | {"controller": "tcp://h:2"})
+
+
+def test_an_unknown_option_names_the_nearest_known_one() -> None:
+    with pytest.raises(InvalidArgumentError, match=r"'maxBytesPerTriger'.*did you mean 'maxBytesPerTrigger'"):
+        parse_source_options({"stream": "a/b", "maxBytesPerTriger": "1"})
+    with pytest.raises(InvalidArgumentError, match=r"'zzz' of the penstock sink; known options: "):
+        parse_sink_options({"stream": "a/b", "zzz": "1"})
+
+
+def test_what_spark_adds_by_itself_is_ignored() -> None:
+    noise = {"path": "/x", "checkpointlocation": "/y", "owner": "me", "provider": "penstock", "option.stream": "a/b"}
+    assert parse_source_options({"stream": "a/b"} | noise) == parse_source_options({"stream": "a/b"})
+    assert parse_sink_options({"stream": "a/b"} | noise).stream == "b"
+
+
+@pytest.mark.parametrize("options", [{}, {"stream": " "}, {"scope": "a"}])
+def test_a_missing_stream_is_asked_for(options: dict[str, str]) -> None:
+    with pytest.raises(InvalidArgumentError, match="'stream' is required"):
+        parse_source_options(options)
+
+
+def test_scope_and_stream_may_come_apart_but_must_agree() -> None:
+    assert parse_source_options({"scope": "a", "stream": "b"}).scope == "a"
+    assert parse_source_options({"scope": "a", "stream": "a/b"}).stream == "b"
+    with pytest.raises(InvalidArgumentError, match="names scope 'a', but option 'scope' is 'c'"):
+        parse_source_options({"scope": "c", "stream": "a/b"})
+    with pytest.raises(InvalidArgumentError, match="has no scope"):
+        parse_source_options({"stream": "b"})
+    with pytest.raises(InvalidNameError):
+        parse_source_options({"stream": "a/b c"})
+
+
+@pytest.mark.parametrize("text", ["0", "-1", "ten", "", "1.5", "8x"])
+def test_a_bad_byte_count_is_refused(text: str) -> None:
+    with pytest.raises(InvalidArgumentError, match=r"'maxBytesPerTrigger'.*number of bytes"):
+        parse_source_options({"stream": "a/b", "maxBytesPerTrigger": text})
+
+
+@pytest.mark.parametrize("text", ["-1", "many", ""])
+def test_a_bad_count_is_refused(text: str) -> None:
+    with pytest.raises(InvalidArgumentError, match="'minPartitions'"):
+        parse_source_options({"stream": "a/b", "minPartitions": text})
+
+
+@pytest.mark.parametrize(
+    ("text", "seconds"), [("2", 2.0), ("500ms", 0.5), ("1.5s", 1.5), ("2m", 120.0), ("1 h", 3600.0)]
+)
+def test_durations_have_units(text: str, seconds: float) -> None:
+    assert parse_source_options({"stream": "a/b", "readTimeout": text}).store.read_timeout_s == seconds
+
+
+@pytest.mark.parametrize("text", ["", "soon", "-1s", "5 days"])
+def test_a_bad_duration_is_refused(text: str) -> None:
+    with pytest.raises(InvalidArgumentError, match=r"'readTimeout'.*give a time"):
+        parse_source_options({"stream": "a/b", "readTimeout": text})
+
+
+def test_columns_narrow_and_order_the_schema() -> None:
+    assert parse_source_options({"stream": "a/b", "columns": "offset, Event"}).columns == ("offset", "event")
+    assert source_columns({"Columns": "event"}) == ("event",)
+    assert source_columns({}) == tuple(COLUMN_TYPES)
+
+
+@pytest.mark.parametrize("text", ["", " , ", "event,event"])
+def test_columns_must_name_something_once(text: str) -> None:
+    with pytest.raises(InvalidArgumentError, match="at least one column, each once"):
+        source_columns({"columns": text})
+
+
+def test_an_unknown_column_names_the_nearest_one() -> None:
+    with pytest.raises(InvalidArgumentError, match=r"'ofset' \(did you mean 'offset'\?\)"):
+        source_columns({"columns": "ofset"})
+
+
+def test_exactly_once_is_refused_rather_than_faked() -> None:
+    assert parse_sink_options({"stream": "a/b", "exactly_once": "false"}).scope == "a"
+    with pytest.raises(UnsupportedOperationError, match="at least once"):
+        parse_sink_options({"stream": "a/b", "exactlyOnce": "true"})
+    with pytest.raises(InvalidArgumentError, match="give true or false"):
+        parse_sink_options({"stream": "a/b", "exactlyOnce": "perhaps"})
+
+
+def test_read_options_are_unknown_to_the_sink() -> None:
+    with pytest.raises(InvalidArgumentError, match="unknown option 'minPartitions' of the penstock sink"):
+        parse_sink_options({"stream": "a/b", "minPartitions": "2"})
+    # But for this one, which a SQL view needs.
+    assert parse_sink_options({"stream": "a/b", "columns": "event"}).stream == "b"

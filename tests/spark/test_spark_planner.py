@@ -1,0 +1,227 @@
+"""Planning over streams that scale, against a model stream in memory. Pure, no Spark.
+
+The property tests cut a random stream into byte-limited steps and check that the steps' ranges are, together, every
+byte once, on event boundaries, predecessors first.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from penstock.model.errors import InvalidArgumentError
+from penstock.model.events import frame_events
+from penstock.spark.boundaries import boundaries_at
+from penstock.spark.planner import ByteRange, Extent, advance, check_ranges, ranges_between, split_ranges
+
+
+@dataclass
+class ModelStream:
+    """A stream in memory: each segment's bytes, which are sealed, and what replaces what."""
+
+    data: dict[int, bytes]
+    #: successor -> the segments it replaces
+    replaces: dict[int, list[int]] = field(default_factory=dict)
+    name: str = "model/stream"
+
+    def sealed(self) -> set[int]:
+        return {old for olds in self.replaces.values() for old in olds}
+
+    def extent(self, segment: int) -> Extent:
+        return Extent(0, len(self.data[segment]), segment in self.sealed())
+
+    def successors(self, segment: int) -> Mapping[int, Sequence[int]]:
+        return {new: olds for new, olds in self.replaces.items() if segment in olds}
+
+    def boundaries(self, segment: int, start: int, targets: Sequence[int]) -> Sequence[int]:
+        return boundaries_at([self.data[segment][start:]], source=str(segment), start=start, targets=targets)
+
+    def event_end(self, segment: int, start: int) -> int:
+        return start + 8 + int.from_bytes(self.data[segment][start + 4 : start + 8], "big")
+
+    def head(self) -> dict[int, int]:
+        return {segment: 0 for segment in self.data if segment not in self.replaces}
+
+    def tail(self) -> dict[int, int]:
+        return {segment: len(data) for segment, data in self.data.items() if segment not in self.sealed()}
+
+
+def events(*lengths: int) -> bytes:
+    return frame_events([b"x" * length for length in lengths])
+
+
+def scaled() -> ModelStream:
+    """0 splits into 2 and 3; 1 and 3 merge into 4."""
+    return ModelStream(
+        {0: events(2, 2), 1: events(92), 2: events(12), 3: events(2), 4: events(2, 2, 2)},
+        {2: [0], 3: [0], 4: [1, 3]},
+    )
+
+
+def test_all_there_is_goes_to_the_tail_through_every_scale_event() -> None:
+    stream = scaled()
+    assert advance(stream, stream.head(), stream.tail(), None) == {2: 20, 4: 30}
+    assert ranges_between(stream, stream.head(), stream.tail()) == [
+        ByteRange(0, 0, 20),
+        ByteRange(1, 0, 100),
+        ByteRange(2, 0, 20),
+        ByteRange(3, 0, 10),
+        ByteRange(4, 0, 30),
+    ]
+
+
+def test_nothing_new_gives_the_start() -> None:
+    stream = scaled()
+    assert advance(stream, stream.tail(), stream.tail(), 100) == stream.tail()
+    assert ranges_between(stream, stream.tail(), stream.tail()) == []
+
+
+def test_a_merge_waits_until_all_that_it_replaces_is_read() -> None:
+    stream = scaled()
+    # 1 has one event of 100 bytes, so 3 is read before it; 4 must not start, and 3 stays in the cut at its length.
+    assert advance(stream, {1: 0, 2: 20, 3: 0}, {1: 0, 2: 20, 3: 10}, None) == {1: 0, 2: 20, 3: 10}
+    assert advance(stream, {1: 0, 2: 20, 3: 10}, stream.tail(), 5) == {2: 20, 4: 0}
+
+
+def test_sealed_segments_without_an_event_are_stepped_over() -> None:
+    stream = ModelStream({0: b"", 1: b"", 2: events(2)}, {1: [0], 2: [1]})
+    assert ranges_between(stream, stream.head(), stream.tail()) == [ByteRange(2, 0, 10)]
+    assert advance(stream, stream.head(), stream.tail(), 1) == {2: 10}
+
+
+def test_overlapping_replacements_go_together() -> None:
+    # 0, 1, 2 become 3 (of 0), 4 (of 0 and 1), 5 (of 1 and 2): none may start before all of 0, 1 and 2 are read.
+    stream = ModelStream(
+        {0: events(2), 1: events(2), 2: events(2), 3: events(2), 4: events(2), 5: events(2)},
+        {3: [0], 4: [0, 1], 5: [1, 2]},
+    )
+    # All three are read: all of 3, 4 and 5 come at once, and one event of the first is passed.
+    assert advance(stream, {0: 10, 1: 10, 2: 10}, stream.tail(), 1) == {3: 10, 4: 0, 5: 0}
+    assert advance(stream, {0: 10, 1: 10, 2: 0}, {0: 10, 1: 10, 2: 10}, None) == {0: 10, 1: 10, 2: 10}
+
+
+def test_a_limit_is_shared_in_proportion_and_ends_on_boundaries() -> None:
+    stream = ModelStream({0: events(*[2] * 100), 1: events(*[2] * 300)})
+    assert advance(stream, stream.head(), stream.tail(), 400) == {0: 100, 1: 300}
+    # 399 bytes are 99 and 299: back to the boundary before.
+    assert advance(stream, stream.head(), stream.tail(), 399) == {0: 90, 1: 290}
+
+
+def test_an_event_larger_than_the_limit_is_passed_alone() -> None:
+    stream = ModelStream({0: events(992), 1: events(92, 92)})
+    assert advance(stream, stream.head(), stream.tail(), 10) == {0: 1000, 1: 0}
+
+
+def test_a_limit_of_one_byte_still_arrives() -> None:
+    stream, cut, steps = scaled(), scaled().head(), 0
+    while cut != stream.tail():
+        following = advance(stream, cut, stream.tail(), 1)
+        assert following != cut
+        cut, steps = following, steps + 1
+        assert steps < 50
+    assert cut == {2: 20, 4: 30}
+
+
+def test_an_end_before_the_start_is_refused() -> None:
+    stream = ModelStream({0: events(2, 2)})
+    with pytest.raises(InvalidArgumentError, match="the end lies before the start"):
+        advance(stream, {0: 20}, {0: 10}, None)
+    with pytest.raises(InvalidArgumentError, match="does not follow the start"):
+        ranges_between(scaled(), scaled().tail(), scaled().head())
+
+
+def test_an_end_that_the_start_never_reaches_is_refused() -> None:
+    with pytest.raises(InvalidArgumentError, match="segment 7 of the end cut is not reached"):
+        ranges_between(ModelStream({0: events(2)}), {0: 0}, {0: 10, 7: 0})
+
+
+def test_ranges_that_the_stream_does_not_hold_are_refused() -> None:
+    class Truncated(ModelStream):
+        def extent(self, segment: int) -> Extent:
+            return Extent(10, len(self.data[segment]), False)
+
+    stream = Truncated({0: events(2, 2, 2)})
+    check_ranges(stream, [ByteRange(0, 10, 30)])
+    with pytest.raises(InvalidArgumentError, match=r"\[10, 31\) of segment 0 are asked for, but it ends at 30"):
+        check_ranges(stream, [ByteRange(0, 10, 31)])
+    with pytest.raises(InvalidArgumentError, match=r"\[0, 10\) of segment 0 are gone"):
+        check_ranges(stream, [ByteRange(0, 0, 20)])
+
+
+def test_ranges_are_split_at_event_boundaries() -> None:
+    stream = ModelStream({0: events(*[2] * 10), 1: events(42)})
+    ranges = ranges_between(stream, stream.head(), stream.tail())
+    assert split_ranges(stream, ranges, bytes_max=None, count_min=0) == ranges
+    assert split_ranges(stream, ranges, bytes_max=None, count_min=2) == ranges
+    assert split_ranges(stream, ranges, bytes_max=40, count_min=0) == [
+        ByteRange(0, 0, 30),
+        ByteRange(0, 30, 60),
+        ByteRange(0, 60, 100),
+        # One event cannot be split.
+        ByteRange(1, 0, 50),
+    ]
+    assert len(split_ranges(stream, ranges, bytes_max=None, count_min=5)) == 5
+    assert split_ranges(stream, [], bytes_max=10, count_min=5) == []
+
+
+@st.composite
+def streams(draw: st.DrawFn) -> ModelStream:
+    """Streams of up to 3 epochs, each of which replaces neighbouring segments by new ones."""
+    lengths = st.lists(st.integers(0, 60), max_size=8)
+    width = draw(st.integers(1, 4))
+    data = {number: events(*draw(lengths)) for number in range(width)}
+    live, replaces, number = list(range(width)), dict[int, list[int]](), width
+    for _ in range(draw(st.integers(0, 2))):
+        low = draw(st.integers(0, len(live) - 1))
+        high = draw(st.integers(low + 1, len(live)))
+        olds, count = live[low:high], draw(st.integers(1, 3))
+        news = list(range(number, number + count))
+        number += count
+        for index, new in enumerate(news):
+            data[new] = events(*draw(lengths))
+            # New segment i covers [i, i+1)/count of the old range: it replaces whatever overlaps.
+            replaces[new] = [
+                old
+                for at, old in enumerate(olds)
+                if at * count < (index + 1) * len(olds) and (at + 1) * count > index * len(olds)
+            ]
+        live[low:high] = news
+    return ModelStream(data, replaces)
+
+
+@given(stream=streams(), bytes_max=st.integers(1, 500))
+def test_steps_cover_every_byte_once_in_order(stream: ModelStream, bytes_max: int) -> None:
+    cut, tail, seen = stream.head(), stream.tail(), list[ByteRange]()
+    for _ in range(200):
+        following = advance(stream, cut, tail, bytes_max)
+        ranges = ranges_between(stream, cut, following)
+        assert sum(each.length for each in ranges) <= bytes_max or len(ranges) == 1
+        seen.extend(ranges)
+        if following == cut:
+            break
+        cut = following
+    assert cut == tail
+    position = dict.fromkeys(stream.data, 0)
+    for each in seen:
+        assert each.start == position[each.segment]
+        assert each.end in stream.boundaries(each.segment, 0, [each.end])
+        for old in stream.replaces.get(each.segment, []):
+            assert position[old] == len(stream.data[old])
+        position[each.segment] = each.end
+    assert position == {segment: len(data) for segment, data in stream.data.items()}
+
+
+@given(stream=streams(), bytes_max=st.integers(1, 200), count_min=st.integers(0, 20))
+def test_splitting_keeps_every_byte(stream: ModelStream, bytes_max: int, count_min: int) -> None:
+    ranges = ranges_between(stream, stream.head(), stream.tail())
+    pieces = split_ranges(stream, ranges, bytes_max=bytes_max, count_min=count_min)
+    joined: dict[int, int] = {}
+    for piece in pieces:
+        assert piece.start == joined.get(piece.segment, 0)
+        assert piece.length > 0
+        joined[piece.segment] = piece.end
+    assert joined == {each.segment: each.end for each in ranges}

