@@ -15,10 +15,12 @@ from types import TracebackType
 
 from penstock.controller.grpc_server import GrpcServer
 from penstock.controller.locator import SingleStoreLocator
+from penstock.controller.metadata.layout import SYSTEM_TABLES
 from penstock.controller.metadata.segments_store import SegmentsMetadataStore
 from penstock.controller.service import ControllerService
 from penstock.data_directory import DataDirectory
 from penstock.model.errors import ControllerUnavailableError, InvalidArgumentError
+from penstock.model.routing import container_of
 from penstock.runtime.runtime import Runtime, real_runtime
 from penstock.segmentstore.server import SegmentStoreServer
 from penstock.segmentstore.store import SegmentStore
@@ -74,7 +76,7 @@ class Standalone:
         Raises:
             DataDirectoryInUseError, DataDirectoryError: see `DataDirectory.open`.
             PortInUseError: a port cannot be listened on.
-            CorruptionError: the controller's tables cannot be served.
+            CorruptionError, LogDisabledError: a container that holds tables of the controller cannot be served.
         """
         try:
             await self._start()
@@ -100,6 +102,7 @@ class Standalone:
         self._stops.push_async_callback(server.stop)
         self.segment_store_port = server.port
 
+        self._check_controller_tables()
         locator = SingleStoreLocator(
             settings.advertised_host, server.port, container_count=settings.segment_store.container_count
         )
@@ -122,6 +125,13 @@ class Standalone:
         await _listen("controller", settings.host, settings.controller_port, front.start())
         self._stops.push_async_callback(front.stop)
         self.controller_port = front.port
+
+    def _check_controller_tables(self) -> None:
+        """Give up at once, instead of after many retries, when tables of the controller can't be served."""
+        for table in SYSTEM_TABLES:
+            failure = self.store.failures.get(container_of(table, self.settings.segment_store.container_count))
+            if failure is not None:
+                raise failure
 
     async def _open_tiers(self) -> tuple[DurableLogFactory, ChunkStorage]:
         if self.settings.is_memory:

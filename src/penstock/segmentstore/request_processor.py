@@ -9,6 +9,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from typing import TypeVar, cast
 
 from penstock.model.errors import (
+    BadAttributeError,
     BadOffsetError,
     ContainerNotFoundError,
     ContainerOfflineError,
@@ -27,6 +28,7 @@ from penstock.model.errors import (
 )
 from penstock.model.names import transient_segment_name
 from penstock.model.segments import TableRemoval, TableUpdate
+from penstock.segmentstore.container.attribute_updates import AttributeUpdate, UpdateKind
 from penstock.segmentstore.store import SegmentStore
 from penstock.wire import commands as wire
 from penstock.wire.commands import WireCommand
@@ -157,10 +159,20 @@ class RequestProcessor:
         return wire.SegmentTruncated(command.request_id, command.segment)
 
     async def _merge_segments(self, command: wire.MergeSegments) -> WireCommand:
-        if command.attribute_updates:
-            raise UnsupportedOperationError("merges with attribute updates are not built yet")
-        self._store.find(command.source)
-        (length,) = await self._store.merge_segments(command.target, [command.source])
+        container, _ = self._store.find(command.source)
+        try:
+            updates = [
+                AttributeUpdate(update.attribute_id, UpdateKind(update.update_type), update.new_value, update.old_value)
+                for update in command.attribute_updates
+            ]
+        except ValueError as error:
+            raise InvalidArgumentError(f"{command.target}: {error}") from error
+        if self._store.container(command.target) is not container:
+            raise InvalidArgumentError(f"{command.source} and {command.target} are not in one container")
+        try:
+            length = await container.merge(command.target, command.source, updates)
+        except BadAttributeError:
+            return wire.SegmentAttributeUpdated(command.request_id, False)
         self.transient_segments.pop(command.source, None)
         return wire.SegmentsMerged(command.request_id, command.target, command.source, length)
 

@@ -16,6 +16,7 @@ from collections.abc import Callable, Coroutine, Sequence
 from enum import Enum
 
 from penstock.model.errors import (
+    BadAttributeError,
     BadEventNumberError,
     BadOffsetError,
     ContainerOfflineError,
@@ -32,6 +33,7 @@ from penstock.model.errors import (
 from penstock.model.names import is_transient_segment
 from penstock.model.segments import NO_VALUE, Buffer, SegmentInfo
 from penstock.runtime.runtime import Runtime
+from penstock.segmentstore.container.attribute_updates import AttributeUpdate, evaluate
 from penstock.segmentstore.container.cache import Cache
 from penstock.segmentstore.container.operations import (
     NO_WRITER,
@@ -442,11 +444,12 @@ class SegmentContainer:
         self.pipeline.add_operation(Delete(segment.id), done)
         await future
 
-    async def merge(self, target_name: str, source_name: str) -> int:
+    async def merge(self, target_name: str, source_name: str, updates: Sequence[AttributeUpdate] = ()) -> int:
         """Append all of `source` to `target` and delete it; return the target's length.
 
-        A source that does not exist counts as merged already. Raises `SegmentSealedError` (of the target),
-        `InvalidArgumentError` for a truncated source or a table.
+        `updates` change the target's attributes in the same step. A source that does not exist counts as merged
+        already. Raises `SegmentSealedError` (of the target), `BadAttributeError` when a condition of `updates` does
+        not hold, `InvalidArgumentError` for a truncated source or a table; nothing has changed then.
         """
         self._check_running()
         metadata = self.state.metadata
@@ -464,12 +467,19 @@ class SegmentContainer:
             )
         if source.start_offset:
             raise InvalidArgumentError(f"{source_name} cannot be merged: it was truncated at {source.start_offset}")
+        try:
+            values = evaluate(target_name, target.attributes, updates)
+        except BadAttributeError:
+            await self.pipeline.barrier()
+            raise
         if not source.is_sealed:
             # Accepted right before the merge, nothing can come between; the merge is durable only if the seal is.
             self._accept_seal(source, lambda _: None)
         offset = target.length
+        # The pieces of a large event are one event.
+        event_count = 1 if source.flags & SegmentFlags.TRANSIENT else source.event_count
         operation = Merge(
-            target.id, source.id, offset, source.length, source.event_count, self._runtime.wall_clock_ms()
+            target.id, source.id, offset, source.length, event_count, self._runtime.wall_clock_ms(), values
         )
         self.state.accept_merge(target, source, operation)
         end = target.length

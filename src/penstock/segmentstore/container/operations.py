@@ -68,7 +68,7 @@ class Seal(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Merge(msgspec.Struct, frozen=True, array_like=True):
-    """The whole of a sealed source becomes the target's bytes from `offset`."""
+    """The whole of a sealed source becomes the target's bytes from `offset`; the target's attributes change too."""
 
     TYPE: ClassVar[int] = 3
 
@@ -78,6 +78,7 @@ class Merge(msgspec.Struct, frozen=True, array_like=True):
     length: int
     event_count: int
     time_ms: int
+    attributes: dict[bytes, int] = {}
 
 
 class UpdateAttributes(msgspec.Struct, frozen=True, array_like=True):

@@ -142,6 +142,7 @@ class ContainerState:
         target.length = operation.offset + operation.length
         target.event_count += operation.event_count
         target.last_modified_ms = operation.time_ms
+        self.accept_attributes(target, operation.attributes)
         target.index.add_redirect(operation.offset, operation.offset + operation.length, source)
 
     def accept_pinned(self, values: dict[bytes, bytes | None]) -> None:
