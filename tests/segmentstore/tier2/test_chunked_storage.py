@@ -507,6 +507,48 @@ async def test_delete_removes_records_and_chunks_and_frees_the_name(world: World
     assert await storage.read(SEGMENT, 0, 9) == b"again"
 
 
+@pytest.mark.parametrize("verb", ["write", "concat", "delete"])
+@pytest.mark.parametrize("commits", range(1, 4))
+async def test_interrupted_deletion_is_continued_by_the_next_use_of_the_name(
+    world: World, verb: str, commits: int
+) -> None:
+    class Dying(MemoryMetadataTable):
+        commits_left = 1 << 60
+
+        async def commit(self, updates: Sequence[TableUpdate], removals: Sequence[TableRemoval]) -> Sequence[int]:
+            if not self.commits_left:
+                raise OutcomeUnknownError("died")
+            self.commits_left -= 1
+            return await super().commit(updates, removals)
+
+    world.table = table = Dying()
+    storage = world.storage(1)
+    await storage.write(SEGMENT, 0, [bytes(75)])
+    table.commits_left = commits
+    with pytest.raises(OutcomeUnknownError):
+        await storage.delete(SEGMENT)
+    table.commits_left = 1 << 60
+    for storage in (world.storage(1), world.storage(2)):
+        assert await storage.open(SEGMENT) is None
+        assert [segment async for segment in storage.list_segments()] == []
+        with pytest.raises(NoSuchSegmentError):
+            await storage.read(SEGMENT, 0, 1)
+    await storage.write(OTHER, 0, [b"other"])
+    await storage.seal(OTHER)
+    if verb == "write":
+        await storage.write(SEGMENT, 0, [b"again"])
+        assert await storage.read(SEGMENT, 0, 9) == b"again"
+    elif verb == "concat":
+        await storage.concat(SEGMENT, 0, OTHER)
+        assert await storage.read(SEGMENT, 0, 9) == b"other"
+    else:
+        await storage.delete(SEGMENT)
+    live = [segment.name async for segment in storage.list_segments()]
+    used = [chunk.name for segment in live for chunk in await world.chunk_records(segment)]
+    assert sorted(used) == await world.chunk_names()
+    assert len(table.entries()) == len(live) + len(used)
+
+
 async def test_concat_links_lists_for_all_chunk_counts(world: World) -> None:
     # SS-211
     storage = world.storage()
@@ -558,11 +600,78 @@ async def test_chunk_of_an_old_epoch_that_came_by_merge_is_not_appended_to(world
     new = world.storage(2)
     await new.write(SEGMENT, 0, [b"new"])
     await new.concat(SEGMENT, 3, OTHER)
-    source_chunk = (await world.chunk_records())[1].name
-    await world.chunks.write(source_chunk, 3, [b"ZOMBIE"])
     await new.write(SEGMENT, 6, [b"!"])
-    assert [(chunk.length, chunk.epoch) for chunk in await world.chunk_records()] == [(3, 2), (3, 1), (1, 2)]
+    chunks = await world.chunk_records()
+    assert [(chunk.length, chunk.epoch) for chunk in chunks] == [(3, 2), (3, 1), (1, 2)]
+    await world.chunks.write(chunks[1].name, 3, [b"ZOMBIE"])
     assert await new.read(SEGMENT, 0, 99) == b"newold!"
+
+
+async def test_first_write_after_a_claim_begins_a_new_chunk_even_behind_a_merge(world: World) -> None:
+    await world.storage(1).write(SEGMENT, 0, [b"old"])
+    new = world.storage(2)
+    await new.open(SEGMENT)
+    await new.write(OTHER, 0, [b"new"])
+    await new.seal(OTHER)
+    await new.concat(SEGMENT, 3, OTHER)
+    await new.write(SEGMENT, 6, [b"!"])
+    assert [(chunk.length, chunk.epoch) for chunk in await world.chunk_records()] == [(3, 1), (3, 2), (1, 2)]
+
+
+async def test_chunk_whose_commit_was_applied_after_all_is_not_deleted(world: World) -> None:
+    # A table that repeats a put by itself may meet its own effect and call it a conflict.
+    class Repeating(MemoryMetadataTable):
+        is_repeating = False
+
+        async def commit(self, updates: Sequence[TableUpdate], removals: Sequence[TableRemoval]) -> Sequence[int]:
+            if self.is_repeating:
+                await super().commit(updates, removals)
+            return await super().commit(updates, removals)
+
+    table = Repeating()
+    storage = ChunkedStorage(world.chunks, table, epoch=1, runtime=world.runtime, settings=SMALL)
+    await storage.write(SEGMENT, 0, [bytes(8)])
+    table.is_repeating = True
+    with pytest.raises(StorageConflictError):
+        await storage.write(SEGMENT, 8, [b"x" * 20])
+    table.is_repeating = False
+    assert await storage.open(SEGMENT) == StoredSegment(SEGMENT, 0, 28, False)
+    assert await storage.read(SEGMENT, 0, 99) == bytes(8) + b"x" * 20
+
+
+@pytest.mark.parametrize("ending", ["merge", "delete", "truncate"])
+async def test_remembered_chunk_starts_do_not_outlive_their_segment(world: World, ending: str) -> None:
+    # Section 8.10: after a merge the old chunks live on elsewhere, so a stale hint would find wrong bytes.
+    storage = world.storage()
+    await storage.write(OTHER, 0, [bytes(35)])
+    for offset in (0, 12, 25):
+        await storage.read(OTHER, offset, 1)
+    assert storage._context.index.chunk_count == 4
+    await storage.seal(OTHER)
+    if ending == "merge":
+        await storage.write(SEGMENT, 0, [b"target"])
+        await storage.concat(SEGMENT, 6, OTHER)
+        assert storage._context.index.chunk_count == 1
+    elif ending == "truncate":
+        await storage.truncate(OTHER, 22)
+        assert storage._context.index.chunk_count == 2
+        return
+    else:
+        await storage.delete(OTHER)
+        assert storage._context.index.chunk_count == 0
+    again = bytes(range(100, 130))
+    await storage.write(OTHER, 0, [again[:7]], chunk_length_max=7)
+    await storage.write(OTHER, 7, [again[7:]])
+    for start in range(30):
+        assert await storage.read(OTHER, start, 99) == again[start:]
+
+
+async def test_hint_that_leads_nowhere_is_dropped(world: World) -> None:
+    storage = world.storage()
+    await storage.write(SEGMENT, 0, [bytes(range(35))])
+    storage._context.index.starts(SEGMENT).add(10, "gone")
+    assert await storage.read(SEGMENT, 12, 3) == bytes(range(12, 15))
+    assert storage._context.index.starts(SEGMENT).floor(12) != (10, "gone")
 
 
 async def test_readers_beside_truncation_get_bytes_or_a_typed_outcome(world: World) -> None:

@@ -44,7 +44,7 @@ CHUNK = ChunkRecord(
 )
 LAST = ChunkRecord(name="c2", length=10, next_chunk=None, epoch=4, block_length=16, block_checksums=(7,))
 
-# Written by hand from the byte table in docs/formats-tier2.md.
+# Written by hand from the byte table in docs/formats.md.
 GOLDEN = [
     (
         SEGMENT,

@@ -1,6 +1,6 @@
 """The records of the control plane, one frozen dataclass each.
 
-Their stored form is written down in ``docs/formats-controller.md``; the codec is in
+Their stored form is written down in ``docs/formats.md``; the codec is in
 `penstock.controller.metadata.codec`. Fields may be added with a default; none may change its meaning.
 
 Source: controller internals specification, section 2.

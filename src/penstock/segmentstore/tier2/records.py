@@ -1,7 +1,7 @@
 """`SegmentRecord` and `ChunkRecord`: what long-term storage knows about a segment and its chunks.
 
 A segment's chunks are a linked list: the segment record names the first and the last chunk, each chunk record names
-the next. Records are values; the table they lie in gives them versions. Their bytes are in ``docs/formats-tier2.md``.
+the next. Records are values; the table they lie in gives them versions. Their bytes are in ``docs/formats.md``.
 
 Beyond the specification a chunk record keeps the epoch that created the chunk, so that nobody appends to the chunk of
 another incarnation even after merges moved it about, and a CRC32C for each block of the chunk's bytes, so that every
