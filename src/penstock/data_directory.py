@@ -131,9 +131,12 @@ class DataDirectory:
         except FileNotFoundError:
             return None
         try:
-            return Identity.decode(file.read(0, _IDENTITY_LENGTH_MAX), path)
+            identity = Identity.decode(file.read(0, _IDENTITY_LENGTH_MAX), path)
         finally:
             file.close()
+        # Its writer may have been killed before it made the name durable; what is served from now on rests on it.
+        self._disk.sync_directory(self.root)
+        return identity
 
     def _write_identity(self, container_count: int) -> Identity:
         identity = Identity(str(uuid.UUID(bytes=self._runtime.random_id(), version=4)), container_count)

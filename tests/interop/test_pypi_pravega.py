@@ -59,8 +59,11 @@ async def read_events(
             reader.release_segment(piece)
         reader.reader_offline()
 
-    async with asyncio.timeout(idle_s + count / 2000):
-        await asyncio.gather(*map(read, reader_names))
+    try:
+        async with asyncio.timeout(idle_s + count / 2000):
+            await asyncio.gather(*map(read, reader_names))
+    except TimeoutError:
+        pytest.fail(f"only {len(events)} of {count} events came; the last: {[event[:40] for event in events[-3:]]}")
     return events
 
 

@@ -14,6 +14,7 @@ from penstock.runtime.disk import LocalDisk
 from penstock.runtime.runtime import Runtime, ThreadedWork
 from penstock.segmentstore.container.cache import Cache
 from penstock.segmentstore.container.container import SegmentContainer
+from penstock.segmentstore.container.pipeline import completer
 from penstock.segmentstore.container.segment import Segment
 from penstock.segmentstore.settings import CacheSettings, ContainerSettings, SegmentStoreSettings
 from penstock.segmentstore.store import SegmentStore
@@ -188,15 +189,8 @@ async def pause_writer(container: SegmentContainer) -> None:
 
 async def append(container: SegmentContainer, name: str, data: bytes, expected_offset: int | None = None) -> int:
     """Append, durably."""
-    future = asyncio.get_running_loop().create_future()
-
-    def done(error: BaseException | None) -> None:
-        if error is None:
-            future.set_result(None)
-        else:
-            future.set_exception(error)
-
-    end = container.append(container.segment(name), data, done, expected_offset=expected_offset)
+    future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+    end = container.append(container.segment(name), data, completer(future), expected_offset=expected_offset)
     await future
     return end
 

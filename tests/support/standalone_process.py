@@ -75,13 +75,17 @@ class StandaloneProcess:
 
     def launch(self) -> dict[str, object]:
         """Start and return the first line of output, or nothing if it ended without one."""
+        self.spawn()
+        line = self.read_line()
+        return json.loads(line) if line else {}
+
+    def spawn(self) -> None:
+        """Start and wait for nothing."""
         assert not self.is_running
         with self.log_path.open("ab") as log:
             self.process = subprocess.Popen(
                 self.command(), stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=log, env=child_environment()
             )
-        line = self.read_line()
-        return json.loads(line) if line else {}
 
     def read_line(self) -> bytes:
         """Return the next line of the server's output; empty at its end."""
@@ -104,6 +108,11 @@ class StandaloneProcess:
         """Ask it to stop with SIGTERM; return its exit code."""
         assert self.process is not None
         self.process.send_signal(signal.SIGTERM)
+        return self.wait()
+
+    def wait(self) -> int:
+        """Wait for its end; return its exit code."""
+        assert self.process is not None
         return self._wait(self.process)
 
     def restart(self) -> None:

@@ -60,6 +60,15 @@ class WireClient:
             offset += len(reply.data)
         return b"".join(parts)
 
+    def receive_until_closed(self) -> list[WireCommand]:
+        """Return what still comes until the server closes the connection. Raises `TimeoutError` if it does not."""
+        commands: list[WireCommand] = []
+        try:
+            while True:
+                commands.append(self.receive())
+        except (EOFError, ConnectionError):
+            return commands
+
     def close(self) -> None:
         """Close the connection."""
         self.socket.close()

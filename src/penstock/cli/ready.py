@@ -4,36 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import json
-import random
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from typing import Annotated
 
 import typer
 
 from penstock.cli.failure import failures_told
-from penstock.client.controller import ControllerClient
-from penstock.client.settings import ClientSettings
-from penstock.model.errors import ContainerNotFoundError, PenstockError
-from penstock.model.names import SegmentId, segment_name
-from penstock.wire.commands import GetStreamSegmentInfo, WrongHost
-from penstock.wire.connection import open_connection
-
-#: Segments that don't exist are asked for. With so many, each container of a store of usual size is hit: the odds of
-#: missing one of 4 are 1 in 10 000.
-_PROBE_COUNT = 32
-_PROBE_SCOPE = "_probe"
-
-
-class NotReadyError(PenstockError):
-    """The server cannot serve clients now."""
-
-
-@dataclass(frozen=True, slots=True)
-class Readiness:
-    """What a probe found."""
-
-    controller: str
-    segment_store: str
 
 
 def ready(
@@ -46,48 +22,12 @@ def ready(
     Asks the controller where segments are, and every segment store it names for some, so that a container that is
     down is noticed. Changes nothing.
     """
+    # Only now: the help of all commands should not load a client.
+    from penstock.cli.probe import probe
+
     with failures_told(as_json=as_json):
         found = asyncio.run(probe(uri, timeout_s))
     if as_json:
         typer.echo(json.dumps({"event": "ready", **asdict(found)}))
     else:
         typer.echo(f"ready: controller {found.controller}, segment store {found.segment_store}")
-
-
-async def probe(uri: str, timeout_s: float) -> Readiness:
-    """Ask the controller at `uri` and the segment stores behind it. Raises `NotReadyError` with the reason."""
-    settings = ClientSettings(
-        connect_timeout_s=timeout_s,
-        request_timeout_s=timeout_s,
-        controller_request_timeout_s=timeout_s,
-        controller_attempt_count_max=1,
-    )
-    controller = ControllerClient.connect(uri, settings, random.Random())
-    try:
-        async with asyncio.timeout(timeout_s):
-            await controller.scope_exists(_PROBE_SCOPE)
-            names = [segment_name(_PROBE_SCOPE, f"probe{index}", SegmentId(0)) for index in range(_PROBE_COUNT)]
-            hosts: dict[tuple[str, int], list[str]] = {}
-            for name in names:
-                hosts.setdefault(await controller.endpoint_of(name), []).append(name)
-            for (host, port), segments in hosts.items():
-                await _ask_store(host, port, segments, settings)
-    except TimeoutError as error:
-        raise NotReadyError(f"{uri} is not ready: no answer within {timeout_s:g} s") from error
-    except PenstockError as error:
-        raise NotReadyError(f"{uri} is not ready: {error}") from error
-    finally:
-        await controller.close()
-    return Readiness(uri, ", ".join(f"{host}:{port}" for host, port in hosts))
-
-
-async def _ask_store(host: str, port: int, segments: list[str], settings: ClientSettings) -> None:
-    connection = await open_connection(host, port, settings=settings.connection())
-    try:
-        for segment in segments:
-            request_id = connection.next_request_id()
-            reply = await connection.request(request_id, GetStreamSegmentInfo(request_id, segment, ""))
-            if isinstance(reply, WrongHost):
-                raise ContainerNotFoundError(-1, f"a container of segment store {host}:{port} is not running")
-    finally:
-        await connection.close()

@@ -1,0 +1,77 @@
+"""The `penstock` command: help, version, and what it says when it is used wrongly. Each run is a process."""
+
+from __future__ import annotations
+
+import json
+import platform
+
+import pytest
+
+from support.standalone_process import child_environment, run_penstock
+
+
+@pytest.mark.parametrize("command", ["standalone", "ready", "quickstart", "version"])
+def test_every_command_is_in_the_help_and_has_its_own(command: str) -> None:
+    """The first loads all commands, the second only the one."""
+    overview = run_penstock("--help")
+    assert overview.returncode == 0
+    assert command in overview.stdout
+    own = run_penstock(command, "--help")
+    assert own.returncode == 0
+    assert f"penstock {command}" in own.stdout
+
+
+def test_no_command_shows_the_help_and_an_unknown_one_is_refused() -> None:
+    """Exit code 2, as for every usage error."""
+    assert "standalone" in run_penstock().stdout
+    unknown = run_penstock("fly")
+    assert unknown.returncode == 2
+    assert "fly" in unknown.stderr
+    assert "Traceback" not in unknown.stderr
+
+
+def test_version_is_told_for_people_and_programs() -> None:
+    """Two lines, or JSON."""
+    versions = json.loads(run_penstock("version", "--json").stdout)
+    assert versions["python"] == platform.python_version()
+    assert run_penstock("version").stdout == f"penstock {versions['penstock']}\npython {versions['python']}\n"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        (["--controller-port", "70000"], "controller_port is 70000"),
+        (["--controller-port", "6000"], "both 6000"),
+        (["--containers", "0"], "container_count is 0"),
+        (["--cache-mb", "1"], "at least 16 MiB"),
+        (["--config", "/does/not/exist.toml"], "cannot be read"),
+        (["--host", "256.1.1.1", "--controller-port", "0", "--segment-store-port", "0"], "cannot listen on"),
+        (["--data-dir", "/dev/null/x"], "cannot be used as data directory"),
+    ],
+)
+def test_wrong_settings_are_told_in_a_line_without_a_traceback(arguments: list[str], told: str) -> None:
+    """Exit code 1; the same as JSON."""
+    where = [] if "--data-dir" in arguments else ["--memory"]
+    refused = run_penstock("standalone", *where, *arguments)
+    assert refused.returncode == 1
+    assert refused.stderr.startswith("penstock: ")
+    assert told in refused.stderr
+    assert "Traceback" not in refused.stderr
+    as_json = run_penstock("standalone", "--json", *where, *arguments)
+    assert as_json.returncode == 1
+    assert told in json.loads(as_json.stdout)["message"]
+
+
+def test_a_standalone_keeps_heavy_packages_out() -> None:
+    """What only Spark and people's terminals need is not loaded by a server."""
+    import subprocess
+    import sys
+
+    code = (
+        "import sys, penstock.cli.serve;"
+        "print([m for m in ('pyspark', 'pyarrow', 'pandas', 'numpy', 'rich.console') if m in sys.modules])"
+    )
+    found = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True, env=child_environment()
+    )
+    assert found.stdout.strip() == "[]"

@@ -1,0 +1,86 @@
+"""`DataDirectory`: who may use a directory, and with what. On a real directory, through the runtime's disk."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from penstock.data_directory import DataDirectory, DataDirectoryError, Identity
+from penstock.model.errors import CorruptionError, DataDirectoryInUseError
+from penstock.runtime.runtime import Runtime, real_runtime
+
+
+@pytest.fixture
+def runtime() -> Runtime:
+    """Return the real disk."""
+    return real_runtime()
+
+
+def test_a_new_directory_gets_an_identity_that_stays(tmp_path: Path, runtime: Runtime) -> None:
+    """Also when its parents are missing."""
+    root = str(tmp_path / "a" / "b")
+    directory = DataDirectory(root, runtime)
+    first = directory.open(4)
+    directory.close()
+    assert DataDirectory(root, runtime).open(4) == first
+    assert first.container_count == 4
+
+
+def test_two_at_a_time_are_refused(tmp_path: Path, runtime: Runtime) -> None:
+    """Until the first is closed; closing twice is fine."""
+    first = DataDirectory(str(tmp_path), runtime)
+    first.open(4)
+    second = DataDirectory(str(tmp_path), runtime)
+    with pytest.raises(DataDirectoryInUseError, match="another process"):
+        second.open(4)
+    first.close()
+    first.close()
+    second.open(4)
+
+
+def test_a_refusal_keeps_no_lock(tmp_path: Path, runtime: Runtime) -> None:
+    """After the wrong number of containers the right one works."""
+    DataDirectory(str(tmp_path), runtime).open(4)
+    first = DataDirectory(str(tmp_path / "other"), runtime)
+    first.open(4)
+    first.close()
+    with pytest.raises(DataDirectoryError, match="--containers 4, not 5"):
+        DataDirectory(str(tmp_path / "other"), runtime).open(5)
+    DataDirectory(str(tmp_path / "other"), runtime).open(4)
+
+
+def test_what_a_crash_may_leave_is_no_hindrance(tmp_path: Path, runtime: Runtime) -> None:
+    """A lock file and half an identity, without a whole one: the start never got further."""
+    (tmp_path / "LOCK").touch()
+    (tmp_path / "penstock.toml.new").write_text("# Written by Pen")
+    assert DataDirectory(str(tmp_path), runtime).open(4).container_count == 4
+
+
+def test_data_without_an_identity_are_not_taken_over(tmp_path: Path, runtime: Runtime) -> None:
+    """The number of containers would be a guess."""
+    (tmp_path / "tier1").mkdir()
+    with pytest.raises(DataDirectoryError, match=r"tier1.*no penstock\.toml"):
+        DataDirectory(str(tmp_path), runtime).open(4)
+    assert not (tmp_path / "LOCK").exists()
+
+
+@pytest.mark.parametrize("position", [0, 30, 100, -3])
+def test_each_changed_byte_of_the_identity_is_found(position: int) -> None:
+    """The checksum covers all that stands before it."""
+    data = bytearray(Identity("c", 4).encode())
+    data[position] ^= 1
+    with pytest.raises(CorruptionError):
+        Identity.decode(bytes(data), "penstock.toml")
+
+
+def test_an_identity_survives_its_encoding_and_a_later_format_is_refused() -> None:
+    """A newer program's directory says which program to take."""
+    identity = Identity("0b0e", 16)
+    assert Identity.decode(identity.encode(), "p") == identity
+    import google_crc32c
+
+    body = identity.encode().rpartition(b"crc32c")[0].replace(b"format_version = 1", b"format_version = 2")
+    later = body + b'crc32c = "%08x"\n' % google_crc32c.value(body)
+    with pytest.raises(DataDirectoryError, match="format version 2"):
+        Identity.decode(later, "p")

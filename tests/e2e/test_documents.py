@@ -1,0 +1,67 @@
+"""The README's and the guide's Python snippets run against a real server, and what they say of options is true."""
+
+from __future__ import annotations
+
+import re
+import sys
+import tomllib
+from pathlib import Path
+
+import pytest
+
+from penstock.runtime.settings import load_settings
+from penstock.settings import StandaloneSettings
+from support.standalone_process import StandaloneProcess, run_penstock
+
+pytestmark = pytest.mark.e2e
+
+ROOT = Path(__file__).parents[2]
+README = ROOT / "README.md"
+GUIDE = ROOT / "docs" / "getting-started.md"
+URI = "tcp://localhost:9090"
+
+
+def snippets(document: Path, language: str) -> list[str]:
+    """Return the code blocks of one language."""
+    return re.findall(rf"^```{language}\n(.*?)^```", document.read_text(), re.MULTILINE | re.DOTALL)
+
+
+@pytest.mark.parametrize("document", [README, GUIDE], ids=lambda document: document.name)
+def test_python_snippets_run(server: StandaloneProcess, document: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """In order, as one program; those of Spark need a session and are run with the Spark guide."""
+    found = [text for text in snippets(document, "python") if "spark." not in text]
+    if sys.version_info >= (3, 12):
+        found = [text for text in found if "pravega_client" not in text]
+    program = "\n".join(found)
+    assert URI in program
+    names: dict[str, object] = {}
+    exec(compile(program.replace(URI, server.uri), str(document), "exec"), names)
+    assert document is GUIDE or capsys.readouterr().out == "b'{\"order\": 1}'\n"
+
+
+def test_the_guides_settings_file_and_variable_are_accepted(tmp_path: Path) -> None:
+    """And say the same."""
+    (text,) = snippets(GUIDE, "toml")
+    file = tmp_path / "settings.toml"
+    file.write_text(text)
+    loaded = load_settings(StandaloneSettings, file=file)
+    assert loaded.host == tomllib.loads(text)["host"]
+    ((name, value),) = re.findall(r"`(PENSTOCK_\w+)=(\d+)`", GUIDE.read_text())
+    by_variable = load_settings(StandaloneSettings, environment={name: value})
+    assert by_variable.segment_store.cache == loaded.segment_store.cache
+
+
+def test_the_guide_names_every_option() -> None:
+    """No option is left out, none is invented."""
+    told = set(re.findall(r"`(--[\w-]+)", GUIDE.read_text().partition("SIGTERM")[0]))
+    own = set(re.findall(r"--[\w-]+", run_penstock("standalone", "--help", COLUMNS="200").stdout))
+    assert told == own - {"--help"}
+
+
+def test_the_readme_begins_with_the_two_commands() -> None:
+    """On its first screen, as a script that is there."""
+    first_screen = "\n".join(README.read_text().splitlines()[:30])
+    assert "$ ./run quickstart" in first_screen
+    assert "$ ./run test" in first_screen
+    assert (ROOT / "run").stat().st_mode & 0o111
+    assert (ROOT / ".ci" / "run").stat().st_mode & 0o111

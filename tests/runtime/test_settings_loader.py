@@ -1,0 +1,103 @@
+"""Settings from file, environment and flags: who wins, and what is refused. Shown with the real settings classes."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from penstock.model.errors import InvalidArgumentError
+from penstock.runtime.settings import SettingsError, load_settings, setting_paths
+from penstock.settings import StandaloneSettings
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    """Return the path of a settings file to be written."""
+    return tmp_path / "settings.toml"
+
+
+def test_defaults_hold_when_nothing_is_said() -> None:
+    """And equal the dataclass's own."""
+    assert load_settings(StandaloneSettings) == StandaloneSettings()
+
+
+def test_flags_beat_the_environment_which_beats_the_file(file: Path) -> None:
+    """Three settings, each said by one source more."""
+    file.write_text('host = "f"\nadvertise = "f"\ndata_dir = "f"\n')
+    environment = {"PENSTOCK_ADVERTISE": "e", "PENSTOCK_DATA_DIR": "e", "HOME": "/", "PENSTOCK_CONFIG": "ignored"}
+    flags = {"data_dir": "g", "log_level": None}
+    loaded = load_settings(StandaloneSettings, file=file, environment=environment, flags=flags)
+    assert (loaded.host, loaded.advertise, loaded.data_dir, loaded.log_level) == ("f", "e", "g", "warning")
+
+
+def test_nested_settings_are_tables_double_underscores_and_dots(file: Path) -> None:
+    """All three reach the same table, and leave its other settings alone."""
+    file.write_text(
+        "[segment_store.cache]\nbytes_max = 100000000\ntarget_percent = 50\n[controller]\nattempts_max = 3\n"
+    )
+    loaded = load_settings(
+        StandaloneSettings,
+        file=file,
+        environment={"PENSTOCK_SEGMENT_STORE__CACHE__TARGET_PERCENT": "60", "PENSTOCK_IS_MEMORY": "true"},
+        flags={"segment_store.container_count": 2},
+    )
+    assert (loaded.segment_store.cache.bytes_max, loaded.segment_store.cache.target_percent) == (100_000_000, 60)
+    assert (loaded.segment_store.container_count, loaded.controller.attempts_max) == (2, 3)
+    assert loaded.is_memory is True
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        ("hots = 'x'", "hots.*did you mean host"),
+        ("[segment_store.cach]\nbytes_max = 1", "did you mean cache"),
+        ("[segment_store.cache]\nbytes = 1", "segment_store.cache.bytes.*did you mean bytes_max"),
+        ("zzz = 1", "there are: data_dir"),
+        ("segment_store = 3", "segment_store is a table"),
+        ("controller_port = 'many'", "controller_port"),
+        ("controller_port = 9.5", "controller_port"),
+        ("= 3", "not TOML"),
+    ],
+)
+def test_wrong_keys_and_values_in_a_file_are_refused(file: Path, text: str, told: str) -> None:
+    """With the key's path and the nearest setting."""
+    file.write_text(text)
+    with pytest.raises(SettingsError, match=f"(?s){told}"):
+        load_settings(StandaloneSettings, file=file)
+
+
+@pytest.mark.parametrize(
+    ("variable", "told"),
+    [
+        ("PENSTOCK_HOTS", "PENSTOCK_HOTS.*did you mean host"),
+        ("PENSTOCK_SEGMENT_STORE__CACHE", "is a table"),
+        ("PENSTOCK_HOST__NAME", "has no settings below it"),
+        ("PENSTOCK_CONTROLLER_PORT", "controller_port"),
+        ("PENSTOCK_", "no setting"),
+    ],
+)
+def test_wrong_variables_are_refused(variable: str, told: str) -> None:
+    """A misspelt variable would otherwise pass silently."""
+    with pytest.raises(SettingsError, match=told):
+        load_settings(StandaloneSettings, environment={variable: "not a number"})
+
+
+def test_a_missing_file_is_refused(file: Path) -> None:
+    """It was named, so it was meant."""
+    with pytest.raises(SettingsError, match="cannot be read: No such file"):
+        load_settings(StandaloneSettings, file=file)
+
+
+def test_values_are_checked_by_the_settings_themselves() -> None:
+    """What no type says."""
+    with pytest.raises(InvalidArgumentError, match="between 0"):
+        load_settings(StandaloneSettings, flags={"controller_port": -1})
+
+
+def test_every_setting_has_a_path() -> None:
+    """Paths of nested settings are dotted."""
+    paths = list(setting_paths(StandaloneSettings))
+    assert "host" in paths
+    assert "segment_store.container.flush_bytes" in paths
+    assert len(paths) == len(set(paths))

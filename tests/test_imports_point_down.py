@@ -1,0 +1,182 @@
+"""The architecture, checked in the source itself: imports point down, and the outside world comes through the seam."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+import penstock
+
+ROOT = Path(penstock.__file__).parent
+
+#: Package -> the packages of Penstock that it may import besides itself. Downwards only.
+ALLOWED = {
+    "model": set(),
+    "runtime": {"model"},
+    "wire": {"model"},
+    "rpc": {"model"},
+    "segmentstore": {"model", "runtime", "wire"},
+    "client": {"model", "runtime", "wire", "rpc"},
+    "controller": {"model", "runtime", "wire", "rpc", "segmentstore", "client"},
+    "spark": {"model", "runtime", "wire", "rpc", "segmentstore", "client"},
+    # Stands in for the outside world, and runs a whole cluster in a simulation; nothing imports it but tests.
+    "testing": {"model", "runtime", "wire", "rpc", "segmentstore", "client", "controller", "top"},
+    # The top: what is assembled for users.
+    "top": {"model", "runtime", "wire", "rpc", "segmentstore", "client", "controller", "spark", "quickstart", "cli"},
+    "quickstart": {"model", "runtime", "client", "spark", "top"},
+    "cli": {"model", "runtime", "wire", "client", "quickstart", "top"},
+}
+#: Modules directly under `penstock` that assemble a process; the rest there are the client's front door.
+TOP = {"standalone", "settings", "data_directory", "__main__"}
+
+#: Rooms under the determinism seam.
+DETERMINISTIC = ("segmentstore", "controller", "client")
+#: Names that reach past the seam, by module. None: the module as a whole.
+FORBIDDEN: dict[str, set[str] | None] = {
+    "time": {"time", "time_ns", "monotonic", "monotonic_ns", "perf_counter", "perf_counter_ns", "sleep"},
+    "datetime": None,
+    "threading": None,
+    "multiprocessing": None,
+    "concurrent": None,
+    "subprocess": None,
+    "socket": None,
+    "secrets": None,
+    "tempfile": None,
+    "shutil": None,
+    "pathlib": None,
+}
+#: Of `random` only the type of an injected generator.
+RANDOM_ALLOWED = {"Random"}
+OS_ALLOWED = {"path", "fspath", "PathLike"}
+UUID_FORBIDDEN = {"uuid1", "uuid4"}
+
+#: Module -> why it may reach past the seam, in words that hold only while they are true.
+EXCEPTIONS: dict[str, str] = {}
+
+
+def modules() -> list[Path]:
+    """Every module of the package but generated code."""
+    return sorted(path for path in ROOT.rglob("*.py") if not path.name.startswith("controller_pb2"))
+
+
+def imports(tree: ast.Module) -> Iterator[tuple[str, list[str], int]]:
+    """Yield (module, imported names, line) of every import, also those inside functions; not those for types only."""
+    typing_only = {
+        id(inner)
+        for node in ast.walk(tree)
+        if isinstance(node, ast.If) and isinstance(node.test, ast.Name) and node.test.id == "TYPE_CHECKING"
+        for inner in ast.walk(node)
+    }
+    for node in ast.walk(tree):
+        if id(node) in typing_only:
+            continue
+        if isinstance(node, ast.Import):
+            for alias in node.names:
+                yield alias.name, [], node.lineno
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, "imports are absolute"
+            yield node.module or "", [alias.name for alias in node.names], node.lineno
+
+
+def room_of(parts: tuple[str, ...]) -> str:
+    """Return the layer of a module by its path below `penstock`."""
+    first = parts[0].removesuffix(".py") if parts else "__init__"
+    if len(parts) <= 1 and first not in ALLOWED:
+        return "top" if first in TOP else "client"
+    return first
+
+
+def layers_imported(module: str, names: list[str]) -> Iterator[str]:
+    """Return the layers that an import of `module` or of `names` from it reaches."""
+    parts = tuple(module.split("."))
+    if parts[0] != "penstock":
+        return
+    if len(parts) > 1:
+        yield room_of(parts[1:])
+        return
+    for name in names:
+        yield room_of((name,)) if (ROOT / name).is_dir() or (ROOT / f"{name}.py").exists() else "client"
+
+
+@pytest.mark.parametrize("path", modules(), ids=lambda path: str(path.relative_to(ROOT)))
+def test_imports_point_down(path: Path) -> None:
+    """No module imports from a layer above its own, nor `client` and `segmentstore` from each other."""
+    layer = room_of(path.relative_to(ROOT).parts)
+    for module, names, line in imports(ast.parse(path.read_text())):
+        for imported in layers_imported(module, names):
+            assert imported == layer or imported in ALLOWED[layer], (
+                f"{path}:{line}: {layer} may not import {module} ({imported})"
+            )
+
+
+def reaches_past_the_seam(tree: ast.Module) -> Iterator[str]:
+    """Yield what in a module takes time, randomness, threads, files or sockets by itself."""
+    for module, names, line in imports(tree):
+        top = module.partition(".")[0]
+        forbidden = FORBIDDEN.get(top, set())
+        if forbidden is None or forbidden & set(names):
+            yield f"line {line}: imports {module} {', '.join(names)}"
+        if top == "random" and set(names) - RANDOM_ALLOWED:
+            yield f"line {line}: imports {', '.join(names)} from random"
+        if top == "os" and set(names) - OS_ALLOWED:
+            yield f"line {line}: imports {', '.join(names)} from os"
+        if top == "uuid" and set(names) & UUID_FORBIDDEN:
+            yield f"line {line}: imports {', '.join(names)} from uuid"
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "open":
+            yield f"line {node.lineno}: opens a file"
+        if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name):
+            owner, name = node.value.id, node.attr
+            if (
+                (owner == "time" and name in (FORBIDDEN["time"] or set()))
+                or (owner == "random" and name not in RANDOM_ALLOWED)
+                or (owner == "os" and name not in OS_ALLOWED)
+                or (owner == "uuid" and name in UUID_FORBIDDEN)
+                or (owner == "asyncio" and name in ("to_thread", "open_connection", "start_server"))
+            ):
+                yield f"line {node.lineno}: {owner}.{name}"
+
+
+@pytest.mark.parametrize(
+    "path",
+    [path for path in modules() if path.relative_to(ROOT).parts[0] in DETERMINISTIC],
+    ids=lambda path: str(path.relative_to(ROOT)),
+)
+def test_time_randomness_threads_files_and_sockets_come_through_the_seam(path: Path) -> None:
+    """The same code must run under a seeded loop with a virtual clock and a simulated disk."""
+    found = list(reaches_past_the_seam(ast.parse(path.read_text())))
+    if str(path.relative_to(ROOT)) in EXCEPTIONS:
+        assert found, "this exception is not needed any more: take it off the list"
+    else:
+        assert not found, f"{path}: {found}"
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "import time\ntime.monotonic()",
+        "from time import time",
+        "import random\nrandom.random()",
+        "from random import choice",
+        "import threading",
+        "import socket",
+        "open('x')",
+        "import os\nos.urandom(3)",
+        "import uuid\nuuid.uuid4()",
+        "import asyncio\nasyncio.to_thread(print)",
+        "from concurrent.futures import ThreadPoolExecutor",
+    ],
+)
+def test_the_check_itself_finds_each_way_around(source: str) -> None:
+    """A check that finds nothing would pass on anything."""
+    assert list(reaches_past_the_seam(ast.parse(source)))
+
+
+def test_the_check_itself_finds_an_import_upwards() -> None:
+    """By a plain import, by a from-import, and by a name from the package."""
+    for source in ("import penstock.cli", "from penstock.cli import main", "from penstock import cli"):
+        ((module, names, _),) = imports(ast.parse(source))
+        assert list(layers_imported(module, names)) == ["cli"]
