@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import random
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from penstock.model.errors import StorageError
@@ -226,6 +226,15 @@ def memory_store(
 ) -> SegmentStore:
     """Return a segment store over what is given, not started."""
     return SegmentStore(logs=logs, chunks=chunks, runtime=runtime, settings=settings)
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    """Wait until `condition` holds, at most 5 s."""
+    for _ in range(1000):
+        if condition():
+            return
+        await asyncio.sleep(0.005)
+    raise TimeoutError
 
 
 async def turns(count: int = 20) -> None:

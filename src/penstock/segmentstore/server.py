@@ -72,6 +72,7 @@ class Connection(asyncio.BufferedProtocol):
         self._acknowledgement_is_due = False
         self._outstanding_bytes = 0
         self._is_reading = True
+        self._awaits_relief = False
         self._is_greeted = False
         self._is_write_blocked = False
         self._is_closed = False
@@ -104,20 +105,24 @@ class Connection(asyncio.BufferedProtocol):
     def buffer_updated(self, nbytes: int) -> None:
         """See `asyncio.BufferedProtocol`."""
         try:
-            for type_code, payload, is_owned in self._receiver.buffer_updated(nbytes):
+            frames = self._receiver.buffer_updated(nbytes)
+            for type_code, payload, is_owned in frames:
                 if self._is_closed:
                     return
                 self._handle(type_code, payload, is_owned)
         except ProtocolError as error:
             self.abort(str(error))
             return
-        if self._receiver.incomplete_length:
-            if not self._frame_deadline_s and self._is_greeted:
-                self._frame_deadline_s = self._loop.time() + self._settings.frame_timeout_s
-                self._timer = self._loop.call_at(self._frame_deadline_s, self._frame_is_late)
-        elif self._frame_deadline_s:
+        if not self._is_greeted or self._is_closed:
+            return
+        if not self._receiver.incomplete_length:
             self._frame_deadline_s = 0.0
-            self._cancel_timer()
+        elif frames or not self._frame_deadline_s:
+            # Another frame has begun. Nearly every read of a busy connection ends inside one: the timer is left alone
+            # and looks at the deadline when it fires.
+            self._frame_deadline_s = self._loop.time() + self._settings.frame_timeout_s
+            if self._timer is None:
+                self._timer = self._loop.call_at(self._frame_deadline_s, self._frame_is_late)
 
     def eof_received(self) -> bool:
         """See `asyncio.BaseProtocol`: the peer is gone, nothing it may still read matters."""
@@ -308,6 +313,10 @@ class Connection(asyncio.BufferedProtocol):
             or len(self._tasks) >= settings.requests_max
             or self._store.cache.is_full
         )
+        if not should_read and not self._awaits_relief and self._store.cache.is_full:
+            # Whatever else holds it: when that ends, the cache may still be full.
+            self._awaits_relief = True
+            self._store.cache.when_relieved(self._cache_is_relieved)
         if should_read == self._is_reading:
             return
         self._is_reading = should_read
@@ -315,8 +324,10 @@ class Connection(asyncio.BufferedProtocol):
             self._transport.resume_reading()
         else:
             self._transport.pause_reading()
-            if self._store.cache.is_full:
-                self._store.cache.when_relieved(self._update_reading)
+
+    def _cache_is_relieved(self) -> None:
+        self._awaits_relief = False
+        self._update_reading()
 
     def _spawn(self, coroutine: Coroutine[None, None, None]) -> None:
         task = self._loop.create_task(coroutine)
@@ -342,9 +353,14 @@ class Connection(asyncio.BufferedProtocol):
         self.abort(f"no Hello within {self._settings.handshake_timeout_s} s")
 
     def _frame_is_late(self) -> None:
+        self._timer = None
+        if not self._frame_deadline_s:
+            return
         if not self._is_reading:
             # We are the ones who wait.
-            self._timer = self._loop.call_later(self._settings.frame_timeout_s, self._frame_is_late)
+            self._frame_deadline_s = self._loop.time() + self._settings.frame_timeout_s
+        if self._frame_deadline_s > self._loop.time():
+            self._timer = self._loop.call_at(self._frame_deadline_s, self._frame_is_late)
             return
         self.abort(f"a frame took longer than {self._settings.frame_timeout_s} s")
 

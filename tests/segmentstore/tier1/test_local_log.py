@@ -1,7 +1,7 @@
 """The local log under crashes, bit rot, two owners and a failing disk.
 
-Most run on `CrashDisk`, a disk in memory that knows what was synced: `crash` gives what may be found after a power
-failure. SS-n: segment store specification, scenario n.
+Most run on `SimulatedDisk`; every legal crash state of shorter histories is explored in tests/testing. SS-n: segment
+store specification, scenario n.
 """
 
 from __future__ import annotations
@@ -10,8 +10,7 @@ import asyncio
 import errno
 import random
 import threading
-from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import TypeVar
 
@@ -19,23 +18,22 @@ import pytest
 
 from penstock.model.errors import (
     CorruptionError,
-    DataDirectoryInUseError,
     InvalidArgumentError,
     LogClosedError,
     LogFencedError,
     StorageError,
     StorageFullError,
 )
-from penstock.model.segments import Buffer
 from penstock.runtime.disk import Disk, LocalDisk
 from penstock.runtime.runtime import Runtime, ThreadedWork
 from penstock.segmentstore.tier1.durable_log import LogAddress
 from penstock.segmentstore.tier1.local_log import LocalLog, LocalLogFactory, LocalLogSettings
+from penstock.testing.simulation.disk import SimulatedDisk
+from penstock.testing.simulation.disk_faults import DiskFaults, FailedSync, NameOrder, SyncFailedError
 
 T = TypeVar("T")
 
 BLOCK = 4096
-SECTOR = 512
 DIRECTORY = "/data/tier1/0"
 SETTINGS = LocalLogSettings(
     frame_length_max_bytes=20_000,
@@ -63,164 +61,9 @@ class InlineWork:
         pass
 
 
-@dataclass(eq=False)
-class Inode:
-    """`live` is what reads see; `synced` plus any part of `pending` is what a crash leaves."""
-
-    live: bytearray = field(default_factory=bytearray)
-    synced: bytearray = field(default_factory=bytearray)
-    pending: list[tuple[int, bytes]] = field(default_factory=list)
-    link_count: int = 0
-
-
-def put(target: bytearray, offset: int, data: bytes) -> None:
-    if offset > len(target):
-        target.extend(bytes(offset - len(target)))
-    target[offset : offset + len(data)] = data
-
-
-class SyncLostError(OSError):
-    """A failed sync that loses what it should have made durable."""
-
-
-class CrashDisk:
-    """`Disk` in memory. `hook(operation, path)` runs before each operation and may raise."""
-
-    def __init__(self, files: dict[str, bytes] | None = None) -> None:
-        self.hook: Callable[[str, str], None] = lambda operation, path: None
-        self._names: dict[str, Inode] = {}
-        self._locks: set[str] = set()
-        for path, data in (files or {}).items():
-            self._names[path] = Inode(bytearray(data), bytearray(data), [], 1)
-        self._durable_names = dict(self._names)
-        self._pending_names: list[dict[str, Inode]] = []
-
-    def files(self) -> dict[str, bytes]:
-        """What a process started next sees: everything written, synced or not."""
-        return {path: bytes(inode.live) for path, inode in self._names.items()}
-
-    def restart(self) -> None:
-        """Kill the process: what was written stays visible, what was not synced stays so."""
-        self.hook = lambda operation, path: None
-        self._locks.clear()
-
-    def crash(self, rng: random.Random) -> CrashDisk:
-        """Lose power: some prefix of the directory changes, any sectors of the unsynced writes."""
-        names = rng.choice([self._durable_names, *self._pending_names])
-        keep = rng.choice([0.0, 0.5, 0.95, 1.0])
-        files = {}
-        for path, inode in names.items():
-            data = bytearray(inode.synced)
-            for offset, piece in inode.pending:
-                position = 0
-                while position < len(piece):
-                    length = SECTOR - (offset + position) % SECTOR
-                    if rng.random() < keep:
-                        put(data, offset + position, piece[position : position + length])
-                    position += length
-            files[path] = bytes(data)
-        return CrashDisk(files)
-
-    def open(self, path: str, *, create: bool = False, exclusive: bool = False, writable: bool = True) -> CrashFile:
-        self.hook("open", path)
-        if path in self._names:
-            if exclusive:
-                raise FileExistsError(path)
-        elif not create:
-            raise FileNotFoundError(path)
-        else:
-            self._names[path] = Inode(link_count=1)
-            self._changed()
-        return CrashFile(self, path, self._names[path])
-
-    def make_directory(self, path: str) -> None:
-        pass
-
-    def list_directory(self, path: str) -> list[str]:
-        return sorted(name[len(path) + 1 :] for name in self._names if name.startswith(path + "/"))
-
-    def exists(self, path: str) -> bool:
-        return path in self._names
-
-    def rename(self, source: str, target: str) -> None:
-        self.hook("rename", target)
-        if target in self._names:
-            self._names[target].link_count -= 1
-        self._names[target] = self._names.pop(source)
-        self._changed()
-
-    def remove(self, path: str) -> None:
-        self.hook("remove", path)
-        self._names.pop(path).link_count -= 1
-        self._changed()
-
-    def remove_directory(self, path: str) -> None:
-        raise NotImplementedError
-
-    def sync_directory(self, path: str) -> None:
-        self.hook("sync directory", path)
-        self._durable_names = dict(self._names)
-        self._pending_names = []
-
-    def lock(self, path: str) -> CrashLock:
-        if path in self._locks:
-            raise DataDirectoryInUseError(path)
-        return CrashLock(self._locks, path)
-
-    def _changed(self) -> None:
-        self._pending_names.append(dict(self._names))
-
-
-class CrashLock:
-    def __init__(self, locks: set[str], path: str) -> None:
-        self._locks, self._path = locks, path
-        locks.add(path)
-
-    def release(self) -> None:
-        self._locks.discard(self._path)
-
-
-class CrashFile:
-    def __init__(self, disk: CrashDisk, path: str, inode: Inode) -> None:
-        self._disk, self._path, self._inode = disk, path, inode
-
-    @property
-    def path(self) -> str:
-        return self._path
-
-    def write(self, offset: int, buffers: Sequence[Buffer]) -> int:
-        data = b"".join(buffers)
-        # The write may be cut anywhere by a crash: it is under way already when the hook stops it.
-        put(self._inode.live, offset, data)
-        self._inode.pending.append((offset, data))
-        self._disk.hook("write", self._path)
-        return len(data)
-
-    def read(self, offset: int, length: int) -> bytes:
-        return bytes(self._inode.live[offset : offset + length])
-
-    def length(self) -> int:
-        return len(self._inode.live)
-
-    def sync(self) -> None:
-        try:
-            self._disk.hook("sync", self._path)
-        except SyncLostError:
-            # As operating systems do: the pages stay readable and count as clean, but never get to the disk.
-            self._inode.pending = []
-            raise
-        for offset, data in self._inode.pending:
-            put(self._inode.synced, offset, data)
-        self._inode.pending = []
-
-    def truncate(self, length: int) -> None:
-        raise NotImplementedError
-
-    def is_linked(self) -> bool:
-        return self._inode.link_count > 0
-
-    def close(self) -> None:
-        pass
+def new_disk(files: dict[str, bytes] | None = None, seed: int = 0) -> SimulatedDisk:
+    """Return a disk with these files on its medium."""
+    return SimulatedDisk(random.Random(seed), files=files)
 
 
 def make_log(disk: Disk, *, seed: int = 0, **changes: int) -> LocalLog:
@@ -248,13 +91,15 @@ class CrashNowError(OSError):
     """The simulated machine is off."""
 
 
-async def run_and_crash(disk: CrashDisk, rng: random.Random, base: list[bytes]) -> tuple[list[bytes], int, int, int]:
+async def run_and_crash(
+    disk: SimulatedDisk, rng: random.Random, base: list[bytes]
+) -> tuple[list[bytes], int, int, int]:
     """Open the log, check it holds `base`, work at random until the disk stops.
 
     Return what was appended, how much of that was acknowledged, and how many of the oldest frames were truncated: at
     least (acknowledged) and at most (asked for).
     """
-    countdown = rng.randrange(1, 120)
+    countdown = rng.randrange(1, 250)
 
     def stop(operation: str, path: str) -> None:
         nonlocal countdown
@@ -311,14 +156,15 @@ async def test_any_crash_leaves_a_prefix_with_everything_acknowledged(part: int)
     """
     for seed in range(part * 25, part * 25 + 25):
         rng = random.Random(seed)
-        disk = CrashDisk()
+        order = rng.choice(list(NameOrder))
+        disk = SimulatedDisk(random.Random(seed), DiskFaults(name_order=order))
         base: list[bytes] = []
         for _ in range(4):
             appended, acked, low, high = await run_and_crash(disk, rng, base)
             if rng.random() < 0.3:
-                disk.restart()
+                disk.process_kill()
             else:
-                disk = disk.crash(rng)
+                disk.crash()
             log = make_log(disk, seed=rng.getrandbits(32))
             await log.open()
             found = await data_of(log)
@@ -329,7 +175,7 @@ async def test_any_crash_leaves_a_prefix_with_everything_acknowledged(part: int)
 
 async def test_every_cut_of_the_last_file_leaves_all_frames_before_it() -> None:
     """SS-92: the last file ends anywhere (as if its length had been lost)."""
-    disk = CrashDisk()
+    disk = new_disk()
     log = make_log(disk, first_file_length_bytes=64 * 1024, file_length_bytes=64 * 1024)
     await log.open()
     written = [(await append(log, bytes([number]) * 700)) for number in range(5)]
@@ -338,7 +184,7 @@ async def test_every_cut_of_the_last_file_leaves_all_frames_before_it() -> None:
     name = min(path for path in files if "/log-" in path)
     # The trailer, the evidence that the frames before it were synced, is cut off every time.
     for cut in range(2 * BLOCK, written[-1] % 2**32 + 800, 37):
-        log = make_log(CrashDisk(files | {name: files[name][:cut]}))
+        log = make_log(new_disk(files | {name: files[name][:cut]}))
         await log.open()
         found = await contents(log)
         assert found == [
@@ -350,7 +196,7 @@ async def test_every_cut_of_the_last_file_leaves_all_frames_before_it() -> None:
 
 async def small_log(*, is_closed: bool) -> tuple[dict[str, bytes], list[bytes]]:
     """Files of a log with a truncation, two incarnations, a rollover and a recycled file."""
-    disk = CrashDisk()
+    disk = new_disk()
     log = make_log(disk)
     await log.open()
     for number in range(12):
@@ -366,7 +212,7 @@ async def small_log(*, is_closed: bool) -> tuple[dict[str, bytes], list[bytes]]:
     await append(log, b"last")
     if is_closed:
         await log.close()
-    log_again = make_log(CrashDisk(disk.files()))
+    log_again = make_log(new_disk(disk.files()))
     await log_again.open()
     return disk.files(), await data_of(log_again)
 
@@ -383,7 +229,7 @@ async def test_every_flipped_byte_is_detected_or_harmless(is_closed: bool) -> No
         while offset < len(data):
             changed = bytearray(data)
             changed[offset] ^= 1 << rng.randrange(8)
-            log = make_log(CrashDisk(files | {path: bytes(changed)}))
+            log = make_log(new_disk(files | {path: bytes(changed)}))
             try:
                 await log.open()
                 found = await data_of(log)
@@ -410,12 +256,12 @@ async def test_missing_file_is_corruption(victim: str) -> None:
         # Without any trace of the last file, the one before is a whole log: only all of them missing can be told.
         files = {name: data for name, data in files.items() if "/log-" not in name}
     with pytest.raises(CorruptionError):
-        await make_log(CrashDisk(files)).open()
+        await make_log(new_disk(files)).open()
 
 
 async def test_file_of_another_container_is_corruption() -> None:
     """SS-89."""
-    disk = CrashDisk()
+    disk = new_disk()
     runtime = Runtime(disk=disk, work=InlineWork(), rng=random.Random(1), wall_clock_ms=lambda: 0)
     factory = LocalLogFactory("/data/tier1", runtime, SETTINGS)
     for container_id in (0, 1):
@@ -427,12 +273,12 @@ async def test_file_of_another_container_is_corruption() -> None:
     for name in ("log.epoch", "log.truncation", "log-0000000000000001-00000001"):
         mixed = files | {f"{DIRECTORY}/{name}": files[f"/data/tier1/1/{name}"]}
         with pytest.raises(CorruptionError):
-            await make_log(CrashDisk(mixed)).open()
+            await make_log(new_disk(mixed)).open()
 
 
 async def test_stale_frames_of_a_recycled_file_are_never_read() -> None:
     """The recycled file is full of good frames of its former life, at the very offsets where new ones would lie."""
-    disk = CrashDisk()
+    disk = new_disk()
     log = make_log(disk)
     await log.open()
     kept: list[bytes] = []
@@ -443,7 +289,7 @@ async def test_stale_frames_of_a_recycled_file_are_never_read() -> None:
         if number % 7 == 6:
             await log.truncate(address)
             kept.clear()
-    again = make_log(CrashDisk(disk.files()))
+    again = make_log(new_disk(disk.files()))
     await again.open()
     assert await data_of(again) == kept
     numbers = {path[-8:] for path in disk.files() if "/log-" in path}
@@ -453,7 +299,7 @@ async def test_stale_frames_of_a_recycled_file_are_never_read() -> None:
 
 async def test_zombie_files_and_bytes_never_come_back() -> None:
     """SS-75: a fenced owner that writes on, and even rolls over, changes nothing for the successors."""
-    disk = CrashDisk()
+    disk = new_disk()
     zombie = make_log(disk, seed=1)
     await zombie.open()
     await append(zombie, b"kept")
@@ -464,14 +310,14 @@ async def test_zombie_files_and_bytes_never_come_back() -> None:
     for _ in range(10):
         await append(zombie, b"z" * 9000)
     await append(owner, b"owner's")
-    third = make_log(CrashDisk(disk.files()), seed=3)
+    third = make_log(new_disk(disk.files()), seed=3)
     await third.open()
     assert await data_of(third) == [b"kept", b"owner's"]
 
 
 async def test_file_of_an_earlier_owner_is_never_recycled() -> None:
     """The zombie's job may still be on its way to that file: it must not land in the successor's frames."""
-    disk = CrashDisk()
+    disk = new_disk()
     zombie = make_log(disk, seed=1, first_file_length_bytes=32 * 1024)
     await zombie.open()
     await append(zombie, b"old")
@@ -487,14 +333,14 @@ async def test_file_of_an_earlier_owner_is_never_recycled() -> None:
             kept.clear()
     with pytest.raises(LogFencedError):
         await append(zombie, b"z" * 20_000)
-    third = make_log(CrashDisk(disk.files()), seed=3)
+    third = make_log(new_disk(disk.files()), seed=3)
     await third.open()
     assert await data_of(third) == kept
 
 
 async def test_open_overtaken_before_its_clean_up_removes_nothing() -> None:
     """The slower opener saw a file as unused that the faster one has made part of the log meanwhile."""
-    disk = CrashDisk()
+    disk = new_disk()
     first = make_log(disk, seed=1)
     await first.open()
     await append(first, bytes(1000))
@@ -634,7 +480,7 @@ async def test_log_closed_while_it_opens_ends_up_closed(tmp_path: Path) -> None:
 async def test_log_whose_writer_was_stopped_refuses_appends() -> None:
     """As at the end of an event loop that cancels all tasks: nobody waits for an append that nobody will write."""
     for is_idle in (True, False):
-        log = make_log(CrashDisk())
+        log = make_log(new_disk())
         await log.open()
         await asyncio.sleep(0)
         futures = [] if is_idle else [log.append([b"x"], 1)]
@@ -649,7 +495,7 @@ async def test_log_whose_writer_was_stopped_refuses_appends() -> None:
 
 async def test_batches_are_bounded() -> None:
     """No sync covers more than `batch_length_max_bytes` of payload, and one frame always goes."""
-    disk = CrashDisk()
+    disk = new_disk()
     length = 64 * 1024
     log = make_log(disk, batch_length_max_bytes=100, first_file_length_bytes=length, file_length_bytes=length)
     await log.open()
@@ -667,7 +513,7 @@ async def test_batches_are_bounded() -> None:
 
 async def test_failed_sync_fails_everything_queued_and_is_never_retried() -> None:
     """Appends before it stay acknowledged; the log is closed; a new open reads what is on the disk."""
-    disk = CrashDisk()
+    disk = new_disk()
     log = make_log(disk, first_file_length_bytes=32 * 1024)
     await log.open()
     await append(log, b"before")
@@ -677,7 +523,7 @@ async def test_failed_sync_fails_everything_queued_and_is_never_retried() -> Non
         nonlocal syncs
         if operation == "sync":
             syncs += 1
-            raise SyncLostError(errno.EIO, "I/O error")
+            raise SyncFailedError(FailedSync.LOSE)
 
     disk.hook = fail
     futures = [log.append([b"lost"], 4) for _ in range(5)]
@@ -690,21 +536,21 @@ async def test_failed_sync_fails_everything_queued_and_is_never_retried() -> Non
         log.append([b"x"], 1)
     await log.close()
     assert syncs == 1
-    disk.restart()
+    disk.process_kill()
     log = make_log(disk)
     await log.open()
     found = await data_of(log)
     assert found == [b"before"] + [b"lost"] * 5
     for seed in range(10):
         # What was read once must stay, so opening has made it durable after all.
-        log = make_log(disk.crash(random.Random(seed)))
+        log = make_log(disk.after_crash(disk.reorder_plan(random.Random(seed))))
         await log.open()
         assert await data_of(log) == found
 
 
 async def test_full_disk_fails_appends_only_when_the_current_file_can_grow_no_more() -> None:
     """ENOSPC in the background preparation is survived, in the end comes `StorageFullError`; nothing is lost."""
-    disk = CrashDisk()
+    disk = new_disk()
     log = make_log(disk)
     await log.open()
     existing = set(disk.files())
@@ -736,7 +582,7 @@ async def test_full_disk_fails_appends_only_when_the_current_file_can_grow_no_mo
 
 async def test_full_disk_under_a_write_fails_that_append() -> None:
     """ENOSPC from the write itself: `StorageFullError`, and the log is closed."""
-    disk = CrashDisk()
+    disk = new_disk()
     log = make_log(disk)
     await log.open()
 
@@ -754,7 +600,7 @@ async def test_full_disk_under_a_write_fails_that_append() -> None:
 
 async def test_failed_truncation_leaves_the_log_usable() -> None:
     """A full disk while the truncation point is replaced: an error, no frame lost, appends go on, a retry works."""
-    disk = CrashDisk()
+    disk = new_disk()
     log = make_log(disk)
     await log.open()
     first, second = await append(log, b"one"), await append(log, b"two")
@@ -809,7 +655,7 @@ async def test_disable_is_possible_after_an_open_that_found_corruption() -> None
     files, _ = await small_log(is_closed=True)
     path = max(path for path in files if "/log-" in path)
     files[path] = b"\0" + files[path][1:]
-    disk = CrashDisk(files)
+    disk = new_disk(files)
     log = make_log(disk)
     with pytest.raises(CorruptionError) as caught:
         await log.open()
@@ -820,7 +666,7 @@ async def test_disable_is_possible_after_an_open_that_found_corruption() -> None
 
 async def test_sizes_follow_the_settings() -> None:
     """A fresh log takes little room; files grow to the full length; one sync covers many appends."""
-    disk = CrashDisk()
+    disk = new_disk()
     log = make_log(disk)
     await log.open()
     assert sum(map(len, disk.files().values())) < 20 * 1024
@@ -853,4 +699,4 @@ async def test_sizes_follow_the_settings() -> None:
 def test_impossible_settings_are_refused(changes: dict[str, int]) -> None:
     """Each bound, one past it."""
     with pytest.raises(InvalidArgumentError):
-        make_log(CrashDisk(), **changes)
+        make_log(new_disk(), **changes)

@@ -176,8 +176,12 @@ class OperationPipeline:
         try:
             future = self._log.append(parts, length)
         except PenstockError as error:
-            self._break(error)
-            self._end(callbacks, self._offline(error))
+            # The log may have failed an earlier frame and say so only at the end of this turn.
+            done = [frame.future for frame in self._waiting_frames if frame.future.done()]
+            causes = [future.exception() for future in done if not future.cancelled()]
+            cause = next((cause for cause in causes if cause is not None), error)
+            self._break(cause)
+            self._end(callbacks, self._offline(cause))
             return
         self._frames_in_flight += 1
         self._bytes_in_flight += length

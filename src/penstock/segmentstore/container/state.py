@@ -277,14 +277,28 @@ class ContainerState:
                 self.durable_merge(target, source, sequence_number, operation.offset, target.length)
             case Forget():
                 if operation.segment_id in self.gone:
-                    self.accept_forget(self.gone[operation.segment_id])
-                    self.durable_forget(operation.segment_id)
+                    segment = self.gone[operation.segment_id]
+                    self._replay_merged(segment)
+                    self.accept_forget(segment)
+                    self.durable_forget(segment.id)
             case UpdatePinned():
                 self.accept_pinned(operation.values)
             case Checkpoint():
                 # Equal to the replay of everything before it, but for what storage had. With that the cache can let
                 # go of what it would otherwise have to hold of a long log.
                 self.metadata.refresh_storage(operation.snapshot)
+
+    def _replay_merged(self, source: Segment) -> None:
+        """Bring in that storage has merged `source`, if it was merged and is now forgotten."""
+        target_id, offset = self.metadata.merges.pop(source.id, (0, 0))
+        target = self.metadata.by_id.get(target_id)
+        if target is not None:
+            target.storage_length = max(target.storage_length, offset + source.length)
+            target.index.complete_merge(source)
+            for piece in target.pending:
+                if isinstance(piece, PendingMerge) and piece.source is source:
+                    target.pending.remove(piece)
+                    break
 
     def restore(self, snapshot: bytes) -> None:
         """Begin from the log's first checkpoint. Raises `ValueError` when it is not one of this container.

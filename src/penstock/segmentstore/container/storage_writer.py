@@ -95,9 +95,11 @@ class StorageWriter:
         settings = self._settings
         while True:
             try:
-                await asyncio.wait_for(self._wake.wait(), settings.writer_interval_s)
+                # Not wait_for: in Python 3.11 that loses a cancellation which comes together with the event.
+                async with asyncio.timeout(settings.writer_interval_s):
+                    await self._wake.wait()
             except TimeoutError:
-                pass
+                pass  # Look for due work all the same.
             self._wake.clear()
             try:
                 await self._round(is_forced=False)

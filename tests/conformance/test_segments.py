@@ -1,0 +1,371 @@
+"""Conformance of every `Segments`: what the controller and the clients rely on."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from dataclasses import replace
+
+import pytest
+
+from penstock.model.errors import (
+    BadOffsetError,
+    InvalidArgumentError,
+    NoSuchSegmentError,
+    SegmentExistsError,
+    SegmentSealedError,
+    SegmentTruncatedError,
+    TableKeyMissingError,
+    TableKeyVersionError,
+    TableNotEmptyError,
+)
+from penstock.model.segments import (
+    NO_VALUE,
+    READ_LENGTH_MAX,
+    TABLE_KEY_LENGTH_MAX,
+    TABLE_VALUE_LENGTH_MAX,
+    VERSION_ABSENT,
+    Segments,
+    TableEntry,
+    TableRemoval,
+    TableUpdate,
+)
+from penstock.segmentstore.settings import SegmentStoreSettings
+from penstock.segmentstore.tier1.memory_log import MemoryLogFactory
+from penstock.testing.memory_segments import MemorySegments
+from support.containers import QUIET, FaultyChunks, memory_runtime, memory_store
+
+A = "s/t/0.#epoch.0"
+TRANSACTION = f"{A}#transaction.{'a' * 32}"
+TABLE = "s/_tables/a"
+
+
+@pytest.fixture(params=["store", "memory"])
+async def segments(request: pytest.FixtureRequest) -> AsyncIterator[Segments]:
+    if request.param == "memory":
+        yield MemorySegments()
+        return
+    runtime = memory_runtime()
+    settings = SegmentStoreSettings(container_count=2, container=replace(QUIET, flush_bytes=1000))
+    store = memory_store(MemoryLogFactory(runtime), FaultyChunks(), runtime, settings)
+    await store.start()
+    yield store
+    await store.stop()
+    await runtime.work.close()
+
+
+async def pages(segments: Segments, limit: int) -> list[TableEntry]:
+    """Return all entries of the table, a page at a time."""
+    found: list[TableEntry] = []
+    token = b""
+    while (page := await segments.table_entries(TABLE, limit=limit, token=token)).entries:
+        found += page.entries
+        token = page.token
+    return found
+
+
+async def test_a_new_segment_is_empty_and_open(segments: Segments) -> None:
+    await segments.create_segment(A, scale_type=1, target_rate=10)
+    info = await segments.segment_info(A)
+    assert (info.name, info.start_offset, info.length, info.is_sealed, info.is_table) == (A, 0, 0, False, False)
+    with pytest.raises(SegmentExistsError):
+        await segments.create_segment(A)
+
+
+async def test_every_call_on_a_missing_segment_says_so(segments: Segments) -> None:
+    for call in (
+        segments.delete_segment(A),
+        segments.seal_segment(A),
+        segments.truncate_segment(A, 0),
+        segments.update_policy(A, scale_type=0, target_rate=0),
+        segments.segment_info(A),
+        segments.merge_segments(A, [TRANSACTION]),
+        segments.append(A, b"x"),
+        segments.read(A, 0, 1),
+        segments.get_attribute(A, bytes(16)),
+        segments.update_attribute(A, bytes(16), value=1, expected=NO_VALUE),
+        segments.delete_table(TABLE),
+        segments.table_info(TABLE),
+        segments.table_put(TABLE, [TableUpdate(b"k", b"v")]),
+        segments.table_remove(TABLE, [TableRemoval(b"k")]),
+        segments.table_get(TABLE, [b"k"]),
+        segments.table_entries(TABLE, limit=1),
+        segments.table_delta(TABLE, position=0, limit=1),
+    ):
+        with pytest.raises(NoSuchSegmentError):
+            await call
+
+
+async def test_appends_return_the_length_and_may_demand_one(segments: Segments) -> None:
+    await segments.create_segment(A)
+    assert await segments.append(A, b"abc") == 3
+    assert await segments.append(A, memoryview(b"de"), expected_offset=3) == 5
+    with pytest.raises(BadOffsetError) as caught:
+        await segments.append(A, b"no", expected_offset=3)
+    assert (caught.value.expected, caught.value.actual) == (3, 5)
+    assert (await segments.read(A, 0, 100)).joined() == b"abcde"
+
+
+async def test_reads_say_where_they_end(segments: Segments) -> None:
+    await segments.create_segment(A)
+    empty = await segments.read(A, 0, 10)
+    assert (empty.joined(), empty.is_at_tail, empty.is_end_of_segment) == (b"", True, False)
+    await segments.append(A, b"abcdef")
+    part = await segments.read(A, 1, 2)
+    assert (part.joined(), part.is_at_tail) == (b"bc", False)
+    assert (await segments.read(A, 3, 10)).is_at_tail
+    await segments.seal_segment(A)
+    rest = await segments.read(A, 3, 10, wait=True)
+    assert (rest.joined(), rest.is_at_tail, rest.is_end_of_segment) == (b"def", False, True)
+    end = await segments.read(A, 6, 10, wait=True)
+    assert (end.joined(), end.is_end_of_segment) == (b"", True)
+
+
+async def test_a_read_is_never_longer_than_the_limit(segments: Segments) -> None:
+    await segments.create_segment(A)
+    await segments.append(A, bytes(READ_LENGTH_MAX + 10))
+    assert len((await segments.read(A, 0, 1 << 30)).joined()) == READ_LENGTH_MAX
+
+
+async def test_a_waiting_read_gets_what_comes_next(segments: Segments) -> None:
+    await segments.create_segment(A)
+    for end in ("append", "seal", "delete"):
+        reading = asyncio.ensure_future(segments.read(A, (await segments.segment_info(A)).length, 10, wait=True))
+        for _ in range(5):
+            await asyncio.sleep(0)
+        assert not reading.done()
+        if end == "append":
+            await segments.append(A, b"next")
+            assert (await reading).joined() == b"next"
+        elif end == "seal":
+            await segments.seal_segment(A)
+            assert (await reading).is_end_of_segment
+            await segments.delete_segment(A)
+            await segments.create_segment(A)
+        else:
+            await segments.delete_segment(A)
+            with pytest.raises(NoSuchSegmentError):
+                await reading
+
+
+async def test_a_sealed_segment_takes_no_appends(segments: Segments) -> None:
+    await segments.create_segment(A)
+    await segments.seal_segment(A)
+    for call in (segments.append(A, b"x"), segments.seal_segment(A)):
+        with pytest.raises(SegmentSealedError):
+            await call
+    assert (await segments.segment_info(A)).is_sealed
+
+
+async def test_truncation_moves_the_start_and_nothing_else(segments: Segments) -> None:
+    await segments.create_segment(A)
+    await segments.append(A, b"0123456789")
+    await segments.truncate_segment(A, 4)
+    await segments.truncate_segment(A, 4)
+    for offset in (3, 11):
+        with pytest.raises(SegmentTruncatedError) as caught:
+            await segments.truncate_segment(A, offset)
+        assert (caught.value.start_offset, caught.value.offset) == (4, offset)
+    with pytest.raises(SegmentTruncatedError):
+        await segments.read(A, 3, 1)
+    assert (await segments.read(A, 4, 100)).joined() == b"456789"
+    await segments.seal_segment(A)
+    await segments.truncate_segment(A, 10)
+    info = await segments.segment_info(A)
+    assert (info.start_offset, info.length) == (10, 10)
+
+
+async def test_a_deleted_segment_may_be_created_again(segments: Segments) -> None:
+    await segments.create_segment(A)
+    await segments.append(A, b"old")
+    await segments.delete_segment(A)
+    with pytest.raises(NoSuchSegmentError):
+        await segments.delete_segment(A)
+    await segments.create_segment(A)
+    assert (await segments.segment_info(A)).length == 0
+
+
+async def test_merges_are_whole_in_order_and_repeatable(segments: Segments) -> None:
+    """SS-29: the same call again, as after a lost answer, duplicates nothing."""
+    sources = [f"{A}#transaction.{digit * 32}" for digit in "abc"]
+    await segments.create_segment(A)
+    await segments.append(A, b"0")
+    for number, source in enumerate(sources):
+        await segments.create_segment(source)
+        await segments.append(source, b"%d" % number * number)
+    assert list(await segments.merge_segments(A, sources)) == [1, 2, 4]
+    assert list(await segments.merge_segments(A, sources)) == [4, 4, 4]
+    assert (await segments.read(A, 0, 100)).joined() == b"0122"
+    with pytest.raises(NoSuchSegmentError):
+        await segments.segment_info(sources[2])
+
+
+async def test_a_merge_into_a_sealed_segment_leaves_the_source(segments: Segments) -> None:
+    """SS-46."""
+    await segments.create_segment(A)
+    await segments.create_segment(TRANSACTION)
+    await segments.append(TRANSACTION, b"kept")
+    await segments.seal_segment(A)
+    with pytest.raises(SegmentSealedError):
+        await segments.merge_segments(A, [TRANSACTION])
+    assert not (await segments.segment_info(TRANSACTION)).is_sealed
+    assert await segments.append(TRANSACTION, b"!") == 5
+
+
+async def test_attributes_are_compared_and_set(segments: Segments) -> None:
+    await segments.create_segment(A)
+    key = b"k" * 16
+    assert await segments.get_attribute(A, key) == NO_VALUE
+    assert not await segments.update_attribute(A, key, value=1, expected=0)
+    assert await segments.update_attribute(A, key, value=1, expected=NO_VALUE)
+    assert await segments.update_attribute(A, key, value=2, expected=1)
+    assert await segments.get_attribute(A, key) == 2
+    assert await segments.update_attribute(A, key, value=NO_VALUE, expected=2)
+    assert await segments.get_attribute(A, key) == NO_VALUE
+
+
+async def test_table_entries_have_growing_versions(segments: Segments) -> None:
+    """SS-167: the version of an entry is its place in the table's log; an empty value is a value."""
+    await segments.create_table(TABLE)
+    with pytest.raises(SegmentExistsError):
+        await segments.create_table(TABLE)
+    first = await segments.table_put(TABLE, [TableUpdate(b"a", b"1"), TableUpdate(b"b", b"")])
+    assert list(first) == [0, 19]
+    (second,) = await segments.table_put(TABLE, [TableUpdate(b"a", b"2")])
+    assert second == 19 + 18
+    assert list(await segments.table_get(TABLE, [b"b", b"x", b"a"])) == [
+        TableEntry(b"b", b"", 19),
+        None,
+        TableEntry(b"a", b"2", second),
+    ]
+    info = await segments.table_info(TABLE)
+    assert (info.length, info.entry_count, info.key_length) == (second + 19, 2, 0)
+
+
+async def test_table_conditions_hold_for_all_or_nothing_is_written(segments: Segments) -> None:
+    """SS-149, SS-150: inserts, exact versions, missing keys first."""
+    await segments.create_table(TABLE)
+    (version,) = await segments.table_put(TABLE, [TableUpdate(b"a", b"1", VERSION_ABSENT)])
+    for updates, error in (
+        ([TableUpdate(b"a", b"2", VERSION_ABSENT)], TableKeyVersionError),
+        ([TableUpdate(b"a", b"2", version + 1)], TableKeyVersionError),
+        ([TableUpdate(b"x", b"2", version)], TableKeyMissingError),
+        ([TableUpdate(b"a", b"2", version + 1), TableUpdate(b"x", b"2", 0)], TableKeyMissingError),
+        ([*(TableUpdate(b"n%d" % n, b"") for n in range(9)), TableUpdate(b"a", b"2", 5)], TableKeyVersionError),
+    ):
+        with pytest.raises(error):
+            await segments.table_put(TABLE, updates)
+    assert await pages(segments, 10) == [TableEntry(b"a", b"1", version)]
+    with pytest.raises(TableKeyVersionError):
+        await segments.table_remove(TABLE, [TableRemoval(b"a", version + 1)])
+    with pytest.raises(TableKeyMissingError):
+        await segments.table_remove(TABLE, [TableRemoval(b"x", 3)])
+    await segments.table_remove(TABLE, [TableRemoval(b"x"), TableRemoval(b"y", VERSION_ABSENT)])
+    await segments.table_remove(TABLE, [TableRemoval(b"a", version)])
+    assert await pages(segments, 10) == []
+
+
+async def test_a_table_may_be_demanded_to_have_a_length(segments: Segments) -> None:
+    await segments.create_table(TABLE)
+    await segments.table_put(TABLE, [TableUpdate(b"a", b"1")], expected_offset=0)
+    with pytest.raises(BadOffsetError) as caught:
+        await segments.table_put(TABLE, [TableUpdate(b"b", b"1")], expected_offset=0)
+    assert caught.value.actual == 19
+    with pytest.raises(BadOffsetError):
+        await segments.table_remove(TABLE, [TableRemoval(b"a")], expected_offset=18)
+    await segments.table_remove(TABLE, [TableRemoval(b"a")], expected_offset=19)
+
+
+async def test_concurrent_increments_of_one_key_all_count(segments: Segments) -> None:
+    """SS-151: 100 tasks increment by compare and set; each success counts once."""
+    await segments.create_table(TABLE)
+    await segments.table_put(TABLE, [TableUpdate(b"n", b"0")])
+
+    async def increment() -> None:
+        while True:
+            (entry,) = await segments.table_get(TABLE, [b"n"])
+            assert entry is not None
+            try:
+                await segments.table_put(TABLE, [TableUpdate(b"n", b"%d" % (int(entry.value) + 1), entry.version)])
+            except TableKeyVersionError:
+                continue
+            return
+
+    await asyncio.gather(*(increment() for _ in range(100)))
+    (entry,) = await segments.table_get(TABLE, [b"n"])
+    assert entry is not None
+    assert entry.value == b"100"
+
+
+async def test_pages_show_what_stays_exactly_once(segments: Segments) -> None:
+    """SS-164: while other keys come and go between the pages."""
+    await segments.create_table(TABLE)
+    stay = {b"s%02d" % number: b"%d" % number for number in range(30)}
+    await segments.table_put(TABLE, [TableUpdate(key, value) for key, value in stay.items()])
+    seen: list[bytes] = []
+    token = b""
+    turn = 0
+    while (page := await segments.table_entries(TABLE, limit=4, token=token)).entries:
+        assert len(page.entries) <= 4
+        seen += [entry.key for entry in page.entries]
+        token = page.token
+        await segments.table_put(TABLE, [TableUpdate(b"x%02d" % turn, b"")])
+        await segments.table_remove(TABLE, [TableRemoval(b"x%02d" % (turn - 1))])
+        turn += 1
+    assert [key for key in seen if key in stay] == sorted(stay)
+
+
+async def test_deltas_show_the_last_write_of_each_key(segments: Segments) -> None:
+    """SS-165: from the start, from in between, from the end, and beyond it."""
+    await segments.create_table(TABLE)
+    await segments.table_put(TABLE, [TableUpdate(b"a", b"1"), TableUpdate(b"b", b"1"), TableUpdate(b"c", b"1")])
+    await segments.table_remove(TABLE, [TableRemoval(b"b")])
+    first = await segments.table_delta(TABLE, position=0, limit=100)
+    assert {entry.key for entry in first.entries} == {b"a", b"c"}
+    assert (first.should_clear, first.reached_end) == (False, True)
+    await segments.table_put(TABLE, [TableUpdate(b"a", b"2")])
+    second = await segments.table_delta(TABLE, position=first.last_position, limit=100)
+    assert [(entry.key, entry.value) for entry in second.entries] == [(b"a", b"2")]
+    end = await segments.table_delta(TABLE, position=second.last_position, limit=100)
+    assert (list(end.entries), end.reached_end) == ([], True)
+    with pytest.raises(InvalidArgumentError):
+        await segments.table_delta(TABLE, position=second.last_position + 1, limit=1)
+    collected: dict[bytes, bytes] = {}
+    position = 0
+    while True:
+        delta = await segments.table_delta(TABLE, position=position, limit=1)
+        collected.update((entry.key, entry.value) for entry in delta.entries)
+        if delta.reached_end:
+            break
+        position = delta.last_position
+    collected.pop(b"b", None)  # Removed behind the first page: nobody is told of that later.
+    assert collected == {b"a": b"2", b"c": b"1"}
+
+
+async def test_keys_and_values_have_limits(segments: Segments) -> None:
+    """SS-166: the longest are taken, one byte more is not; fixed keys have one length."""
+    await segments.create_table(TABLE)
+    key, value = b"k" * TABLE_KEY_LENGTH_MAX, b"v" * TABLE_VALUE_LENGTH_MAX
+    await segments.table_put(TABLE, [TableUpdate(key, value)])
+    (entry,) = await segments.table_get(TABLE, [key])
+    assert entry is not None
+    assert entry.value == value
+    for update in (TableUpdate(key + b"k", b""), TableUpdate(b"", b""), TableUpdate(b"k", value + b"v")):
+        with pytest.raises(InvalidArgumentError):
+            await segments.table_put(TABLE, [update])
+    await segments.create_table("s/_tables/fixed", key_length=4)
+    await segments.table_put("s/_tables/fixed", [TableUpdate(b"1234", b"")])
+    with pytest.raises(InvalidArgumentError):
+        await segments.table_put("s/_tables/fixed", [TableUpdate(b"123", b"")])
+
+
+async def test_a_table_may_be_deleted_only_if_empty(segments: Segments) -> None:
+    """SS-168: a key that was removed, and one that never existed, do not count."""
+    await segments.create_table(TABLE)
+    await segments.table_put(TABLE, [TableUpdate(b"a", b"1")])
+    with pytest.raises(TableNotEmptyError):
+        await segments.delete_table(TABLE, must_be_empty=True)
+    await segments.table_remove(TABLE, [TableRemoval(b"a"), TableRemoval(b"never")])
+    await segments.delete_table(TABLE, must_be_empty=True)
+    with pytest.raises(NoSuchSegmentError):
+        await segments.table_info(TABLE)

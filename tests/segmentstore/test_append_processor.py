@@ -1,0 +1,199 @@
+"""Appends of one connection, without one: blocks as Java clients send them, limits, what comes after the end."""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import AsyncIterator
+
+import pytest
+
+from penstock.model.errors import ProtocolError
+from penstock.model.segments import NO_VALUE
+from penstock.segmentstore.append_processor import AppendProcessor
+from penstock.segmentstore.settings import SegmentStoreSettings
+from penstock.segmentstore.store import SegmentStore
+from penstock.segmentstore.tier1.memory_log import MemoryLogFactory
+from penstock.wire.codec import decode, encode
+from penstock.wire.commands import (
+    AppendBlock,
+    AppendBlockEnd,
+    AppendSetup,
+    ConditionalAppend,
+    DataAppended,
+    KeepAlive,
+    Padding,
+    PartialEvent,
+    SetupAppend,
+    WireCommand,
+)
+from support.containers import QUIET, SMALL_CACHE, FaultyChunks, memory_runtime, memory_store, turns
+
+A = "s/t/0.#epoch.0"
+W = b"w" * 16
+
+
+class NotedReplies:
+    """A connection's sending side that keeps what is sent."""
+
+    def __init__(self) -> None:
+        self.sent: list[WireCommand] = []
+        self.aborts: list[str] = []
+        self.outstanding_bytes = 0
+        self.is_acknowledgement_due = False
+
+    def send(self, frame: bytes) -> None:
+        type_code, length = struct.unpack_from(">ii", frame)
+        assert length == len(frame) - 8
+        self.sent.append(decode(type_code, memoryview(frame)[8:]))
+
+    def abort(self, reason: str) -> None:
+        self.aborts.append(reason)
+
+    def acknowledge_later(self) -> None:
+        self.is_acknowledgement_due = True
+
+    def note_outstanding(self, byte_count: int) -> None:
+        self.outstanding_bytes += byte_count
+
+
+class Bench:
+    """A processor over a store with one container."""
+
+    def __init__(self) -> None:
+        runtime = memory_runtime()
+        self.runtime = runtime
+        self.logs = MemoryLogFactory(runtime)
+        settings = SegmentStoreSettings(container_count=1, cache=SMALL_CACHE, container=QUIET)
+        self.store: SegmentStore = memory_store(self.logs, FaultyChunks(), runtime, settings)
+        self.replies = NotedReplies()
+        self.processor = AppendProcessor(self.store, self.replies, writers_max=2)
+
+    async def set_up(self, writer_id: bytes = W) -> None:
+        self.processor.set_up(SetupAppend(1, writer_id, A, ""))
+        await turns(5)
+
+    async def stored(self) -> bytes:
+        await turns(5)
+        return (await self.store.read(A, 0, 1 << 20)).joined()
+
+
+@pytest.fixture
+async def bench() -> AsyncIterator[Bench]:
+    made = Bench()
+    await made.store.start()
+    await made.store.create_segment(A)
+    yield made
+    made.logs.release_appends(0)
+    await made.store.stop()
+    await made.runtime.work.close()
+
+
+def end(whole: int, tail: bytes, number: int = 1) -> AppendBlockEnd:
+    return AppendBlockEnd(W, whole, tail, 1, number, 7)
+
+
+@pytest.mark.parametrize(
+    ("data", "whole", "tail", "stored"),
+    [
+        (b"whole", 5, b"", b"whole"),
+        (b"whole" + encode(PartialEvent(b"part")), 5, b"-rest", b"wholepart-rest"),
+        (b"whole" + encode(Padding(3)), 5, b"", b"whole"),
+        (encode(PartialEvent(b"part")), 0, b"-rest", b"part-rest"),
+        (b"", 0, b"", b""),
+    ],
+)
+async def test_blocks_are_put_together(bench: Bench, data: bytes, whole: int, tail: bytes, stored: bytes) -> None:
+    """Whole events, then nothing, a part whose rest is in the end, or padding; an empty append is one, too."""
+    await bench.set_up()
+    bench.processor.begin_block(AppendBlock(W, data), data)
+    bench.processor.end_block(end(whole, tail), tail)
+    assert await bench.stored() == stored
+    bench.processor.send_acknowledgements()
+    ack = bench.replies.sent[-1]
+    assert isinstance(ack, DataAppended)
+    assert (ack.event_number, ack.previous_event_number, ack.request_id) == (1, NO_VALUE, 7)
+    assert bench.replies.outstanding_bytes == 0
+
+
+@pytest.mark.parametrize(
+    ("data", "whole", "tail"),
+    [
+        (b"short", 6, b""),
+        (b"short", -1, b""),
+        (b"short" + b"\0" * 4, 5, b""),
+        (b"short" + encode(KeepAlive()), 5, b""),
+        (b"short" + encode(Padding(3)), 5, b"more"),
+        (b"short" + encode(Padding(3)) + b"x", 5, b""),
+    ],
+)
+async def test_blocks_that_contradict_themselves_are_refused(
+    bench: Bench, data: bytes, whole: int, tail: bytes
+) -> None:
+    await bench.set_up()
+    bench.processor.begin_block(AppendBlock(W, data), data)
+    with pytest.raises(ProtocolError):
+        bench.processor.end_block(end(whole, tail), tail)
+    assert await bench.stored() == b""
+
+
+async def test_the_end_of_another_writers_block_is_refused(bench: Bench) -> None:
+    await bench.set_up()
+    bench.processor.begin_block(AppendBlock(b"x" * 16, b"data"), b"data")
+    with pytest.raises(ProtocolError):
+        bench.processor.end_block(end(4, b""), b"")
+
+
+async def test_an_append_before_the_set_up_is_answered_is_refused(bench: Bench) -> None:
+    """The answer waits for what was accepted before; until then the writer is not set up."""
+    await bench.set_up()
+    bench.logs.hold_appends(0)
+    bench.processor.end_block(end(3, b"one"), b"one")
+    await turns(3)
+    bench.processor.set_up(SetupAppend(2, W, A, ""))
+    with pytest.raises(ProtocolError):
+        bench.processor.end_block(end(3, b"two", 2), b"two")
+    bench.logs.release_appends(0)
+    await turns(5)
+    kinds = [type(command) for command in bench.replies.sent]
+    assert kinds == [AppendSetup, DataAppended, AppendSetup]
+
+
+async def test_a_set_up_that_is_answered_after_the_end_of_the_connection_leaves_nothing(bench: Bench) -> None:
+    bench.logs.hold_appends(0)
+    bench.store.find(A)[0].append(bench.store.find(A)[1], b"x", lambda _: None)
+    bench.processor.set_up(SetupAppend(2, W, A, ""))
+    bench.processor.close()
+    bench.logs.release_appends(0)
+    await turns(5)
+    assert bench.replies.sent == []
+    assert bench.processor._writers == {}
+
+
+async def test_writers_of_one_connection_are_bounded(bench: Bench) -> None:
+    for number in range(2):
+        await bench.set_up(bytes((number,)) * 16)
+    await bench.set_up(b"\0" * 16)
+    assert not bench.replies.aborts
+    await bench.set_up(b"\2" * 16)
+    assert len(bench.replies.aborts) == 1
+
+
+async def test_a_failed_log_aborts_and_gives_the_bytes_back(bench: Bench) -> None:
+    """Each of the appends in flight ends; the outstanding bytes are 0, or the connection would never be read again."""
+    await bench.set_up()
+    bench.logs.fail_append(0)
+    for number in range(1, 4):
+        bench.processor.end_block(end(3, b"abc", number), b"abc")
+    assert bench.replies.outstanding_bytes == 9
+    await turns(5)
+    assert bench.replies.outstanding_bytes == 0
+    assert bench.replies.aborts
+
+
+async def test_a_number_used_by_a_failed_condition_may_come_again(bench: Bench) -> None:
+    """SS-146: it was not committed."""
+    await bench.set_up()
+    for offset in (5, 0):
+        bench.processor.append_conditionally(ConditionalAppend(W, 3, offset, b"payload", 1), b"data")
+        await turns(5)
+    assert await bench.stored() == b"data"

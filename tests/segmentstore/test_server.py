@@ -1,0 +1,565 @@
+"""The TCP front on a real socket, spoken to in raw frames. SS-n: segment store specification, scenario n."""
+
+from __future__ import annotations
+
+import asyncio
+import struct
+from collections.abc import AsyncIterator, Awaitable, Callable
+from dataclasses import replace
+
+import pytest
+
+from penstock.model.segments import NO_VALUE, READ_LENGTH_MAX
+from penstock.segmentstore.server import SegmentStoreServer
+from penstock.segmentstore.settings import ConnectionSettings, SegmentStoreSettings
+from penstock.segmentstore.store import SegmentStore
+from penstock.segmentstore.tier1.memory_log import MemoryLogFactory
+from penstock.wire.codec import encode
+from penstock.wire.commands import (
+    AppendBlock,
+    AppendSetup,
+    ConditionalBlockEnd,
+    ConditionalCheckFailed,
+    CreateSegment,
+    CreateTableSegment,
+    CreateTransientSegment,
+    DataAppended,
+    DeleteSegment,
+    ErrorMessage,
+    GetStreamSegmentInfo,
+    Hello,
+    InvalidEventNumber,
+    KeepAlive,
+    NoSuchSegment,
+    OperationUnsupported,
+    ReadSegment,
+    SealSegment,
+    SegmentCreated,
+    SegmentIsSealed,
+    SegmentIsTruncated,
+    SegmentRead,
+    SegmentSealed,
+    SetupAppend,
+    StreamSegmentInfo,
+    TruncateSegment,
+    WrongHost,
+)
+from support.containers import QUIET, SMALL_CACHE, FaultyChunks, evict_all, memory_runtime, memory_store, turns, until
+from support.raw_wire import RawWire, block
+
+A = "s/t/0.#epoch.0"
+W = b"w" * 16
+CONNECTION = ConnectionSettings(drain_timeout_s=0.2)
+
+
+class Service:
+    """A store behind a server."""
+
+    def __init__(self, connection: ConnectionSettings) -> None:
+        self.runtime = memory_runtime()
+        self.logs = MemoryLogFactory(self.runtime)
+        self.chunks = FaultyChunks()
+        self.settings = SegmentStoreSettings(
+            container_count=1, cache=SMALL_CACHE, container=QUIET, connection=connection, restart_delay_s=0.01
+        )
+        self.store: SegmentStore = memory_store(self.logs, self.chunks, self.runtime, self.settings)
+        self.server = SegmentStoreServer(self.store)
+        self.wires: list[RawWire] = []
+
+    async def start(self) -> None:
+        await self.store.start()
+        await self.server.start("127.0.0.1", 0)
+        await self.store.create_segment(A)
+
+    async def connect(self, *, greet: bool = True) -> RawWire:
+        self.wires.append(await RawWire.open(self.server.port, greet=greet))
+        return self.wires[-1]
+
+    async def stop(self) -> None:
+        self.logs.release_appends(0)
+        self.chunks.heal()
+        await self.server.stop()
+        await self.store.stop()
+        for wire in self.wires:
+            await wire.close()
+        await self.runtime.work.close()
+
+
+@pytest.fixture
+async def serve() -> AsyncIterator[Callable[..., Awaitable[Service]]]:
+    made: list[Service] = []
+
+    async def make(**changes: float) -> Service:
+        made.append(Service(replace(CONNECTION, **changes)))  # type: ignore[arg-type]  # int fields get ints.
+        await made[-1].start()
+        return made[-1]
+
+    yield make
+    for service in made:
+        await service.stop()
+
+
+def _create_table(name: str) -> CreateTableSegment:
+    return CreateTableSegment(request_id=1, segment=name, sorted_deprecated=False, key_length=0, token="")
+
+
+def _data(reply: SegmentRead) -> bytes:
+    assert isinstance(reply.data, bytes | bytearray | memoryview)
+    return bytes(reply.data)
+
+
+async def set_up(wire: RawWire, writer_id: bytes = W, segment: str = A) -> int:
+    """Set a writer up; return its last event number."""
+    reply = await wire.ask(SetupAppend(1, writer_id, segment, ""), AppendSetup)
+    return reply.last_event_number
+
+
+@pytest.mark.parametrize(
+    "garbage",
+    [
+        b"GET / HTTP/1.1\r\n\r\n",
+        b"\xff" * 64,
+        struct.pack(">ii", 4, -1),
+        struct.pack(">ii", 4, 1 << 30),
+        struct.pack(">ii", 999, 4) + b"junk",
+        struct.pack(">ii", 9, 2) + b"\0\0",
+        encode(Hello(16, 5)),
+    ],
+)
+async def test_what_is_not_the_protocol_closes_the_connection(
+    serve: Callable[..., Awaitable[Service]], garbage: bytes
+) -> None:
+    """Text, noise, lengths below zero and beyond the limit, unknown types, cut payloads, a second Hello."""
+    service = await serve()
+    wire = await service.connect()
+    wire.writer.write(garbage)
+    assert await wire.receive() is None
+    other = await service.connect()
+    await other.ask(GetStreamSegmentInfo(1, A, ""), StreamSegmentInfo)
+
+
+async def test_a_frame_before_hello_closes_the_connection(serve: Callable[..., Awaitable[Service]]) -> None:
+    service = await serve()
+    wire = await service.connect(greet=False)
+    wire.send(GetStreamSegmentInfo(1, A, ""))
+    assert await wire.receive() is None
+
+
+async def test_a_peer_of_other_versions_is_told_ours_and_closed(serve: Callable[..., Awaitable[Service]]) -> None:
+    service = await serve()
+    wire = await service.connect(greet=False)
+    await wire.ask(Hello(99, 98), Hello)
+    assert await wire.receive() is None
+
+
+async def test_silence_before_hello_is_bounded(serve: Callable[..., Awaitable[Service]]) -> None:
+    service = await serve(handshake_timeout_s=0.05)
+    wire = await service.connect(greet=False)
+    assert await wire.receive() is None
+
+
+async def test_a_frame_that_never_ends_is_bounded(serve: Callable[..., Awaitable[Service]]) -> None:
+    service = await serve(frame_timeout_s=0.05)
+    wire = await service.connect()
+    wire.writer.write(encode(KeepAlive())[:5])
+    assert await wire.receive() is None
+
+
+async def test_an_idle_connection_and_slow_but_moving_frames_stay(serve: Callable[..., Awaitable[Service]]) -> None:
+    """The bound is for one frame: a connection each of whose reads ends inside another frame is healthy."""
+    service = await serve(frame_timeout_s=0.2)
+    wire = await service.connect()
+    frame = encode(KeepAlive())
+    wire.writer.write(frame[:4])
+    for _ in range(8):
+        await asyncio.sleep(0.05)
+        wire.writer.write(frame[4:] + frame[:4])
+        await wire.expect(KeepAlive)
+    wire.writer.write(frame[4:])
+    await wire.expect(KeepAlive)
+    await asyncio.sleep(0.3)
+    await wire.ask(KeepAlive(), KeepAlive)
+
+
+async def test_frames_may_come_byte_by_byte(serve: Callable[..., Awaitable[Service]]) -> None:
+    service = await serve()
+    wire = await service.connect()
+    for byte in encode(GetStreamSegmentInfo(7, A, "")):
+        wire.writer.write(bytes((byte,)))
+        await asyncio.sleep(0)
+    assert (await wire.expect(StreamSegmentInfo)).request_id == 7
+
+
+async def test_connections_beyond_the_limit_are_refused(serve: Callable[..., Awaitable[Service]]) -> None:
+    service = await serve(connections_max=1)
+    await service.connect()
+    second = await service.connect(greet=False)
+    second.send(Hello(16, 5))
+    assert await second.receive() is None
+
+
+async def test_appends_are_acknowledged_in_order_and_exactly(serve: Callable[..., Awaitable[Service]]) -> None:
+    """SS-144: many appends at once; each ack says the number before it; none goes back, the last covers all."""
+    service = await serve()
+    wire = await service.connect()
+    assert await set_up(wire) == NO_VALUE
+    wire.send(*(block(W, number, b"%03d" % number, request_id=number) for number in range(1, 101)))
+    acked = NO_VALUE
+    while acked < 100:
+        ack = await wire.expect(DataAppended)
+        assert ack.previous_event_number == acked
+        assert ack.event_number > acked
+        assert ack.request_id == ack.event_number
+        assert ack.current_segment_write_offset == 3 * ack.event_number
+        acked = ack.event_number
+    assert acked == 100
+
+
+async def test_two_writers_share_a_connection_and_a_segment(serve: Callable[..., Awaitable[Service]]) -> None:
+    service = await serve()
+    wire = await service.connect()
+    writers = [b"a" * 16, b"b" * 16]
+    for writer in writers:
+        await set_up(wire, writer)
+    wire.send(*(block(writer, number, b"x") for number in range(1, 4) for writer in writers))
+    acked = dict.fromkeys(writers, 0)
+    while set(acked.values()) != {3}:
+        ack = await wire.expect(DataAppended)
+        acked[ack.writer_id] = ack.event_number
+    assert (await service.store.segment_info(A)).length == 6
+
+
+async def test_a_writer_that_reconnects_hears_what_is_stored(serve: Callable[..., Awaitable[Service]]) -> None:
+    """SS-142, SS-50: the acks are lost with the connection; set-up says the last number; a resend would be refused."""
+    service = await serve()
+    wire = await service.connect()
+    await set_up(wire)
+    wire.send(block(W, 1, b"one"), block(W, 5, b"five"))
+    while (await wire.expect(DataAppended)).event_number < 5:
+        pass
+    await wire.close()
+    wire = await service.connect()
+    assert await set_up(wire) == 5
+    wire.send(block(W, 6, b"six"))
+    ack = await wire.expect(DataAppended)
+    assert (ack.previous_event_number, ack.event_number) == (5, 6)
+    wire.send(block(W, 6, b"six"))
+    assert (await wire.expect(InvalidEventNumber)).event_number == 6
+    assert await wire.receive() is None
+    assert (await service.store.read(A, 0, 100)).joined() == b"onefivesix"
+
+
+async def test_the_older_connection_of_a_writer_is_fenced_off(serve: Callable[..., Awaitable[Service]]) -> None:
+    """SS-143: once the new connection has written, an append of the old one is refused and the connection closed."""
+    service = await serve()
+    old, new = await service.connect(), await service.connect()
+    await set_up(old)
+    await set_up(new)
+    new.send(block(W, 1, b"new"))
+    await new.expect(DataAppended)
+    old.send(block(W, 2, b"old"))
+    assert (await old.expect(InvalidEventNumber)).event_number == 2
+    assert await old.receive() is None
+    assert (await service.store.read(A, 0, 100)).joined() == b"new"
+
+
+async def test_a_second_set_up_is_answered_behind_the_acknowledgements_of_the_first(
+    serve: Callable[..., Awaitable[Service]],
+) -> None:
+    """The answer counts as an acknowledgement; an older one behind it would run past what the client waits for."""
+    service = await serve()
+    wire = await service.connect()
+    await set_up(wire)
+    service.logs.hold_appends(0)
+    wire.send(block(W, 1, b"one"), SetupAppend(2, W, A, ""))
+    await asyncio.sleep(0.05)
+    service.logs.release_appends(0)
+    assert (await wire.expect(DataAppended)).event_number == 1
+    assert (await wire.expect(AppendSetup)).last_event_number == 1
+
+
+async def test_a_failed_condition_keeps_the_writer(serve: Callable[..., Awaitable[Service]]) -> None:
+    """SS-146: the refusal comes behind earlier acks; the number may be used again with the right offset."""
+    service = await serve()
+    wire = await service.connect()
+    await set_up(wire)
+    wire.send(
+        ConditionalBlockEnd(W, 1, 0, b"abc", 1),
+        ConditionalBlockEnd(W, 2, 0, b"no", 2),
+        ConditionalBlockEnd(W, 2, 3, b"def", 3),
+    )
+    assert (await wire.expect(DataAppended)).event_number == 1
+    assert (await wire.expect(ConditionalCheckFailed)).event_number == 2
+    assert (await wire.expect(DataAppended)).event_number == 2
+    assert (await service.store.read(A, 0, 100)).joined() == b"abcdef"
+
+
+async def test_an_append_to_a_sealed_segment_says_so_once(serve: Callable[..., Awaitable[Service]]) -> None:
+    """SS-40: set-up still answers; the refusal names the first event; later ones are dropped until set up."""
+    service = await serve()
+    wire = await service.connect()
+    await set_up(wire)
+    service.logs.hold_appends(0)
+    wire.send(block(W, 1, b"one"), SealSegment(9, A, ""))
+    await until(lambda: service.store.find(A)[1].is_sealed)
+    wire.send(block(W, 2, b"two"), block(W, 3, b"three"))
+    await asyncio.sleep(0.02)
+    service.logs.release_appends(0)
+    seen = [await wire.receive() for _ in range(3)]
+    kinds = [type(command) for command in seen]
+    assert set(kinds) == {DataAppended, SegmentSealed, SegmentIsSealed}
+    assert kinds.index(DataAppended) < kinds.index(SegmentIsSealed)
+    (refusal,) = (command for command in seen if isinstance(command, SegmentIsSealed))
+    assert refusal.offset == 2
+    assert await set_up(wire) == 1
+
+
+async def test_an_append_to_a_deleted_segment_says_no_such_segment(serve: Callable[..., Awaitable[Service]]) -> None:
+    """SS-25: for the writer that was set up, and for one that is not."""
+    service = await serve()
+    wire = await service.connect()
+    await set_up(wire)
+    await service.store.delete_segment(A)
+    wire.send(block(W, 1, b"one"))
+    assert (await wire.expect(NoSuchSegment)).segment == A
+    assert (await wire.ask(SetupAppend(3, W, A, ""), NoSuchSegment)).request_id == 3
+
+
+@pytest.mark.parametrize(
+    "commands",
+    [
+        [block(b"x" * 16, 1, b"never set up")],
+        [block(W, 5, b"five"), block(W, 4, b"backwards")],
+        [block(W, -1, b"negative")],
+        [block(W, 1, b"none", events=0)],
+        [AppendBlock(W, b"half"), AppendBlock(W, b"again")],
+        [AppendBlock(W, b"half"), SetupAppend(2, W, A, "")],
+        [AppendBlock(W, b"half"), ConditionalBlockEnd(W, 1, 0, b"abc", 1)],
+    ],
+)
+async def test_appends_out_of_protocol_close_the_connection(
+    serve: Callable[..., Awaitable[Service]], commands: list[AppendBlock]
+) -> None:
+    service = await serve()
+    wire = await service.connect()
+    await set_up(wire)
+    wire.send(*commands)
+    while await wire.receive() is not None:
+        pass
+
+
+async def test_a_table_takes_no_appends(serve: Callable[..., Awaitable[Service]]) -> None:
+    service = await serve()
+    wire = await service.connect()
+    await wire.ask(_create_table("s/_tables/a"), SegmentCreated)
+    assert (await wire.ask(SetupAppend(2, W, "s/_tables/a", ""), OperationUnsupported)).request_id == 2
+
+
+async def test_reads_answer_as_the_specification_says(serve: Callable[..., Awaitable[Service]]) -> None:
+    """SS-98, SS-99, SS-103: the table of section 4.1, row by row."""
+    service = await serve()
+    wire = await service.connect()
+
+    def read(offset: int, request_id: int, segment: str = A) -> ReadSegment:
+        return ReadSegment(segment, offset, 1000, "", request_id)
+
+    wire.send(read(0, 1), read(3, 2), read(100, 3))
+    await asyncio.sleep(0.02)
+    await service.store.append(A, b"abc")
+    reply = await wire.expect(SegmentRead)
+    assert (reply.request_id, reply.offset, _data(reply), reply.at_tail) == (1, 0, b"abc", True)
+    await service.store.append(A, b"def")
+    reply = await wire.expect(SegmentRead)
+    assert (reply.request_id, reply.offset, _data(reply)) == (2, 3, b"def")
+    await service.store.truncate_segment(A, 2)
+    truncated = await wire.ask(read(1, 4), SegmentIsTruncated)
+    assert (truncated.start_offset, truncated.offset) == (2, 1)
+    await service.store.seal_segment(A)
+    sealed = await wire.expect(SegmentIsSealed)
+    assert (sealed.request_id, sealed.offset) == (3, 100)
+    reply = await wire.ask(read(2, 5), SegmentRead)
+    assert (_data(reply), reply.at_tail, reply.end_of_segment) == (b"cdef", False, True)
+    reply = await wire.ask(read(6, 6), SegmentRead)
+    assert (_data(reply), reply.at_tail, reply.end_of_segment) == (b"", False, True)
+    assert (await wire.ask(read(7, 7), ErrorMessage)).error_code == 0
+    missing = await wire.ask(read(7, 8, "s/t/9.#epoch.0"), NoSuchSegment)
+    assert missing.offset == 7
+
+
+async def test_a_parked_read_ends_when_its_segment_is_deleted(serve: Callable[..., Awaitable[Service]]) -> None:
+    """SS-100: the reader hears that the segment is gone."""
+    service = await serve()
+    wire = await service.connect()
+    wire.send(ReadSegment(A, 0, 100, "", 1))
+    await asyncio.sleep(0.02)
+    await wire.ask(DeleteSegment(2, A, ""), NoSuchSegment)
+
+
+async def test_a_read_is_clipped(serve: Callable[..., Awaitable[Service]]) -> None:
+    """At most 2 MiB and at least 8 bytes, whatever is suggested."""
+    service = await serve()
+    wire = await service.connect()
+    for _ in range(3):
+        await service.store.append(A, bytes(1 << 20))
+    assert len((await wire.ask(ReadSegment(A, 0, 1 << 30, "", 1), SegmentRead)).data) == READ_LENGTH_MAX
+    assert len((await wire.ask(ReadSegment(A, 0, -5, "", 2), SegmentRead)).data) == 8
+
+
+async def test_a_short_read_is_whole_across_cache_and_storage(serve: Callable[..., Awaitable[Service]]) -> None:
+    """SS-104, SS-105: half of the bytes is in storage, half in the cache: one reply with all of them."""
+    service = await serve()
+    wire = await service.connect()
+    container = service.store.container(A)
+    await service.store.append(A, b"a" * 3000)
+    await container.flush()
+    evict_all(container)
+    await service.store.append(A, b"b" * 3000)
+    reply = await wire.ask(ReadSegment(A, 1000, 4000, "", 1), SegmentRead)
+    assert _data(reply) == b"a" * 2000 + b"b" * 2000
+
+
+async def test_too_many_unacknowledged_bytes_stop_the_reading(serve: Callable[..., Awaitable[Service]]) -> None:
+    """The server takes about the limit, then no more; when the log goes on, so does the connection."""
+    service = await serve(unacknowledged_bytes_max=20_000)
+    wire = await service.connect()
+    await set_up(wire)
+    service.logs.hold_appends(0)
+    for number in range(1, 41):
+        wire.send(block(W, number, bytes(10_000)))
+        await wire.writer.drain()
+        await asyncio.sleep(0.002)  # Several reads: what one read brings is taken whole.
+    (connection,) = service.server.connections
+    assert not connection._is_reading
+    assert 20_000 < service.store.find(A)[1].length < 400_000
+    service.logs.release_appends(0)
+    while (await wire.expect(DataAppended)).event_number < 40:
+        pass
+    assert connection._is_reading
+
+
+async def test_a_full_cache_holds_connections_until_storage_has_caught_up(
+    serve: Callable[..., Awaitable[Service]],
+) -> None:
+    """SS-33, SS-113: the cache is full and storage stuck, on top of too many unacknowledged bytes.
+
+    Nothing is lost, and once storage works the connections go on without outside help, one that was closed included.
+    """
+    service = await serve(unacknowledged_bytes_max=100_000)
+    service.chunks.hold("write")
+    wire, other = await service.connect(), await service.connect()
+    await set_up(wire)
+    await set_up(other, b"o" * 16)
+    other.send(*(block(b"o" * 16, number, bytes(50_000)) for number in range(1, 5)))
+    for number in range(1, 61):
+        wire.send(block(W, number, bytes(50_000)))
+    service.store.container(A).writer._wake.set()
+    await until(lambda: service.store.cache.is_full)
+    await asyncio.sleep(0.05)
+    assert service.store.find(A)[1].length < 2_000_000
+    await other.close()
+    service.chunks.release("write")
+    writer = service.store.container(A).writer
+    acked = 0
+    while acked < 60:
+        writer._wake.set()
+        acked = (await wire.expect(DataAppended)).event_number
+    assert acked == 60
+
+
+async def test_a_cache_that_fills_while_a_connection_is_held_wakes_it_all_the_same(
+    serve: Callable[..., Awaitable[Service]],
+) -> None:
+    """Held for its unacknowledged bytes, then for the full cache; nothing but the cache's relief can wake it."""
+    service = await serve()
+    await service.connect()
+    (connection,) = service.server.connections
+    cache = service.store.cache
+    connection.note_outstanding(1 << 40)
+    cache.used_bytes += cache.settings.bytes_max
+    connection.note_outstanding(-(1 << 40))
+    assert not connection._is_reading
+    cache.shrink(cache.settings.bytes_max)
+    assert connection._is_reading
+
+
+async def test_a_reader_that_takes_nothing_is_not_served_without_end(serve: Callable[..., Awaitable[Service]]) -> None:
+    """Replies pile up to a bound, then no more requests are read; when the reader takes them all come."""
+    service = await serve(write_buffer_bytes_max=100_000)
+    await service.store.append(A, bytes(1 << 19))
+    wire = await service.connect()
+    for number in range(64):
+        wire.send(ReadSegment(A, 0, 1 << 19, "", number))
+    await asyncio.sleep(0.1)
+    for number in range(64):
+        reply = await wire.expect(SegmentRead)
+        assert reply.request_id == number
+        assert len(reply.data) == 1 << 19
+
+
+async def test_transient_segments_go_with_their_connection(serve: Callable[..., Awaitable[Service]]) -> None:
+    """SS-31: those that were not merged are deleted when the connection closes, even one just being created."""
+    service = await serve()
+    wire = await service.connect()
+    made = await wire.ask(CreateTransientSegment(1, W, A, ""), SegmentCreated)
+    assert made.segment.startswith(A)
+    await service.store.segment_info(made.segment)
+    service.logs.hold_appends(0)
+    wire.send(CreateTransientSegment(2, W, A, ""))
+    await asyncio.sleep(0.02)
+    await wire.close()
+    await asyncio.sleep(0.02)
+    service.logs.release_appends(0)
+    await until(lambda: [s.name for s in service.store.container(A).segments() if not s.is_system] == [A])
+
+
+async def test_a_stopping_server_ends_parked_reads(serve: Callable[..., Awaitable[Service]]) -> None:
+    """SS-16: connections close, nothing hangs, the store stops afterwards."""
+    service = await serve()
+    wire = await service.connect()
+    for number in range(20):
+        wire.send(ReadSegment(A, 0, 100, "", number))
+    await asyncio.sleep(0.02)
+    async with asyncio.timeout(2):
+        await service.server.stop()
+    assert await wire.receive() is None
+    assert not service.store.find(A)[1].waiters
+
+
+async def test_a_failed_log_closes_the_connections_whose_appends_are_in_doubt(
+    serve: Callable[..., Awaitable[Service]],
+) -> None:
+    """SS-49: no ack, no refusal: the client reconnects and asks; meanwhile others hear 'wrong host'."""
+    service = await serve()
+    wire, other = await service.connect(), await service.connect()
+    await set_up(wire)
+    service.logs.fail_append(0, has_effect=True)
+    wire.send(block(W, 1, b"in doubt"))
+    assert await wire.receive() is None
+    await other.ask(ReadSegment(A, 0, 100, "", 1), WrongHost)
+    await until(lambda: service.store.is_ready)
+    assert await set_up(other) == 1
+
+
+async def test_a_request_whose_outcome_is_unknown_closes_the_connection(
+    serve: Callable[..., Awaitable[Service]],
+) -> None:
+    """Neither success nor failure may be said."""
+    service = await serve()
+    wire = await service.connect()
+    service.logs.fail_append(0)
+    wire.send(CreateSegment(1, "s/t/5.#epoch.0", 0, 0, "", 0))
+    assert await wire.receive() is None
+
+
+async def test_truncation_and_seal_twice_answer_as_callers_expect(serve: Callable[..., Awaitable[Service]]) -> None:
+    """SS-44, SS-43: section 4.4."""
+    service = await serve()
+    wire = await service.connect()
+    await service.store.append(A, b"0123456789")
+    for offset, accepted in ((0, True), (5, True), (4, False), (11, False), (10, True)):
+        wire.send(TruncateSegment(1, A, offset, ""))
+        reply = await wire.receive()
+        assert isinstance(reply, SegmentIsTruncated) != accepted
+    await wire.ask(SealSegment(2, A, ""), SegmentSealed)
+    await wire.ask(SealSegment(3, A, ""), SegmentIsSealed)
+    await turns(1)

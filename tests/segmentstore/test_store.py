@@ -1,0 +1,280 @@
+"""`SegmentStore`: containers come and go, and what it refuses. SS-n: segment store specification, scenario n."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+
+import pytest
+
+from penstock.model.errors import (
+    ContainerNotFoundError,
+    ContainerOfflineError,
+    CorruptionError,
+    InvalidArgumentError,
+    LogDisabledError,
+    NoSuchSegmentError,
+    OutcomeUnknownError,
+    SegmentExistsError,
+    StorageError,
+    UnsupportedOperationError,
+)
+from penstock.model.segments import TableUpdate
+from penstock.segmentstore.settings import SegmentStoreSettings
+from penstock.segmentstore.store import SegmentStore
+from penstock.segmentstore.tier1.durable_log import LogFrame
+from penstock.segmentstore.tier1.memory_log import MemoryLogFactory
+from support.containers import QUIET, SMALL_CACHE, FaultyChunks, memory_runtime, memory_store, turns, until
+
+SETTINGS = SegmentStoreSettings(
+    container_count=4,
+    restart_delay_s=0.01,
+    restart_delay_s_max=0.01,
+    disabled_retry_s=0.02,
+    cache=SMALL_CACHE,
+    container=QUIET,
+)
+A = "s/t/0.#epoch.0"
+TABLE = "s/_tables/a"
+
+
+class Stores:
+    """Makes stores over one set of logs and chunks."""
+
+    def __init__(self) -> None:
+        self.runtime = memory_runtime()
+        self.logs = MemoryLogFactory(self.runtime)
+        self.chunks = FaultyChunks()
+        self.made: list[SegmentStore] = []
+
+    def new(self) -> SegmentStore:
+        self.made.append(memory_store(self.logs, self.chunks, self.runtime, SETTINGS))
+        return self.made[-1]
+
+
+@pytest.fixture
+async def stores() -> AsyncIterator[Stores]:
+    made = Stores()
+    yield made
+    for store in made.made:
+        await store.stop()
+    await made.runtime.work.close()
+
+
+async def eventually(store: SegmentStore) -> None:
+    """Wait until all containers run."""
+    await until(lambda: store.is_ready)
+
+
+async def test_what_is_stored_comes_back_in_another_store(stores: Stores) -> None:
+    """All containers recover; names reach the container that has them."""
+    store = stores.new()
+    await store.start()
+    names = [f"s/t/{number}.#epoch.0" for number in range(12)]
+    for name in names:
+        await store.create_segment(name)
+        assert await store.append(name, name.encode()) == len(name)
+    await store.stop()
+    await store.stop()
+    store = stores.new()
+    await store.start()
+    assert len({store.container(name).id for name in names}) > 1
+    for name in names:
+        assert (await store.read(name, 0, 100)).joined() == name.encode()
+
+
+async def test_a_failed_container_is_replaced_by_a_new_incarnation(stores: Stores) -> None:
+    """SS-7, SS-14: the others serve on; its segments answer 'not here' until the next incarnation runs."""
+    store = stores.new()
+    await store.start()
+    await store.create_segment(A)
+    await store.append(A, b"acked")
+    failed = store.container(A)
+    stores.logs.fail_append(failed.id)
+    with pytest.raises(OutcomeUnknownError):
+        await store.append(A, b"lost")
+    with pytest.raises(ContainerNotFoundError):
+        await store.append(A, b"too early")
+    assert len(store.containers) == 3
+    await eventually(store)
+    assert store.container(A) is not failed
+    assert not store.failures
+    assert (await store.read(A, 0, 100)).joined() == b"acked"
+
+
+async def test_the_end_of_the_storage_writer_ends_the_container(stores: Stores) -> None:
+    """SS-14: a bug in the storage writer is the failure of its container, which is restarted."""
+    store = stores.new()
+    await store.start()
+    await store.create_segment(A)
+    failed = store.container(A)
+
+    async def broken(*, is_forced: bool) -> None:
+        raise ZeroDivisionError
+
+    failed.writer._round = broken  # type: ignore[method-assign]  # A bug, planted.
+    failed.writer._wake.set()
+    await turns(10)
+    assert isinstance(store.failures[failed.id], ZeroDivisionError)
+    await eventually(store)
+
+
+async def test_a_disabled_log_keeps_one_container_offline_until_it_is_enabled(stores: Stores) -> None:
+    """SS-12: the store starts without it, and takes it up by itself once the log is enabled."""
+    store = stores.new()
+    await store.start()
+    await store.create_segment(A)
+    container_id = store.container(A).id
+    await store.stop()
+    stores.logs._get(container_id).is_enabled = False
+    store = stores.new()
+    await store.start()
+    assert isinstance(store.failures[container_id], LogDisabledError)
+    with pytest.raises(ContainerNotFoundError):
+        await store.segment_info(A)
+    await stores.logs.enable(container_id)
+    await eventually(store)
+    assert (await store.segment_info(A)).length == 0
+
+
+async def test_a_store_with_an_offline_container_stops_at_once(stores: Stores) -> None:
+    """SS-13: nobody waits for the container that could not start."""
+    store = stores.new()
+    stores.logs._get(2).is_enabled = False
+    await store.start()
+    async with asyncio.timeout(2):
+        await store.stop()
+
+
+async def test_a_corrupt_log_is_disabled_and_the_others_serve(stores: Stores) -> None:
+    """SS-58: the container with the damage stays offline, its log is evidence."""
+    store = stores.new()
+    await store.start()
+    await store.stop()
+    stored = stores.logs._get(1)
+    stored.frames[0] = LogFrame(stored.frames[0].address, b"\xff damage")
+    store = stores.new()
+    await store.start()
+    assert isinstance(store.failures[1], CorruptionError)
+    assert not stored.is_enabled
+    assert len(store.containers) == 3
+
+
+async def test_a_store_that_cannot_start_says_why_and_holds_nothing(stores: Stores) -> None:
+    """SS-62, SS-7: an error that is not corruption fails the start, leaves the log enabled, and a retry succeeds."""
+    store = stores.new()
+    stores.logs.fail_append(3)
+    with pytest.raises(StorageError, match="injected"):
+        await store.start()
+    assert store.containers == []
+    assert stores.logs._get(3).is_enabled
+    store = stores.new()
+    await store.start()
+    assert store.is_ready
+
+
+async def test_a_stop_during_the_start_leaves_nothing_running(stores: Stores) -> None:
+    """A container that comes up after the stop is stopped at once."""
+    store = stores.new()
+    stores.logs.hold_appends(0)
+    starting = asyncio.ensure_future(store.start())
+    await turns(20)
+    await store.stop()
+    stores.logs.release_appends(0)
+    with pytest.raises(ContainerOfflineError):
+        await starting
+    assert store.containers == []
+    assert store.cache.used_bytes == 0
+
+
+async def test_segments_of_the_container_itself_are_out_of_reach(stores: Stores) -> None:
+    """Nobody may seal, truncate, append to, merge, delete or write to them, nor make segments of such names."""
+    store = stores.new()
+    await store.start()
+    own = "_system/containers/storage_metadata_1"
+    assert (await store.segment_info(own)).is_table
+    for call in (
+        store.seal_segment(own),
+        store.truncate_segment(own, 0),
+        store.append(own, b"x"),
+        store.delete_segment(own),
+        store.delete_table(own),
+        store.update_policy(own, scale_type=0, target_rate=0),
+        store.update_attribute(own, bytes(16), value=1, expected=0),
+        store.table_put(own, [TableUpdate(b"k", b"v")]),
+        store.table_remove(own, []),
+        store.create_segment("_system/containers/metadata_77"),
+    ):
+        with pytest.raises(InvalidArgumentError):
+            await call
+
+
+async def test_the_bytes_of_a_table_cannot_be_written_or_cut_from_outside(stores: Stores) -> None:
+    """Appending to a table, or truncating it, would ruin its index."""
+    store = stores.new()
+    await store.start()
+    await store.create_table(TABLE)
+    with pytest.raises(UnsupportedOperationError):
+        await store.append(TABLE, b"garbage")
+    with pytest.raises(UnsupportedOperationError):
+        await store.truncate_segment(TABLE, 0)
+
+
+@pytest.mark.parametrize("name", ["", "/", "a//b", "a/../b", "a\nb", "ä", "x" * 300, "a\\b", "/".join(["ab"] * 500)])
+async def test_names_that_could_never_be_stored_are_refused(stores: Stores, name: str) -> None:
+    """A name becomes chunk names and wire text."""
+    store = stores.new()
+    await store.start()
+    with pytest.raises(InvalidArgumentError):
+        await store.create_segment(name)
+
+
+async def test_variants_of_one_segment_live_in_one_container(stores: Stores) -> None:
+    """SS-1, SS-2: transaction, transient and epoch suffixes do not move a name."""
+    store = stores.new()
+    await store.start()
+    for number in range(250):
+        base = f"s/t/{number}"
+        ids = {
+            store.container(name).id
+            for name in (
+                base,
+                f"{base}.#epoch.0",
+                f"{base}.#epoch.7",
+                f"{base}.#epoch.0#transaction.{'0' * 32}",
+                f"{base}.#epoch.0#transient.{'0' * 32}.{'1' * 32}",
+            )
+        }
+        assert len(ids) == 1
+
+
+async def test_a_query_after_a_failed_one_is_answered_afresh(stores: Stores) -> None:
+    """SS-19, SS-27: missing, created, there; deleted, missing."""
+    store = stores.new()
+    await store.start()
+    with pytest.raises(NoSuchSegmentError):
+        await store.segment_info(A)
+    await store.create_segment(A)
+    with pytest.raises(SegmentExistsError):
+        await store.create_segment(A)
+    assert (await store.segment_info(A)).length == 0
+    await store.delete_segment(A)
+    with pytest.raises(NoSuchSegmentError):
+        await store.delete_segment(A)
+
+
+async def test_many_appends_right_behind_the_creation_keep_their_order(stores: Stores) -> None:
+    """SS-17: 50 callers at once."""
+    store = stores.new()
+    await store.start()
+    await store.create_segment(A)
+    await asyncio.gather(*(store.append(A, b"%02d" % number) for number in range(50)))
+    assert (await store.read(A, 0, 1000)).joined() == b"".join(b"%02d" % number for number in range(50))
+
+
+async def test_the_containers_own_table_is_found_by_its_number(stores: Stores) -> None:
+    """The table of storage records of container n is in container n."""
+    store = stores.new()
+    await store.start()
+    for number in range(4):
+        assert store.container(f"_system/containers/storage_metadata_{number}").id == number
