@@ -109,13 +109,20 @@ class ControllerService:
         """
         for table in layout.SYSTEM_TABLES:
             await self._tables.store.create_table(table)
+        if await self._catalog.scope_exists(SYSTEM_SCOPE):
+            # Only its own tables may be missing, after a crash in the first start: nothing has to wait for them.
+            self._tasks.start(f"repair of scope {SYSTEM_SCOPE}", self._complete_system_scope())
+        else:
+            await self._complete_system_scope()
+        async for scope, stream in self._context.index.pending():
+            self._tasks.start(f"recovery of {scope}/{stream}", self._recover(scope, stream))
+        await self.transactions.take_over()
+
+    async def _complete_system_scope(self) -> None:
         try:
             await self._catalog.create_scope(SYSTEM_SCOPE, self._context.new_id())
         except ScopeExistsError:
             pass
-        async for scope, stream in self._context.index.pending():
-            self._tasks.start(f"recovery of {scope}/{stream}", self._recover(scope, stream))
-        await self.transactions.take_over()
 
     async def _recover(self, scope: str, stream: str) -> None:
         async with self._locks.hold(f"{scope}/{stream}"):
