@@ -17,6 +17,7 @@ from penstock.segmentstore.tier1.memory_log import MemoryLogFactory
 from penstock.wire.codec import encode
 from penstock.wire.commands import (
     AppendBlock,
+    AppendBlockEnd,
     AppendSetup,
     ConditionalBlockEnd,
     ConditionalCheckFailed,
@@ -393,6 +394,30 @@ async def test_a_parked_read_ends_when_its_segment_is_deleted(serve: Callable[..
     wire.send(ReadSegment(A, 0, 100, "", 1))
     await asyncio.sleep(0.02)
     await wire.ask(DeleteSegment(2, A, ""), NoSuchSegment)
+
+
+async def test_parked_reads_do_not_keep_other_requests_out(serve: Callable[..., Awaitable[Service]]) -> None:
+    """A client that follows more segments than `requests_max` must still be heard: its append wakes every read."""
+    service = await serve(requests_max=2)
+    wire = await service.connect()
+    await set_up(wire)
+    for number in range(50):
+        wire.send(ReadSegment(A, 0, 100, "", 1000 + number))
+    wire.send(AppendBlockEnd(W, 3, b"abc", 1, 1, 7))
+    replies = [await wire.receive() for _ in range(51)]
+    assert sum(isinstance(reply, SegmentRead) and _data(reply) == b"abc" for reply in replies) == 50
+    assert sum(isinstance(reply, DataAppended) for reply in replies) == 1
+
+
+async def test_too_many_parked_reads_end_the_connection(serve: Callable[..., Awaitable[Service]]) -> None:
+    """One more than `reads_max` closes it; the others never hear of data."""
+    service = await serve(reads_max=3)
+    wire = await service.connect()
+    for number in range(4):
+        wire.send(ReadSegment(A, 0, 100, "", number))
+    assert await wire.receive() is None
+    other = await service.connect()
+    await set_up(other)
 
 
 async def test_a_read_is_clipped(serve: Callable[..., Awaitable[Service]]) -> None:

@@ -66,6 +66,10 @@ class Connection(asyncio.BufferedProtocol):
         self._appends = AppendProcessor(server.store, self, server.settings.writers_max)
         self._requests = RequestProcessor(server.store)
         self._tasks: set[asyncio.Task[None]] = set()
+        # Reads that wait for data or storage. Apart from the other requests: a client parks one for each segment that
+        # it follows, and they may only end when its other requests are served.
+        self._reads: set[asyncio.Task[None]] = set()
+        self._writable: asyncio.Future[None] | None = None
         self._transport: asyncio.Transport
         self._out: list[Buffer] = []
         self._flush_is_scheduled = False
@@ -136,6 +140,9 @@ class Connection(asyncio.BufferedProtocol):
     def resume_writing(self) -> None:
         """See `asyncio.BaseProtocol`."""
         self._is_write_blocked = False
+        if self._writable is not None:
+            self._writable.set_result(None)
+            self._writable = None
         self._update_reading()
 
     def connection_lost(self, exc: Exception | None) -> None:
@@ -145,7 +152,7 @@ class Connection(asyncio.BufferedProtocol):
         self._server.forget(self)
         self._appends.close()
         self._out.clear()
-        for task in list(self._tasks):
+        for task in (*self._tasks, *self._reads):
             task.cancel()
         if self._requests.transient_segments:
             self._server.spawn(self._requests.close())
@@ -176,7 +183,7 @@ class Connection(asyncio.BufferedProtocol):
         elif isinstance(command, Hello):
             raise ProtocolError("a second Hello")
         else:
-            self._spawn(self._answer(command))
+            self._spawn(self._answer(command, len(payload)))
 
     def _greet(self, command: WireCommand) -> None:
         if not isinstance(command, Hello):
@@ -187,8 +194,12 @@ class Connection(asyncio.BufferedProtocol):
         if command.low > WIRE_VERSION or command.high < WIRE_VERSION_OLDEST:
             self.abort(f"peer speaks versions {command.low} to {command.high}")
 
-    async def _answer(self, command: WireCommand) -> None:
-        self.send(encode(await self._requests.answer(command)))
+    async def _answer(self, command: WireCommand, length: int) -> None:
+        self.note_outstanding(length)
+        try:
+            self.send(encode(await self._requests.answer(command)))
+        finally:
+            self.note_outstanding(-length)
 
     def _read(self, command: ReadSegment) -> None:
         length = min(READ_LENGTH_MAX, max(_READ_LENGTH_MIN, command.suggested_length))
@@ -200,14 +211,25 @@ class Connection(asyncio.BufferedProtocol):
             return
         if data is not None:
             self._send_read(command, data)
+        elif len(self._reads) >= self._settings.reads_max:
+            self.abort(f"more than {self._settings.reads_max} reads wait on one connection")
         else:
-            self._spawn(self._read_later(command, container, segment, length))
+            task = self._loop.create_task(self._read_later(command, container, segment, length))
+            self._reads.add(task)
+            task.add_done_callback(self._read_done)
 
     async def _read_later(
         self, command: ReadSegment, container: SegmentContainer, segment: Segment, length: int
     ) -> None:
         try:
             data = await container.reader.read(segment, command.offset, length, wait=True)
+            while self._is_write_blocked:
+                # Many reads may end at once: what a slow peer cannot take is read again when it can.
+                del data
+                if self._writable is None:
+                    self._writable = self._loop.create_future()
+                await asyncio.shield(self._writable)
+                data = await container.reader.read(segment, command.offset, length, wait=True)
         except PenstockError as error:
             self._send_read_error(command, error)
         else:
@@ -335,6 +357,10 @@ class Connection(asyncio.BufferedProtocol):
         task.add_done_callback(self._task_done)
         if len(self._tasks) >= self._settings.requests_max:
             self._update_reading()
+
+    def _read_done(self, task: asyncio.Task[None]) -> None:
+        self._reads.discard(task)
+        self._task_done(task)
 
     def _task_done(self, task: asyncio.Task[None]) -> None:
         self._tasks.discard(task)

@@ -80,11 +80,13 @@ class ConnectionSettings:
     """Limits of one client connection.
 
     Attributes:
-        unacknowledged_bytes_max: append bytes taken from one connection and not yet acknowledged; reading stops there.
+        unacknowledged_bytes_max: bytes of appends and requests taken from one connection and not yet answered;
+            reading stops there.
         write_buffer_bytes_max: replies waiting for a slow reader; above it no further requests are read.
         handshake_timeout_s: time for the peer's Hello.
         frame_timeout_s: time for a begun frame to arrive completely.
-        requests_max: requests under way on one connection before it is no longer read.
+        requests_max: requests under way on one connection, reads apart, before it is no longer read.
+        reads_max: reads on one connection that wait for data or storage; a peer with more is disconnected.
         writers_max: writers set up on one connection.
         connections_max: connections served at once; more are refused.
         accept_backlog: connections waiting to be accepted.
@@ -96,6 +98,7 @@ class ConnectionSettings:
     handshake_timeout_s: float = 30.0
     frame_timeout_s: float = 60.0
     requests_max: int = 1024
+    reads_max: int = 16_384
     writers_max: int = 8192
     connections_max: int = 4096
     accept_backlog: int = 1024
