@@ -39,13 +39,24 @@ def manager(server: StandaloneProcess) -> pravega_client.StreamManager:
 
 
 async def read_events(
-    group: pravega_client.StreamReaderGroup, reader_names: list[str], count: int, idle_s: float = 30.0
+    group: pravega_client.StreamReaderGroup,
+    reader_names: list[str],
+    count: int,
+    *,
+    idle_s: float = 30.0,
+    is_position_stored: bool = False,
 ) -> list[bytes]:
-    """Read `count` events through the readers at the same time; return them in the order in which they came."""
+    """Read `count` events through the readers at the same time; return them in the order in which they came.
+
+    With `is_position_stored` the readers leave the group, which stores how far they were. That takes up to 30 s: the
+    client waits for its read at the tail first.
+    """
     events: list[bytes] = []
+    readers: list[pravega_client.StreamReader] = []
 
     async def read(name: str) -> None:
         reader = group.create_reader(name)
+        readers.append(reader)
         while len(events) < count:
             pending = asyncio.ensure_future(reader.get_segment_slice_async())
             while not pending.done() and len(events) < count:
@@ -57,13 +68,15 @@ async def read_events(
             piece = pending.result()
             events.extend(event.data() for event in piece)
             reader.release_segment(piece)
-        reader.reader_offline()
 
     try:
         async with asyncio.timeout(idle_s + count / 2000):
             await asyncio.gather(*map(read, reader_names))
     except TimeoutError:
         pytest.fail(f"only {len(events)} of {count} events came; the last: {[event[:40] for event in events[-3:]]}")
+    if is_position_stored:
+        for reader in readers:
+            reader.reader_offline()
     return events
 
 
@@ -312,7 +325,7 @@ async def test_the_stream_cut_of_a_group_is_a_place_to_begin(manager: pravega_cl
     writer = manager.create_writer("shop", "orders", 100)
     write_keyed(writer, 0, 100)
     group = manager.create_reader_group("first", "shop", "orders")
-    await read_events(group, ["reader1"], 100)
+    await read_events(group, ["reader1"], 100, is_position_stored=True)
     cut = group.get_streamcut()
     write_keyed(writer, 100, 110)
     later = manager.create_reader_group("second", "shop", "orders", False, cut)

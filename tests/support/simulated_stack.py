@@ -34,6 +34,8 @@ T = TypeVar("T")
 
 STORE_PORT, CONTROLLER_PORT = 6000, 9090
 CONTAINER_COUNT = 2
+#: Until a client has heard of a lost connection. A change sent before that has no known outcome.
+_NEWS_TAKE_S = 0.1
 
 #: So small that a few events roll, flush, evict, compact and checkpoint.
 STORE_SETTINGS = SegmentStoreSettings(
@@ -133,8 +135,9 @@ class SimulatedStack:
         self.simulation.run(lambda: asyncio.sleep(seconds))
 
     def crash(self) -> None:
-        """Kill store and controller where they are, start new ones, and wait until they serve."""
+        """Kill store and controller where they are, start new ones, wait until they serve and the client knows."""
         self._kill()
+        self.pass_time(_NEWS_TAKE_S)
         self.server.restart()
         self.simulation.run(self._until_ready)
 
@@ -148,7 +151,7 @@ class SimulatedStack:
 
         def crash() -> None:
             self._kill()
-            loop.at(loop.time() + 0.05, self.server.restart)
+            loop.at(loop.time() + _NEWS_TAKE_S, self.server.restart)
 
         loop.at(loop.time() + after_s, crash)
 
@@ -157,7 +160,7 @@ class SimulatedStack:
                 return await self._client_host.run(work())
             finally:
                 # The crash may be still to come, if the work was fast.
-                await asyncio.sleep(after_s + 0.1)
+                await asyncio.sleep(after_s + 2 * _NEWS_TAKE_S)
                 await self._until_ready()
 
         return self.simulation.run(both)

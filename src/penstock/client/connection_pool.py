@@ -61,6 +61,8 @@ class ConnectionPool:
         opening = self._opening.get(key)
         if opening is None:
             opening = asyncio.create_task(self._open(key), name=f"connect to {endpoint[0]}:{endpoint[1]}")
+            # Everyone who waits for it may have been cancelled by the time it fails.
+            opening.add_done_callback(lambda task: None if task.cancelled() else task.exception())
             self._opening[key] = opening
         try:
             # Shielded: others may wait for the same connection.

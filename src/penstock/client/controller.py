@@ -381,12 +381,22 @@ class ControllerClient:
     async def create_transaction(
         self, scope: str, stream: str, *, lease_ms: int
     ) -> tuple[pb.TxnId, Sequence[SegmentRange]]:
-        """Begin a transaction; return its id and the parent segments. Raises `NoSuchStreamError`.
+        """Begin a transaction; return its id and the parent segments.
 
         A lost reply leaves a transaction behind that nobody uses; it is aborted when its lease ends.
+        Raises `NoSuchStreamError`, `StreamSealedError`.
         """
         request = pb.CreateTxnRequest(streamInfo=_stream(scope, stream), lease=lease_ms)
-        reply = await self._ask(self._stub.createTransaction, request, f"begin a transaction on {scope}/{stream}")
+
+        async def check_sealed() -> None:
+            # A controller says no more than INTERNAL, as it does for faults that pass.
+            if not await self.current_segments(scope, stream):
+                raise StreamSealedError(f"stream {scope}/{stream} is sealed and takes no transactions")
+
+        what = f"begin a transaction on {scope}/{stream}"
+        reply, _ = await self._attempt(
+            self._stub.createTransaction, request, what, is_change=False, on_internal=check_sealed
+        )
         return reply.txnId, [range_from_message(segment) for segment in reply.activeSegments]
 
     async def ping_transaction(self, scope: str, stream: str, transaction: pb.TxnId, *, lease_ms: int) -> None:
@@ -430,7 +440,13 @@ class ControllerClient:
         return await self._attempt(call, request, what, is_change=True)
 
     async def _attempt(
-        self, call: UnaryCall[Request, Reply], request: Request, what: str, *, is_change: bool
+        self,
+        call: UnaryCall[Request, Reply],
+        request: Request,
+        what: str,
+        *,
+        is_change: bool,
+        on_internal: Callable[[], Awaitable[None]] | None = None,
     ) -> tuple[Reply, bool]:
         delay_s = _RETRY_DELAY_INITIAL_S
         is_unsure = False
@@ -443,6 +459,9 @@ class ControllerClient:
                 details = f"{what}: controller {self._address} answered {code.name}: {error.details()}"
                 if code in _FINAL_CODES:
                     raise _final_error(code, details) from error
+                if code == grpc.StatusCode.INTERNAL and on_internal is not None:
+                    look, on_internal = on_internal, None
+                    await look()
                 is_unsure = True
                 if attempt == self._settings.controller_attempt_count_max:
                     if is_change:

@@ -32,10 +32,14 @@ class PendingWrite:
 
 @dataclass(frozen=True, slots=True)
 class PendingLength:
-    """An unsynced truncation or extension to `length`. `edge`: the sector it cut in two, with zeros behind the cut."""
+    """An unsynced truncation (`is_cut`) or extension to `length`.
+
+    `edge`: the sector that a truncation cut in two, with zeros behind the cut.
+    """
 
     sequence: int
     length: int
+    is_cut: bool
     edge: bytes
 
 
@@ -54,7 +58,7 @@ class FileOutcome:
 class FileNode:
     """A file. `live` is what reads see; `durable` is on the medium; `pending` is unsynced, oldest first."""
 
-    __slots__ = ("bad_sectors", "durable", "link_count", "live", "number", "open_count", "pending", "sector_bytes")
+    __slots__ = ("bad_sectors", "durable", "link_count", "live", "number", "pending", "sector_bytes")
 
     def __init__(self, number: int, sector_bytes: int, content: bytes = b"") -> None:
         self.number = number
@@ -63,7 +67,6 @@ class FileNode:
         self.durable = bytearray(content)
         self.pending: list[PendingWrite | PendingLength] = []
         self.link_count = 0
-        self.open_count = 0
         #: Sectors that cannot be read until they are written again.
         self.bad_sectors: set[int] = set()
 
@@ -81,14 +84,15 @@ class FileNode:
     def set_length(self, sequence: int, length: int) -> None:
         """Cut or extend the file in the page cache."""
         edge = b""
-        if length < len(self.live):
+        is_cut = length < len(self.live)
+        if is_cut:
             del self.live[length:]
             if length % self.sector_bytes:
                 start = length - length % self.sector_bytes
                 edge = bytes(self.live[start:]).ljust(self.sector_bytes, b"\0")
         else:
             self.live.extend(bytes(length - len(self.live)))
-        self.pending.append(PendingLength(sequence, length, edge))
+        self.pending.append(PendingLength(sequence, length, is_cut, edge))
 
     def sync(self) -> None:
         """Bring everything unsynced to the medium."""
@@ -114,7 +118,7 @@ class FileNode:
         self.pending = []
 
     def copy(self) -> FileNode:
-        """Return an equal file with no links and no users."""
+        """Return an equal file with no links."""
         node = FileNode(self.number, self.sector_bytes)
         node.live[:] = self.live
         node.durable[:] = self.durable
@@ -225,7 +229,7 @@ class _OutcomeSpace:
         size = node.sector_bytes
         self._cuts = [(at, change) for at, change in enumerate(node.pending) if isinstance(change, PendingLength)]
         applied = self._cuts[:truncation_count]
-        self.floor = min([len(node.durable), *(cut.length for _, cut in applied)])
+        self.floor = min([len(node.durable), *(cut.length for _, cut in applied if cut.is_cut)])
         #: Versions of each sector: (place of the change in the list, content).
         self._versions: dict[int, list[tuple[int, bytes]]] = {}
         for at, change in enumerate(node.pending):
@@ -260,8 +264,8 @@ class _OutcomeSpace:
         for change in node.pending[first + 1 : stop]:
             if isinstance(change, PendingWrite) and change.end > base:
                 found.add(change.end)
-                begin = max(base, change.first_sector * node.sector_bytes)
-                found.add(begin + (change.end - begin) // 2 // node.sector_bytes * node.sector_bytes)
+                middle = (base + change.end) // 2 // node.sector_bytes * node.sector_bytes
+                found.add(max(base, middle))
         return sorted(found)
 
     def _of(self, sector: int) -> list[tuple[int, bytes | None]]:
@@ -271,7 +275,7 @@ class _OutcomeSpace:
         end = (sector + 1) * self._node.sector_bytes
         low, stop = -1, len(self._node.pending)
         for index, (at, cut) in enumerate(self._cuts):
-            if cut.length < end:
+            if cut.is_cut and cut.length < end:
                 if index < self.truncation_count:
                     low = at
                 else:

@@ -1,0 +1,269 @@
+"""`SimulatedCluster`: segment stores, a controller and clients on simulated hosts, running the production code.
+
+Each segment store has its containers and its own disk for both tiers; container `i` of `n` stores is at store
+``i % n`` for good. The controller runs on the first store's host by direct calls (`is_combined`, as in standalone), or
+on a host of its own over the wire protocol. Clients are the production client; only gRPC is replaced (see
+`controller_calls`).
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from contextlib import AsyncExitStack
+from dataclasses import dataclass, field
+
+from penstock.client.client import Client
+from penstock.client.connection_pool import ConnectionPool
+from penstock.client.controller import ControllerClient
+from penstock.client.settings import ClientSettings
+from penstock.client.wire_segments import WireSegments
+from penstock.controller.metadata.segments_store import SegmentsMetadataStore
+from penstock.controller.service import ControllerService
+from penstock.controller.settings import ControllerSettings
+from penstock.data_directory import DataDirectory
+from penstock.model.routing import container_of
+from penstock.model.segments import Segments
+from penstock.segmentstore.server import SegmentStoreServer
+from penstock.segmentstore.settings import CacheSettings, SegmentStoreSettings
+from penstock.segmentstore.store import SegmentStore
+from penstock.segmentstore.tier1.local_log import LocalLogFactory, LocalLogSettings
+from penstock.segmentstore.tier2.directory import DirectoryChunkStorage, DirectoryChunkStorageSettings
+from penstock.testing.simulation.controller_calls import serve_controller, simulated_stub
+from penstock.testing.simulation.disk_faults import NO_FAULTS, DiskFaults
+from penstock.testing.simulation.errors import HostDownError
+from penstock.testing.simulation.host import Death, Host
+from penstock.testing.simulation.simulation import Simulation
+
+SEGMENT_STORE_PORT = 6000
+CONTROLLER_PORT = 9090
+_DATA_DIRECTORY = "/data"
+_KIB = 1024
+#: Lets the driver look again, in virtual time.
+_POLL_S = 0.01
+
+
+@dataclass(frozen=True, slots=True)
+class ClusterSettings:
+    """What a simulated cluster is made of. Sizes are small, so that what takes gigabytes elsewhere happens here soon.
+
+    Attributes:
+        store_count: segment stores.
+        is_combined: the controller is in the first store's process.
+        restart_delay_s: a server whose program fails is started again after this.
+        disk_faults: faults of the stores' disks in ordinary times.
+        segment_store, durable_log, long_term_storage, controller, client: settings of the parts.
+    """
+
+    store_count: int = 1
+    is_combined: bool = True
+    restart_delay_s: float = 1.0
+    disk_faults: DiskFaults = NO_FAULTS
+    segment_store: SegmentStoreSettings = field(
+        default_factory=lambda: SegmentStoreSettings(
+            container_count=2, cache=CacheSettings(bytes_max=32 * _KIB * _KIB)
+        )
+    )
+    durable_log: LocalLogSettings = field(
+        default_factory=lambda: LocalLogSettings(
+            file_length_bytes=1024 * _KIB,
+            first_file_length_bytes=128 * _KIB,
+            zero_chunk_length_bytes=128 * _KIB,
+        )
+    )
+    long_term_storage: DirectoryChunkStorageSettings = field(default_factory=DirectoryChunkStorageSettings)
+    controller: ControllerSettings = field(default_factory=ControllerSettings)
+    client: ClientSettings = field(default_factory=ClientSettings)
+
+
+@dataclass(frozen=True, slots=True)
+class StaticLocator:
+    """`ContainerLocator` of a cluster whose containers never move."""
+
+    stores: tuple[str, ...]
+    container_count: int
+
+    def endpoint_of(self, container_id: int) -> tuple[str, int] | None:
+        """See `ContainerLocator.endpoint_of`."""
+        return self.stores[container_id % len(self.stores)], SEGMENT_STORE_PORT
+
+    async def endpoint_of_segment(self, segment: str) -> tuple[str, int]:
+        """Return host and port of a segment, given by its full name."""
+        return self.stores[container_of(segment, self.container_count) % len(self.stores)], SEGMENT_STORE_PORT
+
+
+@dataclass(slots=True)
+class _Servers:
+    """What runs in a server's process, for observers. `life`: of which process; `stops`: ends it in order."""
+
+    life: int
+    stops: AsyncExitStack
+    store: SegmentStore | None = None
+    controller: ControllerService | None = None
+    is_ready: bool = False
+
+
+class SimulatedCluster:
+    """See the module. Hosts start when it is made; `ready` waits for them.
+
+    ::
+
+        with Simulation(seed) as simulation:
+            cluster = SimulatedCluster(simulation)
+            client_host = cluster.add_client("client-1")
+
+            async def write() -> None:
+                async with cluster.client(client_host) as client: ...
+
+            async def scenario() -> None:
+                await cluster.ready()
+                await client_host.run(write())
+
+            simulation.run(scenario)
+
+    Attributes:
+        stores: hosts of the segment stores, ``store-1`` and so on.
+        controller: host of the controller.
+        clients: hosts made by `add_client`.
+    """
+
+    def __init__(self, simulation: Simulation, settings: ClusterSettings | None = None) -> None:
+        self.simulation = simulation
+        self.settings = settings = settings or ClusterSettings()
+        names = tuple(f"store-{number}" for number in range(1, settings.store_count + 1))
+        self.locator = StaticLocator(names, settings.segment_store.container_count)
+        self._servers: dict[str, _Servers] = {}
+        self.stores = [self._add_server(name, self._run_store) for name in names]
+        self.controller = self.stores[0] if settings.is_combined else self._add_server(
+            "controller", self._run_controller
+        )  # fmt: skip
+        self.clients: list[Host] = []
+
+    def _add_server(self, name: str, main: Callable[[Host], Awaitable[None]]) -> Host:
+        async def run(host: Host) -> None:
+            self._servers[name] = _Servers(host.life, AsyncExitStack())
+            await main(host)
+            self._servers[name].is_ready = True
+            await asyncio.get_running_loop().create_future()
+
+        settings = self.settings
+        return self.simulation.host(
+            name, run, disk_faults=settings.disk_faults, restart_delay_s=settings.restart_delay_s
+        )
+
+    # -- programs -----------------------------------------------------------------------------------------------
+
+    async def _run_store(self, host: Host) -> None:
+        settings, runtime = self.settings, host.runtime
+        servers = self._servers[host.name]
+        count = settings.segment_store.container_count
+        directory = DataDirectory(_DATA_DIRECTORY, runtime)
+        await runtime.work.run(directory.open, count)
+        servers.stops.callback(directory.close)
+        store = SegmentStore(
+            logs=LocalLogFactory(directory.tier1, runtime, settings.durable_log),
+            chunks=DirectoryChunkStorage(directory.tier2, runtime, settings.long_term_storage),
+            runtime=runtime,
+            settings=settings.segment_store,
+            container_ids=[
+                container for container in range(count) if self.locator.endpoint_of(container) == _endpoint(host)
+            ],
+        )
+        await store.start()
+        servers.store = store
+        servers.stops.push_async_callback(store.stop)
+        server = SegmentStoreServer(store)
+        await server.start("0.0.0.0", SEGMENT_STORE_PORT)
+        servers.stops.push_async_callback(server.stop)
+        if settings.is_combined and host.name == self.locator.stores[0]:
+            segments: Segments = store if settings.store_count == 1 else self._wire_segments(host)
+            await self._start_controller(host, segments)
+
+    async def _run_controller(self, host: Host) -> None:
+        await self._start_controller(host, self._wire_segments(host))
+
+    def _wire_segments(self, host: Host) -> WireSegments:
+        pool = ConnectionPool(self.locator.endpoint_of_segment, self.settings.client)
+        self._servers[host.name].stops.push_async_callback(pool.close)
+        return WireSegments(pool, self.settings.client, host.runtime.rng)
+
+    async def _start_controller(self, host: Host, segments: Segments) -> None:
+        settings = self.settings.controller
+        servers = self._servers[host.name]
+        service = ControllerService(
+            metadata=SegmentsMetadataStore(segments, settings),
+            segments=segments,
+            locator=self.locator,
+            runtime=host.runtime,
+            settings=settings,
+        )
+        await service.start()
+        servers.controller = service
+        servers.stops.push_async_callback(service.stop)
+        listener = await serve_controller(service, host.name, CONTROLLER_PORT)
+        servers.stops.callback(listener.close)
+
+    # -- observing and steering ---------------------------------------------------------------------------------
+
+    async def ready(self, timeout_s: float = 120.0) -> None:
+        """Wait until all servers are up and serve. For the driver. Raises `HostDownError` after `timeout_s`."""
+        hosts = dict.fromkeys([*self.stores, self.controller])
+        deadline_s = self.simulation.loop.time() + timeout_s
+        while not all(self.is_ready(host) for host in hosts):
+            if self.simulation.loop.time() >= deadline_s:
+                late = [f"{host.name} ({host.failures[-1:]})" for host in hosts if not self.is_ready(host)]
+                raise HostDownError(f"not ready after {timeout_s:g} s: {', '.join(late)}")
+            await asyncio.sleep(_POLL_S)
+
+    def is_ready(self, host: Host) -> bool:
+        """Say whether a server has finished its start."""
+        servers = self._current(host)
+        return servers is not None and servers.is_ready
+
+    def store(self, host: Host) -> SegmentStore | None:
+        """Return the store in a host's process. To look at; use it on its host only."""
+        servers = self._current(host)
+        return None if servers is None else servers.store
+
+    def controller_service(self) -> ControllerService | None:
+        """Return the controller in its host's process. To look at; use it on its host only."""
+        servers = self._current(self.controller)
+        return None if servers is None else servers.controller
+
+    def _current(self, host: Host) -> _Servers | None:
+        """Return what runs in the host's present process; None while it is down or has just begun."""
+        servers = self._servers.get(host.name)
+        return servers if servers is not None and host.is_up and servers.life == host.life else None
+
+    async def shut_down(self, host: Host) -> None:
+        """Stop a server in order, as SIGTERM does. For the driver. Raises `HostDownError`."""
+        servers = self._current(host)
+        if servers is None:
+            raise HostDownError(f"{host.name} is down")
+        await host.run(servers.stops.aclose())
+        host.crash(Death.KILL)
+
+    @property
+    def server_names(self) -> list[str]:
+        """Names of the hosts with servers, for fault plans."""
+        return list(dict.fromkeys([*(host.name for host in self.stores), self.controller.name]))
+
+    # -- clients ------------------------------------------------------------------------------------------------
+
+    def add_client(self, name: str) -> Host:
+        """Add a host for client code. Run that with `Host.run`."""
+        host = self.simulation.host(name)
+        self.clients.append(host)
+        return host
+
+    def client(self, host: Host, settings: ClientSettings | None = None) -> Client:
+        """Return a client for code that runs on `host`; use it there, as an async context manager."""
+        settings = settings or self.settings.client
+        address = f"tcp://{self.controller.name}:{CONTROLLER_PORT}"
+        stub = simulated_stub(self.controller.name, CONTROLLER_PORT)
+        controller = ControllerClient(stub, settings, host.runtime.rng, address=address)
+        return Client(address, settings, runtime=host.runtime, controller=controller)
+
+
+def _endpoint(host: Host) -> tuple[str, int]:
+    return host.name, SEGMENT_STORE_PORT

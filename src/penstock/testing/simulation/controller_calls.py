@@ -1,0 +1,218 @@
+"""The controller's calls over the simulated network, in the place of gRPC.
+
+gRPC has threads and sockets of its own, so it cannot run here. What matters of it does: messages are serialised, calls
+share a connection, a reply may get lost with it, a deadline cancels the handler, and failures are `grpc.RpcError` with
+the status that the real server would send. `GrpcCalls` answers here as it does there.
+
+A frame is a uint32 length of what follows, a uint64 call number, and: from the client a byte with the length of the
+call's name, the name and the request (no name: cancel); from the server a byte with the gRPC status and the
+reply, or the text that goes with a status that is not 0.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import struct
+from collections.abc import Awaitable, Callable
+from functools import partial
+from typing import cast
+
+import grpc
+from google.protobuf.message import Message
+from google.protobuf.message_factory import GetMessageClass
+
+from penstock.client.controller import ControllerStub
+from penstock.controller.grpc_calls import GrpcCalls, call_table
+from penstock.controller.grpc_errors import status_of
+from penstock.controller.service import ControllerService
+from penstock.model.errors import PenstockError
+from penstock.rpc import controller_pb2 as pb
+
+_logger = logging.getLogger(__name__)
+
+_HEAD = struct.Struct(">IQB")
+_LENGTH_OF_NUMBER = 9
+_METHODS = pb.DESCRIPTOR.services_by_name["ControllerService"].methods_by_name
+_STATUS = {cast(tuple[int, str], status.value)[0]: status for status in grpc.StatusCode}
+
+#: One attempt to connect, as `ControllerClient` asks of gRPC.
+CONNECT_TIMEOUT_S = 5.0
+
+
+class SimulatedRpcError(grpc.RpcError):
+    """What a call raises that has no reply."""
+
+    def __init__(self, status: grpc.StatusCode, text: str) -> None:
+        super().__init__(f"{status.name}: {text}")
+        self._status = status
+        self._text = text
+
+    def code(self) -> grpc.StatusCode:
+        """Return the gRPC status."""
+        return self._status
+
+    def details(self) -> str:
+        """Return the text that goes with it."""
+        return self._text
+
+
+class _Frames(asyncio.Protocol):
+    """Cuts the stream into frames."""
+
+    def __init__(self) -> None:
+        self.transport: asyncio.Transport
+        self._pending = bytearray()
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self.transport = cast(asyncio.Transport, transport)
+
+    def data_received(self, data: bytes) -> None:
+        pending = self._pending
+        pending += data
+        while len(pending) >= _HEAD.size:
+            length, number, byte = _HEAD.unpack_from(pending)
+            end = 4 + length
+            if len(pending) < end:
+                return
+            body = bytes(pending[_HEAD.size : end])
+            del pending[:end]
+            self.frame_received(number, byte, body)
+
+    def frame_received(self, number: int, byte: int, body: bytes) -> None:
+        raise NotImplementedError
+
+    def send(self, number: int, byte: int, body: bytes) -> None:
+        self.transport.write(_HEAD.pack(_LENGTH_OF_NUMBER + len(body), number, byte) + body)
+
+
+class _Served(_Frames):
+    def __init__(self, table: dict[str, Callable[..., Awaitable[Message]]]) -> None:
+        super().__init__()
+        self._table = table
+        self._tasks: dict[int, asyncio.Task[None]] = {}
+
+    def frame_received(self, number: int, byte: int, body: bytes) -> None:
+        if not byte:
+            if number in self._tasks:
+                self._tasks[number].cancel()
+            return
+        work = self._answer(number, body[:byte].decode(), body[byte:])
+        self._tasks[number] = asyncio.get_running_loop().create_task(work, name=f"answer {body[:byte].decode()}")
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        for task in self._tasks.values():
+            task.cancel()
+
+    async def _answer(self, number: int, name: str, payload: bytes) -> None:
+        answer = self._table.get(name)
+        try:
+            if answer is None:
+                self._refuse(number, grpc.StatusCode.UNIMPLEMENTED, f"{name} is not supported by this controller")
+                return
+            request = GetMessageClass(_METHODS[name].input_type).FromString(payload)
+            self.send(number, 0, (await answer(request)).SerializeToString())
+        except PenstockError as error:
+            self._refuse(number, *status_of(error))
+        except Exception:
+            # As the real server does: the log is told all, the client only that there is something to tell.
+            _logger.exception("%s failed in a way that it should not", name)
+            self._refuse(number, grpc.StatusCode.INTERNAL, f"{name} failed; the controller's log says why")
+        finally:
+            del self._tasks[number]
+
+    def _refuse(self, number: int, status: grpc.StatusCode, text: str) -> None:
+        self.send(number, cast(tuple[int, str], status.value)[0], text.encode())
+
+
+async def serve_controller(service: ControllerService, host: str, port: int) -> asyncio.AbstractServer:
+    """Answer the controller's calls on a port of the simulated host that this runs on, called `host`."""
+    table = dict(call_table(GrpcCalls(service, lambda: [(host, port)])))
+    return await asyncio.get_running_loop().create_server(lambda: _Served(table), None, port)
+
+
+class _Channel(_Frames):
+    def __init__(self) -> None:
+        super().__init__()
+        self.is_lost = False
+        self.has_received = False
+        self._last_number = 0
+        self._calls: dict[int, asyncio.Future[bytes]] = {}
+
+    def frame_received(self, number: int, byte: int, body: bytes) -> None:
+        self.has_received = True
+        future = self._calls.pop(number, None)
+        if future is None or future.done():
+            return
+        if byte:
+            future.set_exception(SimulatedRpcError(_STATUS[byte], body.decode()))
+        else:
+            future.set_result(body)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self.is_lost = True
+        calls, self._calls = self._calls, {}
+        for future in calls.values():
+            if not future.done():
+                future.set_exception(SimulatedRpcError(grpc.StatusCode.UNAVAILABLE, f"connection lost: {exc}"))
+
+    async def call(self, name: str, payload: bytes) -> bytes:
+        if self.is_lost:
+            raise SimulatedRpcError(grpc.StatusCode.UNAVAILABLE, "connection lost")
+        self._last_number = number = self._last_number + 1
+        future: asyncio.Future[bytes] = asyncio.get_running_loop().create_future()
+        self._calls[number] = future
+        encoded = name.encode()
+        self.has_received = False
+        self.send(number, len(encoded), encoded + payload)
+        try:
+            return await future
+        except asyncio.CancelledError:
+            if not self.is_lost:
+                self.send(number, 0, b"")
+            raise
+        finally:
+            self._calls.pop(number, None)
+
+
+class _Stub:
+    """Has every call of the service as an attribute."""
+
+    def __init__(self, host: str, port: int) -> None:
+        self._address = (host, port)
+        self._channel: _Channel | None = None
+        self._connecting = asyncio.Lock()
+
+    def __getattr__(self, name: str) -> Callable[..., Awaitable[Message]]:
+        if name not in _METHODS:
+            raise AttributeError(f"the controller has no call {name}")
+        return partial(self._call, name)
+
+    async def _call(self, name: str, request: Message, *, timeout: float | None = None) -> Message:
+        channel: _Channel | None = None
+        try:
+            async with asyncio.timeout(timeout):
+                channel = await self._connected()
+                reply = await channel.call(name, request.SerializeToString())
+        except TimeoutError as error:
+            if channel is not None and not channel.has_received:
+                # Nothing at all was heard meanwhile: gRPC's TCP_USER_TIMEOUT ends such a connection.
+                channel.is_lost = True
+                channel.transport.abort()
+            raise SimulatedRpcError(grpc.StatusCode.DEADLINE_EXCEEDED, f"no reply to {name}") from error
+        return GetMessageClass(_METHODS[name].output_type).FromString(reply)
+
+    async def _connected(self) -> _Channel:
+        async with self._connecting:
+            if self._channel is None or self._channel.is_lost:
+                try:
+                    async with asyncio.timeout(CONNECT_TIMEOUT_S):
+                        _, self._channel = await asyncio.get_running_loop().create_connection(_Channel, *self._address)
+                except (OSError, TimeoutError) as error:
+                    raise SimulatedRpcError(grpc.StatusCode.UNAVAILABLE, f"cannot connect: {error}") from error
+            return self._channel
+
+
+def simulated_stub(host: str, port: int) -> ControllerStub:
+    """Return a stub for `ControllerClient` whose calls go over the simulated network from the host that uses it."""
+    return cast(ControllerStub, _Stub(host, port))

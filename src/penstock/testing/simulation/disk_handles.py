@@ -1,0 +1,88 @@
+"""What a process holds of a `SimulatedDisk`: open files and locks. They end with the process."""
+
+from __future__ import annotations
+
+import errno
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from penstock.model.segments import Buffer
+from penstock.testing.simulation.disk_nodes import FileNode
+
+if TYPE_CHECKING:
+    from penstock.testing.simulation.disk import SimulatedDisk
+
+
+class SimulatedFile:
+    """`DiskFile` on a `SimulatedDisk`."""
+
+    def __init__(self, disk: SimulatedDisk, path: str, node: FileNode, generation: int, *, is_writable: bool) -> None:
+        self._disk = disk
+        self._path = path
+        self._node = node
+        self._generation = generation
+        self._is_writable = is_writable
+        self._is_closed = False
+
+    @property
+    def path(self) -> str:
+        """See `DiskFile.path`."""
+        return self._path
+
+    def write(self, offset: int, buffers: Sequence[Buffer]) -> int:
+        """See `DiskFile.write`."""
+        self._check(offset, is_change=True)
+        data = b"".join(buffers)
+        self._disk.write_file(self._path, self._node, offset, data)
+        return len(data)
+
+    def read(self, offset: int, length: int) -> bytes:
+        """See `DiskFile.read`."""
+        self._check(offset)
+        return self._disk.read_file(self._path, self._node, offset, length)
+
+    def length(self) -> int:
+        """See `DiskFile.length`."""
+        self._check(0)
+        return len(self._node.live)
+
+    def sync(self) -> None:
+        """See `DiskFile.sync`. Does not make the file's name durable."""
+        self._check(0)
+        self._disk.sync_file(self._path, self._node)
+
+    def truncate(self, length: int) -> None:
+        """See `DiskFile.truncate`."""
+        self._check(length, is_change=True)
+        self._disk.cut_file(self._path, self._node, length)
+
+    def is_linked(self) -> bool:
+        """See `DiskFile.is_linked`."""
+        self._check(0)
+        return self._node.link_count > 0
+
+    def close(self) -> None:
+        """See `DiskFile.close`. Fine after the process was killed."""
+        self._is_closed = True
+
+    def _check(self, offset: int, *, is_change: bool = False) -> None:
+        self._disk.check_handle(self._path, self._generation)
+        if self._is_closed or (is_change and not self._is_writable):
+            raise OSError(errno.EBADF, "file is closed or not open for writing", self._path)
+        if offset < 0:
+            raise OSError(errno.EINVAL, "offset or length is negative", self._path)
+
+
+class SimulatedLock:
+    """`DiskLock` on a `SimulatedDisk`."""
+
+    def __init__(self, locks: dict[FileNode, None], node: FileNode) -> None:
+        self._locks = locks
+        self._node = node
+        self._is_held = True
+
+    def release(self) -> None:
+        """See `DiskLock.release`."""
+        if self._is_held:
+            self._is_held = False
+            self._locks.pop(self._node, None)

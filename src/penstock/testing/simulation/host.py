@@ -1,0 +1,267 @@
+"""`Host`: a simulated machine with a name, a disk, a clock, and one process at a time.
+
+Its memory goes with the process, its disk stays. What a crash leaves on the disk is the disk's business.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Callable, Coroutine
+from enum import Enum
+from typing import TYPE_CHECKING, TypeVar
+
+from penstock.runtime.runtime import Runtime
+from penstock.testing.simulation.disk import SimulatedDisk
+from penstock.testing.simulation.disk_faults import NO_FAULTS, DiskFaults
+from penstock.testing.simulation.errors import HostDownError, ProcessKilled
+from penstock.testing.simulation.loop import TIME_S_FIRST
+from penstock.testing.simulation.process import Process
+from penstock.testing.simulation.work import SimulatedWork
+
+if TYPE_CHECKING:
+    from penstock.testing.simulation.simulation import Simulation
+
+T = TypeVar("T")
+
+#: The wall clock at the start of every simulation: 2023-11-14 22:13:20 UTC.
+WALL_CLOCK_MS_FIRST = 1_700_000_000_000
+
+#: The program of a host: runs from the start of each of its processes; the process ends with it.
+Main = Callable[["Host"], Coroutine[object, object, None]]
+
+
+class Death(Enum):
+    """How a process dies.
+
+    Attributes:
+        KILL: like SIGKILL. The kernel lives: peers see their connections end, the page cache survives.
+        POWER: the machine loses its power. Peers hear nothing until it is back, unsynced writes are lost or torn.
+    """
+
+    KILL = "kill"
+    POWER = "power"
+
+
+class Host:
+    """See the module. Made by `Simulation.host`.
+
+    Attributes:
+        disk: what survives.
+        disk_faults: what the disk does in ordinary times; `disk.faults` is what it does now.
+        main: see `Main`; None for hosts that only run what `run` gives them.
+        restart_delay_s: when `main` fails it is started again after this; None: the host stays down.
+        process: the process that runs, or the last one.
+        runtime: the seams of that process, new with each one.
+        failures: errors that ended `main`, oldest first.
+    """
+
+    process: Process
+    runtime: Runtime
+
+    def __init__(
+        self,
+        simulation: Simulation,
+        name: str,
+        main: Main | None,
+        *,
+        disk_faults: DiskFaults = NO_FAULTS,
+        restart_delay_s: float | None = None,
+    ) -> None:
+        self.name = name
+        self.main = main
+        self.restart_delay_s = restart_delay_s
+        self.failures: list[BaseException] = []
+        self._simulation = simulation
+        self._loop = simulation.loop
+        self.disk_faults = disk_faults
+        self.disk = SimulatedDisk(simulation.rng(f"{name} disk"), disk_faults)
+        self._life = 0
+        self._pause_count = 0
+        self._offset_ms = 0
+        self._drift = 0.0
+        self._calls_left: int | None = None
+        self._death_at_call = Death.POWER
+        self._down_s: float | None = None
+        simulation.network.add_host(name)
+        self._start()
+
+    # -- life ---------------------------------------------------------------------------------------------------
+
+    @property
+    def is_up(self) -> bool:
+        """Whether a process runs, paused or not."""
+        return self.process.is_alive
+
+    @property
+    def life(self) -> int:
+        """1 for the first process, 2 for the second, ..."""
+        return self._life
+
+    def _start(self) -> None:
+        self._life += 1
+        self.process = process = self._loop.start_process(self.name, self._life)
+        rng = self._simulation.rng(f"{process.name} runtime")
+        work_rng = random.Random(rng.getrandbits(64))
+        self.runtime = Runtime(
+            disk=self.disk,
+            work=SimulatedWork(self._loop, process, work_rng, self._simulation.settings.work),
+            rng=rng,
+            wall_clock_ms=self.wall_clock_ms,
+        )
+        self.disk.hook = self._on_disk_call
+        self._note("start")
+        self._simulation.network.set_powered(self.name, True)
+        if self._pause_count:
+            self._loop.pause(process)
+        if self.main is not None:
+            self._loop.spawn(process, self._live(self.main), f"{process.name} main")
+
+    async def _live(self, main: Main) -> None:
+        try:
+            await main(self)
+        except Exception as error:  # noqa: BLE001  # kept in `failures`; the host is down, as a program that failed is
+            self.failures.append(error)
+            self._note(f"failed {type(error).__name__}")
+            if self.restart_delay_s is not None:
+                self._loop.at(self._loop.time() + self.restart_delay_s, self.restart)
+        else:
+            self._note("ended")
+        self.crash(Death.KILL)
+
+    def crash(self, death: Death = Death.POWER) -> None:
+        """End the process at once; none of its code runs again. Nothing happens if it is down.
+
+        Called from the process's own code it does not return.
+        """
+        process = self.process
+        if not process.is_alive:
+            return
+        is_silent = death is Death.POWER
+        self._note(f"crash {death.value}")
+        self._calls_left = None
+        if self._down_s is not None:
+            self._loop.at(self._loop.time() + self._down_s, self.restart)
+            self._down_s = None
+        self._loop.kill(process)
+        sockets = list(process.sockets)
+        process.sockets.clear()
+        for opened in sockets:
+            opened.kill(is_silent=is_silent)
+        if is_silent:
+            self._simulation.network.set_powered(self.name, False)
+            self.disk.crash()
+        else:
+            self.disk.process_kill()
+        # Refuses what the dead process may still try while its calls are unwound.
+        self.disk.hook = self._on_disk_call
+        if self._loop.current is process:
+            raise ProcessKilled(f"{process.name} died")
+
+    def crash_at_disk_call(
+        self, call_count: int, death: Death = Death.POWER, *, down_s: float | None = None
+    ) -> None:
+        """Let the process die in the middle of its work: at its `call_count`-th disk call from now (1: the next).
+
+        A write is in the page cache by then, any other call has had no effect. `down_s`: restart after so long. If the
+        process dies of something else first, that counts instead.
+        """
+        self._calls_left = call_count
+        self._down_s = down_s
+        self._death_at_call = death
+
+    def restart(self) -> None:
+        """Start a new process on what the disk holds. Nothing happens if one runs."""
+        if not self.process.is_alive:
+            self._start()
+
+    def pause(self) -> None:
+        """Hold the machine while time goes on for the others. Calls add up.
+
+        Its kernel still takes connections and data, as after SIGSTOP. A process started meanwhile waits, too.
+        """
+        self._pause_count += 1
+        self._note("pause")
+        self._loop.pause(self.process)
+
+    def resume(self) -> None:
+        """Undo one `pause`."""
+        assert self._pause_count, f"{self.name} is not paused"
+        self._pause_count -= 1
+        self._note("resume")
+        if not self._pause_count:
+            self._loop.resume(self.process)
+
+    def _on_disk_call(self, call: str, path: str) -> None:
+        process = self._loop.current
+        if not process.is_alive:
+            raise ProcessKilled(f"{process.name} is dead")
+        self._note(f"disk {call} {path}")
+        if self._calls_left is not None:
+            self._calls_left -= 1
+            if not self._calls_left:
+                self.crash(self._death_at_call)
+
+    # -- clock --------------------------------------------------------------------------------------------------
+
+    def wall_clock_ms(self) -> int:
+        """Return the host's idea of the time, in milliseconds since the epoch."""
+        passed_s = self._loop.time() - TIME_S_FIRST
+        return WALL_CLOCK_MS_FIRST + self._offset_ms + int(passed_s * 1000.0 * (1.0 + self._drift))
+
+    def jump_clock(self, by_ms: int) -> None:
+        """Set the wall clock forth, or back if `by_ms` is negative."""
+        self._offset_ms += by_ms
+        self._note(f"clock {by_ms:+d} ms")
+
+    def set_clock_drift(self, drift: float) -> None:
+        """Let the wall clock go faster (0.001: by a thousandth) or slower from now on."""
+        passed_s = self._loop.time() - TIME_S_FIRST
+        self._offset_ms += round(passed_s * 1000.0 * (self._drift - drift))
+        self._drift = drift
+        self._note(f"clock drift {drift:g}")
+
+    # -- running things -----------------------------------------------------------------------------------------
+
+    def spawn(self, coroutine: Coroutine[object, object, T], name: str = "") -> asyncio.Task[T]:
+        """Run a coroutine in the host's process. It never ends if the process dies."""
+        return self._loop.spawn(self.process, coroutine, name or f"{self.process.name} job")
+
+    async def run(self, coroutine: Coroutine[object, object, T]) -> T:
+        """Run a coroutine in the host's process and return its result to the caller, who lives elsewhere.
+
+        Raises `HostDownError` when the process is down, or dies first. Cancelling cancels the coroutine.
+        """
+        process = self.process
+        if not process.is_alive:
+            coroutine.close()
+            raise HostDownError(f"{self.name} is down")
+        result: asyncio.Future[T] = self._loop.create_future()
+
+        def ended(task: asyncio.Task[T]) -> None:
+            process.on_death.pop(died, None)
+            if result.done():
+                return
+            if task.cancelled():
+                result.cancel()
+            elif (error := task.exception()) is not None:
+                result.set_exception(error)
+            else:
+                result.set_result(task.result())
+
+        def died() -> None:
+            if not result.done():
+                result.set_exception(HostDownError(f"{process.name} died while something ran on it"))
+
+        task = self.spawn(coroutine)
+        process.on_death[died] = None
+        task.add_done_callback(ended)
+        try:
+            return await result
+        except asyncio.CancelledError:
+            if not task.done() and process.is_alive:
+                self._loop.post(process, task.cancel)
+            raise
+
+    def _note(self, text: str) -> None:
+        self._loop.trace.add(self._loop.time(), f"{self.process.name}: {text}")

@@ -1,0 +1,68 @@
+"""`Process`: one life of a simulated host, from its start to its death."""
+
+from __future__ import annotations
+
+import asyncio
+import contextvars
+from collections import deque
+from collections.abc import Callable
+from typing import Protocol
+
+#: Whose code is running. Tasks and callbacks inherit it with their context.
+PROCESS: contextvars.ContextVar[Process] = contextvars.ContextVar("penstock_simulated_process")
+
+
+class Socket(Protocol):
+    """What a process has open towards the network."""
+
+    def kill(self, *, is_silent: bool) -> None:
+        """End with the process; `is_silent`: the peer is told nothing, because the machine lost its power."""
+
+
+class Process:
+    """Callbacks and tasks of one host. A dead process runs nothing more, not even clean-up code.
+
+    Attributes:
+        name: ``host`` for the first life, ``host.2`` for the second, ...
+        ready: callbacks that wait for their turn, first in, first out.
+        tasks: every task not known to be done. Also keeps them alive: a task that only the garbage collector could
+            end would end at an unrepeatable moment.
+        sockets: connections and listeners that end with the process.
+        is_listed: it is in the loop's list of runnable processes.
+    """
+
+    __slots__ = (
+        "_task_sweep_count", "context", "host_name", "is_alive", "is_listed", "is_paused", "name",
+        "on_death", "on_resume", "ready", "sockets", "tasks",
+    )  # fmt: skip
+
+    def __init__(self, host_name: str, life: int = 1) -> None:
+        self.host_name = host_name
+        self.name = host_name if life == 1 else f"{host_name}.{life}"
+        self.is_alive = True
+        self.is_paused = False
+        self.is_listed = False
+        self.ready: deque[asyncio.Handle] = deque()
+        self.tasks: dict[asyncio.Task[object], None] = {}
+        self.sockets: dict[Socket, None] = {}
+        #: Called once when the process dies, in order.
+        self.on_death: dict[Callable[[], None], None] = {}
+        #: Work of the process's threads that came due while it was paused.
+        self.on_resume: list[Callable[[], None]] = []
+        self._task_sweep_count = 64
+        self.context = contextvars.copy_context()
+        self.context.run(PROCESS.set, self)
+
+    def add_task(self, task: asyncio.Task[object]) -> None:
+        """Remember a task until it is done; done ones are swept out when their number has doubled."""
+        self.tasks[task] = None
+        if len(self.tasks) >= self._task_sweep_count:
+            self.tasks = {other: None for other in self.tasks if not other.done()}
+            self._task_sweep_count = max(64, 2 * len(self.tasks))
+
+    def waiting_tasks(self) -> list[asyncio.Task[object]]:
+        """Return the tasks that are not done, oldest first."""
+        return [task for task in self.tasks if not task.done()]
+
+    def __repr__(self) -> str:
+        return f"<Process {self.name}>"

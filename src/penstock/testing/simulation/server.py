@@ -1,0 +1,127 @@
+"""`SimulatedServer`: a listening socket of a simulated host."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from penstock.testing.simulation.process import Process
+from penstock.testing.simulation.transport import SimulatedTransport
+
+if TYPE_CHECKING:
+    from penstock.testing.simulation.loop import SimulatedLoop
+    from penstock.testing.simulation.network import Network
+
+
+class ListeningSocket:
+    """What `SimulatedServer.sockets` holds: enough to ask for the address."""
+
+    def __init__(self, host: str, port: int) -> None:
+        self._name = (host, port)
+
+    def getsockname(self) -> tuple[str, int]:
+        """Return host and port."""
+        return self._name
+
+
+class SimulatedServer(asyncio.AbstractServer):
+    """See `asyncio.Server`. Made by `SimulatedLoop.create_server`."""
+
+    def __init__(
+        self,
+        network: Network,
+        process: Process,
+        factory: Callable[[], asyncio.BaseProtocol],
+        port: int,
+        *,
+        backlog: int,
+    ) -> None:
+        self.process = process
+        self._network = network
+        self._factory = factory
+        self._port = port
+        self._backlog = backlog
+        self._waiting: dict[SimulatedTransport, None] = {}
+        self._is_serving = False
+        self._is_closed = False
+        self._serving: asyncio.Future[None] | None = None
+
+    @property
+    def sockets(self) -> tuple[ListeningSocket, ...]:
+        """The socket, or nothing once it is closed."""
+        return () if self._is_closed else (ListeningSocket(self.process.host_name, self._port),)
+
+    def get_loop(self) -> SimulatedLoop:
+        """See `asyncio.AbstractServer`."""
+        return self._network.loop
+
+    def is_serving(self) -> bool:
+        """See `asyncio.AbstractServer`."""
+        return self._is_serving
+
+    @property
+    def is_full(self) -> bool:
+        """Whether further connections are ignored until some are accepted."""
+        return not self._is_serving or len(self._waiting) >= self._backlog
+
+    def serve(self) -> None:
+        """Begin to accept."""
+        self._is_serving = True
+
+    async def start_serving(self) -> None:
+        """See `asyncio.AbstractServer`."""
+        self.serve()
+
+    async def serve_forever(self) -> None:
+        """See `asyncio.AbstractServer`."""
+        self.serve()
+        self._serving = self._network.loop.create_future()
+        try:
+            await self._serving
+        finally:
+            self.close()
+
+    def accept(self, transport: SimulatedTransport) -> None:
+        """Take a connection that the kernel has made. A world event."""
+        self._waiting[transport] = None
+        self._network.loop.post(self.process, self._attach, transport)
+
+    def _attach(self, transport: SimulatedTransport) -> None:
+        if transport not in self._waiting:
+            return
+        del self._waiting[transport]
+        transport.attach(self._factory())
+
+    def close(self) -> None:
+        """See `asyncio.AbstractServer`: connections that were accepted go on."""
+        if self._is_closed:
+            return
+        self._is_closed = True
+        self._is_serving = False
+        self.process.sockets.pop(self, None)
+        self._network.forget_listener(self.process.host_name, self._port)
+        waiting, self._waiting = self._waiting, {}
+        for transport in waiting:
+            transport.abandon()
+        if self._serving is not None and not self._serving.done():
+            self._serving.cancel()
+
+    def kill(self, *, is_silent: bool) -> None:
+        """See `Socket`."""
+        self._is_closed = True
+        self._is_serving = False
+        self._waiting.clear()
+        self._network.forget_listener(self.process.host_name, self._port)
+
+    async def wait_closed(self) -> None:
+        """See `asyncio.AbstractServer`: returns at once."""
+
+    def close_clients(self) -> None:
+        """Close the connections that are not accepted yet; the simulation does not keep the others here."""
+        for transport in list(self._waiting):
+            transport.abandon()
+
+    def abort_clients(self) -> None:
+        """See `close_clients`."""
+        self.close_clients()

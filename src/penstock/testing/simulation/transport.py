@@ -1,0 +1,482 @@
+"""`SimulatedTransport`: one end of an in-memory TCP connection, with the kernel's part of it.
+
+The way of the bytes: `write` gives what fits to the kernel (`kernel_buffer_bytes` per direction, as a socket's send
+and receive buffers together) and keeps the rest, which is what back-pressure counts. The kernel sends chunks over the
+link; they arrive in order and wait in the receiver's inbox until its process reads them, in pieces cut at random. Read
+bytes give room to the sender.
+
+What is lost stays with the sender's kernel, which sends it again when the link is whole; after
+`retransmission_timeout_s` without progress the connection ends with ETIMEDOUT. A process that dies leaves the ends of
+its connections to the kernel: the peer sees end of file or a reset, or nothing if the machine lost its power. As on
+Linux, a close with unread bytes resets the connection, and so does a byte that arrives after the close.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import os
+import zlib
+from collections import deque
+from collections.abc import Callable, Iterable
+from enum import Enum
+from functools import partial
+from typing import TYPE_CHECKING, cast
+
+from penstock.model.segments import Buffer
+from penstock.testing.simulation.process import Process
+
+if TYPE_CHECKING:
+    from penstock.testing.simulation.network import Network
+
+#: Most bytes given to a protocol that takes `bytes`, as asyncio does.
+_READ_BYTES_MAX = 256 * 1024
+_HIGH_WATER_BYTES = 64 * 1024
+_INSTANT_S = 1e-9
+
+
+class _Signal(Enum):
+    FIN = "fin"
+    RESET = "reset"
+
+
+_Item = bytes | _Signal
+
+
+class SimulatedTransport(asyncio.Transport):
+    """See the module. Made by `Network`; `attach` gives it its protocol."""
+
+    def __init__(
+        self, network: Network, process: Process, local: tuple[str, int], remote: tuple[str, int], label: str
+    ) -> None:
+        super().__init__({"sockname": local, "peername": remote})
+        self._network = network
+        self._loop = network.loop
+        self.process = process
+        self.label = label
+        self.local_host = local[0]
+        self.remote_host = remote[0]
+        self.peer: SimulatedTransport
+        self._protocol: asyncio.BaseProtocol | None = None
+        self._is_buffered = False
+        process.sockets[self] = None
+        # Sending. Bytes the kernel has not taken; bytes it has taken and the peer has not read.
+        self._unsent: deque[bytes] = deque()
+        self._unsent_bytes = 0
+        self._kernel_bytes = 0
+        self._high_bytes = _HIGH_WATER_BYTES
+        self._low_bytes = _HIGH_WATER_BYTES // 4
+        self._is_protocol_paused = False
+        self._is_eof_due = False
+        self._is_eof_sent = False
+        # On the wire. Nothing arrives before what was sent earlier; what cannot arrive waits in `_held`.
+        self._last_arrival_s = 0.0
+        self._held: deque[_Item] = deque()
+        self._held_since_s: float | None = None
+        self._is_retransmission_due = False
+        self._unacknowledged_bytes = 0
+        #: Increased when everything on the wire is lost; arrivals of an older era are void.
+        self._era = 0
+        # Receiving.
+        self._inbox: deque[memoryview] = deque()
+        self._inbox_bytes = 0
+        self._is_reading = True
+        self._is_read_due = False
+        self._has_fin = False
+        self._has_reset = False
+        self._is_eof_handled = False
+        # Ending: `_is_closing` as asyncio has it; `is_gone` once there is no socket any more.
+        self._is_closing = False
+        self._is_end_due = False
+        self.is_gone = False
+
+    def attach(self, protocol: asyncio.BaseProtocol) -> None:
+        """Give the socket to a protocol and call its `connection_made`."""
+        self.set_protocol(protocol)
+        protocol.connection_made(self)
+        self._schedule_read()
+
+    # -- asyncio.Transport --------------------------------------------------------------------------------------
+
+    def set_protocol(self, protocol: asyncio.BaseProtocol) -> None:
+        """See `asyncio.BaseTransport`."""
+        self._protocol = protocol
+        self._is_buffered = isinstance(protocol, asyncio.BufferedProtocol)
+
+    def get_protocol(self) -> asyncio.BaseProtocol:
+        """See `asyncio.BaseTransport`."""
+        assert self._protocol is not None
+        return self._protocol
+
+    def is_closing(self) -> bool:
+        """See `asyncio.BaseTransport`."""
+        return self._is_closing
+
+    def is_reading(self) -> bool:
+        """See `asyncio.ReadTransport`."""
+        return self._is_reading and not self._is_closing
+
+    def pause_reading(self) -> None:
+        """See `asyncio.ReadTransport`."""
+        self._is_reading = False
+
+    def resume_reading(self) -> None:
+        """See `asyncio.ReadTransport`."""
+        if not self._is_reading and not self._is_closing:
+            self._is_reading = True
+            self._schedule_read()
+
+    def get_write_buffer_size(self) -> int:
+        """See `asyncio.WriteTransport`."""
+        return self._unsent_bytes
+
+    def get_write_buffer_limits(self) -> tuple[int, int]:
+        """See `asyncio.WriteTransport`."""
+        return self._low_bytes, self._high_bytes
+
+    def set_write_buffer_limits(self, high: int | None = None, low: int | None = None) -> None:
+        """See `asyncio.WriteTransport`."""
+        if high is None:
+            high = _HIGH_WATER_BYTES if low is None else 4 * low
+        if low is None:
+            low = high // 4
+        if not high >= low >= 0:
+            raise ValueError(f"high ({high}) must be at least low ({low}), and that at least 0")
+        self._high_bytes, self._low_bytes = high, low
+        self._check_full()
+
+    def write(self, data: Buffer) -> None:
+        """See `asyncio.WriteTransport`. The bytes are copied unless they are `bytes`."""
+        if self._is_eof_due:
+            raise RuntimeError("Cannot call write() after write_eof()")
+        if not data or self._is_end_due or not self.process.is_alive:
+            return
+        if self._has_reset:
+            self._end(_reset_error())
+            return
+        self._unsent.append(data if type(data) is bytes else bytes(data))
+        self._unsent_bytes += len(data)
+        self._send()
+        self._check_full()
+
+    def writelines(self, list_of_data: Iterable[Buffer]) -> None:
+        """See `asyncio.WriteTransport`."""
+        self.write(b"".join(list_of_data))
+
+    def can_write_eof(self) -> bool:
+        """See `asyncio.WriteTransport`."""
+        return True
+
+    def write_eof(self) -> None:
+        """See `asyncio.WriteTransport`."""
+        if not self._is_closing and not self._is_eof_due:
+            self._is_eof_due = True
+            if not self._unsent:
+                self._send_eof()
+
+    def close(self) -> None:
+        """See `asyncio.BaseTransport`."""
+        if not self._is_closing:
+            self._is_closing = True
+            self._is_reading = False
+            if not self._unsent:
+                self._end(None)
+
+    def abort(self) -> None:
+        """See `asyncio.WriteTransport`."""
+        self._end(None)
+
+    # -- sending ------------------------------------------------------------------------------------------------
+
+    def _send(self) -> None:
+        """Give the kernel what it has room for."""
+        room = self._network.settings.kernel_buffer_bytes - self._kernel_bytes
+        if room <= 0 or not self._unsent:
+            return
+        if self._unsent_bytes <= room:
+            chunk = self._unsent[0] if len(self._unsent) == 1 else b"".join(self._unsent)
+            self._unsent.clear()
+        else:
+            data = memoryview(b"".join(self._unsent))
+            chunk = bytes(data[:room])
+            self._unsent.clear()
+            self._unsent.append(bytes(data[room:]))
+        self._unsent_bytes -= len(chunk)
+        self._kernel_bytes += len(chunk)
+        self._transmit(chunk)
+
+    def _transmit(self, item: _Item) -> None:
+        length = 0 if isinstance(item, _Signal) else len(item)
+        arrival_s = self._network.arrival_s(self.local_host, self.remote_host, length)
+        # Strictly later: events at one instant have a drawn order.
+        self._last_arrival_s = arrival_s = max(arrival_s, self._last_arrival_s + _INSTANT_S)
+        self._loop.at(arrival_s, partial(self._arrive, item, self._era))
+
+    def _arrive(self, item: _Item, era: int) -> None:
+        if era != self._era:
+            return
+        if self._held or not self._network.is_passable(self.local_host, self.remote_host):
+            self._held.append(item)
+            self._network.remember(self)
+            self._start_patience()
+        else:
+            self.peer.take_in(item)
+
+    def _start_patience(self) -> None:
+        if self._held_since_s is None:
+            self._held_since_s = now_s = self._loop.time()
+            timeout_s = self._network.settings.retransmission_timeout_s
+            self._loop.at(now_s + timeout_s, partial(self._lose_patience, now_s))
+
+    def _lose_patience(self, since_s: float) -> None:
+        if self._held_since_s == since_s:
+            self._network.note(f"timeout {self.label}")
+            self._drop_wire()
+            if self.is_gone:
+                self._network.forget(self)
+            else:
+                self._end(TimeoutError(errno.ETIMEDOUT, os.strerror(errno.ETIMEDOUT)), is_silent=True)
+
+    def link_changed(self) -> None:
+        """Send again what was held, after a while, if the link lets it pass now."""
+        if self._unacknowledged_bytes and self._network.is_passable(self.remote_host, self.local_host):
+            self._kernel_bytes -= self._unacknowledged_bytes
+            self._unacknowledged_bytes = 0
+            if not self._held:
+                self._held_since_s = None
+            self._send_later()
+        if self._held and not self._is_retransmission_due:
+            self._is_retransmission_due = True
+            self._loop.at(self._loop.time() + self._network.retransmission_delay_s(), self._retransmit)
+
+    def _retransmit(self) -> None:
+        self._is_retransmission_due = False
+        if not self._held or not self._network.is_passable(self.local_host, self.remote_host):
+            return
+        held, self._held = self._held, deque()
+        if not self._unacknowledged_bytes:
+            self._held_since_s = None
+        # All at once, so that nothing sent meanwhile can overtake it.
+        for item in held:
+            self.peer.take_in(item)
+        if self.is_gone:
+            self._network.forget(self)
+
+    def _acknowledged(self, byte_count: int) -> None:
+        """The peer's process has read some bytes: there is room again, as soon as that is known here."""
+        if self.is_gone:
+            return
+        if not self._network.is_passable(self.remote_host, self.local_host):
+            self._unacknowledged_bytes += byte_count
+            self._start_patience()
+            return
+        self._kernel_bytes -= byte_count
+        if self._unsent or self._is_protocol_paused:
+            self._send_later()
+
+    def _send_later(self) -> None:
+        self._loop.at(self._network.arrival_s(self.remote_host, self.local_host, 0), self._room_is_known)
+
+    def _room_is_known(self) -> None:
+        if not self.is_gone and (self._unsent or self._is_protocol_paused or self._is_closing):
+            self._loop.post(self.process, self._write_ready)
+
+    def _write_ready(self) -> None:
+        if self._is_end_due:
+            return
+        self._send()
+        if self._is_protocol_paused and self._unsent_bytes <= self._low_bytes:
+            self._is_protocol_paused = False
+            self._call(self.get_protocol().resume_writing)
+        if not self._unsent:
+            if self._is_eof_due:
+                self._send_eof()
+            if self._is_closing:
+                self._end(None)
+
+    def _send_eof(self) -> None:
+        if not self._is_eof_sent:
+            self._is_eof_sent = True
+            self._transmit(_Signal.FIN)
+
+    def _check_full(self) -> None:
+        if self._unsent_bytes > self._high_bytes and not self._is_protocol_paused and not self._is_end_due:
+            self._is_protocol_paused = True
+            self._call(self.get_protocol().pause_writing)
+
+    # -- receiving ----------------------------------------------------------------------------------------------
+
+    def take_in(self, item: _Item) -> None:
+        """Take what the link brings. A world event."""
+        self._network.note_arrival(self.peer.label, item.value if isinstance(item, _Signal) else _content(item))
+        if item is _Signal.RESET:
+            if self.is_gone:
+                return
+            self._has_reset = True
+            # A kernel without connection sends nothing again. A reset that comes from in between is not its own.
+            self._held = deque(held for held in self._held if held is _Signal.RESET)
+            if self._network.draw_is_inbox_lost():
+                self._inbox.clear()
+                self._inbox_bytes = 0
+            if self._is_reading:
+                self._schedule_read()
+            elif self._unsent or self._is_closing:
+                self._loop.post(self.process, self._end, _reset_error())
+        elif item is _Signal.FIN:
+            self._has_fin = True
+            self._schedule_read()
+        elif self.is_gone or self._is_closing:
+            if self.is_gone:
+                self._transmit(_Signal.RESET)
+            else:
+                # Nobody will read it; told to the peer when the socket closes.
+                self._inbox.append(memoryview(item))
+                self._inbox_bytes += len(item)
+        else:
+            self._inbox.append(memoryview(item))
+            self._inbox_bytes += len(item)
+            self._schedule_read()
+
+    def _schedule_read(self) -> None:
+        if not self._is_reading or self._is_read_due or self._protocol is None or self.is_gone:
+            return
+        if self._inbox or self._has_reset or (self._has_fin and not self._is_eof_handled):
+            self._is_read_due = True
+            self._loop.post(self.process, self._read)
+
+    def _read(self) -> None:
+        self._is_read_due = False
+        if not self._is_reading or self._is_closing:
+            return
+        if self._inbox:
+            self._call(self._deliver)
+        elif self._has_reset:
+            self._end(_reset_error())
+        elif self._has_fin and not self._is_eof_handled:
+            self._is_eof_handled = True
+            self._call(self._deliver_eof)
+        self._schedule_read()
+
+    def _deliver(self) -> None:
+        protocol = self._protocol
+        if self._is_buffered:
+            taker = cast(asyncio.BufferedProtocol, protocol)
+            target = memoryview(cast(bytearray, taker.get_buffer(-1)))
+            if not len(target):
+                raise RuntimeError("get_buffer() returned an empty buffer")
+            count = self._network.draw_read_length(min(self._inbox_bytes, len(target)))
+            position = 0
+            for piece in self._take_out(count):
+                target[position : position + len(piece)] = piece
+                position += len(piece)
+            taker.buffer_updated(count)
+        else:
+            count = self._network.draw_read_length(min(self._inbox_bytes, _READ_BYTES_MAX))
+            cast(asyncio.Protocol, protocol).data_received(b"".join(self._take_out(count)))
+
+    def _take_out(self, byte_count: int) -> list[memoryview]:
+        inbox = self._inbox
+        pieces = []
+        left = byte_count
+        while left:
+            piece = inbox[0]
+            if len(piece) <= left:
+                inbox.popleft()
+            else:
+                inbox[0] = piece[left:]
+                piece = piece[:left]
+            pieces.append(piece)
+            left -= len(piece)
+        self._inbox_bytes -= byte_count
+        self.peer._acknowledged(byte_count)
+        return pieces
+
+    def _deliver_eof(self) -> None:
+        if not cast(asyncio.Protocol, self._protocol).eof_received():
+            self.close()
+
+    def _call(self, function: Callable[[], object]) -> None:
+        """Call into the protocol; an error in it ends the connection, as in asyncio."""
+        try:
+            function()
+        except Exception as error:  # noqa: BLE001  # reported, and handed to the protocol as the reason of the end
+            self._loop.call_exception_handler(
+                {"message": f"the protocol of {self.label} failed", "exception": error, "protocol": self._protocol}
+            )
+            self._end(error)
+
+    # -- the end ------------------------------------------------------------------------------------------------
+
+    def _end(self, error: Exception | None, *, is_silent: bool = False) -> None:
+        """End the connection at this side; the protocol hears of it in its next turn."""
+        if self._is_end_due:
+            return
+        self._is_closing = True
+        self._is_reading = False
+        self._is_end_due = True
+        self._unsent.clear()
+        self._unsent_bytes = 0
+        self._loop.post(self.process, self._finish, error, is_silent)
+
+    def _finish(self, error: Exception | None, is_silent: bool) -> None:
+        try:
+            if self._protocol is not None:
+                self._protocol.connection_lost(error)
+        finally:
+            self._close_socket(is_silent=is_silent or self._has_reset)
+
+    def _close_socket(self, *, is_silent: bool) -> None:
+        if self.is_gone:
+            return
+        self.is_gone = True
+        self.process.sockets.pop(self, None)
+        if not is_silent:
+            if self._inbox:
+                self._transmit(_Signal.RESET)
+            else:
+                self._send_eof()
+        self._inbox.clear()
+        if not self._held:
+            self._network.forget(self)
+
+    def kill(self, *, is_silent: bool) -> None:
+        """See `Socket`: the process has died; what it had not given to the kernel is lost."""
+        self._unsent.clear()
+        if is_silent:
+            self._drop_wire()
+        elif self._network.draw_is_killed_by_reset():
+            self._inbox.append(memoryview(b""))
+        self._close_socket(is_silent=is_silent)
+
+    def abandon(self) -> None:
+        """Reset a connection that no protocol ever got."""
+        self._inbox.append(memoryview(b""))
+        self._close_socket(is_silent=False)
+
+    def arrives_after(self, time_s: float) -> None:
+        """Let nothing that this end sends arrive earlier."""
+        self._last_arrival_s = time_s
+
+    def sever(self) -> None:
+        """Let somebody in between reset the connection, as seen from this side. A world event.
+
+        What is on the way to this side comes before the reset, or is lost.
+        """
+        if self.is_gone:
+            return
+        if self._network.draw_is_inbox_lost():
+            self.peer._drop_wire()
+        self.peer._transmit(_Signal.RESET)
+
+    def _drop_wire(self) -> None:
+        self._era += 1
+        self._held.clear()
+        self._held_since_s = None
+
+
+def _reset_error() -> ConnectionResetError:
+    return ConnectionResetError(errno.ECONNRESET, os.strerror(errno.ECONNRESET))
+
+
+def _content(data: bytes) -> str:
+    return f"{len(data)} {zlib.crc32(data):08x}"
