@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from dataclasses import replace
 
 import pytest
@@ -17,7 +17,7 @@ from penstock.model.errors import (
     SegmentSealedError,
     StorageError,
 )
-from penstock.model.segments import NO_VALUE, TableUpdate
+from penstock.model.segments import NO_VALUE, Buffer, TableUpdate
 from penstock.segmentstore.container.cache import Evictable
 from penstock.segmentstore.container.container import ContainerStatus, SegmentContainer
 from penstock.segmentstore.container.frames import RecordReader
@@ -25,6 +25,7 @@ from penstock.segmentstore.container.operations import Checkpoint, Forget, Trunc
 from penstock.segmentstore.container.pipeline import completer
 from penstock.segmentstore.container.segment import SegmentFlags
 from penstock.segmentstore.tier1.durable_log import LogAddress, LogFrame
+from penstock.segmentstore.tier2.wrapped import WrappedChunkStorage
 from support.containers import QUIET, SMALL_CACHE, Incarnations, append, evict_all, pause_writer, read_all, turns
 
 A, B, C = "s/t/0.#epoch.0", "s/t/1.#epoch.0", "s/t/2.#epoch.0"
@@ -612,3 +613,30 @@ async def test_a_log_longer_than_the_cache_recovers_within_it() -> None:
     assert peak_bytes < cache.bytes_max
     assert await read_all(container, A) == bytes(300_000)
     await lives.close()
+
+
+async def test_a_storage_reply_that_is_lost_does_not_end_the_storage_writer(lives: Incarnations) -> None:
+    """A chunk write whose outcome is unknown is a passing fault while the log is well: the loop must go on."""
+
+    class LostReply(WrappedChunkStorage):
+        call_count = 0
+
+        async def create_with_content(self, name: str, data: Sequence[Buffer]) -> int:
+            length = await super().create_with_content(name, data)
+            self.call_count += 1
+            if self.call_count == 1:
+                raise OutcomeUnknownError("no reply to the write")
+            return length
+
+    chunks, inner = LostReply(lives.chunks), lives.chunks
+    lives.chunks = chunks  # type: ignore[assignment]  # a wrapper of what is declared
+    try:
+        container = await lives.start(flush_bytes=1, writer_interval_s=0.01, writer_retry_s=0.01)
+        segment = await container.create(A)
+        await append(container, A, b"abc")
+        async with asyncio.timeout(5):
+            while segment.storage_length < 3:  # noqa: ASYNC110  # There is no event for it.
+                await asyncio.sleep(0.01)
+    finally:
+        lives.chunks = inner
+    assert chunks.call_count > 1

@@ -169,6 +169,7 @@ class SegmentContainer:
                 submit=self.submit,
                 checkpoint=self._maybe_checkpoint,
                 fail=self._fail,
+                is_log_open=lambda: self.pipeline.error is None,
             )
             self.status = ContainerStatus.RUNNING
             await self._drop_transient_segments()

@@ -19,7 +19,6 @@ from penstock.model.errors import (
     CorruptionError,
     LogFencedError,
     NoSuchSegmentError,
-    OutcomeUnknownError,
     PenstockError,
     StorageNotPrimaryError,
 )
@@ -65,6 +64,7 @@ class StorageWriter:
         submit: Submit,
         checkpoint: MaybeCheckpoint,
         fail: Callable[[BaseException], None],
+        is_log_open: Callable[[], bool],
     ) -> None:
         self._state = state
         self._storage = storage
@@ -72,6 +72,7 @@ class StorageWriter:
         self._submit = submit
         self._checkpoint = checkpoint
         self._fail = fail
+        self._is_log_open = is_log_open
         self._loop = asyncio.get_running_loop()
         self._wake = asyncio.Event()
         self._is_stopped = False
@@ -106,9 +107,9 @@ class StorageWriter:
             except (CorruptionError, LogFencedError, StorageNotPrimaryError) as error:
                 self._fail(error)
                 return
-            except (ContainerOfflineError, OutcomeUnknownError):
-                return  # The log failed, and the container with it.
             except (PenstockError, OSError) as error:
+                if not self._is_log_open():
+                    return  # The log failed, and the container with it.
                 self.failed_round_count += 1
                 logger.warning(
                     "container %d: flush to long-term storage failed, trying again in %.1f s: %s",
