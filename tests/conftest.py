@@ -6,8 +6,19 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from hypothesis import HealthCheck, settings
 
 from support.standalone_process import StandaloneProcess
+
+# ``--hypothesis-profile=nightly``: new examples each time, and many. What it finds becomes a named test.
+settings.register_profile(
+    "nightly",
+    max_examples=1000,
+    stateful_step_count=80,
+    deadline=None,
+    print_blob=True,
+    suppress_health_check=list(HealthCheck),
+)
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

@@ -1,0 +1,222 @@
+"""`StandaloneProcess`: a real ``penstock standalone`` to start, kill, hold and start again on the same data.
+
+For tests of applications and of Penstock itself. Calls block; from an event loop use `asyncio.to_thread`. Signals are
+those of POSIX, so SIGSTOP and the like need Linux or macOS.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import selectors
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from types import TracebackType
+
+import penstock
+from penstock.model.errors import PenstockError
+
+START_TIMEOUT_S = 30.0
+STOP_TIMEOUT_S = 30.0
+_SOURCES = str(Path(penstock.__file__).parents[1])
+
+
+class ServerProcessError(PenstockError, AssertionError):
+    """A server did not start, did not stop, or ended on its own. An `AssertionError` too: a test fails by it."""
+
+
+class StandaloneProcess:
+    """One server process at a time, on `directory` and on free ports, which a restart keeps.
+
+    `options` are further command line options; `memory` starts it without a data directory. Leaving it as a context
+    manager kills it.
+
+    Attributes:
+        data_dir: where the data are.
+        log_path: what all starts wrote to standard error.
+        controller_port, segment_store_port: 0 before the first start.
+        ready: the fields of the ready line of the latest start.
+        process: the child of the latest start.
+    """
+
+    def __init__(self, directory: Path, *options: str, memory: bool = False) -> None:
+        self.data_dir = directory / "data"
+        self.log_path = directory / "server.log"
+        self.options = options
+        self.is_memory = memory
+        self.controller_port = 0
+        self.segment_store_port = 0
+        self.ready: dict[str, object] = {}
+        self.process: subprocess.Popen[bytes] | None = None
+
+    @property
+    def uri(self) -> str:
+        """The controller's address."""
+        return f"tcp://127.0.0.1:{self.controller_port}"
+
+    @property
+    def pid(self) -> int:
+        """The process id."""
+        return self._child().pid
+
+    @property
+    def log(self) -> str:
+        """Everything that was written to standard error by all starts."""
+        return self.log_path.read_text(errors="replace") if self.log_path.exists() else ""
+
+    @property
+    def is_running(self) -> bool:
+        """Whether the process lives, held by SIGSTOP or not."""
+        return self.process is not None and self.process.poll() is None
+
+    @property
+    def exit_code(self) -> int | None:
+        """How the latest process ended (negative: of that signal); None while it lives, or before the first start."""
+        return None if self.process is None else self.process.poll()
+
+    def command(self) -> list[str]:
+        """Return the command line of the next start."""
+        where = ["--memory"] if self.is_memory else ["--data-dir", str(self.data_dir)]
+        ports = [
+            "--controller-port", str(self.controller_port), "--segment-store-port", str(self.segment_store_port)
+        ]  # fmt: skip
+        return [sys.executable, "-m", "penstock", "standalone", "--json", *where, *ports, *self.options]
+
+    # -- starting -----------------------------------------------------------------------------------------------
+
+    def start(self) -> StandaloneProcess:
+        """Start and wait for the ready line. Raises `ServerProcessError` with the log when it ends instead."""
+        self.spawn()
+        return self.wait_ready()
+
+    def wait_ready(self) -> StandaloneProcess:
+        """Wait for the ready line of a `spawn`. Errors as `start`."""
+        line = self._first_line()
+        if line.get("event") != "ready":
+            raise ServerProcessError(f"the server did not get ready, it said {line}\n{self.log}")
+        self.ready = line
+        self.controller_port = _port(line["controller"])
+        self.segment_store_port = _port(line["segment_store"])
+        return self
+
+    def launch(self) -> dict[str, object]:
+        """Start and return the first line of output, or nothing if it ended without one."""
+        self.spawn()
+        return self._first_line()
+
+    def spawn(self) -> None:
+        """Start and wait for nothing."""
+        if self.is_running:
+            raise ServerProcessError(f"process {self.pid} still runs: end it before the next start")
+        with self.log_path.open("ab") as log:
+            self.process = subprocess.Popen(
+                self.command(), stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=log, env=child_environment()
+            )
+
+    def read_line(self) -> bytes:
+        """Return the next line of the server's output; empty at its end.
+
+        Raises `ServerProcessError`, and kills the server, after `START_TIMEOUT_S` without one.
+        """
+        output = self._child().stdout
+        assert output is not None
+        with selectors.DefaultSelector() as selector:
+            selector.register(output, selectors.EVENT_READ)
+            if not selector.select(START_TIMEOUT_S):
+                self.kill9()
+                raise ServerProcessError(f"nothing was printed within {START_TIMEOUT_S:g} s\n{self.log}")
+        return output.readline()
+
+    def _first_line(self) -> dict[str, object]:
+        line = self.read_line()
+        return dict(json.loads(line)) if line else {}
+
+    # -- ending -------------------------------------------------------------------------------------------------
+
+    def kill9(self) -> None:
+        """End it the hard way and wait until it is gone. Fine when it is, and when it is held."""
+        if self.process is not None:
+            self.process.kill()
+            self._wait(self.process)
+
+    def terminate(self) -> int:
+        """Ask it to stop with SIGTERM; return its exit code. A held one must be released before."""
+        self._child().send_signal(signal.SIGTERM)
+        return self.wait()
+
+    def wait(self) -> int:
+        """Wait for its end; return its exit code. Raises `ServerProcessError` after `STOP_TIMEOUT_S`, and kills it."""
+        return self._wait(self._child())
+
+    def restart(self) -> None:
+        """Stop in order and start again on the same ports and data."""
+        code = self.terminate()
+        if code != 0:
+            raise ServerProcessError(f"the server ended with code {code} after SIGTERM, expected 0\n{self.log}")
+        self.start()
+
+    # -- holding ------------------------------------------------------------------------------------------------
+
+    def pause(self) -> None:
+        """Hold the process with SIGSTOP: its sockets stay open, and nothing answers."""
+        self._child().send_signal(signal.SIGSTOP)
+
+    def resume(self) -> None:
+        """Let a held process go on with SIGCONT. Fine when it is not held."""
+        self._child().send_signal(signal.SIGCONT)
+
+    def resident_bytes(self) -> int:
+        """Return the memory it takes now (Linux)."""
+        pages = int(Path(f"/proc/{self.pid}/statm").read_text().split()[1])
+        return pages * os.sysconf("SC_PAGE_SIZE")
+
+    def _child(self) -> subprocess.Popen[bytes]:
+        if self.process is None:
+            raise ServerProcessError("the server was not started yet")
+        return self.process
+
+    def _wait(self, process: subprocess.Popen[bytes]) -> int:
+        try:
+            code = process.wait(STOP_TIMEOUT_S)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+            raise ServerProcessError(f"still there {STOP_TIMEOUT_S:g} s after the signal\n{self.log}") from None
+        finally:
+            if process.stdout is not None:
+                process.stdout.close()
+        return code
+
+    def __enter__(self) -> StandaloneProcess:
+        return self.start()
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self.is_running:
+            self.kill9()
+
+
+def child_environment(**variables: str) -> dict[str, str]:
+    """Return the environment of a child process: this one's without Penstock's settings, and with this Penstock."""
+    kept = {name: value for name, value in os.environ.items() if not name.startswith("PENSTOCK_")}
+    path = os.pathsep.join(filter(None, (_SOURCES, kept.get("PYTHONPATH", ""))))
+    return {**kept, "PYTHONPATH": path, **variables}
+
+
+def run_penstock(*arguments: str, timeout_s: float = 60.0, **variables: str) -> subprocess.CompletedProcess[str]:
+    """Run ``penstock`` to its end and return its exit code and what it wrote. `variables` are environment variables."""
+    return subprocess.run(
+        [sys.executable, "-m", "penstock", *arguments],
+        capture_output=True,
+        text=True,
+        timeout=timeout_s,
+        env=child_environment(**variables),
+        check=False,
+    )
+
+
+def _port(address: object) -> int:
+    return int(str(address).rpartition(":")[2])
