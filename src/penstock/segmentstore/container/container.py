@@ -40,13 +40,11 @@ from penstock.segmentstore.container.operations import (
     Checkpoint,
     Create,
     Delete,
-    Forget,
     Merge,
     RareOperation,
     Seal,
     Truncate,
     UpdateAttributes,
-    UpdatePinned,
     UpdatePolicy,
     encode_append_header,
 )
@@ -64,7 +62,7 @@ from penstock.segmentstore.tier2.chunk_storage import ChunkStorage
 
 logger = logging.getLogger(__name__)
 
-#: Attribute values must fit the wire's signed 64 bits.
+#: Attributes of a transient segment, see the segment store specification, rule R5.5.
 TRANSIENT_ATTRIBUTES_MAX = 16
 
 
@@ -629,5 +627,3 @@ class SegmentContainer:
         """Return the live segments."""
         return list(self.state.metadata.by_name.values())
 
-
-__all__ = ["ContainerStatus", "Forget", "SegmentContainer", "UpdatePinned"]
