@@ -8,6 +8,7 @@ import grpc
 import grpc.aio
 import pytest
 
+from penstock.client.client import Client
 from penstock.client.controller import ControllerClient, parse_controller_uri
 from penstock.client.settings import ClientSettings
 from penstock.model.errors import (
@@ -112,6 +113,17 @@ async def test_created_by_an_unanswered_attempt_is_not_called_existing(script):
         pb.DeleteStreamStatus(status=pb.DeleteStreamStatus.STREAM_NOT_FOUND),
     ]
     await script.client.delete_stream("a", "b")
+
+
+async def test_with_exist_ok_it_does_not_matter_whose_attempt_made_the_stream(script):
+    # No answer, then it exists, then it is asked whether it does: with `exist_ok` that is what was wanted.
+    async with Client("tcp://unused", SETTINGS, controller=script.client) as client:
+        unsure = [grpc.StatusCode.UNAVAILABLE, pb.CreateStreamStatus(status=pb.CreateStreamStatus.STREAM_EXISTS)]
+        script.answers = [*unsure, pb.ExistsResponse(exists=True)]
+        await client.create_stream("a/b", exist_ok=True)
+        script.answers = list(unsure)
+        with pytest.raises(OutcomeUnknownError):
+            await client.create_stream("a/b")
 
 
 CREATE, UPDATE, DELETE = pb.CreateStreamStatus, pb.UpdateStreamStatus, pb.DeleteScopeStatus

@@ -18,7 +18,13 @@ from penstock.client.settings import ClientSettings
 from penstock.client.sources import StreamSource
 from penstock.client.transaction import Transaction
 from penstock.client.wire_segments import WireSegments
-from penstock.model.errors import NoSuchScopeError, ScopeExistsError, StreamError, StreamExistsError
+from penstock.model.errors import (
+    NoSuchScopeError,
+    OutcomeUnknownError,
+    ScopeExistsError,
+    StreamError,
+    StreamExistsError,
+)
 from penstock.model.names import SegmentId, segment_name, split_scoped_name
 from penstock.model.policies import Retention, Scaling, StreamConfig
 from penstock.model.stream_cuts import StreamCut
@@ -132,13 +138,19 @@ class Client:
         config = StreamConfig(scaling or Scaling.fixed(1), retention, tuple(tags), rollover_bytes=rollover_bytes)
         config = config.checked()
         try:
-            is_new = await self.controller.create_stream(scope, name, config)
-        except NoSuchScopeError:
             try:
-                await self.controller.create_scope(scope)
-            except ScopeExistsError:
-                pass  # Somebody else made it meanwhile.
-            is_new = await self.controller.create_stream(scope, name, config)
+                is_new = await self.controller.create_stream(scope, name, config)
+            except NoSuchScopeError:
+                try:
+                    await self.controller.create_scope(scope)
+                except ScopeExistsError:
+                    pass  # Somebody else made it meanwhile.
+                is_new = await self.controller.create_stream(scope, name, config)
+        except OutcomeUnknownError:
+            # With `exist_ok` it does not matter whose attempt made it.
+            if exist_ok and await self.controller.stream_exists(scope, name):
+                return
+            raise
         if not is_new and not exist_ok:
             raise StreamExistsError(f"stream {stream} exists already")
 

@@ -63,6 +63,8 @@ class Reader:
         self._chunk: EventChunk | None = None
         self._finished = False
         self._is_closed = False
+        #: What `close` has still to store while it leaves.
+        self._leaving: dict[str, int] | None = None
         self._failure: PenstockError | None = None
         # Other member -> its incarnation and heartbeat, and when this was first seen.
         self._seen: dict[str, tuple[str, int, float]] = {}
@@ -76,14 +78,20 @@ class Reader:
         self._keeper = start_watched(self._keep(), f"keep reader {self.name}", self._stop_with)
 
     async def close(self) -> None:
-        """Store positions, leave the group and stop. Everything handed out counts as read."""
-        if self._is_closed:
+        """Store positions, leave the group and stop. Everything handed out counts as read.
+
+        If it raises, the reader has stopped, but not left the group: call it again, or others take over from the
+        positions stored last once they find it dead.
+        """
+        if not self._is_closed:
+            self._is_closed = True
+            self._leaving = self._positions(is_done=True)
+        positions = self._leaving
+        if positions is None:
             return
-        self._is_closed = True
         if self._keeper is not None:
             self._keeper.cancel()
             await asyncio.wait([self._keeper])
-        positions = self._positions(is_done=True)
         await self._close_segments()
         if self._failure is None:
             await self._group.update(
@@ -93,6 +101,7 @@ class Reader:
                     else state
                 )
             )
+        self._leaving = None
 
     async def abandon(self) -> None:
         """Stop as a crash would: nothing is stored, the group finds out by itself."""
