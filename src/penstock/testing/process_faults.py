@@ -197,9 +197,7 @@ class ProcessFaults:
         await asyncio.sleep(planned.down_s)
         await self._start(planned.server)
 
-    async def _hold(
-        self, server: StandaloneProcess, hold_s: float, is_over: Callable[[], None] | None = None
-    ) -> None:
+    async def _hold(self, server: StandaloneProcess, hold_s: float, is_over: Callable[[], None] | None = None) -> None:
         server.pause()
         try:
             await asyncio.sleep(hold_s)

@@ -204,8 +204,11 @@ class Load:
 
     def _problem(self, name: str, error: PenstockError) -> None:
         """Note an error, unless it is one that a fault explains."""
-        if not isinstance(error, PASSING_ERRORS) and len(self.problems) < _PROBLEMS_KEPT_MAX:
-            self.problems.append(f"{name}: {type(error).__name__}: {error}")
+        text = f"{name}: {type(error).__name__}: {error}"
+        # Each once: one error ends many events.
+        is_new = text not in self.problems and len(self.problems) < _PROBLEMS_KEPT_MAX
+        if is_new and not isinstance(error, PASSING_ERRORS):
+            self.problems.append(text)
 
     def _event(self, name: str, rng: random.Random, number: int) -> tuple[str, bytes]:
         key = f"key-{rng.randrange(self.settings.key_count)}"

@@ -126,15 +126,18 @@ async def run_processes(
     seconds: float,
     load: LoadSettings | None = None,
     faults: ProcessFaultSettings | None = None,
+    server_type: type[StandaloneProcess] = StandaloneProcess,
 ) -> ProcessRunReport:
-    """Run a server in `directory`, which is empty, under faults for about `seconds`; return what came of it.
+    """Run a server in `directory`, which is empty, under faults for `seconds` and as long as its starts and stops take.
+
+    `server_type` may do something of its own when it is killed or started.
 
     Raises `ServerProcessError` when the server cannot be started again. In any case no process is left behind.
     """
     began_s = time.monotonic()
     config = directory / "settings.toml"
     config.write_text(SERVER_SETTINGS)
-    server = StandaloneProcess(directory, "--config", str(config))
+    server = server_type(directory, "--config", str(config))
     history = History(lambda: time.monotonic() - began_s)
     clients = random.Random(f"{seed}/clients")
     work = ThreadedWork(1)
@@ -157,11 +160,15 @@ async def run_processes(
             [server], plan_faults(seed, seconds, settings=faults), record_count=lambda: len(history.records)
         )
         violations: list[str] = []
-        async with asyncio.TaskGroup() as group:
-            group.create_task(clients_load.run())
+        working = asyncio.create_task(clients_load.run())
+        try:
             await nemesis.run()
             await nemesis.heal()
             clients_load.stop()
+            await working
+        finally:
+            working.cancel()
+            await asyncio.wait([working])
         await clients_load.read_whole("after-faults")
         await asyncio.to_thread(server.restart)
         await clients_load.read_whole("after-restart")
@@ -191,7 +198,10 @@ def _counts(history: History) -> dict[str, int]:
 
 
 def processes(
-    seconds: Annotated[float, typer.Option(min=0.0, help="How long faults go on.")] = 30.0,
+    seconds: Annotated[
+        float,
+        typer.Option(min=0.0, help="How long faults go on, without the time that the server takes to start and stop."),
+    ] = 30.0,
     seed: Annotated[int, typer.Option(help="Draws the faults and the load.")] = 1,
     directory: Annotated[
         Path | None, typer.Option(help="Where the server keeps its data and log; kept. [default: a temporary one]")
@@ -201,13 +211,11 @@ def processes(
     """Kill and hold a real server while clients work, then check every promise. Exit with 1 if one was broken."""
     where = Path(tempfile.mkdtemp(prefix="penstock-processes-")) if directory is None else directory
     where.mkdir(parents=True, exist_ok=True)
-    report: ProcessRunReport | None = None
     try:
         report = asyncio.run(run_processes(where, seed=seed, seconds=seconds))
-    except* ServerProcessError as errors:
-        typer.echo(f"seed {seed}: {errors.exceptions[0]}\nData and log are in {where}", err=True)
-    if report is None:
-        raise typer.Exit(1)
+    except ServerProcessError as error:
+        typer.echo(f"seed {seed}: {error}\nData and log are in {where}", err=True)
+        raise typer.Exit(1) from error
     typer.echo(report.to_json() if as_json else report.to_text())
     if not report.is_well:
         typer.echo(f"data and log are in {where}", err=True)

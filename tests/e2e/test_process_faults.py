@@ -1,0 +1,187 @@
+"""Real processes under kill -9, SIGSTOP and SIGTERM while clients work, judged by the checkers of histories.
+
+``PENSTOCK_PROCESS_FAULT_SECONDS`` and ``PENSTOCK_PROCESS_FAULT_SEED`` make the run longer, and another one.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+from penstock.model.errors import InvalidArgumentError
+from penstock.testing.history_events import (
+    AbortTransaction,
+    CommitTransaction,
+    FullRead,
+    Outcome,
+    PutKey,
+    ReadRange,
+    WriteEvent,
+)
+from penstock.testing.process_faults import (
+    PlannedFault,
+    ProcessFault,
+    ProcessFaults,
+    ProcessFaultSettings,
+    plan_faults,
+)
+from penstock.testing.process_load import LoadSettings
+from penstock.testing.process_run import main, run_processes
+from penstock.testing.processes import ServerProcessError, StandaloneProcess, child_environment
+
+SECONDS = float(os.environ.get("PENSTOCK_PROCESS_FAULT_SECONDS", "8"))
+SEED = int(os.environ.get("PENSTOCK_PROCESS_FAULT_SEED", "3"))
+
+
+def one(fault: ProcessFault, *, hold_s: float = 0.2, down_s: float = 0.0) -> PlannedFault:
+    return PlannedFault(0.0, 0, fault, hold_s, down_s)
+
+
+def test_a_seed_gives_one_plan_that_fits_into_its_time() -> None:
+    settings = ProcessFaultSettings()
+    plan = plan_faults(7, 600.0, server_count=3, settings=settings)
+    assert plan == plan_faults(7, 600.0, server_count=3, settings=settings)
+    assert plan != plan_faults(8, 600.0, server_count=3, settings=settings)
+    assert sum(fault.wait_s + fault.hold_s + fault.down_s for fault in plan) <= 600.0
+    assert {fault.fault for fault in plan} == set(ProcessFault)
+    assert {fault.server for fault in plan} == {0, 1, 2}
+    assert all(settings.interval_s_min <= fault.wait_s <= settings.interval_s_max for fault in plan)
+    assert max(fault.down_s for fault in plan) <= settings.down_s_max
+
+
+def test_weights_choose_the_faults() -> None:
+    only_kills = ProcessFaultSettings(weights=((ProcessFault.KILL, 1), (ProcessFault.PAUSE, 0)))
+    assert Counter(fault.fault for fault in plan_faults(1, 60.0, settings=only_kills)).keys() == {ProcessFault.KILL}
+    assert plan_faults(1, 0.0) == []
+
+
+@pytest.mark.parametrize(
+    "bad",
+    [
+        {"weights": ()},
+        {"weights": ((ProcessFault.KILL, 0),)},
+        {"weights": ((ProcessFault.KILL, 2), (ProcessFault.PAUSE, -1))},
+        {"interval_s_min": 2.0, "interval_s_max": 1.0},
+        {"down_s_max": -1.0},
+    ],
+)
+def test_settings_that_cannot_be_drawn_from_are_refused(bad: dict) -> None:
+    with pytest.raises(InvalidArgumentError):
+        ProcessFaultSettings(**bad)
+
+
+@pytest.mark.e2e
+@pytest.mark.parametrize("fault", list(ProcessFault))
+async def test_each_fault_leaves_a_server_that_serves(fault: ProcessFault, tmp_path: Path) -> None:
+    """A held process is the same one afterwards, any other is new; the ports stay."""
+    with StandaloneProcess(tmp_path) as server:
+        pid, uri = server.pid, server.uri
+        faults = ProcessFaults([server], [one(fault)], record_count=lambda: 5)
+        await faults.run()
+        assert server.is_running
+        assert server.uri == uri
+        assert (server.pid == pid) is (fault is ProcessFault.PAUSE)
+        assert [(done.planned.fault, done.begin_index) for done in faults.done] == [(fault, 5)]
+        assert faults.problems == []
+        assert server.terminate() == 0
+
+
+@pytest.mark.e2e
+async def test_a_server_that_ends_on_its_own_is_a_problem(tmp_path: Path) -> None:
+    """Behind the harness's back it is killed: that is noted, and it is started again."""
+    with StandaloneProcess(tmp_path) as server:
+        faults = ProcessFaults([server], [one(ProcessFault.PAUSE, hold_s=0.0)])
+        assert server.process is not None
+        server.process.terminate()
+        server.wait()
+        await faults.run()
+        assert faults.problems == ["server 0 ended on its own with code 0"]
+        server.pause()
+        await faults.heal()
+        assert server.terminate() == 0
+        await faults.heal()
+        assert server.is_running
+
+
+@pytest.mark.e2e
+def test_a_server_that_cannot_start_says_why(tmp_path: Path) -> None:
+    server = StandaloneProcess(tmp_path, "--containers", "0")
+    with pytest.raises(ServerProcessError, match="container_count"):
+        server.start()
+    with pytest.raises(ServerProcessError, match="not started"):
+        StandaloneProcess(tmp_path).pause()
+
+
+@pytest.mark.e2e
+@pytest.mark.timeout(120 + 4 * SECONDS)
+async def test_every_promise_is_kept_through_kills_and_pauses(tmp_path: Path) -> None:
+    """Writers, transactions, readers and table users work all the time; then everything is read twice."""
+    report = await run_processes(tmp_path, seed=SEED, seconds=SECONDS)
+    assert report.is_well, report.to_text()
+    assert report.faults
+    for kind in (WriteEvent, CommitTransaction, AbortTransaction, PutKey, ReadRange):
+        assert report.count(kind, Outcome.OK) > 0, report.to_text()
+    assert report.count(FullRead, Outcome.OK) == 3
+    assert report.counts["EventSeen"] > 2 * report.count(CommitTransaction, Outcome.OK)
+    # The faults really hit calls, and the load reached long-term storage.
+    assert sum(path.stat().st_size for path in (tmp_path / "data" / "tier2").rglob("*") if path.is_file()) > 0
+
+
+class ForgetfulServer(StandaloneProcess):
+    """Its disk has not kept what it had promised: when it is killed, the end of each log is zeros."""
+
+    def kill9(self) -> None:
+        """See `StandaloneProcess.kill9`."""
+        super().kill9()
+        for log in (self.data_dir / "tier1").iterdir():
+            for file in sorted(log.glob("log-0*"), reverse=True):
+                data = file.read_bytes()
+                used = len(data.rstrip(b"\0"))
+                if used > 8000:
+                    kept = used - min(20_000, used // 2)
+                    file.write_bytes(data[:kept] + bytes(len(data) - kept))
+                    break
+
+
+@pytest.mark.e2e
+async def test_a_disk_that_forgets_is_found_out(tmp_path: Path) -> None:
+    """So the run above would see lost events. Here the server itself may refuse to start: that will do, too."""
+    faults = ProcessFaultSettings(interval_s_min=1.0, interval_s_max=1.5, weights=((ProcessFault.KILL, 1),))
+    load = LoadSettings(settle_timeout_s=5.0)
+    try:
+        report = await run_processes(
+            tmp_path, seed=1, seconds=5.0, load=load, faults=faults, server_type=ForgetfulServer
+        )
+    except ServerProcessError:
+        return
+    assert not report.is_well, report.to_text()
+
+
+@pytest.mark.e2e
+def test_the_command_prints_what_came_of_a_run() -> None:
+    code = "from penstock.testing.process_run import main; main(['--seconds', '1', '--seed', '5', '--json'])"
+    ended = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, timeout=100, env=child_environment(), check=False
+    )
+    assert ended.returncode == 0, ended.stdout + ended.stderr
+    report = json.loads(ended.stdout)
+    assert report["is_well"] is True
+    assert (report["seed"], report["violations"]) == (5, [])
+    assert report["counts"]["FullRead ok"] == 3
+
+
+@pytest.mark.e2e
+def test_the_command_says_why_a_run_did_not_begin(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "data").write_text("in the way")
+    with pytest.raises(SystemExit) as ended:
+        main(["--directory", str(tmp_path), "--seconds", "1"])
+    assert ended.value.code == 1
+    told = capsys.readouterr().err
+    assert "did not get ready" in told
+    assert str(tmp_path) in told
