@@ -25,7 +25,13 @@ from penstock.client.connection_pool import ConnectionPool
 from penstock.client.settings import ClientSettings
 from penstock.client.stream_segments import SegmentMap, SegmentRange
 from penstock.client.tasks import start_watched
-from penstock.model.errors import InvalidArgumentError, PenstockError, StreamError, StreamSealedError
+from penstock.model.errors import (
+    InvalidArgumentError,
+    OutcomeUnknownError,
+    PenstockError,
+    StreamError,
+    StreamSealedError,
+)
 from penstock.model.events import EVENT_HEADER_LENGTH, EVENT_LENGTH_MAX
 from penstock.model.names import SegmentId
 from penstock.model.routing import routing_key_hash
@@ -145,7 +151,9 @@ class EventWriter:
             await asyncio.wait([task])
         for appender in appenders:
             await appender.close()
-        error = StreamError(f"the writer of {self._source.name} was closed before this event was acknowledged")
+        error = OutcomeUnknownError(
+            f"the writer of {self._source.name} was closed before this event was acknowledged: it may be stored or not"
+        )
         for appender in appenders:
             with self._lock:
                 blocks = appender.window.take_all()
