@@ -186,6 +186,20 @@ async def test_store_that_stays_away_ends_in_an_unknown_outcome(cluster):
             await writer.close()
 
 
+async def test_what_an_abandoned_writer_leaves_behind_may_be_stored_or_not(cluster):
+    # Sent, not acknowledged, then the writer is closed without waiting: neither success nor failure.
+    async with cluster.client() as client:
+        await client.create_stream("retail/orders")
+        writer = await client.event_writer("retail/orders").start()
+        await (await writer.write(b"one"))
+        cluster.store.refuses = True
+        cluster.store.drop_all()
+        ack = await writer.write(b"two")
+        await writer.abandon()
+        with pytest.raises(OutcomeUnknownError, match="closed before"):
+            await ack.wait(5)
+
+
 async def test_events_collect_into_blocks_while_one_is_in_flight(cluster):
     # With the store held back, 1000 small events need a few blocks, not 1000.
     async with cluster.client() as client:
