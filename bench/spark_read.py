@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import sys
 import time
 
 import penstock
@@ -28,6 +29,7 @@ def main() -> None:
     from penstock.spark import ensure_java
 
     ensure_java()
+    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     from pyspark.sql import SparkSession
 
     with work_directory(arguments) as directory, server(directory) as running:

@@ -20,6 +20,7 @@ from penstock.controller.metadata.records import TransactionStatus
 from penstock.controller.service import ControllerService, WorkflowTimeoutError
 from penstock.controller.transactions.service import PingResult
 from penstock.model.errors import (
+    ControllerUnavailableError,
     CorruptionError,
     InvalidArgumentError,
     InvalidNameError,
@@ -358,9 +359,10 @@ class GrpcCalls:
             status = await decision
         except NoSuchStreamError:
             return reply(status=reply.STREAM_NOT_FOUND)
-        except PenstockError as error:
-            _give_up_unless_retriable(error, what, f"{info.scope}/{info.stream}")
-            return reply(status=reply.FAILURE)
+        except MetadataConflictError as error:
+            # FAILURE says that the transaction was decided otherwise, for good. Here nobody knows: it must be asked
+            # again, as after every other error, which goes to the client as a gRPC status.
+            raise ControllerUnavailableError(f"{what} on {info.scope}/{info.stream}: {error}") from error
         if status in wanted:
             return reply(status=reply.SUCCESS)
         if status is TransactionStatus.UNKNOWN:

@@ -59,4 +59,9 @@ async def recover(log: DurableLog, state: ContainerState) -> Recovered:
                 operations += 1
         except (KeyError, ValueError) as error:
             raise CorruptionError(container, frame.address, f"record cannot be replayed: {error!r}") from error
+    if log.is_truncated and not has_checkpoint:
+        # It was truncated right before a checkpoint that was durable. Without that the container would come up empty.
+        raise CorruptionError(
+            container, address or 0, "the log was truncated, but the checkpoint that it then began with is gone"
+        )
     return Recovered(last, address, operations, frames, byte_count, has_checkpoint)

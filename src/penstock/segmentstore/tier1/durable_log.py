@@ -36,6 +36,10 @@ class DurableLog(Protocol):
     def frame_length_max(self) -> int:
         """The longest frame that `append` takes, in bytes."""
 
+    @property
+    def is_truncated(self) -> bool:
+        """Whether `truncate` was ever called on the log, by this incarnation or an earlier one. After `open`."""
+
     async def open(self) -> None:
         """Become the only writer: raise the epoch durably and fence every other holder.
 

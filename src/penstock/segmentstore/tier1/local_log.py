@@ -142,6 +142,11 @@ class LocalLog:
         return self._settings.frame_length_max_bytes
 
     @property
+    def is_truncated(self) -> bool:
+        """See `DurableLog.is_truncated`."""
+        return self._directory.truncation_address > 0
+
+    @property
     def outstanding_bytes(self) -> int:
         """Payload bytes appended but not acknowledged yet; see `LocalLogSettings.outstanding_bytes_max`."""
         return self._outstanding_bytes
@@ -505,7 +510,10 @@ class LocalLog:
 
     async def _shielded(self, work: Coroutine[object, object, object]) -> None:
         """Run to the end even if the caller is cancelled: blocking work cannot be taken back half way."""
-        await asyncio.shield(self._start(work))
+        task = self._start(work)
+        # After a cancellation nobody is left to hear how it ended.
+        task.add_done_callback(lambda done: None if done.cancelled() else done.exception())
+        await asyncio.shield(task)
 
     def _wake(self) -> None:
         if self._wakeup is not None and not self._wakeup.done():

@@ -93,6 +93,11 @@ class MemoryLog:
         self._stored.holders.append(self)
         self._state = "open"
 
+    @property
+    def is_truncated(self) -> bool:
+        """See `DurableLog.is_truncated`."""
+        return self._stored.truncation_address > 0
+
     async def frames(self) -> AsyncIterator[LogFrame]:
         """See `DurableLog.frames`."""
         self._check_open()

@@ -309,6 +309,8 @@ class SimulatedTransport(asyncio.Transport):
     def take_in(self, item: _Item) -> None:
         """Take what the link brings. A world event."""
         self._network.note_arrival(self.peer.label, item.value if isinstance(item, _Signal) else _content(item))
+        if self._has_reset:
+            return  # There is no connection any more; what comes behind its reset must not look as if there were.
         if item is _Signal.RESET:
             if self.is_gone:
                 return

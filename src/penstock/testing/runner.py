@@ -1,0 +1,406 @@
+"""`run`: play one seed, and judge it. `shrink_failure`: the fewest faults that still make it fail.
+
+A run: the cluster starts, clients prepare, then faults strike while workloads work. Once all faults are over the
+workloads come to rest and read everything back; then every server loses its power, comes up again, and all is read
+once more. While it goes on the insides of every container are looked at each simulated second (`invariants`); at the
+end the history is judged (`history`). One seed gives one trace.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import logging
+import sys
+import time
+import traceback
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from typing import TextIO
+
+from penstock.model.errors import CorruptionError, PenstockError
+from penstock.segmentstore.store import SegmentStore
+from penstock.testing.history import EpochStarted, check_history
+from penstock.testing.invariants import InvariantMonitor, check_storage, check_store, check_tables
+from penstock.testing.simulation.cluster import SimulatedCluster
+from penstock.testing.simulation.errors import HostDownError, SimulationError
+from penstock.testing.simulation.faults import FaultPlan, shrink
+from penstock.testing.simulation.host import Death, Host
+from penstock.testing.simulation.loop import LoopSettings
+from penstock.testing.simulation.simulation import Simulation, SimulationSettings
+from penstock.testing.simulation.trace import Trace
+from penstock.testing.simulation.work import WorkSettings
+from penstock.testing.workloads.events import StreamKeeper
+from penstock.testing.workloads.scenario import Profile, Scenario, draw_workload_world
+from penstock.testing.workloads.segments import ByteReader
+from penstock.testing.workloads.tables import TableClient
+from penstock.testing.workloads.takeover import take_over
+from penstock.testing.workloads.world import Workload, World
+
+_CHECK_INTERVAL_S = 1.0
+#: A run that takes longer hangs.
+_TIME_S_MAX = 900.0
+_VIOLATIONS_MAX = 40
+#: Longest stall of blocking work.
+_STALL_S_MAX = 0.2
+#: How long to wait for answers that corruption may have taken away for good.
+_TOLERANT_S = 15.0
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What came of a run.
+
+    Attributes:
+        violations: what was wrong; empty: every promise was kept.
+        digest: of the whole trace.
+        fault_counts: faults that struck, by kind.
+        counts: what clients did, by name.
+        simulated_s: virtual time.
+        elapsed_s: real time; the only part that differs between two runs of a seed.
+    """
+
+    seed: int
+    violations: tuple[str, ...]
+    digest: str
+    plan: FaultPlan
+    fault_counts: Counter[str]
+    counts: Counter[str]
+    simulated_s: float
+    elapsed_s: float
+
+    @property
+    def is_ok(self) -> bool:
+        """Whether nothing was wrong."""
+        return not self.violations
+
+
+def run(
+    seed: int, profile: Profile | None = None, *, plan: FaultPlan | None = None, sink: TextIO | None = None
+) -> Outcome:
+    """Play a seed. `plan` replaces the faults that it draws; `sink` gets every line of the trace.
+
+    Not to be called where an event loop runs.
+    """
+    scenario = Scenario.draw(seed, profile)
+    if plan is not None:
+        scenario = replace(scenario, plan=plan)
+    started_s = time.perf_counter()
+    trace = Trace(sink=sink)
+    stall_rate = scenario.profile.work_stall_rate
+    settings = SimulationSettings(
+        loop=LoopSettings(time_s_max=_TIME_S_MAX), work=WorkSettings(stall_rate=stall_rate, stall_s_max=_STALL_S_MAX)
+    )
+    play = _Play(scenario)
+    with _errors_logged() as logged, _quiet_ends(), Simulation(seed, settings, trace=trace) as simulation:
+        try:
+            play.play(simulation)
+        except SimulationError as error:
+            play.violations.append(f"the simulation ended: {error}")
+        play.judge(simulation, logged)
+        simulated_s = simulation.loop.time() - play.started_s
+    return Outcome(
+        seed=seed,
+        violations=tuple(play.violations[:_VIOLATIONS_MAX]),
+        digest=trace.digest,
+        plan=scenario.plan,
+        fault_counts=Counter(type(planned.fault).__name__ for planned in scenario.plan.faults) + play.fault_counts,
+        counts=play.world.counts if play.world is not None else Counter(),
+        simulated_s=simulated_s,
+        elapsed_s=time.perf_counter() - started_s,
+    )
+
+
+def shrink_failure(outcome: Outcome, profile: Profile | None = None, *, run_count_max: int = 60) -> FaultPlan:
+    """Return the smallest plan found with which the seed still fails. At most `run_count_max` runs."""
+    runs_left = run_count_max
+
+    def fails(candidate: FaultPlan) -> bool:
+        nonlocal runs_left
+        if not runs_left:
+            return False
+        runs_left -= 1
+        return not run(outcome.seed, profile, plan=candidate).is_ok
+
+    if fails(FaultPlan()):
+        return FaultPlan()
+    return shrink(outcome.plan, fails)
+
+
+class _Play:
+    """One run in progress."""
+
+    def __init__(self, scenario: Scenario) -> None:
+        self.scenario = scenario
+        self.violations: list[str] = []
+        self.fault_counts: Counter[str] = Counter()
+        self.world: World | None = None
+        self.started_s = 0.0
+        self._monitor = InvariantMonitor()
+        self._epochs: dict[int, int] = {}
+        self._workloads: list[Workload] = []
+        self._seen: set[str] = set()
+        #: Bits were flipped: from now on only wrong answers count.
+        self._is_damaged = False
+
+    def play(self, simulation: Simulation) -> None:
+        self.started_s = simulation.loop.time()
+        cluster = SimulatedCluster(simulation, self.scenario.cluster)
+        hosts = [cluster.add_client("client-1"), cluster.add_client("client-2")]
+        simulation.run(lambda: self._play(simulation, cluster, hosts))
+
+    async def _play(self, simulation: Simulation, cluster: SimulatedCluster, hosts: list[Host]) -> None:
+        await cluster.ready()
+        scenario = self.scenario
+        self.world = world = draw_workload_world(scenario, cluster)
+        self._workloads = workloads = scenario.make_workloads(world, hosts)
+        for workload in workloads:
+            workload.client = cluster.client(workload.host)
+            await self._step(workload, "open", self._open(workload))
+            await self._step(workload, "prepare", workload.prepare())
+        simulation.loop.trace.add(simulation.loop.time(), f"driver: {scenario}")
+        scenario.plan.start(simulation)
+        plan_end_s = simulation.loop.time() + scenario.plan.end_s
+        watch = asyncio.create_task(self._watch(cluster))
+        nuisances = [watch]
+        if scenario.profile.takeover_gap_s:
+            nuisances.append(asyncio.create_task(self._take_over(cluster)))
+        running = [asyncio.create_task(self._step(workload, "run", workload.run())) for workload in workloads]
+        _, late = await asyncio.wait(running, timeout=max(world.give_up_s - world.now_s, 0.0) + 60.0)
+        if late:
+            self._found(f"{len(late)} workloads do not come to rest: {simulation.loop.waiting_summary()}")
+            for task in [*late, *nuisances]:
+                task.cancel()
+            return
+        if simulation.loop.time() < plan_end_s:
+            await asyncio.sleep(plan_end_s - simulation.loop.time())
+        await self._all_serve(cluster)
+        await self._verify(workloads)
+        await self._inspect(cluster)
+        if self.violations or world.problems:
+            for task in nuisances:
+                task.cancel()
+            return
+        simulation.loop.trace.add(simulation.loop.time(), "driver: all servers lose their power")
+        is_tolerant = bool(scenario.profile.bit_flip_count)
+        servers = list(dict.fromkeys([*cluster.stores, cluster.controller]))
+        for host in servers:
+            host.crash(Death.POWER)
+        for host in cluster.stores:
+            self._flip_bits(host, simulation)
+        await asyncio.sleep(0.5)
+        for host in servers:
+            host.restart()
+        if is_tolerant:
+            self._is_damaged = True
+            await self._verify_what_is_left(cluster, workloads)
+        else:
+            await self._all_serve(cluster)
+            await self._verify([workload for workload in workloads if workload.verifies_again])
+            await self._inspect(cluster)
+        for task in nuisances:
+            task.cancel()
+
+    async def _open(self, workload: Workload) -> None:
+        workload.client.open()
+
+    async def _step(self, workload: Workload, what: str, coroutine: object) -> None:
+        """Run a step of a workload on its host; what it raises is a violation."""
+        assert asyncio.iscoroutine(coroutine)
+        try:
+            await workload.host.run(coroutine)
+        except SimulationError:
+            raise
+        except Exception as error:  # noqa: BLE001  # becomes a violation
+            where = traceback.extract_tb(error.__traceback__)[-1]
+            self._found(f"{what} of {workload.name} failed ({where.filename}:{where.lineno}): {error!r}")
+
+    async def _verify(self, workloads: Sequence[Workload]) -> None:
+        for workload in workloads:
+            await self._step(workload, "verify", workload.verify())
+
+    async def _verify_what_is_left(self, cluster: SimulatedCluster, workloads: Sequence[Workload]) -> None:
+        """Read back after bits were flipped: what is not answered counts for nothing, wrong answers count."""
+        try:
+            await cluster.ready(_TOLERANT_S)
+        except HostDownError:
+            pass  # The controller's own tables may be what was damaged.
+        for workload in workloads:
+            if workload.verifies_again and isinstance(workload, (ByteReader, TableClient)):
+                try:
+                    async with asyncio.timeout(_TOLERANT_S):
+                        await workload.host.run(workload.verify())
+                except (PenstockError, TimeoutError):
+                    continue
+        assert self.world is not None
+        self.world.problems.clear()  # Answers that failed; wrong ones are in the history.
+
+    async def _all_serve(self, cluster: SimulatedCluster) -> None:
+        """Wait until every container serves: all faults are over, so they must."""
+        try:
+            await cluster.ready()
+        except HostDownError as error:
+            self._found(f"the cluster does not come up: {error}")
+            return
+        for host in cluster.stores:
+            for _ in range(600):
+                store = cluster.store(host)
+                if store is not None and store.is_ready:
+                    break
+                await asyncio.sleep(0.1)
+            else:
+                store = cluster.store(host)
+                self._found(f"{host.name} does not serve all its containers: {store and store.failures}")
+
+    # -- looking inside -----------------------------------------------------------------------------------------
+
+    async def _watch(self, cluster: SimulatedCluster) -> None:
+        while True:
+            await asyncio.sleep(_CHECK_INTERVAL_S)
+            for host in cluster.stores:
+                store = cluster.store(host)
+                if store is not None:
+                    self._look(host, store)
+
+    def _look(self, host: Host, store: SegmentStore) -> None:
+        if self._is_damaged:
+            return
+        for violation in [*check_store(store), *self._monitor.observe(store.containers)]:
+            self._found(f"{host.name}: {violation}")
+        for container in store.containers:
+            epoch = container._log.epoch
+            if self._epochs.get(container.id) != epoch and self.world is not None:
+                self._epochs[container.id] = epoch
+                self.world.history.see(host.name, EpochStarted(container.id, epoch))
+        for container_id, failure in store.failures.items():
+            if isinstance(failure, CorruptionError) and not self.scenario.profile.bit_flip_count:
+                self._found(f"{host.name}: container {container_id} met corruption: {failure}")
+
+    async def _inspect(self, cluster: SimulatedCluster) -> None:
+        """Read what every container has stored."""
+        for host in cluster.stores:
+            store = cluster.store(host)
+            if store is None:
+                continue
+            self._look(host, store)
+            for container in store.containers:
+                for check in (check_tables, check_storage):
+                    try:
+                        violations = await host.run(check(container))
+                    except (HostDownError, PenstockError):
+                        # A crash that was armed long ago may come only now, and end what was under way.
+                        violations = []
+                    for violation in violations:
+                        self._found(f"{host.name}: {violation}")
+
+    def _found(self, violation: str) -> None:
+        if violation not in self._seen and len(self.violations) < _VIOLATIONS_MAX:
+            self._seen.add(violation)
+            self.violations.append(violation)
+            if self.world is not None:
+                self.world.cluster.simulation.trace.add(self.world.now_s, f"violation {violation}")
+
+    # -- nuisances that are not in the plan ---------------------------------------------------------------------
+
+    async def _take_over(self, cluster: SimulatedCluster) -> None:
+        assert self.world is not None
+        rng = cluster.simulation.rng("takeovers")
+        while True:
+            await asyncio.sleep(rng.expovariate(1.0 / self.scenario.profile.takeover_gap_s))
+            if not self.world.is_writing:
+                return
+            host = rng.choice(cluster.stores)
+            try:
+                what = await host.run(take_over(cluster, host, rng))
+            except HostDownError:
+                continue
+            if what is not None:
+                self.fault_counts["Takeover"] += 1
+                cluster.simulation.trace.add(self.world.now_s, f"fault {host.name}: {what}")
+
+    def _flip_bits(self, host: Host, simulation: Simulation) -> None:
+        rng = simulation.rng(f"{host.name} bit flips")
+        files = [
+            (path, content)
+            for path, content in sorted(host.disk.files().items())
+            if self.scenario.profile.bit_flip_place in path
+        ]
+        for _ in range(self.scenario.profile.bit_flip_count if files else 0):
+            path, content = rng.choice(files)
+            # Where something is written: flips in the zeros behind it hit nobody.
+            used = len(content.rstrip(b"\0"))
+            if used:
+                offset = rng.randrange(used)
+                host.disk.flip(path, offset, rng.randrange(8))
+                self.fault_counts["BitFlip"] += 1
+                simulation.trace.add(simulation.loop.time(), f"fault {host.name}: bit flip in {path} at {offset}")
+
+    # -- judging ------------------------------------------------------------------------------------------------
+
+    def judge(self, simulation: Simulation, logged: Sequence[str]) -> None:
+        if self.world is not None:
+            self.violations += self.world.problems
+            truncated = [keeper.stream for keeper in self._keepers() if keeper.is_truncated]
+            self.violations += check_history(self.world.history, truncated_streams=truncated)
+        self.violations += logged
+        for context in simulation.loop.unhandled:
+            self.violations.append(f"unhandled: {context.get('message')}: {context.get('exception')!r}")
+        for host in simulation.hosts.values():
+            for failure in host.failures:
+                if not isinstance(failure, (PenstockError, OSError)):
+                    self.violations.append(f"{host.name} ended with {failure!r}")
+
+    def _keepers(self) -> list[StreamKeeper]:
+        return [workload for workload in self._workloads if isinstance(workload, StreamKeeper)]
+
+
+@contextmanager
+def _quiet_ends() -> Iterator[None]:
+    """Say nothing of coroutines of dead processes that would go on cleaning up: a process that died does not."""
+    before = sys.unraisablehook
+
+    def hook(unraisable: sys.UnraisableHookArgs) -> None:
+        if str(unraisable.exc_value) != "coroutine ignored GeneratorExit":
+            before(unraisable)
+
+    sys.unraisablehook = hook
+    try:
+        yield
+    finally:
+        gc.collect()
+        sys.unraisablehook = before
+
+
+@contextmanager
+def _errors_logged() -> Iterator[list[str]]:
+    """Collect what the code under test logs as an error that is none of its own kinds: a bug that was caught."""
+    found: list[str] = []
+
+    class _Collect(logging.Handler):
+        def emit(self, record: logging.LogRecord) -> None:
+            error = record.exc_info[1] if record.exc_info else None
+            if error is None or isinstance(error, (PenstockError, OSError)):
+                return
+            where = traceback.extract_tb(error.__traceback__)[-1]
+            found.append(f"logged: {record.getMessage()}: {error!r} ({where.filename}:{where.lineno})")
+
+    logger = logging.getLogger("penstock")
+    handler = _Collect()
+    level, propagate = logger.level, logger.propagate
+    quiet = [logging.getLogger("asyncio")]
+    levels = [other.level for other in quiet]
+    logger.addHandler(handler)
+    logger.setLevel(logging.ERROR)
+    logger.propagate = False
+    for other in quiet:
+        other.setLevel(logging.CRITICAL)
+    try:
+        yield found
+    finally:
+        logger.removeHandler(handler)
+        logger.setLevel(level)
+        logger.propagate = propagate
+        for other, before in zip(quiet, levels, strict=True):
+            other.setLevel(before)

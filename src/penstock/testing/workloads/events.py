@@ -1,0 +1,256 @@
+"""Event writers, readers of a group, and the final full read of a stream."""
+
+from __future__ import annotations
+
+import random
+from functools import partial
+
+from penstock.client.ack import AckState
+from penstock.client.event_writer import EventWriter
+from penstock.client.reader import Reader
+from penstock.client.reader_group import ReaderGroup
+from penstock.model.errors import (
+    ControllerUnavailableError,
+    CorruptionError,
+    OutcomeUnknownError,
+    PenstockError,
+    SegmentTruncatedError,
+)
+from penstock.model.events import EventAssembler, offsets_of
+from penstock.model.names import segment_name, split_scoped_name
+from penstock.model.policies import Scaling
+from penstock.testing.history import EventSeen, FullRead, Invocation, WriteEvent
+from penstock.testing.simulation.host import Host
+from penstock.testing.workloads.world import Workload, World
+
+_READ_BYTES = 16 * 1024
+
+
+def make_event(stream: str, writer: str, key: str, number: int, padding: bytes) -> bytes:
+    """Return an event that says where it belongs. Unique by `writer` and `number`."""
+    return f"{stream}|{writer}|{key}|{number}|".encode() + padding
+
+
+def key_of(event: bytes) -> str:
+    """Return the routing key that an event says it has, or a text that no key equals."""
+    parts = event.split(b"|", 3)
+    return parts[2].decode() if len(parts) == 4 else f"not an event: {event[:40]!r}"
+
+
+async def read_fully(workload: Workload, stream: str) -> None:
+    """Read a stream from its head to its tail, segment by segment, and record that as a `FullRead`."""
+    world, client = workload.world, workload.client
+    history = world.history
+    world.full_reads += 1
+    read = f"full-{world.full_reads}"
+    invocation = history.invoke(workload.name, FullRead(stream, read))
+    scope, name = split_scoped_name(stream)
+    head = await world.insist(f"head of {stream}", partial(client.head, stream))
+    for number, start in sorted(head.positions.items()):
+        segment = segment_name(scope, name, number)
+        info = await world.insist(f"info of {segment}", partial(client.segments.segment_info, segment))
+        offset = max(start, info.start_offset)
+        assembler = EventAssembler(segment, offset)
+        while offset < info.length:
+            length = min(_READ_BYTES, info.length - offset)
+            data = await world.insist(
+                f"read of {segment}", partial(client.segments.read, segment, offset, length)
+            )
+            block = data.joined()
+            if not block:
+                world.problem(f"{segment}: read at {offset} came empty, its length is {info.length}")
+                return
+            offset += len(block)
+            try:
+                assembler.feed(block)
+                events, first = assembler.take()
+            except CorruptionError as error:
+                world.problem(f"{segment}: what was read are not events: {error}")
+                return
+            for event, at in zip(events, offsets_of(events, first), strict=False):
+                history.see(workload.name, EventSeen(stream, read, segment, at, event, key_of(event)))
+        if assembler.pending_bytes:
+            world.problem(f"{segment}: ends {assembler.pending_bytes} bytes into an event")
+    history.ok(invocation)
+
+
+class StreamKeeper(Workload):
+    """Creates a stream, and reads it back at the end; `is_truncated`: forgets its oldest events now and then."""
+
+    def __init__(
+        self, world: World, host: Host, name: str, rng: random.Random, *, stream: str, segment_count: int,
+        rollover_bytes: int, is_truncated: bool = False,
+    ) -> None:  # fmt: skip
+        super().__init__(world, host, name, rng)
+        self.stream = stream
+        self._segment_count = segment_count
+        self._rollover_bytes = rollover_bytes
+        self.is_truncated = is_truncated
+
+    async def prepare(self) -> None:
+        """See `Workload.prepare`."""
+        await self.client.create_stream(
+            self.stream,
+            scaling=Scaling.fixed(self._segment_count),
+            rollover_bytes=self._rollover_bytes,
+            exist_ok=True,
+        )
+
+    async def run(self) -> None:
+        """See `Workload.run`."""
+        while self.is_truncated and self.world.is_writing:
+            await self.rest(4.0)
+            try:
+                cut = await self.client.tail(self.stream)
+                await self.client.truncate_stream(cut)
+            except PenstockError as error:
+                # Another try at a later cut follows; a lost reply leaves either head, and both are fine.
+                if not self.world.is_passing(error):
+                    self.world.problem(f"{self.name} cannot truncate {self.stream}: {error!r}")
+                    return
+                continue
+            self.world.counts["stream truncations"] += 1
+
+    async def verify(self) -> None:
+        """See `Workload.verify`."""
+        await read_fully(self, self.stream)
+
+
+class Writer(Workload):
+    """Writes keyed events through one `EventWriter` after the other."""
+
+    def __init__(
+        self, world: World, host: Host, name: str, rng: random.Random, *, stream: str, keys: tuple[str, ...],
+        events_per_s: float,
+    ) -> None:  # fmt: skip
+        super().__init__(world, host, name, rng)
+        self._stream = stream
+        self._keys = keys
+        self._events_per_s = events_per_s
+        self._number = 0
+
+    async def run(self) -> None:
+        """See `Workload.run`."""
+        while self.world.is_writing:
+            try:
+                writer = await self.client.event_writer(self._stream).start()
+            except ControllerUnavailableError:
+                await self.rest(0.5)
+                continue
+            await self._write(writer)
+
+    async def _write(self, writer: EventWriter) -> None:
+        world, rng = self.world, self.rng
+        until_s = world.now_s + rng.uniform(5.0, 40.0)
+        try:
+            while world.is_writing and world.now_s < until_s:
+                for _ in range(1 if rng.random() < 0.7 else rng.randint(2, 8)):
+                    key = rng.choice(self._keys)
+                    self._number += 1
+                    event = make_event(self._stream, self.name, key, self._number, world.padding(rng))
+                    call = world.history.invoke(self.name, WriteEvent(self._stream, key, event))
+                    world.counts["events"] += 1
+                    try:
+                        ack = await writer.write(event, key)
+                    except PenstockError as error:
+                        self._failed(call, error)
+                        return
+                    ack.when_done(partial(self._settled, call, ack))
+                await self.rest(2.0 / self._events_per_s)
+            await writer.flush()
+        except PenstockError:
+            pass  # Each event's ack has said so.
+        finally:
+            await writer.abandon()
+
+    def _settled(self, call: Invocation, ack: AckState) -> None:
+        if ack.error is None:
+            self.world.history.ok(call)
+        else:
+            self._failed(call, ack.error)
+
+    def _failed(self, call: Invocation, error: PenstockError) -> None:
+        self.world.history.unknown(call, error)
+        if not isinstance(error, OutcomeUnknownError):
+            self.world.problem(f"{self.name} cannot write to {self._stream}: {error!r}")
+
+
+class GroupReader(Workload):
+    """A reader of a group. All readers of a group record one pass: nobody dies, so it is exactly once.
+
+    `is_leader`: at the end it reads on until nothing is left; what the group read must then be everything.
+    """
+
+    verifies_again = False  # The group is done.
+
+    def __init__(
+        self, world: World, host: Host, name: str, rng: random.Random, *, stream: str, group: str, is_leader: bool
+    ) -> None:
+        super().__init__(world, host, name, rng)
+        self._stream = stream
+        self._group = group
+        self._is_leader = is_leader
+        self._read = f"group-{group}"
+
+    async def prepare(self) -> None:
+        """See `Workload.prepare`."""
+        if self._is_leader:
+            await self.client.reader_group(self._group, [self._stream])
+
+    async def run(self) -> None:
+        """See `Workload.run`. Leaves the group at the end, and now and then in between."""
+        world = self.world
+        group = await world.insist(f"join {self._group}", self._join)
+        while world.is_writing and self._group not in world.broken_groups:
+            name = f"{self.name}-{int(world.now_s * 1e6)}"
+            reader = await world.insist(f"{self.name} starts to read", partial(group.reader, name))
+            until_s = min(world.stop_s, world.now_s + self.rng.uniform(5.0, 60.0))
+            while world.now_s < until_s and self._group not in world.broken_groups:
+                await self._take(reader, min(1.0, until_s - world.now_s + 0.01))
+            await world.insist(f"{self.name} leaves", reader.close)
+            world.counts["reader hand-overs"] += 1
+
+    async def verify(self) -> None:
+        """See `Workload.verify`."""
+        world = self.world
+        if not self._is_leader or self._group in world.broken_groups:
+            return
+        invocation = world.history.invoke(self.name, FullRead(self._stream, self._read))
+        group = await world.insist(f"join {self._group}", self._join)
+        reader = await world.insist(f"{self.name} starts to read", partial(group.reader, f"{self.name}-last"))
+        while True:
+            if await self._take(reader, 0.5) and self._group not in world.broken_groups:
+                continue
+            if self._group in world.broken_groups:
+                return
+            await world.insist("store positions", reader.store_positions)
+            if not await world.insist("unread bytes", group.unread_bytes):
+                break
+            if world.now_s > world.give_up_s:
+                world.problem(f"group {self._group} does not get to the end of {self._stream}")
+                break
+        await world.insist(f"{self.name} leaves", reader.close)
+        world.history.ok(invocation)
+
+    async def _join(self) -> ReaderGroup:
+        return await self.client.reader_group(self._group, [self._stream])
+
+    async def _take(self, reader: Reader, timeout_s: float) -> bool:
+        world = self.world
+        try:
+            event = await reader.read(timeout_s)
+        except (SegmentTruncatedError, OutcomeUnknownError, ControllerUnavailableError):
+            return True
+        except PenstockError as error:
+            if not world.is_passing(error) or world.now_s > world.give_up_s:
+                world.problem(f"{self.name} cannot read {self._stream}: {error!r}")
+                raise
+            world.broken_groups[self._group] = None
+            return True
+        if event is None:
+            return False
+        segment = segment_name(*split_scoped_name(event.stream), event.segment)
+        seen = EventSeen(self._stream, self._read, segment, event.offset, event.data, key_of(event.data))
+        world.history.see(self.name, seen)
+        world.counts["events read"] += 1
+        return True

@@ -1,0 +1,122 @@
+"""Fault plans that are more than single faults: swizzled links, crash loops, hosts that sleep and wake late."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from penstock.testing.simulation.faults import (
+    Crash,
+    CrashAtDiskCall,
+    Fault,
+    FaultPlan,
+    FaultSettings,
+    Partition,
+    Pause,
+    PlannedFault,
+)
+from penstock.testing.simulation.host import Death
+
+#: Kinds that a plan is made of unless a profile says otherwise.
+ALL_KINDS = ("Partition", "Reset", "SlowLink", "Pause", "Crash", "CrashAtDiskCall", "DiskErrors", "ClockJump")
+#: What every drawn plan has at least, if that many are allowed.
+KIND_COUNT_MIN = 3
+
+
+@dataclass(frozen=True, slots=True)
+class PlanSettings:
+    """What `draw_plan` draws.
+
+    Attributes:
+        duration_s: faults strike within this time.
+        lasts_s_max: longest single fault.
+        mean_gap_s_min, mean_gap_s_max: bounds of the mean time between two faults, drawn per plan.
+        kinds: see `FaultSettings`.
+        swizzle_rate, crash_loop_rate, zombie_rate: probability that a plan has one.
+    """
+
+    duration_s: float = 46.0
+    lasts_s_max: float = 8.0
+    mean_gap_s_min: float = 2.0
+    mean_gap_s_max: float = 12.0
+    kinds: tuple[str, ...] = ALL_KINDS
+    swizzle_rate: float = 0.25
+    crash_loop_rate: float = 0.2
+    zombie_rate: float = 0.2
+
+
+def draw_plan(
+    rng: random.Random, servers: Sequence[str], clients: Sequence[str], settings: PlanSettings
+) -> FaultPlan:
+    """Draw a plan of at least `KIND_COUNT_MIN` kinds, in order of time."""
+    drawn: list[PlannedFault] = []
+    kinds = list(dict.fromkeys(settings.kinds))
+    chosen = tuple(rng.sample(kinds, rng.randint(min(KIND_COUNT_MIN, len(kinds)), len(kinds))))
+    mean_gap_s = rng.uniform(settings.mean_gap_s_min, settings.mean_gap_s_max)
+    drawn += _draw(rng, servers, clients, settings, chosen, mean_gap_s)
+    # At least one of each kind chosen.
+    struck = {type(planned.fault).__name__ for planned in drawn}
+    for kind in chosen:
+        missing: Sequence[PlannedFault] = ()
+        while kind not in struck and not missing:
+            missing = _draw(rng, servers, clients, settings, (kind,), settings.duration_s / 2)[:1]
+        drawn += missing
+    if rng.random() < settings.swizzle_rate:
+        drawn += swizzle(rng, servers, clients, settings)
+    if rng.random() < settings.crash_loop_rate:
+        drawn += crash_loop(rng, servers, settings)
+    if rng.random() < settings.zombie_rate:
+        drawn += sleep(rng, servers, settings)
+    return FaultPlan(tuple(sorted(drawn, key=lambda planned: planned.at_s)))
+
+
+def _draw(
+    rng: random.Random, servers: Sequence[str], clients: Sequence[str], settings: PlanSettings,
+    kinds: tuple[str, ...], mean_gap_s: float,
+) -> Sequence[PlannedFault]:  # fmt: skip
+    drawing = FaultSettings(
+        duration_s=settings.duration_s, mean_gap_s=mean_gap_s, lasts_s_max=settings.lasts_s_max, kinds=kinds
+    )
+    return FaultPlan.draw(rng, servers=servers, clients=clients, settings=drawing).faults
+
+
+def swizzle(
+    rng: random.Random, servers: Sequence[str], clients: Sequence[str], settings: PlanSettings
+) -> list[PlannedFault]:
+    """Stop links one by one, and restore them one by one in another order."""
+    everybody = [*servers, *clients]
+    links = [(one, other) for at, one in enumerate(everybody) for other in everybody[at + 1 :] if one in servers]
+    links = rng.sample(links, rng.randint(1, len(links))) if links else []
+    start_s = rng.uniform(0.0, settings.duration_s * 0.6)
+    step_s = settings.lasts_s_max / (2.0 * max(len(links), 1))
+    restored = rng.sample(range(len(links)), len(links))
+    faults: list[PlannedFault] = []
+    for at, (one, other) in enumerate(links):
+        stop_s = round(start_s + at * step_s, 6)
+        end_s = start_s + (len(links) + restored[at] + rng.random()) * step_s
+        faults.append(PlannedFault(stop_s, Partition(one, other, round(end_s - stop_s, 6))))
+    return faults
+
+
+def crash_loop(rng: random.Random, servers: Sequence[str], settings: PlanSettings) -> list[PlannedFault]:
+    """Let one server die again and again, mostly before it has come up."""
+    host = rng.choice(servers)
+    at_s = rng.uniform(0.0, settings.duration_s * 0.7)
+    faults: list[PlannedFault] = []
+    for _ in range(rng.randint(3, 8)):
+        death = rng.choice(list(Death))
+        down_s = round(rng.uniform(0.01, 0.5), 6)
+        fault: Fault = Crash(host, death, down_s)
+        if rng.random() < 0.6:
+            fault = CrashAtDiskCall(host, rng.randint(1, 60), death, down_s)
+        faults.append(PlannedFault(round(at_s, 6), fault))
+        at_s = min(at_s + down_s + rng.uniform(0.01, 1.0), settings.duration_s)
+    return faults
+
+
+def sleep(rng: random.Random, servers: Sequence[str], settings: PlanSettings) -> list[PlannedFault]:
+    """Let a server stand still for longer than a restart takes, so that others have given it up when it wakes."""
+    at_s = rng.uniform(0.0, settings.duration_s * 0.7)
+    lasts_s = rng.uniform(settings.lasts_s_max, 1.5 * settings.lasts_s_max)
+    return [PlannedFault(round(at_s, 6), Pause(rng.choice(servers), round(lasts_s, 6)))]

@@ -1,0 +1,266 @@
+"""`Scenario`: everything a seed decides: the cluster, its settings, the workloads, the faults."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import dataclass, field, replace
+
+from penstock.client.settings import ClientSettings
+from penstock.controller.settings import ControllerSettings
+from penstock.segmentstore.settings import CacheSettings, ContainerSettings, SegmentStoreSettings
+from penstock.segmentstore.tier1.local_log import LocalLogSettings
+from penstock.testing.simulation.cluster import ClusterSettings, SimulatedCluster
+from penstock.testing.simulation.faults import FaultPlan
+from penstock.testing.simulation.host import Host
+from penstock.testing.workloads.events import GroupReader, StreamKeeper, Writer
+from penstock.testing.workloads.plans import PlanSettings, draw_plan
+from penstock.testing.workloads.segments import ByteAppender, ByteReader, SegmentLives
+from penstock.testing.workloads.tables import CounterClient, TableClient
+from penstock.testing.workloads.transactions import TransactionWriter
+from penstock.testing.workloads.world import SCOPE, Workload, World
+
+_KIB = 1024
+MAIN_STREAM = f"{SCOPE}/events"
+TRIMMED_STREAM = f"{SCOPE}/trimmed"
+ALL_WORKLOADS = ("events", "readers", "transactions", "trimmed", "tables", "counters", "bytes", "lives")
+
+
+@dataclass(frozen=True, slots=True)
+class Profile:
+    """What a scenario is drawn from. The default one has everything; others aim at something.
+
+    Attributes:
+        name: for messages.
+        plan: the faults.
+        workloads: those that may take part.
+        share: each takes part with this probability (events always do).
+        takeover_gap_s: mean time between two takeovers of a container, 0 for none.
+        bit_flip_count: bits flipped per store while all are down at the end, in files with `bit_flip_place` in their
+            paths. Then corruption may be reported and answers may fail, but nothing wrong may be served.
+        writing_s: how long workloads work, from their start.
+        store_count_max: most segment stores.
+        cache_bytes_min: smallest cache.
+        work_stall_rate: probability that blocking work, such as a sync, is slow.
+    """
+
+    name: str = "everything"
+    plan: PlanSettings = field(default_factory=PlanSettings)
+    workloads: tuple[str, ...] = ALL_WORKLOADS
+    share: float = 0.7
+    takeover_gap_s: float = 15.0
+    bit_flip_count: int = 0
+    bit_flip_place: str = "/log-"
+    writing_s: float = 55.0
+    store_count_max: int = 3
+    cache_bytes_min: int = 256 * _KIB
+    work_stall_rate: float = 0.001
+
+
+    def of_length(self, work_s: float) -> Profile:
+        """Return this profile for runs of about `work_s` seconds, what comes after the work included."""
+        factor = work_s / 60.0
+        plan = replace(self.plan, duration_s=self.plan.duration_s * factor)
+        return replace(self, plan=plan, writing_s=self.writing_s * factor)
+
+
+@dataclass(frozen=True, slots=True)
+class Scenario:
+    """See the module. `plan` may be replaced, when a failure is being shrunk."""
+
+    seed: int
+    profile: Profile
+    cluster: ClusterSettings
+    workloads: tuple[str, ...]
+    writer_count: int
+    reader_count: int
+    segment_count: int
+    rollover_bytes: int
+    mean_gap_s: float
+    payload_bytes_max: int
+    plan: FaultPlan
+
+    @classmethod
+    def draw(cls, seed: int, profile: Profile | None = None) -> Scenario:
+        """Draw a seed's scenario."""
+        profile = profile or Profile()
+        rng = random.Random(f"{seed}/scenario/{profile.name}")
+        workloads = tuple(name for name in profile.workloads if name == "events" or rng.random() < profile.share)
+        cluster = _draw_cluster(rng, profile)
+        names = [f"store-{number}" for number in range(1, cluster.store_count + 1)]
+        if not cluster.is_combined:
+            names.append("controller")
+        clients = ["client-1", "client-2"]
+        return cls(
+            seed=seed,
+            profile=profile,
+            cluster=cluster,
+            workloads=workloads,
+            writer_count=rng.randint(1, 3),
+            reader_count=rng.randint(1, 2),
+            segment_count=rng.randint(1, 3),
+            rollover_bytes=rng.choice((0, 4 * _KIB, 16 * _KIB)),
+            mean_gap_s=rng.choice((0.7, 1.0, 2.0)),
+            payload_bytes_max=rng.choice((50, 500, 3000)),
+            plan=draw_plan(rng, names, clients, profile.plan),
+        )
+
+    def __str__(self) -> str:
+        """Return what matters to a reader of a failure."""
+        cluster = self.cluster
+        return (
+            f"seed {self.seed}, profile {self.profile.name}: {cluster.store_count} stores, "
+            f"{cluster.segment_store.container_count} containers, "
+            f"{'combined' if cluster.is_combined else 'separate'} controller; {', '.join(self.workloads)}; "
+            f"{self.writer_count} writers, {self.reader_count} readers, {self.segment_count} segments; "
+            f"{len(self.plan.faults)} faults"
+        )
+
+    def make_workloads(self, world: World, hosts: list[Host]) -> list[Workload]:
+        """Make the workloads, spread over the clients' hosts. Those that verify go in this order."""
+        made: list[Workload] = []
+        taken: dict[tuple[str, int], str] = {}
+
+        def place(name: str) -> tuple[World, Host, str, random.Random]:
+            return world, hosts[len(made) % len(hosts)], name, world.cluster.simulation.rng(f"workload {name}")
+
+        def keeper(name: str, stream: str, *, is_truncated: bool = False) -> StreamKeeper:
+            return StreamKeeper(
+                *place(name), stream=stream, segment_count=self.segment_count, rollover_bytes=self.rollover_bytes,
+                is_truncated=is_truncated,
+            )  # fmt: skip
+
+        made.append(keeper("keeper", MAIN_STREAM))
+        for number in range(self.writer_count):
+            # Two keys of its own and one that all writers share.
+            keys = (f"k{number}-a", f"k{number}-b", "shared")
+            made.append(
+                Writer(*place(f"writer-{number}"), stream=MAIN_STREAM, keys=keys, events_per_s=3.0 / self.mean_gap_s)
+            )
+        if "transactions" in self.workloads:
+            lease_s = world.rng.choice((10.0, 20.0))
+            made.append(
+                TransactionWriter(
+                    *place("transactions"), stream=MAIN_STREAM, lease_s=lease_s, mean_gap_s=3 * self.mean_gap_s
+                )
+            )
+        if "readers" in self.workloads:
+            for number in range(self.reader_count):
+                made.append(
+                    GroupReader(
+                        *place(f"reader-{number}"), stream=MAIN_STREAM, group="group", is_leader=number == 0
+                    )
+                )
+        if "trimmed" in self.workloads:
+            made.append(keeper("trimmer", TRIMMED_STREAM, is_truncated=True))
+            made.append(
+                Writer(
+                    *place("trimmed-writer"), stream=TRIMMED_STREAM, keys=("t",), events_per_s=1.5 / self.mean_gap_s
+                )
+            )
+        if "tables" in self.workloads:
+            for number in range(2):
+                made.append(
+                    TableClient(
+                        *place(f"table-{number}"), table=f"{SCOPE}/table/0.#epoch.0", key_count=5,
+                        mean_gap_s=self.mean_gap_s,
+                    )
+                )  # fmt: skip
+        if "counters" in self.workloads:
+            for number in range(2):
+                made.append(
+                    CounterClient(
+                        *place(f"counter-{number}"), segment=f"{SCOPE}/counter/0.#epoch.0", taken=taken,
+                        mean_gap_s=self.mean_gap_s,
+                    )
+                )  # fmt: skip
+        if "bytes" in self.workloads:
+            segment = f"{SCOPE}/bytes/0.#epoch.0"
+            for number in range(2):
+                made.append(
+                    ByteAppender(
+                        *place(f"appender-{number}"), segment=segment, mean_gap_s=self.mean_gap_s,
+                        rollover_bytes=self.rollover_bytes, truncates=number == 0,
+                    )
+                )  # fmt: skip
+            made.append(ByteReader(*place("byte-reader"), segment=segment))
+        if "lives" in self.workloads:
+            made.append(SegmentLives(*place("lives"), prefix=f"{SCOPE}/life", mean_gap_s=2 * self.mean_gap_s))
+        return made
+
+
+def _draw_cluster(rng: random.Random, profile: Profile) -> ClusterSettings:
+    store_count = min(rng.choices((1, 2, 3), (6, 3, 1))[0], profile.store_count_max)
+    container_count = rng.randint(store_count, 4)
+    return ClusterSettings(
+        store_count=store_count,
+        is_combined=rng.random() < 0.7,
+        restart_delay_s=rng.uniform(0.1, 2.0),
+        segment_store=SegmentStoreSettings(
+            container_count=container_count,
+            restart_delay_s=rng.uniform(0.05, 0.5),
+            restart_delay_s_max=2.0,
+            disabled_retry_s=5.0,
+            cache=CacheSettings(
+                bytes_max=rng.choice((profile.cache_bytes_min, 4 * profile.cache_bytes_min, 4096 * _KIB)),
+                target_percent=rng.choice((25, 50, 75)),
+                block_length=rng.choice((512, 2048, 16 * _KIB)),
+                small_append_length=rng.choice((128, 512, 2048)),
+            ),
+            container=ContainerSettings(
+                checkpoint_log_bytes=rng.choice((4, 16, 64)) * _KIB,
+                checkpoint_log_bytes_idle=rng.choice((1, 4)) * _KIB,
+                checkpoints_max=rng.choice((2, 8, 64)),
+                flush_bytes=rng.choice((512, 2 * _KIB, 16 * _KIB)),
+                flush_age_s=rng.uniform(0.3, 4.0),
+                flush_write_bytes_max=rng.choice((700, 4 * _KIB, 64 * _KIB)),
+                flush_concurrency=rng.choice((1, 4)),
+                writer_interval_s=rng.uniform(0.1, 0.5),
+                writer_retry_s=rng.uniform(0.1, 0.5),
+                outstanding_bytes_max=256 * _KIB,
+                read_ahead_bytes=rng.choice((4, 16, 64)) * _KIB,
+                whole_read_bytes=rng.choice((512, 64 * _KIB)),
+                table_compact_bytes=rng.choice((1, 4, 16)) * _KIB,
+                table_compact_step_bytes=rng.choice((512, 4 * _KIB)),
+                stop_timeout_s=5.0,
+            ),
+        ),
+        durable_log=LocalLogSettings(
+            frame_length_max_bytes=rng.choice((8, 64, 1024)) * _KIB,
+            batch_length_max_bytes=rng.choice((4, 64)) * _KIB,
+            file_length_bytes=rng.choice((32, 128)) * _KIB,
+            first_file_length_bytes=rng.choice((16, 32)) * _KIB,
+            zero_chunk_length_bytes=64 * _KIB,
+            spare_file_count_max=rng.choice((0, 2)),
+            lock_wait_s_max=1.0,
+        ),
+        controller=ControllerSettings(),
+        client=ClientSettings(
+            connect_timeout_s=2.0,
+            request_timeout_s=5.0,
+            keepalive_interval_s=2.0,
+            controller_request_timeout_s=5.0,
+            controller_attempt_count_max=20,
+            retry_time_max_s=200.0,
+            retry_delay_max_s=1.0,
+            block_bytes_max=rng.choice((256, 2048, 64 * _KIB)),
+            pipelined_block_bytes_min=rng.choice((1, 100, 1024)),
+            read_bytes=rng.choice((512, 4 * _KIB, 64 * _KIB)),
+            position_interval_s=rng.uniform(0.5, 3.0),
+            reader_group_refresh_s=rng.uniform(0.3, 1.0),
+            # Nobody is ever declared dead: then a group reads everything exactly once.
+            reader_timeout_s=10_000.0,
+        ),
+    )
+
+
+def draw_workload_world(scenario: Scenario, cluster: SimulatedCluster) -> World:
+    """Make the world of a scenario, with times that count from now."""
+    now_s = cluster.simulation.loop.time()
+    stop_s = now_s + scenario.profile.writing_s
+    return World(
+        cluster,
+        cluster.simulation.rng("world"),
+        stop_s=stop_s,
+        give_up_s=max(stop_s, now_s + scenario.plan.end_s) + 120.0,
+        payload_bytes_max=scenario.payload_bytes_max,
+    )

@@ -1,0 +1,125 @@
+"""A client of transactions: begins, writes, commits or aborts, and finds out what became of each."""
+
+from __future__ import annotations
+
+import random
+
+from penstock.client.transaction import Transaction
+from penstock.model.errors import (
+    ControllerUnavailableError,
+    OutcomeUnknownError,
+    PenstockError,
+    StreamError,
+    TransactionError,
+)
+from penstock.testing.history import AbortTransaction, CommitTransaction, WriteEvent
+from penstock.testing.simulation.host import Host
+from penstock.testing.workloads.events import make_event
+from penstock.testing.workloads.world import Workload, World
+
+_OVER = ("COMMITTED", "ABORTED", "UNKNOWN")
+
+
+class TransactionWriter(Workload):
+    """See the module. Keys are its own: a key's order between transactions and plain writers is not promised."""
+
+    def __init__(
+        self, world: World, host: Host, name: str, rng: random.Random, *, stream: str, lease_s: float, mean_gap_s: float
+    ) -> None:
+        super().__init__(world, host, name, rng)
+        self._stream = stream
+        self._lease_s = lease_s
+        self._mean_gap_s = mean_gap_s
+        self._keys = tuple(f"{name}-key-{number}" for number in range(3))
+        self._number = 0
+        self._begun: list[Transaction] = []
+
+    async def run(self) -> None:
+        """See `Workload.run`."""
+        while self.world.is_writing:
+            await self.rest(self._mean_gap_s)
+            try:
+                transaction = await self.client.begin_transaction(self._stream, lease_s=self._lease_s)
+            except (ControllerUnavailableError, OutcomeUnknownError):
+                continue  # One that began unheard runs out by itself.
+            except StreamError as error:
+                if not error.is_retriable:
+                    self.world.problem(f"{self.name} cannot begin a transaction: {error!r}")
+                continue
+            self._begun.append(transaction)
+            await self._use(transaction)
+        for transaction in self._begun:
+            await self._await_end(transaction)
+
+    async def _use(self, transaction: Transaction) -> None:
+        rng = self.rng
+        is_whole = await self._fill(transaction)
+        if is_whole and rng.random() < 0.8:
+            await self._commit(transaction)
+        else:
+            await self._abort(transaction)
+
+    async def _fill(self, transaction: Transaction) -> bool:
+        """Write some events; say whether all are stored."""
+        world, rng, history = self.world, self.rng, self.world.history
+        for _ in range(rng.randint(1, 6)):
+            key = rng.choice(self._keys)
+            self._number += 1
+            event = make_event(self._stream, self.name, key, self._number, world.padding(rng))
+            call = history.invoke(self.name, WriteEvent(self._stream, key, event, transaction.id))
+            try:
+                ack = await transaction.write(event, key)
+                await ack.settled()
+            except PenstockError as error:
+                history.unknown(call, error)
+                return False
+            if ack.error is not None:
+                history.unknown(call, ack.error)
+                return False
+            history.ok(call)
+        return True
+
+    async def _commit(self, transaction: Transaction) -> None:
+        world, history = self.world, self.world.history
+        while True:
+            call = history.invoke(self.name, CommitTransaction(self._stream, transaction.id))
+            try:
+                await transaction.commit()
+            except TransactionError as error:
+                history.fail(call, error)
+                return
+            except PenstockError as error:
+                history.unknown(call, error)
+                if world.now_s > world.give_up_s:
+                    world.problem(f"transaction {transaction.id} cannot be committed: {error!r}")
+                    return
+                await self.rest(0.5)
+            else:
+                history.ok(call)
+                world.counts["transactions committed"] += 1
+                return
+
+    async def _abort(self, transaction: Transaction) -> None:
+        history = self.world.history
+        call = history.invoke(self.name, AbortTransaction(self._stream, transaction.id))
+        try:
+            await transaction.abort()
+        except TransactionError as error:
+            history.fail(call, error)
+        except PenstockError as error:
+            history.unknown(call, error)
+        else:
+            history.ok(call)
+            self.world.counts["transactions aborted"] += 1
+
+    async def _await_end(self, transaction: Transaction) -> None:
+        """Wait until nothing happens to a transaction any more, as a full read needs it."""
+        world = self.world
+        while True:
+            state = await world.insist(f"state of transaction {transaction.id}", transaction.state)
+            if state in _OVER:
+                return
+            if world.now_s > world.give_up_s:
+                world.problem(f"transaction {transaction.id} is {state} for good")
+                return
+            await self.rest(0.2)

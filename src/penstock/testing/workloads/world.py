@@ -1,0 +1,152 @@
+"""`World`: what the workloads of one run share: the cluster, the history, the times, and what they found wrong."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections import Counter
+from collections.abc import Awaitable, Callable
+from typing import TypeVar
+
+from penstock.client.client import Client
+from penstock.model.errors import ControllerUnavailableError, OutcomeUnknownError, PenstockError
+from penstock.testing.history import History, Invocation, Outcome
+from penstock.testing.history_events import Call, Observation, Result
+from penstock.testing.simulation.cluster import SimulatedCluster
+from penstock.testing.simulation.host import Host
+
+T = TypeVar("T")
+
+SCOPE = "sim"
+#: Problems remembered; more say nothing new.
+_PROBLEMS_MAX = 50
+
+
+class TracedHistory(History):
+    """A history that also tells the trace, so that a failure can be read in one place."""
+
+    def __init__(self, cluster: SimulatedCluster) -> None:
+        loop, trace = cluster.simulation.loop, cluster.simulation.trace
+        super().__init__(loop.time)
+        self._loop = loop
+        self._trace = trace
+
+    def invoke(self, client: str, call: Call) -> Invocation:
+        """See `History.invoke`."""
+        invocation = super().invoke(client, call)
+        self._trace.add(self._loop.time(), f"history {client}: #{invocation.index} {_short(call)}")
+        return invocation
+
+    def see(self, client: str, observation: Observation) -> None:
+        """See `History.see`."""
+        super().see(client, observation)
+        self._trace.add(self._loop.time(), f"history {client}: saw {_short(observation)}")
+
+    def _end(self, invocation: Invocation, outcome: Outcome, result: Result, error: str) -> None:
+        super()._end(invocation, outcome, result, error)
+        text = f"{outcome.value} {_short(result) if outcome is Outcome.OK else error}"
+        self._trace.add(self._loop.time(), f"history {invocation.client}: #{invocation.index} -> {text}")
+
+
+class World:
+    """See the module.
+
+    Attributes:
+        stop_s: when workloads begin nothing new any more, on the loop's clock.
+        give_up_s: when a call that still fails says that the cluster has not healed.
+        problems: what workloads themselves found wrong; each is a violation.
+        counts: what was done, for the totals.
+        payload_bytes_max: longest padding of events and values.
+        full_reads: full reads begun so far, for their names.
+        broken_groups: reader groups of which a reader ended with an error. It is then found dead later, and what it
+            had read since it last stored its positions is read again; so nothing more is asked of the group.
+    """
+
+    def __init__(
+        self, cluster: SimulatedCluster, rng: random.Random, *, stop_s: float, give_up_s: float, payload_bytes_max: int
+    ) -> None:
+        self.cluster = cluster
+        self.rng = rng
+        self.history = TracedHistory(cluster)
+        self.stop_s = stop_s
+        self.give_up_s = give_up_s
+        self.payload_bytes_max = payload_bytes_max
+        self.problems: list[str] = []
+        self.counts: Counter[str] = Counter()
+        self.full_reads = 0
+        self.broken_groups: dict[str, None] = {}
+
+    @property
+    def now_s(self) -> float:
+        """The loop's time."""
+        return self.cluster.simulation.loop.time()
+
+    @property
+    def is_writing(self) -> bool:
+        """Whether new work may begin."""
+        return self.now_s < self.stop_s
+
+    def problem(self, text: str) -> None:
+        """Take down something that must not be."""
+        self.cluster.simulation.trace.add(self.now_s, f"problem {text}")
+        if len(self.problems) < _PROBLEMS_MAX:
+            self.problems.append(f"at {self.now_s:.6f} s: {text}")
+
+    def is_passing(self, error: PenstockError) -> bool:
+        """Whether an error is one that faults explain: no answer, try again, or a disk that failed a read."""
+        is_unnamed = type(error) is PenstockError and "[Errno 5] simulated" in str(error)
+        return error.is_retriable or is_unnamed or isinstance(error, OutcomeUnknownError)
+
+    def padding(self, rng: random.Random) -> bytes:
+        """Return filler: mostly short, seldom long."""
+        length = int(self.payload_bytes_max * rng.random() ** 4)
+        return bytes([rng.randrange(33, 127)]) * length
+
+    async def insist(self, what: str, attempt: Callable[[], Awaitable[T]]) -> T:
+        """Repeat something that may be repeated until it has an answer. Raises the error once `give_up_s` is past."""
+        while True:
+            try:
+                return await attempt()
+            except (OutcomeUnknownError, ControllerUnavailableError) as error:
+                if self.now_s > self.give_up_s:
+                    self.problem(f"{what}: no answer long after all was healed: {error!r}")
+                    raise
+            except PenstockError as error:
+                if not self.is_passing(error) or self.now_s > self.give_up_s:
+                    raise
+            await asyncio.sleep(0.2)
+
+
+class Workload:
+    """What one client does. Subclasses are made by a scenario; each runs on a host and has a generator of its own.
+
+    Order of the calls: `prepare` (before any fault), `run` (until `World.stop_s`, then come to rest), `verify` (all is
+    quiet: read everything back; again after a power failure if `verifies_again`).
+    """
+
+    verifies_again = True
+
+    def __init__(self, world: World, host: Host, name: str, rng: random.Random) -> None:
+        self.world = world
+        self.host = host
+        self.name = name
+        self.rng = rng
+        self.client: Client
+
+    async def prepare(self) -> None:
+        """Create what the workload needs."""
+
+    async def run(self) -> None:
+        """Work until `World.stop_s`, then finish what was begun."""
+
+    async def verify(self) -> None:
+        """Read back."""
+
+    async def rest(self, mean_s: float) -> None:
+        """Pause between two calls."""
+        await asyncio.sleep(min(self.rng.expovariate(1.0 / mean_s), 10 * mean_s))
+
+
+def _short(value: object) -> str:
+    text = str(value)
+    return text if len(text) <= 300 else f"{text[:200]}... {text[-60:]}"
