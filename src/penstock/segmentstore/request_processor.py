@@ -13,6 +13,7 @@ from penstock.model.errors import (
     BadOffsetError,
     ContainerNotFoundError,
     ContainerOfflineError,
+    CorruptionError,
     InvalidArgumentError,
     NoSuchSegmentError,
     OutcomeUnknownError,
@@ -291,8 +292,11 @@ def error_reply(error: PenstockError, request_id: int, segment: str, operation: 
             raise error  # Neither success nor failure: the client reconnects and finds out.
         case InvalidArgumentError():
             return wire.ErrorMessage(request_id, segment, _ascii(str(error)), ILLEGAL_ARGUMENT)
-        case _:
+        case CorruptionError():
             return wire.ErrorMessage(request_id, segment, _ascii(str(error)), UNSPECIFIED)
+        case _:
+            # A passing fault: to every client a closed connection means that the request may be tried again.
+            raise error
 
 
 def _ascii(text: str) -> str:

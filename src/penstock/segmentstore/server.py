@@ -259,7 +259,12 @@ class Connection(asyncio.BufferedProtocol):
                 command.offset,
                 error,
             )
-        self.send(encode(error_reply(error, command.request_id, command.segment, "ReadSegment", command.offset)))
+        try:
+            reply = error_reply(error, command.request_id, command.segment, "ReadSegment", command.offset)
+        except PenstockError as fault:
+            self.abort(f"read of {command.segment} failed: {fault}")
+        else:
+            self.send(encode(reply))
 
     # The Replies seam.
 
@@ -365,8 +370,11 @@ class Connection(asyncio.BufferedProtocol):
     def _task_done(self, task: asyncio.Task[None]) -> None:
         self._tasks.discard(task)
         if not task.cancelled() and (error := task.exception()) is not None:
-            logger.error("request failed", exc_info=error)
-            self.abort(f"internal error: {error!r}")
+            if isinstance(error, PenstockError):
+                logger.warning("request failed: %s", error)
+            else:
+                logger.error("request failed", exc_info=error)
+            self.abort(f"request failed: {error!r}")
         elif not self._is_reading:
             self._update_reading()
 

@@ -17,12 +17,14 @@ import typer
 
 from penstock.model.errors import InvalidArgumentError
 from penstock.testing.mutations import MUTATIONS, Mutation
+from penstock.testing.process_run import processes
 from penstock.testing.runner import Outcome, run, shrink_failure
 from penstock.testing.simulation.faults import FaultPlan
 from penstock.testing.story import Story
 from penstock.testing.workloads.scenario import Profile, Scenario
 
 app = typer.Typer(add_completion=False, no_args_is_help=True, help=__doc__)
+app.command()(processes)
 
 #: Seeds given to a worker beyond those it works on, so that it need not wait.
 _AHEAD_PER_JOB = 2
