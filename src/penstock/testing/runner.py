@@ -150,6 +150,9 @@ class _Play:
         cluster = SimulatedCluster(simulation, self.scenario.cluster)
         hosts = [cluster.add_client("client-1"), cluster.add_client("client-2")]
         simulation.run(lambda: self._play(simulation, cluster, hosts))
+        for chunks in cluster.faulty_chunks:
+            for fault, count in chunks.fault_counts.items():
+                self.fault_counts[f"chunk {fault}"] += count
 
     async def _play(self, simulation: Simulation, cluster: SimulatedCluster, hosts: list[Host]) -> None:
         await cluster.ready()
@@ -176,6 +179,7 @@ class _Play:
             return
         if simulation.loop.time() < plan_end_s:
             await asyncio.sleep(plan_end_s - simulation.loop.time())
+        cluster.heal_chunks()
         await self._all_serve(cluster)
         await self._verify(workloads)
         await self._inspect(cluster)

@@ -28,7 +28,9 @@ from penstock.segmentstore.server import SegmentStoreServer
 from penstock.segmentstore.settings import CacheSettings, SegmentStoreSettings
 from penstock.segmentstore.store import SegmentStore
 from penstock.segmentstore.tier1.local_log import LocalLogFactory, LocalLogSettings
+from penstock.segmentstore.tier2.chunk_storage import ChunkStorage
 from penstock.segmentstore.tier2.directory import DirectoryChunkStorage, DirectoryChunkStorageSettings
+from penstock.testing.chunk_faults import ChunkFaults, FaultyChunkStorage
 from penstock.testing.simulation.controller_calls import serve_controller, simulated_stub
 from penstock.testing.simulation.disk_faults import NO_FAULTS, DiskFaults
 from penstock.testing.simulation.errors import HostDownError
@@ -52,6 +54,7 @@ class ClusterSettings:
         is_combined: the controller is in the first store's process.
         restart_delay_s: a server whose program fails is started again after this.
         disk_faults: faults of the stores' disks in ordinary times.
+        chunk_faults: faults of long-term storage, beside those of the disk under it; None for none.
         segment_store, durable_log, long_term_storage, controller, client: settings of the parts.
     """
 
@@ -59,6 +62,7 @@ class ClusterSettings:
     is_combined: bool = True
     restart_delay_s: float = 1.0
     disk_faults: DiskFaults = NO_FAULTS
+    chunk_faults: ChunkFaults | None = None
     segment_store: SegmentStoreSettings = field(
         default_factory=lambda: SegmentStoreSettings(
             container_count=2, cache=CacheSettings(bytes_max=32 * _KIB * _KIB)
@@ -133,6 +137,9 @@ class SimulatedCluster:
         names = tuple(f"store-{number}" for number in range(1, settings.store_count + 1))
         self.locator = StaticLocator(names, settings.segment_store.container_count)
         self._servers: dict[str, _Servers] = {}
+        #: Long-term storages so far, one for each life of a store, when they have faults.
+        self.faulty_chunks: list[FaultyChunkStorage] = []
+        self._chunks_are_healed = False
         self.stores = [self._add_server(name, self._run_store) for name in names]
         self.controller = self.stores[0] if settings.is_combined else self._add_server(
             "controller", self._run_controller
@@ -162,7 +169,7 @@ class SimulatedCluster:
         servers.stops.callback(directory.close)
         store = SegmentStore(
             logs=LocalLogFactory(directory.tier1, runtime, settings.durable_log),
-            chunks=DirectoryChunkStorage(directory.tier2, runtime, settings.long_term_storage),
+            chunks=self._chunks(host, DirectoryChunkStorage(directory.tier2, runtime, settings.long_term_storage)),
             runtime=runtime,
             settings=settings.segment_store,
             container_ids=[
@@ -178,6 +185,21 @@ class SimulatedCluster:
         if settings.is_combined and host.name == self.locator.stores[0]:
             segments: Segments = store if settings.store_count == 1 else self._wire_segments(host)
             await self._start_controller(host, segments)
+
+    def _chunks(self, host: Host, chunks: ChunkStorage) -> ChunkStorage:
+        if self.settings.chunk_faults is None:
+            return chunks
+        rng = self.simulation.rng(f"chunks of {host.name}, store {len(self.faulty_chunks)}")
+        faults = ChunkFaults() if self._chunks_are_healed else self.settings.chunk_faults
+        faulty = FaultyChunkStorage(chunks, rng, faults)
+        self.faulty_chunks.append(faulty)
+        return faulty
+
+    def heal_chunks(self) -> None:
+        """Let long-term storage fail no more."""
+        self._chunks_are_healed = True
+        for faulty in self.faulty_chunks:
+            faulty.faults = ChunkFaults()
 
     async def _run_controller(self, host: Host) -> None:
         await self._start_controller(host, self._wire_segments(host))

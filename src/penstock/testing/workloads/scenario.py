@@ -9,6 +9,7 @@ from penstock.client.settings import ClientSettings
 from penstock.controller.settings import ControllerSettings
 from penstock.segmentstore.settings import CacheSettings, ContainerSettings, SegmentStoreSettings
 from penstock.segmentstore.tier1.local_log import LocalLogSettings
+from penstock.testing.chunk_faults import ChunkFaults
 from penstock.testing.simulation.cluster import ClusterSettings, SimulatedCluster
 from penstock.testing.simulation.faults import FaultPlan
 from penstock.testing.simulation.host import Host
@@ -85,7 +86,8 @@ class Scenario:
         profile = profile or Profile()
         rng = random.Random(f"{seed}/scenario/{profile.name}")
         workloads = tuple(name for name in profile.workloads if name == "events" or rng.random() < profile.share)
-        cluster = _draw_cluster(rng, profile)
+        # A generator of its own, so that what else a seed draws stays as it was.
+        cluster = _draw_cluster(rng, random.Random(f"{seed}/chunk faults/{profile.name}"), profile)
         names = [f"store-{number}" for number in range(1, cluster.store_count + 1)]
         if not cluster.is_combined:
             names.append("controller")
@@ -188,11 +190,26 @@ class Scenario:
         return made
 
 
-def _draw_cluster(rng: random.Random, profile: Profile) -> ClusterSettings:
+def _draw_chunk_faults(rng: random.Random) -> ChunkFaults | None:
+    if rng.random() < 0.5:
+        return None
+    return ChunkFaults(
+        latency_s_max=rng.choice((0.0, 0.01)),
+        slow_rate=0.02,
+        slow_s=rng.uniform(0.1, 1.0),
+        throttle_rate=rng.choice((0.0, 0.02)),
+        error_before_rate=rng.choice((0.0, 0.02)),
+        error_after_rate=rng.choice((0.0, 0.02)),
+        partial_write_rate=rng.choice((0.0, 0.02)),
+    )
+
+
+def _draw_cluster(rng: random.Random, chunk_rng: random.Random, profile: Profile) -> ClusterSettings:
     store_count = min(rng.choices((1, 2, 3), (6, 3, 1))[0], profile.store_count_max)
     container_count = rng.randint(store_count, 4)
     return ClusterSettings(
         store_count=store_count,
+        chunk_faults=_draw_chunk_faults(chunk_rng),
         is_combined=rng.random() < 0.7,
         restart_delay_s=rng.uniform(0.1, 2.0),
         segment_store=SegmentStoreSettings(
