@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import subprocess
@@ -151,14 +152,22 @@ class ForgetfulServer(StandaloneProcess):
 
 @pytest.mark.e2e
 async def test_a_disk_that_forgets_is_found_out(tmp_path: Path) -> None:
-    """So the run above would see lost events. Here the server itself may refuse to start: that will do, too."""
+    """So the run above would see lost events. Here the server itself may find the damage first: that will do, too.
+
+    It then refuses to start, or a container stays offline and the run cannot come to its end.
+    """
     faults = ProcessFaultSettings(interval_s_min=1.0, interval_s_max=1.5, weights=((ProcessFault.KILL, 1),))
     load = LoadSettings(settle_timeout_s=5.0)
     try:
-        report = await run_processes(
-            tmp_path, seed=1, seconds=5.0, load=load, faults=faults, server_type=ForgetfulServer
-        )
+        async with asyncio.timeout(40):
+            report = await run_processes(
+                tmp_path, seed=1, seconds=5.0, load=load, faults=faults, server_type=ForgetfulServer
+            )
     except ServerProcessError:
+        return
+    except TimeoutError:
+        logs = [path.read_text() for path in tmp_path.rglob("*.log")]
+        assert any("stays offline: corrupt data" in log for log in logs), logs
         return
     assert not report.is_well, report.to_text()
 
