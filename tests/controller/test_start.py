@@ -5,8 +5,10 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING
 
+import pytest
+
 from penstock.model.errors import ContainerOfflineError
-from penstock.model.policies import Scaling, StreamConfig
+from penstock.model.policies import Retention, Scaling, StreamConfig
 from penstock.testing.memory_segments import MemorySegments
 
 if TYPE_CHECKING:
@@ -39,3 +41,16 @@ async def test_a_start_does_not_wait_for_tables_that_only_a_scope_needs(cluster:
     store.is_away = False
     await service.create_scope("shop")
     await service.create_stream("shop", "orders", StreamConfig(scaling=Scaling.fixed(1)))
+
+
+async def test_policies_that_are_not_enforced_are_named_in_the_log(
+    cluster: Cluster, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A stored policy that does nothing must not look as if it did; a fixed stream without retention is silent."""
+    service = await cluster.start()
+    await service.create_scope("shop")
+    await service.create_stream("shop", "plain", StreamConfig(scaling=Scaling.fixed(1)))
+    assert "not enforced" not in caplog.text
+    await service.create_stream("shop", "a", StreamConfig(Scaling.by_event_rate(10), Retention.by_time(days=1)))
+    assert "shop/a: its scaling policy is stored, but not enforced yet" in caplog.text
+    assert "shop/a: its retention policy is stored, but not enforced yet" in caplog.text

@@ -49,7 +49,7 @@ from penstock.model.errors import (
     StreamError,
 )
 from penstock.model.names import SYSTEM_SCOPE, check_scope_name, check_stream_name, segment_epoch, segment_name
-from penstock.model.policies import StreamConfig
+from penstock.model.policies import ScalingKind, StreamConfig
 from penstock.model.routing import container_of
 from penstock.model.segments import Segments
 from penstock.runtime.runtime import Runtime
@@ -225,11 +225,13 @@ class ControllerService:
         wanted = self._checked(configuration)
         await self._catalog.scope_id(scope)
         await self._workflow(scope, stream, lambda: create_stream(self._context, scope, stream, wanted))
+        _warn_of_policies(scope, stream, wanted)
 
     async def update_stream(self, scope: str, stream: str, configuration: StreamConfig) -> None:
         """Replace a stream's whole configuration. Raises `NoSuchStreamError`, `StreamSealedError`."""
         wanted = self._checked(configuration)
         await self._on_stream_alone(scope, stream, lambda tables: update_stream(self._context, tables, wanted))
+        _warn_of_policies(scope, stream, wanted)
 
     def _checked(self, configuration: StreamConfig) -> StreamConfig:
         if configuration.scaling.min_segments > self.settings.segments_per_stream_max:
@@ -415,3 +417,9 @@ def _check_not_empty(scope: str, stream: str) -> None:
         raise InvalidArgumentError(f"scope {scope!r}, stream {stream!r}: neither may be empty")
 
 
+def _warn_of_policies(scope: str, stream: str, configuration: StreamConfig) -> None:
+    """Say in the log which policies are stored and returned, but change nothing yet."""
+    if configuration.scaling.kind is not ScalingKind.FIXED:
+        _logger.warning("stream %s/%s: its scaling policy is stored, but not enforced yet", scope, stream)
+    if configuration.retention is not None:
+        _logger.warning("stream %s/%s: its retention policy is stored, but not enforced yet", scope, stream)
