@@ -37,10 +37,10 @@ def make_server(tmp_path: Path) -> Iterator[Callable[..., StandaloneProcess]]:
     """Make servers that don't outlive the test; they are not started yet."""
     made: list[StandaloneProcess] = []
 
-    def make(*options: str, memory: bool = False) -> StandaloneProcess:
+    def make(*options: str, memory: bool = False, segment_stores: int = 1) -> StandaloneProcess:
         directory = tmp_path / f"server{len(made)}"
         directory.mkdir()
-        made.append(StandaloneProcess(directory, *options, memory=memory))
+        made.append(StandaloneProcess(directory, *options, memory=memory, segment_stores=segment_stores))
         return made[-1]
 
     yield make

@@ -30,7 +30,9 @@ ALLOWED = {
     "cli": {"model", "runtime", "wire", "client", "quickstart", "top"},
 }
 #: Modules directly under `penstock` that assemble a process; the rest there are the client's front door.
-TOP = {"standalone", "settings", "data_directory", "__main__"}
+TOP = {
+    "standalone", "settings", "data_directory", "store_child", "store_messages", "store_processes", "__main__",
+}  # fmt: skip
 
 #: Rooms under the determinism seam.
 DETERMINISTIC = ("segmentstore", "controller", "client")

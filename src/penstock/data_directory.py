@@ -12,6 +12,7 @@ The number of containers decides which container a segment is in, so it can't ch
 
 from __future__ import annotations
 
+import fcntl
 import os
 import tomllib
 import uuid
@@ -19,8 +20,8 @@ from dataclasses import dataclass
 
 import google_crc32c
 
-from penstock.model.errors import CorruptionError, InvalidArgumentError
-from penstock.runtime.disk import DiskLock
+from penstock.model.errors import CorruptionError, DataDirectoryInUseError, InvalidArgumentError
+from penstock.runtime.disk import DiskLock, LocalLock
 from penstock.runtime.runtime import Runtime
 
 FORMAT_VERSION = 1
@@ -117,6 +118,45 @@ class DataDirectory:
             self.close()
             raise
         return identity
+
+    @property
+    def lock_descriptor(self) -> int:
+        """The lock's file descriptor, for children that work on the directory in this process's name.
+
+        They inherit it and call `check_lock`; the directory stays locked until the last of them has ended, so that
+        nobody else can begin before.
+        """
+        if not isinstance(self._lock, LocalLock):
+            raise InvalidArgumentError(f"{self.root} is not open, or not on a disk that children can share")
+        return self._lock.descriptor
+
+    def check_lock(self, descriptor: int) -> None:
+        """Make sure that `descriptor`, which this process has inherited, is what the directory is locked by.
+
+        It is taken over then, and closed by `close`. Raises `DataDirectoryError` when it is not, or when nobody holds
+        the lock.
+        """
+        path = os.path.join(self.root, LOCK_NAME)
+        try:
+            if not os.path.samestat(os.fstat(descriptor), os.stat(path)):
+                raise DataDirectoryError(
+                    f"descriptor {descriptor} is not {path}: only a server's own child works on it"
+                )
+            try:
+                # Somebody must hold it, ...
+                self._disk.lock(path).release()
+            except DataDirectoryInUseError:
+                # ... and through this very descriptor: then this call changes nothing, otherwise it is refused.
+                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            else:
+                raise DataDirectoryError(f"nobody holds {path}: only a server's own child works on it")
+        except OSError as error:
+            raise DataDirectoryError(
+                f"{path} is not locked through descriptor {descriptor} ({error.strerror}): only a server's own child "
+                "works on it"
+            ) from error
+        os.set_inheritable(descriptor, False)
+        self._lock = LocalLock(descriptor)
 
     def close(self) -> None:
         """Give the lock back."""

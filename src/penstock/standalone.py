@@ -1,6 +1,7 @@
 """`Standalone`: segment store and controller assembled in one process, with local or in-memory tiers.
 
-The controller asks the store by direct calls; clients come over TCP. Start to stop:
+The controller asks the store by direct calls; clients come over TCP. With several segment stores each is a process of
+its own, see `store_processes`, and the controller asks them over TCP, too. Start to stop:
 
 1. lock the data directory, recover every container, listen for segment store clients;
 2. start the controller (its metadata are in the store), then listen for its clients;
@@ -9,19 +10,27 @@ The controller asks the store by direct calls; clients come over TCP. Start to s
 
 from __future__ import annotations
 
-from collections.abc import Awaitable
+import asyncio
+import os
+from collections.abc import Awaitable, Sequence
 from contextlib import AsyncExitStack
+from dataclasses import dataclass
 from types import TracebackType
 
+from penstock.client.connection_pool import ConnectionPool
+from penstock.client.settings import ClientSettings
+from penstock.client.wire_segments import WireSegments
 from penstock.controller.grpc_server import GrpcServer
-from penstock.controller.locator import SingleStoreLocator
+from penstock.controller.locator import AssignedLocator, ContainerLocator, SingleStoreLocator
 from penstock.controller.metadata.layout import SYSTEM_TABLES
 from penstock.controller.metadata.segments_store import SegmentsMetadataStore
 from penstock.controller.service import ControllerService
 from penstock.data_directory import DataDirectory
-from penstock.model.errors import ControllerUnavailableError, InvalidArgumentError
+from penstock.model.errors import ControllerUnavailableError, DataDirectoryInUseError, InvalidArgumentError
 from penstock.model.routing import container_of
+from penstock.model.segments import Segments
 from penstock.runtime.runtime import Runtime, real_runtime
+from penstock.segmentstore.admin_server import AdminServer
 from penstock.segmentstore.server import SegmentStoreServer
 from penstock.segmentstore.store import SegmentStore
 from penstock.segmentstore.tier1.durable_log import DurableLogFactory
@@ -31,10 +40,23 @@ from penstock.segmentstore.tier2.chunk_storage import ChunkStorage
 from penstock.segmentstore.tier2.directory import DirectoryChunkStorage
 from penstock.segmentstore.tier2.memory import MemoryChunkStorage
 from penstock.settings import StandaloneSettings
+from penstock.store_messages import StoreProcessError, StoreRefusedError
+from penstock.store_processes import StoreProcesses
+
+_LOCK_RETRY_DELAY_S = 0.05
 
 
 class PortInUseError(InvalidArgumentError):
     """A port to listen on is taken, or not ours to take."""
+
+
+@dataclass(frozen=True, slots=True)
+class RunningStore:
+    """A segment store of a server: ``host:port`` that clients are told, its process, the containers it is to run."""
+
+    address: str
+    pid: int
+    containers: tuple[int, ...]
 
 
 class Standalone:
@@ -46,7 +68,11 @@ class Standalone:
     def __init__(self, settings: StandaloneSettings, runtime: Runtime | None = None) -> None:
         self.settings = settings
         self.runtime = runtime if runtime is not None else real_runtime(settings.blocking_thread_count_max)
-        self.store: SegmentStore
+        #: The segment store of this process; there is none when there are several.
+        self.store: SegmentStore | None = None
+        #: The segment stores in processes of their own.
+        self.processes: StoreProcesses | None = None
+        #: Where the (first) segment store listens.
         self.segment_store_port = 0
         self.controller_port = 0
         # The stops of what was started; run backwards, each whether or not the one before failed.
@@ -63,6 +89,29 @@ class Standalone:
         return _authority(self.settings.advertised_host, self.segment_store_port)
 
     @property
+    def segment_stores(self) -> Sequence[RunningStore]:
+        """All segment stores, by number."""
+        if self.processes is not None:
+            return [
+                RunningStore(
+                    _authority(self.settings.advertised_host, store.port),
+                    store.pid,
+                    tuple(self.processes.containers_of(store)),
+                )
+                for store in self.processes.stores
+            ]
+        all_containers = tuple(range(self.settings.segment_store.container_count))
+        return [RunningStore(self.segment_store_address, os.getpid(), all_containers)]
+
+    @property
+    def failures(self) -> dict[int, str]:
+        """Why containers are offline, by their ids."""
+        if self.processes is not None:
+            return {container_id: failure.message for container_id, failure in self.processes.failures.items()}
+        failures = {} if self.store is None else self.store.failures
+        return {container_id: str(error) for container_id, error in sorted(failures.items())}
+
+    @property
     def data_description(self) -> str:
         """Where the data are, for people."""
         return "memory" if self.settings.is_memory else self.settings.data_dir
@@ -70,13 +119,14 @@ class Standalone:
     async def start(self) -> None:
         """Start everything; return when clients are served.
 
-        A container with corrupt data stays offline and is reported in `store.failures`; the rest serves, if the
+        A container with corrupt data stays offline and is reported in `failures`; the rest serves, if the
         controller's own tables are not in it. Whatever goes wrong, nothing is left running.
 
         Raises:
             DataDirectoryInUseError, DataDirectoryError: see `DataDirectory.open`.
             PortInUseError: a port cannot be listened on.
             CorruptionError, LogDisabledError: a container that holds tables of the controller cannot be served.
+            StoreProcessError: the same, or anything else, in a segment store with a process of its own.
         """
         try:
             await self._start()
@@ -87,28 +137,15 @@ class Standalone:
     async def _start(self) -> None:
         settings = self.settings
         self._stops.push_async_callback(self.runtime.work.close)
-        logs, chunks = await self._open_tiers()
-        self.store = SegmentStore(logs=logs, chunks=chunks, runtime=self.runtime, settings=settings.segment_store)
-        await self.store.start()
-        self._stops.push_async_callback(self.store.stop)
-
-        server = SegmentStoreServer(self.store)
-        await _listen(
-            "segment store",
-            settings.host,
-            settings.segment_store_port,
-            server.start(settings.host, settings.segment_store_port),
-        )
-        self._stops.push_async_callback(server.stop)
-        self.segment_store_port = server.port
-
-        self._check_controller_tables()
-        locator = SingleStoreLocator(
-            settings.advertised_host, server.port, container_count=settings.segment_store.container_count
-        )
+        segments: Segments
+        locator: ContainerLocator
+        if settings.segment_stores == 1:
+            segments, locator = await self._start_store()
+        else:
+            segments, locator = await self._start_processes()
         service = ControllerService(
-            metadata=SegmentsMetadataStore(self.store, settings.controller),
-            segments=self.store,
+            metadata=SegmentsMetadataStore(segments, settings.controller),
+            segments=segments,
             locator=locator,
             runtime=self.runtime,
             settings=settings.controller,
@@ -126,23 +163,95 @@ class Standalone:
         self._stops.push_async_callback(front.stop)
         self.controller_port = front.port
 
-    def _check_controller_tables(self) -> None:
-        """Give up at once, instead of after many retries, when tables of the controller can't be served."""
-        for table in SYSTEM_TABLES:
-            failure = self.store.failures.get(container_of(table, self.settings.segment_store.container_count))
-            if failure is not None:
+    async def _start_store(self) -> tuple[SegmentStore, SingleStoreLocator]:
+        """Run the one segment store in this process."""
+        settings = self.settings
+        logs, chunks = await self._open_tiers()
+        store = SegmentStore(logs=logs, chunks=chunks, runtime=self.runtime, settings=settings.segment_store)
+        self.store = store
+        await store.start()
+        self._stops.push_async_callback(store.stop)
+
+        server = SegmentStoreServer(store)
+        await _listen(
+            "segment store",
+            settings.host,
+            settings.segment_store_port,
+            server.start(settings.host, settings.segment_store_port),
+        )
+        self._stops.push_async_callback(server.stop)
+        self.segment_store_port = server.port
+        admin = AdminServer(store)
+        await admin.start()
+        self._stops.push_async_callback(admin.stop)
+        for container_id in self._controller_containers():
+            if (failure := store.failures.get(container_id)) is not None:
                 raise failure
+        return store, SingleStoreLocator(
+            settings.advertised_host, server.port, container_count=settings.segment_store.container_count
+        )
+
+    async def _start_processes(self) -> tuple[WireSegments, AssignedLocator]:
+        """Run the segment stores in processes of their own, which share this one's data directory."""
+        settings = self.settings
+        directory = DataDirectory(settings.data_dir, self.runtime)
+        await self._open_directory(directory, wait_s=settings.store_processes.lock_wait_s_max)
+        processes = StoreProcesses(settings, directory.lock_descriptor, self.runtime)
+        self.processes = processes
+        self._stops.push_async_callback(processes.stop)
+        try:
+            await processes.start()
+        except StoreRefusedError as error:
+            if error.kind == "OSError":
+                raise PortInUseError(
+                    f"{error}; stop what uses the port, or choose others with --segment-store-port (0: any free ones)"
+                ) from error
+            raise
+        self.segment_store_port = processes.stores[0].port
+        for container_id in self._controller_containers():
+            if (failure := processes.failures.get(container_id)) is not None:
+                raise StoreProcessError(
+                    f"container {container_id} holds tables of the controller and is offline: {failure.message}"
+                )
+        watch = settings.store_processes
+        # Nobody waits longer for a store that hangs than it takes to find that out.
+        client = ClientSettings(
+            request_timeout_s=2 * watch.health_timeout_s,
+            keepalive_interval_s=watch.health_timeout_s,
+            retry_time_max_s=watch.retry_time_max_s,
+        )
+        pool = ConnectionPool(processes.locator.resolve_locally, client)
+        self._stops.push_async_callback(pool.close)
+        return WireSegments(pool, client, self.runtime.rng), processes.locator
+
+    def _controller_containers(self) -> Sequence[int]:
+        """Return the containers without which a start is given up at once, instead of after many retries."""
+        count = self.settings.segment_store.container_count
+        return sorted({container_of(table, count) for table in SYSTEM_TABLES})
 
     async def _open_tiers(self) -> tuple[DurableLogFactory, ChunkStorage]:
         if self.settings.is_memory:
             return MemoryLogFactory(self.runtime), MemoryChunkStorage()
         directory = DataDirectory(self.settings.data_dir, self.runtime)
-        await self.runtime.work.run(directory.open, self.settings.segment_store.container_count)
-        self._stops.callback(directory.close)
+        await self._open_directory(directory)
         return (
             LocalLogFactory(directory.tier1, self.runtime, self.settings.durable_log),
             DirectoryChunkStorage(directory.tier2, self.runtime, self.settings.long_term_storage),
         )
+
+    async def _open_directory(self, directory: DataDirectory, wait_s: float = 0.0) -> None:
+        deadline_s = asyncio.get_running_loop().time() + wait_s
+        while True:
+            try:
+                await self.runtime.work.run(directory.open, self.settings.segment_store.container_count)
+            except DataDirectoryInUseError:
+                # The children of a server that was killed hold it for the moment that they need to end.
+                if asyncio.get_running_loop().time() >= deadline_s:
+                    raise
+                await asyncio.sleep(_LOCK_RETRY_DELAY_S)
+            else:
+                break
+        self._stops.callback(directory.close)
 
     async def stop(self) -> None:
         """Stop accepting, finish what was accepted, stop all. Fine to call again.

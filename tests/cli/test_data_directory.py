@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
 
 from penstock.data_directory import DataDirectory, DataDirectoryError, Identity
-from penstock.model.errors import CorruptionError, DataDirectoryInUseError
+from penstock.model.errors import CorruptionError, DataDirectoryInUseError, InvalidArgumentError
 from penstock.runtime.runtime import Runtime, real_runtime
 
 
@@ -84,3 +85,35 @@ def test_an_identity_survives_its_encoding_and_a_later_format_is_refused() -> No
     later = body + b'crc32c = "%08x"\n' % google_crc32c.value(body)
     with pytest.raises(DataDirectoryError, match="format version 2"):
         Identity.decode(later, "p")
+
+
+def test_a_child_works_under_the_lock_that_it_has_inherited(tmp_path: Path, runtime: Runtime) -> None:
+    """And the directory stays locked until both have closed it."""
+    parent = DataDirectory(str(tmp_path), runtime)
+    with pytest.raises(InvalidArgumentError, match="is not open"):
+        _ = parent.lock_descriptor
+    parent.open(4)
+    child = DataDirectory(str(tmp_path), runtime)
+    child.check_lock(os.dup(parent.lock_descriptor))
+    parent.close()
+    with pytest.raises(DataDirectoryInUseError):
+        DataDirectory(str(tmp_path), runtime).open(4)
+    child.close()
+    DataDirectory(str(tmp_path), runtime).open(4)
+
+
+def test_another_descriptor_than_that_of_the_lock_is_refused(tmp_path: Path, runtime: Runtime) -> None:
+    """Of another file, of the same file opened again, of a lock that nobody holds, and one that is closed."""
+    parent = DataDirectory(str(tmp_path), runtime)
+    parent.open(4)
+    child = DataDirectory(str(tmp_path), runtime)
+    with (tmp_path / "penstock.toml").open("rb") as other, pytest.raises(DataDirectoryError, match=r"is not .*LOCK"):
+        child.check_lock(other.fileno())
+    with (tmp_path / "LOCK").open("r+b") as again:
+        with pytest.raises(DataDirectoryError, match="not locked through"):
+            child.check_lock(again.fileno())
+        parent.close()
+        with pytest.raises(DataDirectoryError, match="nobody holds"):
+            child.check_lock(again.fileno())
+    with pytest.raises(DataDirectoryError, match="only a server's own child"):
+        child.check_lock(10_000)

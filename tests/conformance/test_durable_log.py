@@ -3,8 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import random
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import TypeVar
 
 import pytest
 
@@ -15,31 +20,160 @@ from penstock.model.errors import (
     LogFencedError,
     PenstockError,
     StorageError,
+    StorageFullError,
 )
-from penstock.runtime.disk import LocalDisk
+from penstock.model.segments import Buffer
+from penstock.runtime.disk import DiskFile, LocalDisk
 from penstock.runtime.runtime import Runtime, ThreadedWork
 from penstock.segmentstore.tier1.durable_log import DurableLog, DurableLogFactory, LogAddress
 from penstock.segmentstore.tier1.local_log import LocalLogFactory, LocalLogSettings
 from penstock.segmentstore.tier1.memory_log import MemoryLogFactory
+from penstock.testing.simulation.disk import SimulatedDisk
+
+T = TypeVar("T")
 
 FRAME_LENGTH_MAX = 10_000
 
 
-@pytest.fixture(params=["memory", "local"])
-async def factory(request: pytest.FixtureRequest, tmp_path: object) -> AsyncIterator[DurableLogFactory]:
-    runtime = Runtime(disk=LocalDisk(), work=ThreadedWork(4), rng=random.Random(1), wall_clock_ms=lambda: 0)
+SETTINGS = LocalLogSettings(
+    frame_length_max_bytes=FRAME_LENGTH_MAX,
+    batch_length_max_bytes=30_000,
+    first_file_length_bytes=32 * 1024,
+    file_length_bytes=64 * 1024,
+    zero_chunk_length_bytes=16 * 1024,
+)
+KINDS = ["memory", "local", "simulated disk"]
+
+
+class FillableFile:
+    """A file of a `FillableDisk`."""
+
+    def __init__(self, inner: DiskFile, disk: FillableDisk) -> None:
+        self._inner = inner
+        self._disk = disk
+
+    def write(self, offset: int, buffers: Sequence[Buffer]) -> int:
+        if self._disk.is_full:
+            raise OSError(errno.ENOSPC, "no space left on device")
+        return self._inner.write(offset, buffers)
+
+    def __getattr__(self, name: str) -> object:
+        return getattr(self._inner, name)
+
+
+class FillableDisk(LocalDisk):
+    """The real disk, which can be told to have no more room."""
+
+    is_full = False
+
+    def open(  # type: ignore[override]  # Not a `LocalFile`, but a `DiskFile` all the same.
+        self, path: str, *, create: bool = False, exclusive: bool = False, writable: bool = True
+    ) -> DiskFile:
+        file = super().open(path, create=create, exclusive=exclusive, writable=writable)
+        return FillableFile(file, self)  # type: ignore[return-value]  # What it lacks is delegated.
+
+
+class InlineWork:
+    """Blocking work on the spot."""
+
+    def run(self, function: Callable[..., T], *args: object) -> Awaitable[T]:
+        future: asyncio.Future[T] = asyncio.get_running_loop().create_future()
+        try:
+            future.set_result(function(*args))
+        except Exception as error:  # noqa: BLE001  # Handed to the awaiting task.
+            future.set_exception(error)
+        return future
+
+    async def close(self) -> None:
+        """Nothing is under way."""
+
+
+@dataclass
+class Backend:
+    """A kind of log, and what is done to the medium under it.
+
+    `fill`: there is no more room; `free`: there is again. `tear`: make the last frame of container 0, which holds
+    these bytes, look as if the machine had stopped in the midst of writing it: nothing behind it was written.
+    """
+
+    factory: DurableLogFactory
+    runtime: Runtime
+    fill: Callable[[], None]
+    free: Callable[[], None]
+    tear: Callable[[bytes], None]
+
+
+def memory_backend() -> Backend:
+    runtime = Runtime(disk=LocalDisk(), work=ThreadedWork(1), rng=random.Random(1), wall_clock_ms=lambda: 0)
+    factory = MemoryLogFactory(runtime, frame_length_max_bytes=FRAME_LENGTH_MAX)
+
+    def tear(data: bytes) -> None:
+        frame = factory._get(0).frames.pop()
+        assert frame.data == data
+
+    return Backend(
+        factory, runtime, lambda: factory.fail_append(0, error=StorageFullError("no room")), lambda: None, tear
+    )
+
+
+def local_backend(directory: Path) -> Backend:
+    disk = FillableDisk()
+    runtime = Runtime(disk=disk, work=ThreadedWork(4), rng=random.Random(1), wall_clock_ms=lambda: 0)
+
+    def tear(data: bytes) -> None:
+        for path in sorted(directory.rglob("log-*")):
+            content = path.read_bytes()
+            if (at := content.find(data)) >= 0:
+                path.write_bytes(content[: at + len(data) // 2] + bytes(len(content) - at - len(data) // 2))
+
+    return Backend(
+        LocalLogFactory(f"{directory}/tier1", runtime, SETTINGS),
+        runtime,
+        lambda: setattr(disk, "is_full", True),
+        lambda: setattr(disk, "is_full", False),
+        tear,
+    )
+
+
+def simulated_backend() -> Backend:
+    disk = SimulatedDisk(random.Random(1))
+    runtime = Runtime(disk=disk, work=InlineWork(), rng=random.Random(1), wall_clock_ms=lambda: 0)
+
+    def refuse(operation: str, path: str) -> None:
+        if operation == "write":
+            raise OSError(errno.ENOSPC, "no space left on device")
+
+    def tear(data: bytes) -> None:
+        for path, content in disk.files().items():
+            if (at := content.find(data)) >= 0:
+                file = disk.open(path)
+                file.write(at + len(data) // 2, [bytes(len(content) - at - len(data) // 2)])
+                file.close()
+
+    return Backend(
+        LocalLogFactory("/tier1", runtime, SETTINGS),
+        runtime,
+        lambda: setattr(disk, "hook", refuse),
+        lambda: setattr(disk, "hook", lambda operation, path: None),
+        tear,
+    )
+
+
+@pytest.fixture(params=KINDS)
+async def backend(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Backend]:
     if request.param == "memory":
-        yield MemoryLogFactory(runtime, frame_length_max_bytes=FRAME_LENGTH_MAX)
+        made = memory_backend()
+    elif request.param == "local":
+        made = local_backend(tmp_path)
     else:
-        settings = LocalLogSettings(
-            frame_length_max_bytes=FRAME_LENGTH_MAX,
-            batch_length_max_bytes=30_000,
-            first_file_length_bytes=32 * 1024,
-            file_length_bytes=64 * 1024,
-            zero_chunk_length_bytes=16 * 1024,
-        )
-        yield LocalLogFactory(f"{tmp_path}/tier1", runtime, settings)
-    await runtime.work.close()
+        made = simulated_backend()
+    yield made
+    await made.runtime.work.close()
+
+
+@pytest.fixture
+def factory(backend: Backend) -> DurableLogFactory:
+    return backend.factory
 
 
 async def opened(factory: DurableLogFactory, container_id: int = 0) -> DurableLog:
@@ -293,3 +427,117 @@ async def test_containers_do_not_share_anything(factory: DurableLogFactory) -> N
     await append(b, b"b")
     await a.close()
     await b.close()
+
+
+async def test_appends_are_acknowledged_in_the_order_of_the_calls(factory: DurableLogFactory) -> None:
+    """Whatever shares a sync: when a frame is acknowledged, all before it are; addresses grow with the calls."""
+    log = await opened(factory)
+    told: list[int] = []
+    futures = []
+    for number in range(200):
+        future = log.append([bytes([number]) * (1 + number * 37 % 5000)], 1 + number * 37 % 5000)
+        future.add_done_callback(partial(lambda number, _: told.append(number), number))
+        futures.append(future)
+        if number % 7 == 0:
+            await asyncio.sleep(0)
+    addresses = await asyncio.gather(*futures)
+    assert told == list(range(200))
+    assert list(addresses) == sorted(set(addresses))
+    await log.close()
+
+
+async def test_a_log_that_outgrows_its_files_under_load_loses_and_repeats_nothing(factory: DurableLogFactory) -> None:
+    """SS-83, for logs of files: 400 kB at once through files of 64 kB, by two incarnations."""
+    payloads = [number.to_bytes(2, "big") * 2500 for number in range(80)]
+    for part in (payloads[:40], payloads[40:]):
+        log = await opened(factory)
+        await asyncio.gather(*(log.append([payload], len(payload)) for payload in part))
+        await log.close()
+    log = await opened(factory)
+    assert [data for _, data in await contents(log)] == payloads
+    await log.close()
+
+
+async def test_a_live_owner_that_is_fenced_in_the_midst_of_its_appends_acknowledges_no_more(
+    factory: DurableLogFactory,
+) -> None:
+    """SS-76: it appends on without a pause; nothing it was told is missing, nothing comes behind what was read."""
+    first = await opened(factory)
+    acknowledged: list[bytes] = []
+
+    async def keep_appending() -> None:
+        for number in range(10_000):
+            data = b"%06d" % number
+            await append(first, data)
+            acknowledged.append(data)
+
+    appending = asyncio.ensure_future(keep_appending())
+    while len(acknowledged) < 5:  # noqa: ASYNC110  # What it is about.
+        await asyncio.sleep(0)
+    second = await opened(factory)
+    found = [data for _, data in await contents(second)]
+    with pytest.raises((LogFencedError, LogClosedError)):
+        await appending
+    assert acknowledged == found[: len(acknowledged)]
+    await append(second, b"mine")
+    await first.close()
+    await second.close()
+    third = await opened(factory)
+    assert [data for _, data in await contents(third)] == [*found, b"mine"]
+    await third.close()
+
+
+async def test_a_full_disk_is_an_error_of_its_own_and_loses_nothing(backend: Backend) -> None:
+    """`StorageFullError`, the log is closed; once there is room it opens again with all that was acknowledged."""
+    log = await opened(backend.factory)
+    kept = await append(log, b"kept")
+    backend.fill()
+    with pytest.raises(StorageFullError):
+        await append(log, b"no room")
+    with pytest.raises(LogClosedError):
+        log.append([b"x"], 1)
+    await log.close()
+    backend.free()
+    log = await opened(backend.factory)
+    assert (await contents(log))[0] == (kept, b"kept")
+    assert await append(log, b"room again") > kept
+    await log.close()
+    log = await opened(backend.factory)
+    found = [data for _, data in await contents(log)]
+    assert found in ([b"kept", b"room again"], [b"kept", b"no room", b"room again"])
+    await log.close()
+
+
+async def test_a_frame_that_was_half_written_is_no_frame(backend: Backend) -> None:
+    """Everything before it is there; the next owner writes on, and the half never comes back."""
+    first = await opened(backend.factory)
+    await append(first, b"whole" * 100)
+    torn = b"half of this is missing " * 100
+    await append(first, torn)
+    backend.tear(torn)
+    second = await opened(backend.factory)
+    assert [data for _, data in await contents(second)] == [b"whole" * 100]
+    await append(second, b"after")
+    await second.close()
+    third = await opened(backend.factory)
+    assert [data for _, data in await contents(third)] == [b"whole" * 100, b"after"]
+    await third.close()
+    await first.close()
+
+
+async def test_a_reader_that_stops_early_leaves_the_log_usable(factory: DurableLogFactory) -> None:
+    """As a recovery does that found corruption: the log can still be disabled, or appended to."""
+    log = await opened(factory)
+    for number in range(50):
+        await append(log, bytes([number]) * 9000)
+    await log.close()
+    log = await opened(factory)
+    async for frame in log.frames():
+        assert frame.data == bytes(9000)
+        break
+    await append(log, b"on")
+    await log.disable()
+    await factory.enable(0)
+    log = await opened(factory)
+    assert len(await contents(log)) == 51
+    await log.close()

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+import random
 from collections.abc import AsyncIterator
 from dataclasses import replace
 
 import pytest
 
+from penstock.client.connection_pool import ConnectionPool
+from penstock.client.settings import ClientSettings
+from penstock.client.wire_segments import WireSegments
 from penstock.model.errors import (
     BadOffsetError,
     InvalidArgumentError,
@@ -25,11 +29,15 @@ from penstock.model.segments import (
     TABLE_KEY_LENGTH_MAX,
     TABLE_VALUE_LENGTH_MAX,
     VERSION_ABSENT,
+    SegmentInfo,
     Segments,
     TableEntry,
     TableRemoval,
     TableUpdate,
+    next_fixed_key,
+    retriable_names,
 )
+from penstock.segmentstore.server import SegmentStoreServer
 from penstock.segmentstore.settings import SegmentStoreSettings
 from penstock.segmentstore.tier1.memory_log import MemoryLogFactory
 from penstock.testing.memory_segments import MemorySegments
@@ -40,7 +48,7 @@ TRANSACTION = f"{A}#transaction.{'a' * 32}"
 TABLE = "s/_tables/a"
 
 
-@pytest.fixture(params=["store", "memory"])
+@pytest.fixture(params=["store", "memory", "wire"])
 async def segments(request: pytest.FixtureRequest) -> AsyncIterator[Segments]:
     if request.param == "memory":
         yield MemorySegments()
@@ -49,7 +57,20 @@ async def segments(request: pytest.FixtureRequest) -> AsyncIterator[Segments]:
     settings = SegmentStoreSettings(container_count=2, container=replace(QUIET, flush_bytes=1000))
     store = memory_store(MemoryLogFactory(runtime), FaultyChunks(), runtime, settings)
     await store.start()
-    yield store
+    if request.param == "store":
+        yield store
+    else:
+        server = SegmentStoreServer(store)
+        await server.start("127.0.0.1", 0)
+
+        async def home(segment: str) -> tuple[str, int]:
+            return "127.0.0.1", server.port
+
+        client_settings = ClientSettings(retry_time_max_s=2.0)
+        pool = ConnectionPool(home, client_settings)
+        yield WireSegments(pool, client_settings, random.Random(1))
+        await pool.close()
+        await server.stop()
     await store.stop()
     await runtime.work.close()
 
@@ -82,6 +103,8 @@ async def test_every_call_on_a_missing_segment_says_so(segments: Segments) -> No
         segments.merge_segments(A, [TRANSACTION]),
         segments.append(A, b"x"),
         segments.read(A, 0, 1),
+        segments.locate_offset(A, 0),
+        segments.locate_offset(A, 0, before=True),
         segments.get_attribute(A, bytes(16)),
         segments.update_attribute(A, bytes(16), value=1, expected=NO_VALUE),
         segments.delete_table(TABLE),
@@ -90,6 +113,7 @@ async def test_every_call_on_a_missing_segment_says_so(segments: Segments) -> No
         segments.table_remove(TABLE, [TableRemoval(b"k")]),
         segments.table_get(TABLE, [b"k"]),
         segments.table_entries(TABLE, limit=1),
+        segments.table_keys(TABLE, limit=1),
         segments.table_delta(TABLE, position=0, limit=1),
     ):
         with pytest.raises(NoSuchSegmentError):
@@ -369,3 +393,92 @@ async def test_a_table_may_be_deleted_only_if_empty(segments: Segments) -> None:
     await segments.delete_table(TABLE, must_be_empty=True)
     with pytest.raises(NoSuchSegmentError):
         await segments.table_info(TABLE)
+
+
+async def test_bulk_calls_have_a_result_for_each_name(segments: Segments) -> None:
+    """One name that fails does not touch the others; a name may come twice."""
+    names = [f"s/t/{number}.#epoch.0" for number in range(300)]
+    for name in names[::2]:
+        await segments.create_segment(name)
+        await segments.append(name, b"x" * int(name[4:].partition(".")[0]))
+    infos = await segments.segment_infos([*names, names[2]])
+    assert len(infos) == 301
+    for number, info in enumerate(infos[:300]):
+        if number % 2:
+            assert isinstance(info, NoSuchSegmentError)
+        else:
+            assert isinstance(info, SegmentInfo)
+            assert (info.name, info.length) == (names[number], number)
+    assert infos[300] == infos[2]
+    deleted = await segments.delete_segments(names)
+    assert [type(result) for result in deleted] == [type(None), NoSuchSegmentError] * 150
+    assert retriable_names(names, deleted) == []
+    assert list(await segments.segment_infos([])) == []
+    assert all(isinstance(info, NoSuchSegmentError) for info in await segments.segment_infos(names[:3]))
+
+
+async def test_fixed_key_tables_are_iterated_by_range(segments: Segments) -> None:
+    """Both bounds are included; the next page begins at the successor of the last key. SS-169."""
+    table = "s/fixed_kvtable/0.#epoch.0"
+    await segments.create_table(table, key_length=2)
+    keys = [bytes([high, low]) for high in (0, 1, 255) for low in (0, 1, 128, 255)]
+    await segments.table_put(table, [TableUpdate(key, key * 2) for key in reversed(keys)])
+
+    async def all_between(first: bytes, last: bytes | None) -> list[bytes]:
+        found: list[bytes] = []
+        start: bytes | None = first
+        while start is not None:
+            page = await segments.table_entries(table, limit=3, first=start, last=last)
+            names = await segments.table_keys(table, limit=3, first=start, last=last)
+            assert [entry.key for entry in page.entries] == [key for key, _ in names.keys]
+            assert [entry.version for entry in page.entries] == [version for _, version in names.keys]
+            assert all(entry.value == entry.key * 2 for entry in page.entries)
+            assert page.token == names.token == b""
+            if not page.entries:
+                break
+            found += [entry.key for entry in page.entries]
+            start = next_fixed_key(found[-1])
+        return found
+
+    assert await all_between(b"", None) == keys
+    assert await all_between(keys[1], keys[9]) == keys[1:10]
+    assert await all_between(b"\0\2", b"\1\0\0") == keys[2:5]
+    assert await all_between(keys[5], keys[4]) == []
+    assert await all_between(keys[5], b"") == []
+    for call in (
+        segments.table_entries(table, limit=3, token=keys[1]),
+        segments.table_keys(table, limit=3, token=keys[1]),
+    ):
+        with pytest.raises(InvalidArgumentError):
+            await call
+    assert next_fixed_key(b"\xff\xff") is None
+
+
+async def test_hash_tables_have_no_ranges_but_keys_alone(segments: Segments) -> None:
+    await segments.create_table(TABLE)
+    versions = await segments.table_put(TABLE, [TableUpdate(b"%02d" % number, b"v") for number in range(10)])
+    page = await segments.table_keys(TABLE, limit=7)
+    rest = await segments.table_keys(TABLE, limit=7, token=page.token)
+    assert sorted([*page.keys, *rest.keys]) == [(b"%02d" % at, version) for at, version in enumerate(versions)]
+    assert list((await segments.table_keys(TABLE, limit=7, token=rest.token)).keys) == []
+    for call in (
+        segments.table_entries(TABLE, limit=3, first=b"0"),
+        segments.table_entries(TABLE, limit=3, last=b"1"),
+        segments.table_keys(TABLE, limit=3, last=b"1"),
+    ):
+        with pytest.raises(InvalidArgumentError):
+            await call
+
+
+async def test_an_offset_without_a_known_border_leads_to_an_end(segments: Segments) -> None:
+    """What is answered is a border between appends all the same: the start, or the segment's length."""
+    await segments.create_segment(A)
+    await segments.append(A, b"0123456789")
+    await segments.truncate_segment(A, 4)
+    for offset, behind, before in ((4, 4, 4), (5, 10, 4), (10, 10, 10), (11, 10, 10)):
+        assert await segments.locate_offset(A, offset) == behind, offset
+        assert await segments.locate_offset(A, offset, before=True) == before, offset
+    for is_before in (False, True):
+        with pytest.raises(SegmentTruncatedError) as caught:
+            await segments.locate_offset(A, 3, before=is_before)
+        assert (caught.value.start_offset, caught.value.offset) == (4, 3)

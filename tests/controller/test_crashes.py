@@ -10,9 +10,7 @@ Shows S-008, S-087, S-092, S-141, S-152, S-171.
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
-from enum import Enum
 
 import pytest
 
@@ -20,73 +18,13 @@ from penstock.controller.metadata import layout
 from penstock.controller.metadata.records import TransactionStatus
 from penstock.controller.service import ControllerService
 from penstock.controller.settings import ControllerSettings
-from penstock.model.errors import (
-    OutcomeUnknownError,
-    PenstockError,
-    ScopeExistsError,
-    StorageError,
-    StreamExistsError,
-)
+from penstock.model.errors import ScopeExistsError, StreamExistsError
 from penstock.model.names import segment_name, transaction_segment_name
 from penstock.model.policies import Retention, Scaling, StreamConfig
 from penstock.testing.memory_segments import MemorySegments
+from support.failing_segments import FailingSegments, Fault, attempt
 
-WRITES = {
-    "create_segment", "delete_segment", "seal_segment", "truncate_segment", "update_policy", "merge_segments",
-    "create_table", "delete_table", "table_put", "table_remove",
-}  # fmt: skip
 SETTINGS = ControllerSettings(retry_delay_ms_first=0, retry_delay_ms_max=0, transaction_id_range=3)
-
-
-class Fault(Enum):
-    """Who dies, and when. LOST_BEFORE is a request, LOST_AFTER a reply that gets lost."""
-
-    DIES_BEFORE = "dies before the write"
-    DIES_AFTER = "dies after the write"
-    LOST_BEFORE = "request lost"
-    LOST_AFTER = "reply lost"
-
-
-class DeadError(StorageError):
-    """The controller that called has died: nothing it does reaches the store any more."""
-
-
-class FailingSegments:
-    """Passes calls on to a store and fails at write number `at`."""
-
-    def __init__(self, store: MemorySegments, at: int, fault: Fault) -> None:
-        self.store = store
-        self.at = at
-        self.fault = fault
-        self.count = 0
-        self.died = asyncio.Event()
-
-    @property
-    def is_dead(self) -> bool:
-        return self.died.is_set()
-
-    def __getattr__(self, name):
-        call = getattr(self.store, name)
-
-        async def forward(*arguments, **options):
-            if self.is_dead:
-                raise DeadError("dead")
-            if name not in WRITES:
-                return await call(*arguments, **options)
-            self.count += 1
-            if self.count != self.at:
-                return await call(*arguments, **options)
-            if self.fault in (Fault.DIES_BEFORE, Fault.DIES_AFTER):
-                self.died.set()
-            try:
-                if self.fault in (Fault.DIES_AFTER, Fault.LOST_AFTER):
-                    await call(*arguments, **options)
-            finally:
-                if self.is_dead:
-                    raise DeadError("died just now")
-            raise OutcomeUnknownError("the reply is lost")
-
-        return forward
 
 
 class Script:
@@ -202,24 +140,6 @@ class Script:
     async def delete_scope(self, service):
         if await service.scope_exists("s"):
             await service.delete_scope("s")
-
-
-async def attempt(step, service, failing) -> bool:
-    """Run a step until it ends or its controller dies; say whether it succeeded."""
-    task = asyncio.ensure_future(step(service))
-    death = asyncio.ensure_future(failing.died.wait())
-    try:
-        await asyncio.wait([task, death], return_when=asyncio.FIRST_COMPLETED)
-        if failing.is_dead:
-            return False
-        await task
-    except PenstockError:
-        return False
-    finally:
-        for left in (task, death):
-            left.cancel()
-        await asyncio.gather(task, death, return_exceptions=True)
-    return True
 
 
 async def run(cluster, at: int, fault: Fault, *, again_at: int = 0) -> int:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
 
 from penstock.model.errors import InvalidArgumentError
-from penstock.runtime.settings import SettingsError, load_settings, setting_paths
+from penstock.runtime.settings import SettingsError, load_settings, setting_paths, settings_from, settings_values
 from penstock.settings import StandaloneSettings
 
 
@@ -101,3 +102,14 @@ def test_every_setting_has_a_path() -> None:
     assert "host" in paths
     assert "segment_store.container.flush_bytes" in paths
     assert len(paths) == len(set(paths))
+
+
+def test_settings_go_through_json_to_another_process() -> None:
+    """All of them; what names no setting, or is of another type, is refused."""
+    settings = load_settings(StandaloneSettings, flags={"segment_store.cache.bytes_max": 100_000_000, "host": "h"})
+    values = json.loads(json.dumps(settings_values(settings)))
+    assert settings_from(StandaloneSettings, values, "the parent") == settings
+    with pytest.raises(SettingsError, match=r"the parent: segment_store\.cash: .*did you mean cache\?"):
+        settings_from(StandaloneSettings, {"segment_store": {"cash": {}}}, "the parent")
+    with pytest.raises(SettingsError, match="the parent: a setting has the wrong type"):
+        settings_from(StandaloneSettings, {"controller_port": "9090"}, "the parent")

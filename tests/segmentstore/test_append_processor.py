@@ -19,6 +19,7 @@ from penstock.wire.commands import (
     AppendBlockEnd,
     AppendSetup,
     ConditionalAppend,
+    ConditionalBlockEnd,
     DataAppended,
     KeepAlive,
     Padding,
@@ -197,3 +198,31 @@ async def test_a_number_used_by_a_failed_condition_may_come_again(bench: Bench) 
         bench.processor.append_conditionally(ConditionalAppend(W, 3, offset, b"payload", 1), b"data")
         await turns(5)
     assert await bench.stored() == b"data"
+
+
+async def test_conditional_appends_are_acknowledged_one_by_one(bench: Bench) -> None:
+    """Three that become durable in one turn get an answer each: Java's large events wait for every request id.
+
+    Unconditional ones of the same writer are joined into one answer.
+    """
+    await bench.set_up()
+    for number in range(3):
+        command = ConditionalBlockEnd(W, number, 4 * number, b"data", 10 + number)
+        bench.processor.append_conditionally(command, b"data")
+    await turns(5)
+    acknowledged = [reply for reply in bench.replies.sent if isinstance(reply, DataAppended)]
+    assert [(reply.request_id, reply.event_number, reply.previous_event_number) for reply in acknowledged] == [
+        (10, 0, NO_VALUE),
+        (11, 1, 0),
+        (12, 2, 1),
+    ]
+    assert [reply.current_segment_write_offset for reply in acknowledged] == [4, 8, 12]
+    assert not bench.replies.is_acknowledgement_due
+
+    for number in range(3, 6):
+        bench.processor.end_block(end(4, b"data", number), b"data")
+    await turns(5)
+    assert bench.replies.is_acknowledgement_due
+    bench.processor.send_acknowledgements()
+    joined = [reply for reply in bench.replies.sent if isinstance(reply, DataAppended)][3:]
+    assert [(reply.event_number, reply.previous_event_number) for reply in joined] == [(5, 2)]

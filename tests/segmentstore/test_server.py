@@ -507,6 +507,39 @@ async def test_a_cache_that_fills_while_a_connection_is_held_wakes_it_all_the_sa
     assert connection._is_reading
 
 
+async def test_slow_readers_together_hold_a_bounded_amount(serve: Callable[..., Awaitable[Service]]) -> None:
+    """Above the bound slow readers get nothing more and others short answers; once they read all is as before.
+
+    Replies are views that keep blocks alive which the cache has let go.
+    """
+    service = await serve(slow_reply_bytes=10_000, slow_replies_bytes_max=500_000, write_buffer_bytes_max=1 << 30)
+    await service.store.append(A, bytes(1 << 19))
+    slow, other = await service.connect(), await service.connect()
+    for number in range(64):
+        slow.send(ReadSegment(A, 0, 1 << 19, "", number))
+    await until(lambda: service.server.has_too_many_slow_replies)
+    connection = next(connection for connection in service.server.connections if connection._slow_reply_bytes)
+    assert (connection._is_write_blocked, connection._is_reading) == (True, False)
+    assert len((await other.ask(ReadSegment(A, 0, 1 << 19, "", 1), SegmentRead)).data) == 64 * 1024
+    for number in range(64):
+        assert (await slow.expect(SegmentRead)).request_id == number
+    await until(lambda: not service.server.slow_reply_bytes)
+    assert connection._is_reading
+    assert len((await other.ask(ReadSegment(A, 0, 1 << 19, "", 1), SegmentRead)).data) == 1 << 19
+
+
+async def test_a_lost_connection_holds_nothing_any_more(serve: Callable[..., Awaitable[Service]]) -> None:
+    service = await serve(slow_reply_bytes=10_000)
+    await service.store.append(A, bytes(1 << 19))
+    slow = await service.connect()
+    for number in range(64):
+        slow.send(ReadSegment(A, 0, 1 << 19, "", number))
+    await until(lambda: service.server.slow_reply_bytes > 0)
+    await slow.close()
+    await until(lambda: not service.server.connections)
+    assert service.server.slow_reply_bytes == 0
+
+
 async def test_a_reader_that_takes_nothing_is_not_served_without_end(serve: Callable[..., Awaitable[Service]]) -> None:
     """Replies pile up to a bound, then no more requests are read; when the reader takes them all come."""
     service = await serve(write_buffer_bytes_max=100_000)

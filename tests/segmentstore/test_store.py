@@ -19,6 +19,7 @@ from penstock.model.errors import (
     StorageError,
     UnsupportedOperationError,
 )
+from penstock.model.routing import admin_container_of, container_of
 from penstock.model.segments import TableUpdate
 from penstock.segmentstore.settings import SegmentStoreSettings
 from penstock.segmentstore.store import SegmentStore
@@ -109,10 +110,10 @@ async def test_the_end_of_the_storage_writer_ends_the_container(stores: Stores) 
     await store.create_segment(A)
     failed = store.container(A)
 
-    async def broken(*, is_forced: bool) -> None:
+    def broken() -> None:
         raise ZeroDivisionError
 
-    failed.writer._round = broken  # type: ignore[method-assign]  # A bug, planted.
+    failed.writer._look = broken  # type: ignore[method-assign]  # A bug, planted.
     failed.writer._wake.set()
     await turns(10)
     assert isinstance(store.failures[failed.id], ZeroDivisionError)
@@ -192,7 +193,7 @@ async def test_segments_of_the_container_itself_are_out_of_reach(stores: Stores)
     store = stores.new()
     await store.start()
     own = "_system/containers/storage_metadata_1"
-    assert (await store.segment_info(own)).is_table
+    assert store.containers[1].segment(own).is_table
     for call in (
         store.seal_segment(own),
         store.truncate_segment(own, 0),
@@ -272,9 +273,17 @@ async def test_many_appends_right_behind_the_creation_keep_their_order(stores: S
     assert (await store.read(A, 0, 1000)).joined() == b"".join(b"%02d" % number for number in range(50))
 
 
-async def test_the_containers_own_table_is_found_by_its_number(stores: Stores) -> None:
-    """The table of storage records of container n is in container n."""
+async def test_the_containers_own_tables_are_found_by_number_by_administrators_alone(stores: Stores) -> None:
+    """SS-3: normal routing hashes their names like any other."""
     store = stores.new()
     await store.start()
-    for number in range(4):
-        assert store.container(f"_system/containers/storage_metadata_{number}").id == number
+    for container in store.containers:
+        for kind in ("metadata", "storage_metadata"):
+            own = f"_system/containers/{kind}_{container.id}"
+            assert container.segment(own).is_system
+            assert admin_container_of(own, 4) == container.id
+    assert admin_container_of("_system/containers/storage_metadata_7", 8) == 7
+    assert admin_container_of("_system/containers/event_processor_gc.queue_2", 4) == 2
+    assert admin_container_of(A, 4) == admin_container_of(f"{A}$attributes-12", 4) == container_of(A, 4)
+    names = [f"_system/containers/storage_metadata_{number}" for number in range(8)]
+    assert [container_of(name, 8) for name in names] != list(range(8))

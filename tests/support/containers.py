@@ -150,8 +150,8 @@ class Incarnations:
         """Let a container's tasks end where they are; nothing is finished or told to anybody."""
         self.live.remove(container)
         tasks = [*container._background, *container.reader._tasks]
-        if hasattr(container, "writer") and container.writer._task is not None:
-            tasks.append(container.writer._task)
+        if hasattr(container, "writer"):
+            tasks += container.writer.tasks
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
@@ -181,10 +181,10 @@ class Incarnations:
 
 async def pause_writer(container: SegmentContainer) -> None:
     """End the storage writer's loop; `flush` still works."""
-    task, container.writer._task = container.writer._task, None
-    assert task is not None
-    task.cancel()
-    await asyncio.gather(task, return_exceptions=True)
+    tasks, container.writer._task = container.writer.tasks, None
+    for task in tasks:
+        task.cancel()
+    await asyncio.gather(*tasks, return_exceptions=True)
 
 
 async def append(container: SegmentContainer, name: str, data: bytes, expected_offset: int | None = None) -> int:
@@ -211,11 +211,7 @@ async def read_all(container: SegmentContainer, segment: Segment | str) -> bytes
 
 def evict_all(container: SegmentContainer) -> None:
     """Drop everything from the cache that may go, and nothing else."""
-    cache = container.state.cache
-    for member in list(cache._members):
-        freed = member.evict(1 << 60)
-        if freed:
-            cache.shrink(freed)
+    container.state.cache.evict_all()
 
 
 def memory_store(

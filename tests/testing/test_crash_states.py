@@ -643,8 +643,8 @@ async def container_scenario(disk: RecordingDisk) -> None:
 async def abandon(container: SegmentContainer) -> None:
     """End a container's tasks where they are, as a kill does."""
     tasks = [*container._background, *container.reader._tasks]
-    if hasattr(container, "writer") and container.writer._task is not None:
-        tasks.append(container.writer._task)
+    if hasattr(container, "writer"):
+        tasks += container.writer.tasks
     for task in tasks:
         task.cancel()
     await asyncio.gather(*tasks, return_exceptions=True)

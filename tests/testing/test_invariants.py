@@ -14,7 +14,7 @@ from penstock.segmentstore.container.container import ContainerStatus, SegmentCo
 from penstock.segmentstore.container.pipeline import CheckpointMark
 from penstock.segmentstore.container.read_index import _Block
 from penstock.segmentstore.container.segment import PendingAppend, Segment, SegmentFlags
-from penstock.segmentstore.container.table_index import Slot
+from penstock.segmentstore.container.table_entries import pack_slot
 from penstock.segmentstore.tier1.durable_log import LogAddress
 from penstock.testing.invariants import (
     ChunkLooks,
@@ -176,7 +176,8 @@ def disorder(container: SegmentContainer, segment: Segment) -> None:
 
 
 def open_block_inside(container: SegmentContainer, segment: Segment) -> None:
-    segment.index._push(_Block(segment.length, b"", False))
+    segment.index._starts.append(segment.length)
+    segment.index._entries.append(_Block(segment.index, segment.length, b"", False))
     segment.index._entries[0].is_open = True  # type: ignore[union-attr]
 
 
@@ -201,11 +202,11 @@ def forgotten_caller(container: SegmentContainer, segment: Segment) -> None:
 
 
 def checkpoints_disordered(container: SegmentContainer, segment: Segment) -> None:
-    container._checkpoints.extend([CheckpointMark(2, LogAddress(2)), CheckpointMark(1, LogAddress(3))])
+    container.checkpoints.marks.extend([CheckpointMark(2, LogAddress(2)), CheckpointMark(1, LogAddress(3))])
 
 
 def checkpoint_too_early(container: SegmentContainer, segment: Segment) -> None:
-    container._checkpoints.append(CheckpointMark(1 << 40, LogAddress(1 << 40)))
+    container.checkpoints.marks.append(CheckpointMark(1 << 40, LogAddress(1 << 40)))
 
 
 def merge_of_nothing(container: SegmentContainer, segment: Segment) -> None:
@@ -259,13 +260,15 @@ async def test_table_index_that_left_its_log_is_named() -> None:
     _, container, _ = await running()
     index = container.segment(TABLE).table
     assert index is not None
-    index.slots[b"k"] = Slot(77, 0, 1)
-    index.slots[b"ghost"] = Slot(5, 0, 1)
-    index.live_bytes += 1
-    first, second, third = await check_tables(container)
+    index.tail.slots[b"k"] = pack_slot(77, 0, 1)
+    index.tail.add(b"ghost", pack_slot(5, 0, 1))
+    index.tail.live_bytes_delta += 1
+    index.tail.count_delta += 7
+    first, second, third, fourth = await check_tables(container)
     assert "key b'ghost' has version 5 in the index, None in the log" in first
     assert "key b'k' has version 77 in the index" in second
     assert "live bytes" in third
+    assert "keys" in fourth
 
 
 async def test_storage_that_differs_is_named() -> None:

@@ -16,7 +16,10 @@ _COMMANDS = {
     "ready": "penstock.cli.ready",
     "quickstart": "penstock.cli.quickstart",
     "version": "penstock.cli.version",
+    "segment-store": "penstock.cli.segment_store",
 }
+#: Not in the list of commands: programs start them, not people.
+_HIDDEN = {"segment-store"}
 
 
 def _app(names: list[str]) -> typer.Typer:
@@ -30,8 +33,8 @@ def _app(names: list[str]) -> typer.Typer:
     # Keeps "penstock COMMAND" when only one command was loaded.
     app.callback()(_root)
     for name in names:
-        command: Callable[..., None] = getattr(importlib.import_module(_COMMANDS[name]), name)
-        app.command(name)(command)
+        command: Callable[..., None] = getattr(importlib.import_module(_COMMANDS[name]), name.replace("-", "_"))
+        app.command(name, hidden=name in _HIDDEN)(command)
     return app
 
 

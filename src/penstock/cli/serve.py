@@ -12,6 +12,7 @@ import signal
 import sys
 import time
 from collections.abc import Mapping
+from dataclasses import asdict
 from pathlib import Path
 
 from penstock.model.errors import PenstockError
@@ -35,8 +36,8 @@ def serve(config: Path | None, flags: Mapping[str, object], *, started_s: float,
         level=settings.log_level.upper(),
         format="%(asctime)s %(levelname)s %(name)s: %(message)s",
     )
-    _bound_heaps()
-    with asyncio.Runner(loop_factory=_new_loop()) as runner:
+    bound_heaps()
+    with asyncio.Runner(loop_factory=new_loop()) as runner:
         return runner.run(_serve(settings, started_s, as_json))
 
 
@@ -84,12 +85,13 @@ async def _serve(settings: StandaloneSettings, started_s: float, as_json: bool) 
 
 
 def _tell_ready(server: Standalone, took_s: float, as_json: bool) -> None:
-    failures = {str(container_id): str(error) for container_id, error in sorted(server.store.failures.items())}
+    failures = {str(container_id): error for container_id, error in server.failures.items()}
     if as_json:
         event = {
             "event": "ready",
             "controller": server.controller_uri,
             "segment_store": server.segment_store_address,
+            "segment_stores": [asdict(store) for store in server.segment_stores],
             "data_dir": None if server.settings.is_memory else os.path.abspath(server.settings.data_dir),
             "pid": os.getpid(),
             "start_s": round(took_s, 3),
@@ -99,8 +101,14 @@ def _tell_ready(server: Standalone, took_s: float, as_json: bool) -> None:
         return
     for container_id, error in failures.items():
         sys.stderr.write(f"penstock: container {container_id} stays offline, its segments are not served: {error}\n")
+    stores = server.segment_stores
+    if len(stores) > 1:
+        for number, store in enumerate(stores):
+            containers = ", ".join(map(str, store.containers))
+            _print_line(f"segment store {number}: {store.address}, containers {containers} (pid {store.pid})")
+    where = f"segment store {server.segment_store_address}" if len(stores) == 1 else f"{len(stores)} segment stores"
     _print_line(
-        f"penstock is ready: controller {server.controller_uri}, segment store {server.segment_store_address}, "
+        f"penstock is ready: controller {server.controller_uri}, {where}, "
         f"data in {server.data_description} (pid {os.getpid()}, {took_s:.2f} s)"
     )
 
@@ -110,7 +118,7 @@ def _print_line(text: str) -> None:
     sys.stdout.flush()
 
 
-def _new_loop() -> type[asyncio.AbstractEventLoop] | None:
+def new_loop() -> type[asyncio.AbstractEventLoop] | None:
     """Return uvloop's loop where there is one (not on Windows)."""
     try:
         import uvloop
@@ -119,7 +127,7 @@ def _new_loop() -> type[asyncio.AbstractEventLoop] | None:
     return uvloop.Loop
 
 
-def _bound_heaps() -> None:
+def bound_heaps() -> None:
     """Keep glibc from giving every thread a heap of its own. Harmless where the C library is another one."""
     if sys.platform == "linux":
         mallopt = getattr(ctypes.CDLL(None), "mallopt", None)

@@ -1,4 +1,4 @@
-"""``penstock standalone``: controller and segment store in one process."""
+"""``penstock standalone``: controller and segment stores on one machine."""
 
 from __future__ import annotations
 
@@ -27,7 +27,12 @@ def standalone(
         int | None, typer.Option(help="gRPC port of the controller; 0: any free one. [default: 9090]")
     ] = None,
     segment_store_port: Annotated[
-        int | None, typer.Option(help="Port of the segment store; 0: any free one. [default: 6000]")
+        int | None,
+        typer.Option(help="Port of the segment store, the first of several in a row; 0: any free one. [default: 6000]"),
+    ] = None,
+    segment_stores: Annotated[
+        int | None,
+        typer.Option(help="Processes that share the containers and the cache, best one for each core. [default: 1]"),
     ] = None,
     advertise: Annotated[
         str | None, typer.Option(help="Host under which clients reach this machine. [default: the --host]")
@@ -44,10 +49,13 @@ def standalone(
         bool, typer.Option("--json", help="Print events (ready, error, stopped) as JSON lines.")
     ] = False,
 ) -> None:
-    """Run a whole Penstock in one process, until SIGTERM or Ctrl-C.
+    """Run a whole Penstock in one process, or in a few that belong together, until SIGTERM or Ctrl-C.
 
     Settings come from the file, then PENSTOCK_* variables, then these options; each overrides the one before.
-    A second SIGTERM or Ctrl-C ends the process at once; acknowledged data are safe either way.
+    A second SIGTERM or Ctrl-C ends it at once; acknowledged data are safe either way.
+
+    With --segment-stores N this process runs the controller and N child processes run the segment stores. One that
+    ends is started again; while one cannot be, the others take its containers. All end with this process.
     """
     started_s = time.perf_counter()
     # Only now: the help of all commands should not load a server.
@@ -59,6 +67,7 @@ def standalone(
         "host": host,
         "controller_port": controller_port,
         "segment_store_port": segment_store_port,
+        "segment_stores": segment_stores,
         "advertise": advertise,
         "segment_store.container_count": containers,
         "segment_store.cache.bytes_max": None if cache_mb is None else cache_mb * _MIB,

@@ -19,6 +19,7 @@ class ClientSettings:
         request_timeout_s: one request to a segment store; long polls are not bound by it.
         keepalive_interval_s: see `ConnectionSettings`.
         endpoint_count_max: cached segment -> host answers.
+        bulk_request_count_max: requests of one bulk call that wait for replies at the same time.
 
         controller_request_timeout_s: one attempt of a controller call.
         controller_attempt_count_max: attempts of a controller call that fails in a passing way.
@@ -50,6 +51,7 @@ class ClientSettings:
     request_timeout_s: float = 30.0
     keepalive_interval_s: float = 20.0
     endpoint_count_max: int = 65536
+    bulk_request_count_max: int = 256
 
     controller_request_timeout_s: float = 30.0
     controller_attempt_count_max: int = 10

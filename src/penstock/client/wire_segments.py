@@ -24,6 +24,7 @@ from penstock.model.errors import (
     TableKeyMissingError,
     TableKeyVersionError,
 )
+from penstock.model.names import primary_name
 from penstock.model.segments import (
     NO_VALUE,
     READ_LENGTH_MAX,
@@ -34,10 +35,12 @@ from penstock.model.segments import (
     TableDelta,
     TableEntry,
     TableInfo,
+    TableKeyPage,
     TablePage,
     TableRemoval,
     TableUpdate,
 )
+from penstock.runtime.bulk import for_each
 from penstock.wire.commands import (
     AppendBlockEnd,
     AppendSetup,
@@ -51,11 +54,14 @@ from penstock.wire.commands import (
     GetSegmentAttribute,
     GetStreamSegmentInfo,
     GetTableSegmentInfo,
+    LocateOffset,
     MergeSegmentsBatch,
+    OffsetLocated,
     ReadSegment,
     ReadTable,
     ReadTableEntries,
     ReadTableEntriesDelta,
+    ReadTableKeys,
     RemoveTableKeys,
     SealSegment,
     SegmentAttribute,
@@ -74,6 +80,7 @@ from penstock.wire.commands import (
     TableEntriesRead,
     TableEntriesUpdated,
     TableKey,
+    TableKeysRead,
     TableKeysRemoved,
     TableKeyValue,
     TableRead,
@@ -87,6 +94,10 @@ from penstock.wire.commands import (
 )
 from penstock.wire.connection import WireConnection
 
+#: Servers of earlier wire versions do not know LocateOffset.
+LOCATE_OFFSET_VERSION = 17
+#: How far back a border is looked for at first: about the distance between two.
+_BORDER_DISTANCE = 2 * 1024 * 1024
 #: Given a request id, the request.
 _Make = Callable[[int], WireCommand]
 
@@ -149,6 +160,93 @@ class WireSegments:
         )
         return SegmentInfo(segment, reply.start_offset, reply.write_offset, reply.is_sealed, reply.last_modified)
 
+    async def segment_infos(self, segments: Sequence[str]) -> Sequence[SegmentInfo | PenstockError]:
+        """See `Segments.segment_infos`."""
+        homes = _one_name_per_home(segments)
+
+        async def ask(segment: str) -> SegmentInfo:
+            reply = await self._once(
+                segment, homes, lambda request_id: GetStreamSegmentInfo(request_id, segment, self._token)
+            )
+            info = expect(reply, StreamSegmentInfo, segment)
+            return SegmentInfo(segment, info.start_offset, info.write_offset, info.is_sealed, info.last_modified)
+
+        return await for_each(segments, ask, self._settings.bulk_request_count_max)
+
+    async def delete_segments(self, segments: Sequence[str]) -> Sequence[PenstockError | None]:
+        """See `Segments.delete_segments`. `OutcomeUnknownError` for a name: its reply was lost."""
+        homes = _one_name_per_home(segments)
+
+        async def ask(segment: str) -> None:
+            reply = await self._once(segment, homes, lambda request_id: DeleteSegment(request_id, segment, self._token))
+            expect(reply, SegmentDeleted, segment)
+
+        return await for_each(segments, ask, self._settings.bulk_request_count_max)
+
+    async def _once(self, segment: str, homes: dict[str, str], make: _Make) -> WireCommand:
+        """Send a request, once. Where to is asked of the resolver once for all segments that live together."""
+        home = homes[primary_name(segment)]
+        try:
+            connection = await self._pool.connection(home, Purpose.REQUEST)
+            request_id = connection.next_request_id()
+            reply = await connection.request(request_id, make(request_id))
+        except OutcomeUnknownError:
+            self._pool.forget(home)
+            raise
+        if isinstance(reply, WrongHost):
+            self._pool.forget(home)
+        return reply
+
+    async def locate_offset(self, segment: str, offset: int, *, before: bool = False) -> int:
+        """See `Segments.locate_offset`. `before` costs tens of requests: the wire asks forwards alone.
+
+        A segment store that is too old for the question is not asked; it is as if there were no borders.
+        """
+        if not before:
+            return await self._border_behind(segment, offset)
+        info = await self.segment_info(segment)
+        if offset < info.start_offset:
+            raise SegmentTruncatedError(segment, start_offset=info.start_offset, offset=offset)
+        # `low` is a border; between `high` and `offset` there is none but, perhaps, at `offset`.
+        low, high = info.start_offset, offset + 1
+        step = _BORDER_DISTANCE
+        at = offset
+        while at > low:
+            border = await self._border_behind(segment, at)
+            if border <= offset:
+                low = border
+                break
+            high = at
+            at -= step
+            step *= 2
+        while high - low > 1:
+            at = (low + high) // 2
+            border = await self._border_behind(segment, at)
+            if border <= offset:
+                low = border
+            else:
+                high = at
+        return low
+
+    async def _border_behind(self, segment: str, offset: int) -> int:
+        async def exchange(connection: WireConnection) -> WireCommand:
+            request_id = connection.next_request_id()
+            if connection.wire_version < LOCATE_OFFSET_VERSION:
+                command: WireCommand = GetStreamSegmentInfo(request_id, segment, self._token)
+            else:
+                command = LocateOffset(request_id, segment, offset, self._token)
+            return await connection.request(request_id, command)
+
+        reply = await self._exchange(segment, exchange, Purpose.REQUEST, is_repeatable=True)
+        if isinstance(reply, StreamSegmentInfo):
+            if offset < reply.start_offset:
+                raise SegmentTruncatedError(segment, start_offset=reply.start_offset, offset=offset)
+            return reply.start_offset if offset == reply.start_offset else reply.write_offset
+        if isinstance(reply, SegmentTruncated):
+            info = await self.segment_info(segment)
+            raise SegmentTruncatedError(segment, start_offset=info.start_offset, offset=offset)
+        return expect(reply, OffsetLocated, segment).offset
+
     async def merge_segments(self, target: str, sources: Sequence[str]) -> Sequence[int]:
         """See `Segments.merge_segments`."""
         reply = expect(
@@ -202,6 +300,9 @@ class WireSegments:
                 return SegmentData(offset, (), is_at_tail=False, is_end_of_segment=True)
             read = expect(reply, SegmentRead, segment)
             data = read.buffer
+            if len(data) > length:
+                # A server may give more than a few bytes to whoever asks for fewer.
+                return SegmentData(read.offset, (data[:length],), is_at_tail=False, is_end_of_segment=False)
             # An empty answer that is not the end means that the server gave up waiting: ask again.
             if len(data) or read.end_of_segment or not wait:
                 return SegmentData(
@@ -281,17 +382,39 @@ class WireSegments:
         )
         return [None if entry.version < 0 else _entry(entry) for entry in reply.entries]
 
-    async def table_entries(self, segment: str, *, limit: int, token: bytes = b"") -> TablePage:
+    async def table_entries(
+        self, segment: str, *, limit: int, token: bytes = b"", first: bytes = b"", last: bytes | None = None
+    ) -> TablePage:
         """See `Segments.table_entries`."""
+        if last == b"":
+            return TablePage((), token)  # On the wire an empty bound is none.
         reply = expect(
             await self._ask(
                 segment,
-                lambda request_id: ReadTableEntries(request_id, segment, self._token, limit, token),
+                lambda request_id: ReadTableEntries(
+                    request_id, segment, self._token, limit, token, first, last or b""
+                ),
             ),
             TableEntriesRead,
             segment,
         )
         return TablePage([_entry(entry) for entry in reply.entries], reply.continuation_token)
+
+    async def table_keys(
+        self, segment: str, *, limit: int, token: bytes = b"", first: bytes = b"", last: bytes | None = None
+    ) -> TableKeyPage:
+        """See `Segments.table_keys`."""
+        if last == b"":
+            return TableKeyPage((), token)
+        reply = expect(
+            await self._ask(
+                segment,
+                lambda request_id: ReadTableKeys(request_id, segment, self._token, limit, token, first, last or b""),
+            ),
+            TableKeysRead,
+            segment,
+        )
+        return TableKeyPage([(key.key, key.version) for key in reply.keys], reply.continuation_token)
 
     async def table_delta(self, segment: str, *, position: int, limit: int) -> TableDelta:
         """See `Segments.table_delta`."""
@@ -360,6 +483,14 @@ class WireSegments:
                 return reply
             self._pool.forget(segment)
             await backoff.pause(error_of(reply, segment) or unexpected(reply, segment))
+
+
+def _one_name_per_home(segments: Sequence[str]) -> dict[str, str]:
+    """Return one of the names for each part of a name that decides where a segment lives."""
+    homes: dict[str, str] = {}
+    for segment in segments:
+        homes.setdefault(primary_name(segment), segment)
+    return homes
 
 
 def _entry(entry: TableKeyValue) -> TableEntry:

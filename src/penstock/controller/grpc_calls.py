@@ -14,14 +14,16 @@ from collections.abc import Awaitable, Callable, Mapping
 from google.protobuf.message import Message
 
 from penstock.controller import grpc_convert as convert
+from penstock.controller.errors import NoSuchWriterError, WriterPositionError, WriterTimeError
 from penstock.controller.grpc_errors import LateArgumentError
+from penstock.controller.grpc_replies import give_up_unless_retriable, page_of
+from penstock.controller.grpc_scope_calls import GroupCalls, TableCalls
 from penstock.controller.metadata.catalog import NamePage
 from penstock.controller.metadata.records import TransactionStatus
-from penstock.controller.service import ControllerService, WorkflowTimeoutError
+from penstock.controller.service import ControllerService
 from penstock.controller.transactions.service import PingResult
 from penstock.model.errors import (
     ControllerUnavailableError,
-    CorruptionError,
     InvalidArgumentError,
     InvalidNameError,
     MetadataConflictError,
@@ -65,6 +67,8 @@ class GrpcCalls:
     def __init__(self, service: ControllerService, server_list: Callable[[], list[tuple[str, int]]]) -> None:
         self._service = service
         self._server_list = server_list
+        self.groups = GroupCalls(service)
+        self.tables = TableCalls(service)
 
     # Scopes.
 
@@ -80,7 +84,7 @@ class GrpcCalls:
         except ScopeExistsError:
             return reply(status=reply.SCOPE_EXISTS)
         except PenstockError as error:
-            _give_up_unless_retriable(error, "createScope", request.scope)
+            give_up_unless_retriable(error, "createScope", request.scope)
             return reply(status=reply.FAILURE)
         return reply(status=reply.SUCCESS)
 
@@ -105,13 +109,13 @@ class GrpcCalls:
         except ScopeNotEmptyError:
             return reply(status=reply.SCOPE_NOT_EMPTY)
         except PenstockError as error:
-            _give_up_unless_retriable(error, "deleteScope", request.scope)
+            give_up_unless_retriable(error, "deleteScope", request.scope)
             return reply(status=reply.FAILURE)
         return reply(status=reply.SUCCESS)
 
     async def list_scopes(self, request: pb.ScopesRequest) -> pb.ScopesResponse:
         """Answer listScopes."""
-        page = await _page(self._service.list_scopes(request.continuationToken.token))
+        page = await page_of(self._service.list_scopes(request.continuationToken.token))
         return pb.ScopesResponse(scopes=page.names, continuationToken=pb.ContinuationToken(token=page.token))
 
     async def check_scope_exists(self, request: pb.ScopeInfo) -> pb.ExistsResponse:
@@ -138,7 +142,7 @@ class GrpcCalls:
         except NoSuchScopeError:
             return reply(status=reply.SCOPE_NOT_FOUND)
         except PenstockError as error:
-            _give_up_unless_retriable(error, "createStream", f"{scope}/{stream}")
+            give_up_unless_retriable(error, "createStream", f"{scope}/{stream}")
             return reply(status=reply.FAILURE)
         return reply(status=reply.SUCCESS)
 
@@ -177,7 +181,7 @@ class GrpcCalls:
         except StreamSealedError:
             return reply(status=reply.STREAM_SEALED)
         except PenstockError as error:
-            _give_up_unless_retriable(error, what, f"{info.scope}/{info.stream}")
+            give_up_unless_retriable(error, what, f"{info.scope}/{info.stream}")
             return reply(status=reply.FAILURE)
         return reply(status=reply.SUCCESS)
 
@@ -191,7 +195,7 @@ class GrpcCalls:
         except StreamNotSealedError:
             return reply(status=reply.STREAM_NOT_SEALED)
         except PenstockError as error:
-            _give_up_unless_retriable(error, "deleteStream", f"{request.scope}/{request.stream}")
+            give_up_unless_retriable(error, "deleteStream", f"{request.scope}/{request.stream}")
             return reply(status=reply.FAILURE)
         return reply(status=reply.SUCCESS)
 
@@ -222,7 +226,7 @@ class GrpcCalls:
     async def _list_streams(scope: str, token: str, listing: Awaitable[NamePage]) -> pb.StreamsInScopeResponse:
         reply = pb.StreamsInScopeResponse
         try:
-            page = await _page(listing)
+            page = await page_of(listing)
         except NoSuchScopeError:
             # The token message must be there on every page: without it a Rust client sees no page at all.
             return reply(continuationToken=pb.ContinuationToken(token=token), status=reply.SCOPE_NOT_FOUND)
@@ -390,6 +394,36 @@ class GrpcCalls:
             ]
         )
 
+    # Marks of writers.
+
+    async def note_timestamp_from_writer(self, request: pb.TimestampFromWriter) -> pb.TimestampResponse:
+        """Answer noteTimestampFromWriter."""
+        reply, info = pb.TimestampResponse, request.position.streamInfo
+        try:
+            await self._service.writer_marks.note(
+                info.scope, info.stream, request.writer, request.timestamp, dict(request.position.cut)
+            )
+        except WriterTimeError:
+            return reply(result=reply.INVALID_TIME)
+        except WriterPositionError:
+            return reply(result=reply.INVALID_POSITION)
+        except PenstockError as error:
+            give_up_unless_retriable(error, "noteTimestampFromWriter", f"{info.scope}/{info.stream}")
+            return reply(result=reply.INTERNAL_ERROR)
+        return reply(result=reply.SUCCESS)
+
+    async def remove_writer(self, request: pb.RemoveWriterRequest) -> pb.RemoveWriterResponse:
+        """Answer removeWriter."""
+        reply, info = pb.RemoveWriterResponse, request.stream
+        try:
+            await self._service.writer_marks.remove(info.scope, info.stream, request.writer)
+        except NoSuchWriterError:
+            return reply(result=reply.UNKNOWN_WRITER)
+        except PenstockError as error:
+            give_up_unless_retriable(error, "removeWriter", f"{info.scope}/{info.stream}")
+            return reply(result=reply.INTERNAL_ERROR)
+        return reply(result=reply.SUCCESS)
+
     # Others.
 
     async def get_controller_server_list(self, request: pb.ServerRequest) -> pb.ServerResponse:
@@ -435,19 +469,17 @@ def call_table(calls: GrpcCalls) -> Mapping[str, Callable[..., Awaitable[Message
         "getDelegationToken": calls.get_delegation_token,
         "getStreamConfiguration": calls.get_stream_configuration,
         "listStreamsInScopeForTag": calls.list_streams_in_scope_for_tag,
+        "noteTimestampFromWriter": calls.note_timestamp_from_writer,
+        "removeWriter": calls.remove_writer,
+        "createReaderGroup": calls.groups.create_reader_group,
+        "getReaderGroupConfig": calls.groups.get_reader_group_config,
+        "updateReaderGroup": calls.groups.update_reader_group,
+        "deleteReaderGroup": calls.groups.delete_reader_group,
+        "listSubscribers": calls.groups.list_subscribers,
+        "updateSubscriberStreamCut": calls.groups.update_subscriber_stream_cut,
+        "createKeyValueTable": calls.tables.create_key_value_table,
+        "getCurrentSegmentsKeyValueTable": calls.tables.get_current_segments,
+        "listKeyValueTablesInScope": calls.tables.list_key_value_tables_in_scope,
+        "getKeyValueTableConfiguration": calls.tables.get_key_value_table_configuration,
+        "deleteKeyValueTable": calls.tables.delete_key_value_table,
     }
-
-
-async def _page(listing: Awaitable[NamePage]) -> NamePage:
-    try:
-        return await listing
-    except InvalidArgumentError as error:
-        raise LateArgumentError(str(error)) from error
-
-
-def _give_up_unless_retriable(error: PenstockError, what: str, name: str) -> None:
-    """Raise what the client should learn as a gRPC status; otherwise note why the answer is FAILURE."""
-    if isinstance(error, (InvalidArgumentError, CorruptionError, WorkflowTimeoutError)):
-        raise error
-    level = logging.INFO if isinstance(error, MetadataConflictError) else logging.WARNING
-    _logger.log(level, "%s of %s failed: %s", what, name, error)

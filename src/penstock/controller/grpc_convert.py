@@ -2,9 +2,16 @@
 
 from __future__ import annotations
 
+import uuid
 from collections.abc import Iterable
 
 from penstock.controller.metadata.records import SegmentRecord
+from penstock.controller.metadata.scope_records import (
+    GroupCut,
+    GroupRetention,
+    ReaderGroupConfig,
+    ReaderGroupRecord,
+)
 from penstock.controller.metadata.transaction_ids import TransactionId
 from penstock.model.errors import InvalidArgumentError
 from penstock.model.policies import Retention, RetentionKind, Scaling, ScalingKind, StreamConfig
@@ -19,6 +26,9 @@ _RETENTION_TYPES = {
     RetentionKind.BY_TIME: pb.RetentionPolicy.TIME,
     RetentionKind.BY_SIZE: pb.RetentionPolicy.SIZE,
 }
+
+#: What clients send for "no id": the controller is to choose one.
+GROUP_ID_NONE = str(uuid.UUID(int=0))
 
 
 def stream_info(scope: str, stream: str) -> pb.StreamInfo:
@@ -103,3 +113,55 @@ def transaction_id(message: pb.TxnId) -> TransactionId:
 def transaction_id_message(transaction: TransactionId) -> pb.TxnId:
     """Return a transaction id as a message."""
     return pb.TxnId(highBits=transaction.high, lowBits=transaction.low)
+
+
+def group_id(text: str) -> str:
+    """Read a reader group's id. Raises `InvalidArgumentError` for a text that is no UUID."""
+    try:
+        return str(uuid.UUID(text))
+    except ValueError as error:
+        raise InvalidArgumentError(f"reader group id {text[:80]!r} is not a UUID") from error
+
+
+def _group_cut(message: pb.StreamCut) -> GroupCut:
+    info = message.streamInfo
+    return GroupCut(info.scope, info.stream, dict(sorted(message.cut.items())))
+
+
+def _group_cut_message(cut: GroupCut) -> pb.StreamCut:
+    return pb.StreamCut(streamInfo=stream_info(cut.scope, cut.stream), cut=cut.positions)
+
+
+def group_config(message: pb.ReaderGroupConfiguration) -> ReaderGroupConfig:
+    """Read a reader group's configuration as clients send it, id and generation aside."""
+    try:
+        retention = GroupRetention(message.retentionType)
+    except ValueError as error:
+        raise InvalidArgumentError(f"retention type {message.retentionType} of a reader group is unknown") from error
+    return ReaderGroupConfig(
+        starts=tuple(_group_cut(cut) for cut in message.startingStreamCuts),
+        ends=tuple(_group_cut(cut) for cut in message.endingStreamCuts),
+        retention=retention,
+        refresh_ms=message.groupRefreshTimeMillis,
+        checkpoint_interval_ms=message.automaticCheckpointIntervalMillis,
+        checkpoints_outstanding_max=message.maxOutstandingCheckpointRequest,
+        rollover_bytes=message.rolloverSizeBytes,
+    )
+
+
+def group_config_message(scope: str, group: str, record: ReaderGroupRecord) -> pb.ReaderGroupConfiguration:
+    """Return a reader group as a message."""
+    config = record.config
+    return pb.ReaderGroupConfiguration(
+        scope=scope,
+        readerGroupName=group,
+        groupRefreshTimeMillis=config.refresh_ms,
+        automaticCheckpointIntervalMillis=config.checkpoint_interval_ms,
+        maxOutstandingCheckpointRequest=config.checkpoints_outstanding_max,
+        retentionType=int(config.retention),
+        generation=record.generation,
+        readerGroupId=record.id,
+        startingStreamCuts=[_group_cut_message(cut) for cut in config.starts],
+        endingStreamCuts=[_group_cut_message(cut) for cut in config.ends],
+        rolloverSizeBytes=config.rollover_bytes,
+    )

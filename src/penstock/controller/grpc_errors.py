@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import grpc
 
-from penstock.controller.service import WorkflowTimeoutError
+from penstock.controller.errors import NoSuchTableError, WorkflowTimeoutError
 from penstock.model.errors import (
     CorruptionError,
     InvalidArgumentError,
@@ -39,6 +39,7 @@ _STATUS_BY_ERROR: tuple[tuple[type[PenstockError], grpc.StatusCode], ...] = (
     (NoSuchScopeError, grpc.StatusCode.NOT_FOUND),
     (NoSuchStreamError, grpc.StatusCode.NOT_FOUND),
     (NoSuchReaderGroupError, grpc.StatusCode.NOT_FOUND),
+    (NoSuchTableError, grpc.StatusCode.NOT_FOUND),
     (ScopeExistsError, grpc.StatusCode.ALREADY_EXISTS),
     (StreamExistsError, grpc.StatusCode.ALREADY_EXISTS),
     (ScopeNotEmptyError, grpc.StatusCode.FAILED_PRECONDITION),

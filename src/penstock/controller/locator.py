@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Protocol
 
+from penstock.model.assignments import ContainerAssignment
+from penstock.model.errors import ConnectionLostError
 from penstock.model.names import segment_name
 from penstock.model.routing import container_of
 
@@ -31,6 +33,44 @@ class SingleStoreLocator:
     def endpoint_of(self, container_id: int) -> tuple[str, int] | None:
         """See `ContainerLocator.endpoint_of`."""
         return self.host, self.port
+
+
+class AssignedLocator:
+    """`ContainerLocator` for segment stores among which containers move.
+
+    It names the store that is to run a container, also while that one is still taking it up or is away for a moment:
+    whoever asks too early is told so there, and asks again.
+    """
+
+    def __init__(self, assignment: ContainerAssignment, store_count: int) -> None:
+        self.assignment = assignment
+        self._endpoints: list[tuple[str, int] | None] = [None] * store_count
+        self._local_endpoints: list[tuple[str, int] | None] = [None] * store_count
+
+    @property
+    def container_count(self) -> int:
+        """See `ContainerLocator.container_count`."""
+        return len(self.assignment.owners)
+
+    def set_endpoint(self, store: int, host: str, port: int, *, local_host: str = "") -> None:
+        """Say where a store listens. `local_host`: where this process reaches it, if that is another host."""
+        self._endpoints[store] = (host, port)
+        self._local_endpoints[store] = (local_host or host, port)
+
+    def endpoint_of(self, container_id: int) -> tuple[str, int] | None:
+        """See `ContainerLocator.endpoint_of`."""
+        return self._endpoints[self.assignment.owner_of(container_id)]
+
+    async def resolve_locally(self, segment: str) -> tuple[str, int]:
+        """Return where this process reaches a segment, given by its full name, for connection pools.
+
+        Raises `ConnectionLostError`: its store has not said yet where it listens; a retry is safe.
+        """
+        container_id = container_of(segment, self.container_count)
+        found = self._local_endpoints[self.assignment.owner_of(container_id)]
+        if found is None:
+            raise ConnectionLostError(f"{segment}: the segment store of container {container_id} has not started yet")
+        return found
 
 
 def endpoint_of_segment(locator: ContainerLocator, scope: str, stream: str, segment: int) -> tuple[str, int] | None:

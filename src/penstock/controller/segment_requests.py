@@ -62,6 +62,31 @@ class SegmentRequests:
         except NoSuchSegmentError:
             return
 
+    async def create_table(self, segment: str, key_bytes: int, rollover_bytes: int) -> None:
+        """Create a table segment whose keys have `key_bytes` bytes."""
+        try:
+            await self._send(
+                f"create table {segment}",
+                lambda: self._segments.create_table(segment, key_length=key_bytes, rollover_bytes=rollover_bytes),
+            )
+        except SegmentExistsError:
+            return
+
+    async def delete_table(self, segment: str) -> None:
+        """Delete a table segment with its entries."""
+        try:
+            await self._send(f"delete table {segment}", lambda: self._segments.delete_table(segment))
+        except NoSuchSegmentError:
+            return
+
+    async def table_exists(self, segment: str) -> bool:
+        """Say whether there is a table segment of this name."""
+        try:
+            await self._send(f"ask for table {segment}", lambda: self._segments.table_info(segment))
+        except NoSuchSegmentError:
+            return False
+        return True
+
     async def truncate(self, segment: str, offset: int) -> None:
         """Forget the bytes before `offset`. A segment that starts later already, or is gone, is fine."""
         try:

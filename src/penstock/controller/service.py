@@ -8,28 +8,39 @@ Source: controller API specification, section 9.
 
 from __future__ import annotations
 
-import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Coroutine, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
-from typing import TypeVar
+from typing import TypeVar, assert_never
 
 from penstock.controller import epochs as history
+from penstock.controller.errors import HalfCreatedStreamError, NoSuchTableError
+from penstock.controller.key_value_tables import KeyValueTables
 from penstock.controller.locator import ContainerLocator, endpoint_of_segment
 from penstock.controller.locks import StreamLocks
+from penstock.controller.mark_streams import MarkStreams, marked_stream
 from penstock.controller.metadata import layout
 from penstock.controller.metadata.catalog import Catalog, NamePage
 from penstock.controller.metadata.completed import CompletedTransactions
 from penstock.controller.metadata.records import EpochRecord, SegmentRecord, StreamState
+from penstock.controller.metadata.scope_records import (
+    ChildKind,
+    ChildWorkKind,
+    KeyValueTableRecord,
+    ReaderGroupRecord,
+)
+from penstock.controller.metadata.scoped_records import ScopedRecords
 from penstock.controller.metadata.store import MetadataStore
 from penstock.controller.metadata.stream_tables import StreamTables
 from penstock.controller.metadata.transaction_numbers import TransactionNumbers
 from penstock.controller.metadata.typed import Tables
 from penstock.controller.metadata.work_index import WorkIndex
+from penstock.controller.reader_groups import ReaderGroups
 from penstock.controller.segment_requests import SegmentRequests
 from penstock.controller.settings import ControllerSettings
 from penstock.controller.tasks import BackgroundTasks
 from penstock.controller.transactions.service import Transactions
+from penstock.controller.workflow_runner import WorkflowRunner
 from penstock.controller.workflows.context import WorkflowContext
 from penstock.controller.workflows.create_stream import create_stream
 from penstock.controller.workflows.delete_stream import delete_stream
@@ -37,16 +48,16 @@ from penstock.controller.workflows.pending import settle
 from penstock.controller.workflows.seal_stream import seal_stream
 from penstock.controller.workflows.truncate_stream import truncate_stream
 from penstock.controller.workflows.update_stream import update_stream
+from penstock.controller.writer_marks import WriterMarks
 from penstock.model.errors import (
     ContainerNotFoundError,
-    ControllerUnavailableError,
     InvalidArgumentError,
+    NoSuchReaderGroupError,
     NoSuchScopeError,
     NoSuchStreamError,
-    OutcomeUnknownError,
     PenstockError,
     ScopeExistsError,
-    StreamError,
+    ScopeNotEmptyError,
 )
 from penstock.model.names import SYSTEM_SCOPE, check_scope_name, check_stream_name, segment_epoch, segment_name
 from penstock.model.policies import ScalingKind, StreamConfig
@@ -56,10 +67,6 @@ from penstock.runtime.runtime import Runtime
 
 T = TypeVar("T")
 _logger = logging.getLogger(__name__)
-
-
-class WorkflowTimeoutError(StreamError, OutcomeUnknownError):
-    """A workflow has not ended in the time a caller waits for it. It goes on; ask for the state later."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,13 +97,23 @@ class ControllerService:
         self._catalog = Catalog(self._tables, self.settings)
         self._context = WorkflowContext(
             catalog=self._catalog,
+            groups=ScopedRecords(self._tables, self._catalog, ReaderGroupRecord, layout.reader_groups_in_scope),
+            tables=ScopedRecords(
+                self._tables, self._catalog, KeyValueTableRecord, layout.key_value_tables_in_scope
+            ),
             completed=CompletedTransactions(self._tables, runtime, self.settings),
             index=WorkIndex(self._tables),
             segments=SegmentRequests(segments, self.settings),
+            locks=self._locks,
             runtime=runtime,
             settings=self.settings,
             host=runtime.random_id().hex(),
         )
+        self._runner = WorkflowRunner(self._context, self._tasks)
+        self.reader_groups = ReaderGroups(self._context, self._runner)
+        self.writer_marks = WriterMarks(self._context)
+        self._mark_streams = MarkStreams(self._context, self._runner)
+        self.key_value_tables = KeyValueTables(self._context, self._runner)
         numbers = TransactionNumbers(self._tables, self.settings)
         self.transactions = Transactions(self._context, numbers, self._locks, self._tasks)
 
@@ -116,6 +133,10 @@ class ControllerService:
             await self._complete_system_scope()
         async for scope, stream in self._context.index.pending():
             self._tasks.start(f"recovery of {scope}/{stream}", self._recover(scope, stream))
+        async for kind, scope, name in self._context.index.pending_children():
+            self._tasks.start(
+                f"recovery of {kind.value} {scope}/{name}", self._recover_child(kind, scope, name)
+            )
         await self.transactions.take_over()
 
     async def _complete_system_scope(self) -> None:
@@ -132,6 +153,21 @@ class ControllerService:
                 # Nothing is lost: the next change of this stream tries again, and so does the next start.
                 _logger.exception("unfinished work on stream %s/%s could not be completed", scope, stream)
 
+    async def _recover_child(self, kind: ChildKind, scope: str, name: str) -> None:
+        try:
+            match kind:
+                case ChildKind.GROUP:
+                    await self.reader_groups.recover(scope, name)
+                case ChildKind.TABLE:
+                    await self.key_value_tables.recover(scope, name)
+                case ChildKind.SCOPE:
+                    await self._finish_deletion(scope)
+                case _:
+                    assert_never(kind)
+        except PenstockError:
+            # As above: what is left is found again by the next change, and by the next start.
+            _logger.exception("unfinished work on %s %s/%s could not be completed", kind.value, scope, name)
+
     async def stop(self) -> None:
         """Stop timers and background work. What is unfinished is finished after the next start."""
         self.transactions.stop()
@@ -141,32 +177,6 @@ class ControllerService:
         """Wait until no background work is left."""
         await self._tasks.idle()
 
-    async def _workflow(self, scope: str, stream: str, work: Callable[[], Awaitable[T]]) -> T:
-        """Run a workflow alone on its stream, in a task of its own: it goes on when the caller has gone.
-
-        Raises `WorkflowTimeoutError` after `workflow_timeout_s`.
-        """
-        if self._tasks.is_closed:
-            raise ControllerUnavailableError("the controller is stopping")
-
-        async def run() -> T:
-            async with self._locks.hold(f"{scope}/{stream}"):
-                await settle(self._context, scope, stream)
-                return await work()
-
-        return await self._bounded(f"workflow on {scope}/{stream}", run())
-
-    async def _bounded(self, name: str, work: Coroutine[object, object, T]) -> T:
-        task = self._tasks.start(name, work)
-        done, _ = await asyncio.wait([task], timeout=self.settings.workflow_timeout_s)
-        if not done:
-            raise WorkflowTimeoutError(
-                f"{name} has not ended within {self.settings.workflow_timeout_s:g} s; it goes on in the background"
-            )
-        if task.cancelled():
-            raise ControllerUnavailableError("the controller is stopping")
-        return task.result()
-
     # Scopes.
 
     async def create_scope(self, scope: str) -> None:
@@ -175,21 +185,67 @@ class ControllerService:
         await self._catalog.create_scope(scope, self._context.new_id())
 
     async def delete_scope(self, scope: str) -> None:
-        """Delete a scope that holds no stream. Raises `NoSuchScopeError`, `ScopeNotEmptyError`."""
-        await self._catalog.delete_scope(scope)
+        """Delete a scope that holds no stream, reader group or table. Raises `NoSuchScopeError`, `ScopeNotEmptyError`.
+        """
+        async with self._locks.hold(scope):
+            await self._catalog.delete_scope(scope)
 
     async def delete_scope_recursive(self, scope: str) -> None:
-        """Seal and delete every stream of a scope, then the scope. Fine if there is none.
+        """Delete a scope with its reader groups, key-value tables and streams. Fine if there is none.
 
-        New streams are not kept out meanwhile: if some keep coming, `ScopeNotEmptyError` is raised in the end.
+        From the first step on the scope takes nothing new, and the deletion is finished whoever dies. Raises
+        `ScopeNotEmptyError` for the system's own scope.
         """
+        if scope == SYSTEM_SCOPE:
+            raise ScopeNotEmptyError(f"scope {scope} belongs to the system")
+        try:
+            async with self._locks.hold(scope):
+                scope_id = await self._catalog.scope_id(scope, cached=False)
+                work = self._context.child_work(ChildWorkKind.DELETE, scope_id)
+                await self._context.index.add_child(ChildKind.SCOPE, scope, "", work)
+                await self._catalog.close_scope(scope)
+        except NoSuchScopeError:
+            return
+        await self._finish_deletion(scope)
+
+    async def _finish_deletion(self, scope: str) -> None:
+        # Not the scope's own lock: that one is held while something is added to the scope.
+        await self._runner.alone(f"/{scope}", lambda: self._delete_closed_scope(scope))
+
+    async def _delete_closed_scope(self, scope: str) -> None:
+        """Delete what a scope holds, and the scope; withdraw the announcement."""
+        work = await self._context.index.get_child(ChildKind.SCOPE, scope, "")
+        if work is None:
+            return
+        try:
+            if await self._catalog.scope_id(scope, cached=False) == work.id:
+                await self._catalog.close_scope(scope)
+                await self._delete_contents(scope)
+                async with self._locks.hold(scope):
+                    await self._catalog.delete_scope(scope)
+        except NoSuchScopeError:
+            _logger.debug("scope %s is gone already", scope)
+        await self._context.index.remove_child(ChildKind.SCOPE, scope, "")
+
+    async def _delete_contents(self, scope: str) -> None:
+        while names := (await self.reader_groups.list(scope, "")).names:
+            for group in names:
+                try:
+                    await self.reader_groups.delete(scope, group)
+                except NoSuchReaderGroupError:
+                    continue
+        while names := (await self.key_value_tables.list(scope, "")).names:
+            for table in names:
+                try:
+                    await self.key_value_tables.delete(scope, table)
+                except NoSuchTableError:
+                    continue
         try:
             while names := (await self.list_streams(scope, "")).names:
                 for stream in names:
                     await self._delete_whatever_state(scope, stream)
-            await self._catalog.delete_scope(scope)
         except NoSuchScopeError:
-            return
+            _logger.debug("scope %s has no table of streams any more: its deletion was cut off after that", scope)
 
     async def _delete_whatever_state(self, scope: str, stream: str) -> None:
         try:
@@ -223,8 +279,8 @@ class ControllerService:
         if not scope:
             raise InvalidArgumentError("the scope's name is empty")
         wanted = self._checked(configuration)
-        await self._catalog.scope_id(scope)
-        await self._workflow(scope, stream, lambda: create_stream(self._context, scope, stream, wanted))
+        await self._catalog.open_scope_id(scope)
+        await self._runner.on_stream(scope, stream, lambda: create_stream(self._context, scope, stream, wanted))
         _warn_of_policies(scope, stream, wanted)
 
     async def update_stream(self, scope: str, stream: str, configuration: StreamConfig) -> None:
@@ -255,13 +311,19 @@ class ControllerService:
     async def delete_stream(self, scope: str, stream: str) -> None:
         """Delete a sealed stream. Raises `NoSuchStreamError`, `StreamNotSealedError`."""
         _check_not_empty(scope, stream)
-        await self._workflow(scope, stream, lambda: delete_stream(self._context, scope, stream))
+
+        async def run() -> None:
+            if marked_stream(stream) is None:
+                await self._mark_streams.delete(scope, stream)
+            await delete_stream(self._context, scope, stream)
+
+        await self._runner.on_stream(scope, stream, run)
 
     async def _on_stream_alone(
         self, scope: str, stream: str, action: Callable[[StreamTables], Awaitable[T]]
     ) -> T:
         _check_not_empty(scope, stream)
-        return await self._workflow(scope, stream, lambda: self._catalog.on_stream(scope, stream, action))
+        return await self._runner.on_stream(scope, stream, lambda: self._catalog.on_stream(scope, stream, action))
 
     async def _on_stream(self, scope: str, stream: str, action: Callable[[StreamTables], Awaitable[T]]) -> T:
         _check_not_empty(scope, stream)
@@ -294,14 +356,24 @@ class ControllerService:
     # Segments of a stream. All raise `NoSuchStreamError`.
 
     async def current_segments(self, scope: str, stream: str) -> tuple[SegmentRecord, ...]:
-        """Return the segments that take events now, by key; none for a sealed stream."""
+        """Return the segments that take events now, by key; none for a sealed stream.
+
+        The mark stream of an existing stream is made when it is asked for.
+        """
 
         async def read(tables: StreamTables) -> tuple[SegmentRecord, ...]:
             state, epoch = await tables.state_and_current_epoch()
             if state is StreamState.CREATING:
-                raise ControllerUnavailableError(f"stream {scope}/{stream} is not completely created")
+                raise HalfCreatedStreamError(f"stream {scope}/{stream} is not completely created; try again")
             return () if state is StreamState.SEALED else epoch.segments
 
+        try:
+            return await self._on_stream(scope, stream, read)
+        except (NoSuchStreamError, HalfCreatedStreamError):
+            marked = marked_stream(stream)
+            if marked is None:
+                raise
+        await self._mark_streams.create(scope, marked)
         return await self._on_stream(scope, stream, read)
 
     async def epoch_segments(self, scope: str, stream: str, epoch: int) -> tuple[SegmentRecord, ...]:

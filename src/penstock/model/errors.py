@@ -8,6 +8,9 @@
     ├── SegmentError                    about one segment (field `segment`)
     │   ├── NoSuchSegmentError
     │   ├── SegmentExistsError
+    │   ├── SegmentInactiveError        not in its container's memory (inside a segment store only)
+    │   ├── AttributesNotLoadedError    likewise, of attribute values
+    │   ├── TooManyActiveSegmentsError  no room in the container's memory; a retry is safe
     │   ├── SegmentSealedError
     │   ├── SegmentTruncatedError       fields `start_offset`, `offset`
     │   ├── BadOffsetError              fields `expected`, `actual`
@@ -41,6 +44,8 @@ Whether a retry is safe is said by `PenstockError.is_retriable`.
 """
 
 from __future__ import annotations
+
+from collections.abc import Sequence
 
 
 class PenstockError(Exception):
@@ -78,6 +83,40 @@ class SegmentExistsError(SegmentError):
 
     def __init__(self, segment: str) -> None:
         super().__init__(segment, "segment exists already")
+
+
+class SegmentInactiveError(SegmentError):
+    """The segment is not in its container's memory. It may exist: activate it, or learn that it does not."""
+
+    is_retriable = True
+
+    def __init__(self, segment: str) -> None:
+        super().__init__(segment, "segment is not in memory")
+
+
+class AttributesNotLoadedError(SegmentError):
+    """Attribute values that a request depends on (`attribute_ids`) are not in memory: load them and try again."""
+
+    is_retriable = True
+
+    def __init__(self, segment: str, attribute_ids: Sequence[bytes]) -> None:
+        super().__init__(segment, f"{len(attribute_ids)} attributes are not in memory")
+        self.attribute_ids = attribute_ids
+
+
+class TooManyActiveSegmentsError(SegmentError):
+    """The container has no room for another active segment, and none could be put away. Nothing was done."""
+
+    is_retriable = True
+
+    def __init__(self, segment: str, *, active_count: int, active_max: int, reason: str) -> None:
+        super().__init__(
+            segment,
+            f"{active_count} segments are active in its container, {active_max} are allowed, and none can be put away: "
+            f"{reason}; try again once long-term storage has caught up",
+        )
+        self.active_count = active_count
+        self.active_max = active_max
 
 
 class SegmentSealedError(SegmentError):

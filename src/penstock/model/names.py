@@ -123,6 +123,21 @@ def is_transient_segment(name: str) -> bool:
     return at >= 0 and len(name) - at - len(TRANSIENT_DELIMITER) >= 32
 
 
+def index_segment_name(segment: str) -> str:
+    """Return the name of the segment that keeps borders between the appends of `segment`."""
+    return f"{segment}{INDEX_SUFFIX}"
+
+
+def is_index_segment(name: str) -> bool:
+    """Say whether `name` names an index segment: the server's own, beside a segment of a stream."""
+    return name.endswith(INDEX_SUFFIX)
+
+
+def has_index_segment(name: str) -> bool:
+    """Say whether a segment of this name may have an index segment: those that last and hold a stream's events."""
+    return parent_segment_name(name) == name
+
+
 def primary_name(name: str) -> str:
     """Return the part of a segment's name that places it: no transaction or transient suffix, no epoch."""
     return parent_segment_name(name).partition(EPOCH_DELIMITER)[0]

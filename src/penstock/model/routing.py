@@ -20,7 +20,7 @@ ROUTING_SEED = 1741865571
 #: Java's ``"SegmentToContainerMapper".hashCode()``.
 CONTAINER_SEED = 1661405012
 _FRACTION_SCALE = 1.0 / (1 << 52)
-_SYSTEM_SEGMENT = re.compile(r"_system/containers/(?:storage_)?metadata_(\d+)\Z")
+_SYSTEM_SEGMENT = re.compile(r"_system/containers/.+_(\d+)\Z")
 
 
 def _hash64(text: str, seed: int) -> int:
@@ -45,8 +45,18 @@ def consistent_hash(state: int, bucket_count: int) -> int:
 
 @lru_cache(maxsize=65536)
 def container_of(segment: str, container_count: int) -> ContainerId:
-    """Return the container that owns `segment` (any stream, transaction, transient or table segment)."""
-    system = _SYSTEM_SEGMENT.match(segment)
-    if system:
-        return ContainerId(int(system[1]) % container_count)
+    """Return the container that owns `segment` (any stream, transaction, transient, index or table segment).
+
+    Containers' own segments are in the container that their names say, which only `admin_container_of` looks at.
+    """
     return ContainerId(consistent_hash(_hash64(primary_name(segment), CONTAINER_SEED), container_count))
+
+
+def admin_container_of(segment: str, container_count: int) -> ContainerId:
+    """Return the container that owns `segment`, which may be one of a container's own.
+
+    A name behind a ``$`` is that of an index that belongs to the segment before it.
+    """
+    owner = segment.partition("$")[0]
+    system = _SYSTEM_SEGMENT.match(owner)
+    return ContainerId(int(system[1]) % container_count) if system else container_of(owner, container_count)

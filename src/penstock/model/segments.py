@@ -14,6 +14,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
+from penstock.model.errors import PenstockError
+
 Buffer = bytes | bytearray | memoryview
 
 #: "No value": an absent attribute, a writer without events, an unconditional table update.
@@ -93,6 +95,14 @@ class TablePage:
 
 
 @dataclass(frozen=True, slots=True)
+class TableKeyPage:
+    """A page of keys with their versions. An empty page ends the iteration; otherwise go on from `token`."""
+
+    keys: Sequence[tuple[bytes, int]]
+    token: bytes
+
+
+@dataclass(frozen=True, slots=True)
 class TableDelta:
     """What changed in a table since a position.
 
@@ -139,6 +149,23 @@ class Segments(Protocol):
 
     async def segment_info(self, segment: str) -> SegmentInfo:
         """Return the durable state of a segment."""
+
+    async def segment_infos(self, segments: Sequence[str]) -> Sequence[SegmentInfo | PenstockError]:
+        """Return the state of each segment, or why it cannot be told, in the order of the names.
+
+        One call for very many names: what is asked at once is bounded. A name is asked for once; to ask again for
+        those whose error `is_retriable` is up to the caller (see `retriable_names`).
+        """
+
+    async def delete_segments(self, segments: Sequence[str]) -> Sequence[PenstockError | None]:
+        """Delete each segment; return None or its error, in the order of the names. As `segment_infos`."""
+
+    async def locate_offset(self, segment: str, offset: int, *, before: bool = False) -> int:
+        """Return a border between appends near `offset`: the first known one at or behind it, or the segment's length.
+
+        With `before` the last known one that is not behind it, or the start offset. Borders are known about once in a
+        MiB, best effort: without any the answer is only coarser. Raises `SegmentTruncatedError` before the start.
+        """
 
     async def merge_segments(self, target: str, sources: Sequence[str]) -> Sequence[int]:
         """Append each source whole to `target`, in order, and delete it; return the target's length after each.
@@ -191,8 +218,35 @@ class Segments(Protocol):
     async def table_get(self, segment: str, keys: Sequence[bytes]) -> Sequence[TableEntry | None]:
         """Return the entry of each key, in order, None where the key is absent."""
 
-    async def table_entries(self, segment: str, *, limit: int, token: bytes = b"") -> TablePage:
-        """Return up to `limit` live entries after `token`. Entries that stay are seen exactly once."""
+    async def table_entries(
+        self, segment: str, *, limit: int, token: bytes = b"", first: bytes = b"", last: bytes | None = None
+    ) -> TablePage:
+        """Return a page of at most `limit` live entries. Entries that stay are seen exactly once.
+
+        Hash tables go on behind `token`. Fixed-key tables are in ascending order of keys and take a range instead,
+        `first` and `last` included: the next page begins at the successor of the last key; their token is empty.
+        Raises `InvalidArgumentError` for a range of a hash table or a token of a fixed-key table.
+        """
+
+    async def table_keys(
+        self, segment: str, *, limit: int, token: bytes = b"", first: bytes = b"", last: bytes | None = None
+    ) -> TableKeyPage:
+        """Return a page of keys, as `table_entries` does, without reading values."""
 
     async def table_delta(self, segment: str, *, position: int, limit: int) -> TableDelta:
         """Return the entries written since byte `position` of the table's log, last write per key."""
+
+
+def retriable_names(names: Sequence[str], results: Sequence[object]) -> list[str]:
+    """Return those of `names` whose result of a bulk call is an error that may pass: ask again for these alone."""
+    return [
+        name
+        for name, result in zip(names, results, strict=True)
+        if isinstance(result, PenstockError) and result.is_retriable
+    ]
+
+
+def next_fixed_key(key: bytes) -> bytes | None:
+    """Return the smallest key of the same length that follows `key`, None behind the last one."""
+    number = int.from_bytes(key, "big") + 1
+    return None if number >> (8 * len(key)) else number.to_bytes(len(key), "big")

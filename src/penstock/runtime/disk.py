@@ -160,15 +160,17 @@ class LocalFile:
             self._descriptor = -1
 
 
-class _LocalLock:
+class LocalLock:
+    """`DiskLock` on the operating system. Held until every process that has inherited `descriptor` has closed it."""
+
     def __init__(self, descriptor: int) -> None:
-        self._descriptor = descriptor
+        self.descriptor = descriptor
 
     def release(self) -> None:
         """See `DiskLock.release`."""
-        if self._descriptor >= 0:
-            os.close(self._descriptor)
-            self._descriptor = -1
+        if self.descriptor >= 0:
+            os.close(self.descriptor)
+            self.descriptor = -1
 
 
 class LocalDisk:
@@ -234,4 +236,4 @@ class LocalDisk:
             raise DataDirectoryInUseError(
                 f"{path} is locked by another process: stop that server, or use another --data-dir"
             ) from error
-        return _LocalLock(descriptor)
+        return LocalLock(descriptor)

@@ -69,6 +69,20 @@ def load_settings(
         raise SettingsError(f"a setting has the wrong type or value: {error}") from error
 
 
+def settings_from(kind: type[S], values: Mapping[str, Value], source: str) -> S:
+    """Return a `kind` from what another process made of one, as `settings_values` does. Errors as `load_settings`."""
+    _check_table(kind, values, source, ())
+    try:
+        return msgspec.convert(values, kind)
+    except msgspec.ValidationError as error:
+        raise SettingsError(f"{source}: a setting has the wrong type or value: {error}") from error
+
+
+def settings_values(settings: object) -> dict[str, Value]:
+    """Return all values of a settings object, tables nested, as JSON can hold them."""
+    return typing.cast("dict[str, Value]", msgspec.to_builtins(settings))
+
+
 def setting_paths(kind: type) -> Iterator[str]:
     """Yield the dotted path of each setting of `kind`, in order."""
     for name, table in _fields(kind).items():

@@ -8,9 +8,12 @@ Source: wire protocol specification, section 3; segment store specification, sec
 
 from __future__ import annotations
 
+from collections import deque
+from collections.abc import Callable, Coroutine
 from typing import Protocol
 
 from penstock.model.errors import (
+    AttributesNotLoadedError,
     BadEventNumberError,
     BadOffsetError,
     ContainerNotFoundError,
@@ -18,6 +21,7 @@ from penstock.model.errors import (
     NoSuchSegmentError,
     PenstockError,
     ProtocolError,
+    SegmentInactiveError,
     SegmentMergedError,
     SegmentSealedError,
 )
@@ -63,6 +67,9 @@ class Replies(Protocol):
     def note_outstanding(self, byte_count: int) -> None:
         """Count append bytes taken in (positive) or finished (negative)."""
 
+    def spawn(self, coroutine: Coroutine[None, None, None]) -> None:
+        """Run a task that ends with the connection."""
+
 
 class WriterState:
     """One writer on one connection.
@@ -100,8 +107,16 @@ class WriterState:
         self.is_failed = False
 
 
+#: Something that was held back, to be done now; or to be refused with the error, if what it waited for failed.
+_Again = Callable[[PenstockError | None], None]
+
+
 class AppendProcessor:
-    """Handles the append commands of one connection, in order."""
+    """Handles the append commands of one connection, in order.
+
+    A command whose segment, or whose writer's last number, is not in memory waits until it is, and everything behind
+    it on the connection waits with it.
+    """
 
     def __init__(self, store: SegmentStore, replies: Replies, writers_max: int) -> None:
         self._store = store
@@ -111,6 +126,9 @@ class AppendProcessor:
         self._to_acknowledge: dict[WriterState, None] = {}
         self._block: AppendBlock | None = None
         self._is_closed = False
+        #: What waits behind something that is being brought into memory (while `_is_held`), with its bytes.
+        self._line: deque[tuple[_Again, int]] = deque()
+        self._is_held = False
 
     @property
     def expects_block_end(self) -> bool:
@@ -120,14 +138,66 @@ class AppendProcessor:
     def set_up(self, command: SetupAppend) -> None:
         """Answer with the writer's last durable event number, which is also an acknowledgement of it."""
         self._forbid_open_block("SetupAppend")
-        replies = self._replies
+
+        def again(failure: PenstockError | None) -> None:
+            self._set_up(command, failure)
+
+        self._in_line(again, 0)
+
+    def _in_line(self, again: _Again, length: int) -> None:
+        """Do it now, or behind what is held back."""
+        if self._is_held:
+            self._line.append((again, length))
+            self._replies.note_outstanding(length)
+        else:
+            again(None)
+
+    def _hold_for(self, work: Coroutine[None, None, None], again: _Again, length: int) -> None:
+        """Hold the connection's appends back until `work` is done, then go on with `again`."""
+        self._is_held = True
+        self._line.appendleft((again, length))
+        self._replies.note_outstanding(length)
+        self._replies.spawn(self._held(work))
+
+    async def _held(self, work: Coroutine[None, None, None]) -> None:
+        failure: PenstockError | None = None
         try:
-            container, segment = self._store.find(command.segment)
+            await work
+        except PenstockError as error:
+            failure = error
+        self._is_held = False
+        while self._line and not self._is_held and not self._is_closed:
+            again, length = self._line.popleft()
+            self._replies.note_outstanding(-length)
+            try:
+                again(failure)
+            except ProtocolError as error:
+                self._replies.abort(str(error))
+                return
+            failure = None
+
+    def _set_up(self, command: SetupAppend, failure: PenstockError | None) -> None:
+        replies = self._replies
+
+        def again(failure: PenstockError | None) -> None:
+            self._set_up(command, failure)
+
+        try:
+            if failure is not None:
+                raise failure
+            container = self._store.container(command.segment)
+            segment = container.segment(command.segment)
         except NoSuchSegmentError:
             replies.send(encode(NoSuchSegment(command.request_id, command.segment)))
             return
         except (ContainerNotFoundError, ContainerOfflineError):
             replies.send(encode(WrongHost(command.request_id, command.segment, "")))
+            return
+        except SegmentInactiveError:
+            self._hold_for(_activate(container, command.segment), again, 0)
+            return
+        except PenstockError as error:
+            replies.abort(f"writer of {command.segment} could not be set up: {error}")
             return
         if segment.is_table or segment.is_system:
             # Its bytes are entries; others would ruin it.
@@ -136,9 +206,14 @@ class AppendProcessor:
         if len(self._writers) >= self._writers_max and command.writer_id not in self._writers:
             replies.abort(f"more than {self._writers_max} writers on one connection")
             return
+        try:
+            container.attributes.check_room(segment)
+            stored = segment.attribute(command.writer_id)
+        except AttributesNotLoadedError as error:
+            self._hold_for(container.attributes.bring_in(segment, error.attribute_ids), again, 0)
+            return
         # What is accepted now is durable when the callback runs; a later append is rejected until then, because its
         # writer is not set up yet.
-        stored = segment.attribute(command.writer_id)
         state = WriterState(command.writer_id, container, segment, stored)
         self._writers.pop(command.writer_id, None)
 
@@ -191,6 +266,26 @@ class AppendProcessor:
         expected_offset: int | None,
         request_id: int,
     ) -> None:
+        if not self._is_held:
+            self._accept(writer_id, data, event_number, event_count, expected_offset, request_id, None)
+            return
+
+        def again(failure: PenstockError | None) -> None:
+            self._accept(writer_id, data, event_number, event_count, expected_offset, request_id, failure)
+
+        self._line.append((again, len(data)))
+        self._replies.note_outstanding(len(data))
+
+    def _accept(
+        self,
+        writer_id: bytes,
+        data: Buffer,
+        event_number: int,
+        event_count: int,
+        expected_offset: int | None,
+        request_id: int,
+        failure: PenstockError | None,
+    ) -> None:
         state = self._writers.get(writer_id)
         if state is None:
             raise ProtocolError(f"append of writer {writer_id.hex()}, which is not set up on this connection")
@@ -204,11 +299,13 @@ class AppendProcessor:
         length = len(data)
         container = state.container
         try:
+            if failure is not None:
+                raise failure
             if event_number <= state.stored:
                 raise BadEventNumberError(
                     state.segment.name, writer_id=writer_id, event_number=event_number, stored=state.stored
                 )
-            done = _Completion(self, state, event_number, request_id, length)
+            done = _Completion(self, state, event_number, request_id, length, expected_offset is not None)
             done.end = container.append(
                 state.segment,
                 data,
@@ -223,6 +320,13 @@ class AppendProcessor:
             # The connection and the writer stay; the number may come again.
             state.last_seen = max(state.stored, 0)
             self._after_earlier(state, ConditionalCheckFailed(writer_id, event_number, request_id))
+            return
+        except (SegmentInactiveError, AttributesNotLoadedError) as error:
+
+            def again(failure: PenstockError | None) -> None:
+                self._accept(writer_id, data, event_number, event_count, expected_offset, request_id, failure)
+
+            self._hold_for(_bring_in(state, error), again, length)
             return
         except PenstockError as error:
             self._refuse(state, event_number, request_id, error)
@@ -271,6 +375,12 @@ class AppendProcessor:
         state.durable = completion.event_number
         state.durable_length = completion.end
         state.request_id = completion.request_id
+        if completion.is_conditional:
+            # Never joined with others: who appends conditionally waits for the answer to each request by its id. Java
+            # clients send the pieces of a large event so, several at a time.
+            self._to_acknowledge.pop(state, None)
+            self._acknowledge(state)
+            return
         if not self._to_acknowledge:
             self._replies.acknowledge_later()
         self._to_acknowledge[state] = None
@@ -280,38 +390,59 @@ class AppendProcessor:
         if not self._to_acknowledge:
             return
         states, self._to_acknowledge = self._to_acknowledge, {}
-        send = self._replies.send
         for state in states:
-            send(
-                encode(
-                    DataAppended(
-                        state.writer_id, state.durable, state.acknowledged, state.request_id, state.durable_length
-                    )
+            self._acknowledge(state)
+
+    def _acknowledge(self, state: WriterState) -> None:
+        self._replies.send(
+            encode(
+                DataAppended(
+                    state.writer_id, state.durable, state.acknowledged, state.request_id, state.durable_length
                 )
             )
-            state.acknowledged = state.durable
+        )
+        state.acknowledged = state.durable
 
     def close(self) -> None:
         """Forget all writers; what was accepted stays accepted."""
         self._is_closed = True
         self._writers.clear()
         self._to_acknowledge.clear()
+        self._line.clear()
         self._block = None
+
+
+async def _activate(container: SegmentContainer, segment: str) -> None:
+    await container.find(segment)
+
+
+async def _bring_in(state: WriterState, error: SegmentInactiveError | AttributesNotLoadedError) -> None:
+    """Bring into memory what an append needs: its segment, which may have been put away meanwhile, or a value."""
+    state.segment = await state.container.find(state.segment.name)
+    if isinstance(error, AttributesNotLoadedError):
+        await state.container.attributes.load(state.segment, error.attribute_ids)
 
 
 class _Completion:
     """Called when an append is durable. An object, not a closure: there are many."""
 
-    __slots__ = ("end", "event_number", "length", "processor", "request_id", "state")
+    __slots__ = ("end", "event_number", "is_conditional", "length", "processor", "request_id", "state")
 
     def __init__(
-        self, processor: AppendProcessor, state: WriterState, event_number: int, request_id: int, length: int
+        self,
+        processor: AppendProcessor,
+        state: WriterState,
+        event_number: int,
+        request_id: int,
+        length: int,
+        is_conditional: bool,
     ) -> None:
         self.processor = processor
         self.state = state
         self.event_number = event_number
         self.request_id = request_id
         self.length = length
+        self.is_conditional = is_conditional
         self.end = 0
 
     def __call__(self, error: BaseException | None) -> None:

@@ -5,7 +5,7 @@ Source: wire protocol specification, sections 2, 4 and 6.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable
 from typing import TypeVar, cast
 
 from penstock.model.errors import (
@@ -60,6 +60,7 @@ class RequestProcessor:
         self._on(wire.DeleteSegment, self._delete_segment)
         self._on(wire.UpdateSegmentPolicy, self._update_policy)
         self._on(wire.TruncateSegment, self._truncate_segment)
+        self._on(wire.LocateOffset, self._locate_offset)
         self._on(wire.MergeSegments, self._merge_segments)
         self._on(wire.MergeSegmentsBatch, self._merge_segments_batch)
         self._on(wire.CreateTableSegment, self._create_table)
@@ -135,7 +136,8 @@ class RequestProcessor:
 
     async def _create_transient_segment(self, command: wire.CreateTransientSegment) -> WireCommand:
         parent = command.parent_segment
-        self._store.find(parent)
+        async with self._store.using(parent):
+            pass
         name = transient_segment_name(parent, command.writer_id, self._store.runtime.random_id())
         self.transient_segments[name] = None  # Before it exists: the connection may be lost meanwhile.
         await self._store.create_segment(name)
@@ -159,8 +161,14 @@ class RequestProcessor:
         await self._store.truncate_segment(command.segment, command.truncation_offset)
         return wire.SegmentTruncated(command.request_id, command.segment)
 
+    async def _locate_offset(self, command: wire.LocateOffset) -> WireCommand:
+        try:
+            offset = await self._store.locate_offset(command.segment, command.target_offset)
+        except SegmentTruncatedError:
+            return wire.SegmentTruncated(command.request_id, command.segment)
+        return wire.OffsetLocated(command.request_id, command.segment, offset)
+
     async def _merge_segments(self, command: wire.MergeSegments) -> WireCommand:
-        container, _ = self._store.find(command.source)
         try:
             updates = [
                 AttributeUpdate(update.attribute_id, UpdateKind(update.update_type), update.new_value, update.old_value)
@@ -168,12 +176,15 @@ class RequestProcessor:
             ]
         except ValueError as error:
             raise InvalidArgumentError(f"{command.target}: {error}") from error
-        if self._store.container(command.target) is not container:
-            raise InvalidArgumentError(f"{command.source} and {command.target} are not in one container")
         try:
-            length = await container.merge(command.target, command.source, updates)
+            length = await self._store.merge_segment(command.target, command.source, updates)
         except BadAttributeError:
             return wire.SegmentAttributeUpdated(command.request_id, False)
+        except (NoSuchSegmentError, SegmentMergedError) as error:
+            return wire.NoSuchSegment(command.request_id, error.segment, "")
+        except SegmentSealedError:
+            # As Pravega's server has it, this reply names the source although the target is the sealed one.
+            return wire.SegmentIsSealed(command.request_id, command.source, "")
         self.transient_segments.pop(command.source, None)
         return wire.SegmentsMerged(command.request_id, command.target, command.source, length)
 
@@ -225,26 +236,27 @@ class RequestProcessor:
         ]
         return wire.TableRead(command.request_id, command.segment, entries)
 
-    async def _page(
-        self, command: wire.ReadTableKeys | wire.ReadTableEntries
-    ) -> tuple[Sequence[wire.TableKeyValue], bytes]:
-        if command.from_key or command.to_key:
-            raise UnsupportedOperationError(f"{command.segment}: range iteration of tables is not built yet")
+    async def _read_table_keys(self, command: wire.ReadTableKeys) -> WireCommand:
+        page = await self._store.table_keys(
+            command.segment,
+            limit=max(1, min(command.suggested_count, PAGE_COUNT_MAX)),
+            token=command.continuation_token,
+            first=command.from_key,
+            last=command.to_key or None,
+        )
+        keys = [wire.TableKey(key, version) for key, version in page.keys]
+        return wire.TableKeysRead(command.request_id, command.segment, keys, page.token)
+
+    async def _read_table_entries(self, command: wire.ReadTableEntries) -> WireCommand:
         page = await self._store.table_entries(
             command.segment,
             limit=max(1, min(command.suggested_count, PAGE_COUNT_MAX)),
             token=command.continuation_token,
+            first=command.from_key,
+            last=command.to_key or None,
         )
-        return [wire.TableKeyValue(entry.key, entry.version, entry.value) for entry in page.entries], page.token
-
-    async def _read_table_keys(self, command: wire.ReadTableKeys) -> WireCommand:
-        entries, token = await self._page(command)
-        keys = [wire.TableKey(entry.key, entry.version) for entry in entries]
-        return wire.TableKeysRead(command.request_id, command.segment, keys, token)
-
-    async def _read_table_entries(self, command: wire.ReadTableEntries) -> WireCommand:
-        entries, token = await self._page(command)
-        return wire.TableEntriesRead(command.request_id, command.segment, entries, token)
+        entries = [wire.TableKeyValue(entry.key, entry.version, entry.value) for entry in page.entries]
+        return wire.TableEntriesRead(command.request_id, command.segment, entries, page.token)
 
     async def _read_table_delta(self, command: wire.ReadTableEntriesDelta) -> WireCommand:
         delta = await self._store.table_delta(

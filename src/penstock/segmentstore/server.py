@@ -2,7 +2,9 @@
 
 Appends and reads of cached bytes are answered without a task; everything else runs in one task per request. Replies
 of one turn of the loop leave in one write. A connection is not read while it has too much under way: appends not yet
-durable, requests, or replies that its peer does not take; nor while the cache is full.
+durable, requests, or replies that its peer does not take; nor while the cache is full. Replies that wait for slow
+readers are bounded over all connections, too: they are views of cached blocks, and keep them alive when the cache has
+let them go. They do not count as cache use, or readers that read nothing could stop all writers.
 
 Source: wire protocol specification, sections 1 and 3.9.
 """
@@ -18,13 +20,12 @@ from penstock.model.errors import (
     NoSuchSegmentError,
     PenstockError,
     ProtocolError,
+    SegmentInactiveError,
     SegmentMergedError,
     SegmentSealedError,
 )
 from penstock.model.segments import READ_LENGTH_MAX, Buffer, SegmentData
 from penstock.segmentstore.append_processor import AppendProcessor
-from penstock.segmentstore.container.container import SegmentContainer
-from penstock.segmentstore.container.segment import Segment
 from penstock.segmentstore.request_processor import RequestProcessor, error_reply
 from penstock.segmentstore.settings import ConnectionSettings
 from penstock.segmentstore.store import SegmentStore
@@ -46,10 +47,12 @@ from penstock.wire.framing import FrameReceiver
 
 logger = logging.getLogger(__name__)
 
-WIRE_VERSION = 16
+WIRE_VERSION = 17
 WIRE_VERSION_OLDEST = 5
 #: Reads are at least this long, whatever was asked.
 _READ_LENGTH_MIN = 8
+#: Reads are at most this long while slow readers hold too much. No shorter: some clients do not ask again.
+_READ_LENGTH_PRESSED = 64 * 1024
 #: Larger parts of a reply are handed to the transport as they are instead of being joined with their neighbours.
 _JOIN_LENGTH_MAX = 16 * 1024
 
@@ -79,6 +82,8 @@ class Connection(asyncio.BufferedProtocol):
         self._awaits_relief = False
         self._is_greeted = False
         self._is_write_blocked = False
+        #: Replies that wait for a slow peer; they may keep memory alive that the cache has let go. 0: it is not slow.
+        self._slow_reply_bytes = 0
         self._is_closed = False
         self._timer: asyncio.TimerHandle | None = None
         self._frame_deadline_s = 0.0
@@ -99,7 +104,9 @@ class Connection(asyncio.BufferedProtocol):
             self._transport.abort()
             return
         self._server.connections[self] = None
-        self._transport.set_write_buffer_limits(high=self._settings.write_buffer_bytes_max)
+        self._transport.set_write_buffer_limits(
+            high=min(self._settings.slow_reply_bytes, self._settings.write_buffer_bytes_max)
+        )
         self._timer = self._loop.call_later(self._settings.handshake_timeout_s, self._handshake_is_late)
 
     def get_buffer(self, sizehint: int) -> memoryview:
@@ -133,12 +140,26 @@ class Connection(asyncio.BufferedProtocol):
         return False
 
     def pause_writing(self) -> None:
-        """See `asyncio.BaseProtocol`: the peer does not take its replies, so take no more of its requests."""
-        self._is_write_blocked = True
-        self._update_reading()
+        """See `asyncio.BaseProtocol`: the peer does not take its replies as fast as they come."""
+        self._note_slow_replies()
+
+    def _note_slow_replies(self) -> None:
+        """Count what waits for a slow peer, and take no more of its requests if that is too much."""
+        server, settings = self._server, self._settings
+        waiting = self._transport.get_write_buffer_size()
+        server.slow_reply_bytes += waiting - self._slow_reply_bytes
+        self._slow_reply_bytes = waiting
+        if waiting > settings.write_buffer_bytes_max or server.has_too_many_slow_replies:
+            self._is_write_blocked = True
+            self._update_reading()
+
+    def _forget_slow_replies(self) -> None:
+        self._server.slow_reply_bytes -= self._slow_reply_bytes
+        self._slow_reply_bytes = 0
 
     def resume_writing(self) -> None:
         """See `asyncio.BaseProtocol`."""
+        self._forget_slow_replies()
         self._is_write_blocked = False
         if self._writable is not None:
             self._writable.set_result(None)
@@ -148,6 +169,7 @@ class Connection(asyncio.BufferedProtocol):
     def connection_lost(self, exc: Exception | None) -> None:
         """See `asyncio.BaseProtocol`."""
         self._is_closed = True
+        self._forget_slow_replies()
         self._cancel_timer()
         self._server.forget(self)
         self._appends.close()
@@ -183,7 +205,7 @@ class Connection(asyncio.BufferedProtocol):
         elif isinstance(command, Hello):
             raise ProtocolError("a second Hello")
         else:
-            self._spawn(self._answer(command, len(payload)))
+            self.spawn(self._answer(command, len(payload)))
 
     def _greet(self, command: WireCommand) -> None:
         if not isinstance(command, Hello):
@@ -203,9 +225,13 @@ class Connection(asyncio.BufferedProtocol):
 
     def _read(self, command: ReadSegment) -> None:
         length = min(READ_LENGTH_MAX, max(_READ_LENGTH_MIN, command.suggested_length))
+        if self._server.has_too_many_slow_replies:
+            length = min(length, _READ_LENGTH_PRESSED)
         try:
             container, segment = self._store.find(command.segment)
             data = container.reader.read_cached(segment, command.offset, length)
+        except SegmentInactiveError:
+            data = None
         except PenstockError as error:
             self._send_read_error(command, error)
             return
@@ -214,22 +240,21 @@ class Connection(asyncio.BufferedProtocol):
         elif len(self._reads) >= self._settings.reads_max:
             self.abort(f"more than {self._settings.reads_max} reads wait on one connection")
         else:
-            task = self._loop.create_task(self._read_later(command, container, segment, length))
+            task = self._loop.create_task(self._read_later(command, length))
             self._reads.add(task)
             task.add_done_callback(self._read_done)
 
-    async def _read_later(
-        self, command: ReadSegment, container: SegmentContainer, segment: Segment, length: int
-    ) -> None:
+    async def _read_later(self, command: ReadSegment, length: int) -> None:
         try:
-            data = await container.reader.read(segment, command.offset, length, wait=True)
-            while self._is_write_blocked:
-                # Many reads may end at once: what a slow peer cannot take is read again when it can.
-                del data
-                if self._writable is None:
-                    self._writable = self._loop.create_future()
-                await asyncio.shield(self._writable)
+            async with self._store.using(command.segment) as (container, segment):
                 data = await container.reader.read(segment, command.offset, length, wait=True)
+                while self._is_write_blocked:
+                    # Many reads may end at once: what a slow peer cannot take is read again when it can.
+                    del data
+                    if self._writable is None:
+                        self._writable = self._loop.create_future()
+                    await asyncio.shield(self._writable)
+                    data = await container.reader.read(segment, command.offset, length, wait=True)
         except PenstockError as error:
             self._send_read_error(command, error)
         else:
@@ -314,18 +339,20 @@ class Connection(asyncio.BufferedProtocol):
             return
         if len(out) == 1:
             self._transport.write(out[0])
-            return
-        small: list[Buffer] = []
-        for part in out:
-            if len(part) < _JOIN_LENGTH_MAX:
-                small.append(part)
-                continue
+        else:
+            small: list[Buffer] = []
+            for part in out:
+                if len(part) < _JOIN_LENGTH_MAX:
+                    small.append(part)
+                    continue
+                if small:
+                    self._transport.write(b"".join(small))
+                    small = []
+                self._transport.write(part)
             if small:
                 self._transport.write(b"".join(small))
-                small = []
-            self._transport.write(part)
-        if small:
-            self._transport.write(b"".join(small))
+        if self._slow_reply_bytes:
+            self._note_slow_replies()
 
     # Flow control.
 
@@ -356,7 +383,8 @@ class Connection(asyncio.BufferedProtocol):
         self._awaits_relief = False
         self._update_reading()
 
-    def _spawn(self, coroutine: Coroutine[None, None, None]) -> None:
+    def spawn(self, coroutine: Coroutine[None, None, None]) -> None:
+        """See `Replies.spawn`."""
         task = self._loop.create_task(coroutine)
         self._tasks.add(task)
         task.add_done_callback(self._task_done)
@@ -417,6 +445,13 @@ class SegmentStoreServer:
         self._all_closed = asyncio.Event()
         self.is_stopping = False
         self.port = 0
+        #: Replies that wait for slow readers, over all connections.
+        self.slow_reply_bytes = 0
+
+    @property
+    def has_too_many_slow_replies(self) -> bool:
+        """Whether slow readers hold as much memory as they may."""
+        return self.slow_reply_bytes > self.settings.slow_replies_bytes_max
 
     async def start(self, host: str, port: int) -> None:
         """Listen on `host`:`port`; 0 takes a free port, which `port` then says. Raises `OSError` if it is taken."""

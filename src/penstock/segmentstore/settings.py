@@ -14,12 +14,20 @@ class CacheSettings:
     Attributes:
         bytes_max: hard limit; at it connections are no longer read until the storage writer has made room.
         target_percent: eviction of data that is safe in long-term storage begins here.
+        essential_percent: from here on only data that long-term storage lacks is taken in.
+        generation_s: how finely the time of the last use is known.
+        entry_age_s_max: what was not used for so long goes even if there is room.
+        eviction_entries_max: entries that one step of an eviction looks at; the loop turns between steps.
         block_length: small appends are gathered into blocks of about this length.
         small_append_length: appends shorter than this are gathered, longer ones are kept as they came.
     """
 
     bytes_max: int = 512 * MIB
     target_percent: int = 75
+    essential_percent: int = 90
+    generation_s: float = 1.0
+    entry_age_s_max: float = 1800.0
+    eviction_entries_max: int = 512
     block_length: int = 64 * 1024
     small_append_length: int = 16 * 1024
 
@@ -28,51 +36,216 @@ class CacheSettings:
         """Bytes in use above which eviction begins."""
         return self.bytes_max * self.target_percent // 100
 
+    @property
+    def essential_bytes(self) -> int:
+        """Bytes in use from which on only essential data is taken in."""
+        return self.bytes_max * self.essential_percent // 100
+
+
+@dataclass(frozen=True, slots=True)
+class IndexSettings:
+    """How sorted indexes in long-term storage (attributes, live keys of tables) are laid out and read.
+
+    Attributes:
+        page_bytes: pages are at most this long, unless a single key forces more; at most 32 KiB.
+        reads_max: reads from storage that one index has under way at once.
+        read_bytes_max: pages that lie one after the other are read together up to this length.
+        compact_percent: pages are moved to the end when stored bytes exceed this share of the live ones ...
+        compact_slack_bytes: ... by this much.
+        move_percent: how much one update moves at most, as a share of what it changes; what is stored then stays
+            below `compact_percent` + 10 000 / `move_percent` percent of the live bytes, apart from constants.
+        move_pages_min: pages that any update may move, however little it changes.
+        truncate_bytes_min: bytes before the first needed page are given back once they are this many.
+        redo_max: times that a read starts again because an update became visible, before it holds up the next one.
+        slice_pages: pages built before other tasks get a turn.
+    """
+
+    page_bytes: int = 8 * 1024
+    reads_max: int = 4
+    read_bytes_max: int = 128 * 1024
+    compact_percent: int = 150
+    compact_slack_bytes: int = 256 * 1024
+    move_percent: int = 200
+    move_pages_min: int = 4
+    truncate_bytes_min: int = 64 * 1024
+    redo_max: int = 4
+    slice_pages: int = 32
+
+
+@dataclass(frozen=True, slots=True)
+class StatisticsSettings:
+    """How the load of segments is measured.
+
+    Attributes:
+        tick_s: time between two measurements.
+        expiry_s: a segment without data for so long is forgotten.
+        segments_max: segments of one container that are remembered; those silent longest go first.
+    """
+
+    tick_s: float = 5.0
+    expiry_s: float = 1200.0
+    segments_max: int = 100_000
+
+
+@dataclass(frozen=True, slots=True)
+class ActivitySettings:
+    """What is made of the notes that appends leave behind.
+
+    Attributes:
+        interval_s: time between two looks at them.
+        index_entry_bytes: a border between appends is indexed about once in so many bytes; 0: never.
+        index_segments_max: segments whose last indexed border is remembered; for others it is read again.
+    """
+
+    interval_s: float = 1.0
+    index_entry_bytes: int = 1 * MIB
+    index_segments_max: int = 10_000
+    statistics: StatisticsSettings = field(default_factory=StatisticsSettings)
+
+
+@dataclass(frozen=True, slots=True)
+class DiskCacheSettings:
+    """A second level of the cache on a local disk, for what leaves memory. Empty after a start.
+
+    Attributes:
+        bytes_max: how much it may take; 0: there is none.
+        slot_bytes: it keeps aligned ranges of this length; best the same as `read_ahead_bytes` of a container.
+        piece_bytes_min: shorter pieces are not worth a write.
+        pending_bytes_max: bytes that wait to be written; what comes while there are more is not kept.
+        failures_max: after so many failures of the disk in a row it is given up until the next start.
+    """
+
+    bytes_max: int = 0
+    slot_bytes: int = 1 * MIB
+    piece_bytes_min: int = 4096
+    pending_bytes_max: int = 16 * MIB
+    failures_max: int = 8
+
+
+@dataclass(frozen=True, slots=True)
+class ThrottleSettings:
+    """How long operations from outside are held back when something fills up; the longest delay counts.
+
+    Attributes:
+        delay_s_max: delay when something is full; it is repeated until nothing is.
+        cache_margin_percent: delays begin when the cache is so far above its target; full is at `essential_percent`.
+        log_write_timeout_s: time that a write of the log may take; delays begin when what waits for the log ...
+        log_begin_percent: ... takes longer than this share of it, and is more than this share of its maximum.
+        backlog_operations_max: durable operations that wait for long-term storage ...
+        backlog_bytes_max: ... and their bytes; more are not let in. 0: no limit but the cache's.
+        backlog_begin_percent: delays begin at this share of either.
+    """
+
+    delay_s_max: float = 25.0
+    cache_margin_percent: int = 5
+    log_write_timeout_s: float = 60.0
+    log_begin_percent: int = 10
+    backlog_operations_max: int = 1_000_000
+    backlog_bytes_max: int = 0
+    backlog_begin_percent: int = 95
+
 
 @dataclass(frozen=True, slots=True)
 class ContainerSettings:
     """How one segment container works.
 
     Attributes:
-        checkpoint_log_bytes: a metadata checkpoint is written after this many bytes of log.
-        checkpoint_log_bytes_idle: the same when everything is flushed and nothing else is going on.
+        checkpoint_log_bytes: a metadata checkpoint is written after this many bytes of log ...
+        checkpoint_log_bytes_idle: ... or this many, when everything is flushed and nothing else is going on ...
+        checkpoint_frames: ... or this many frames, however short ...
+        checkpoint_share_percent_max: ... once the last checkpoint is at most this share of the log behind it.
         checkpoints_max: checkpoints remembered that the log may be truncated to once all before them is flushed.
         flush_bytes: a segment is flushed to long-term storage when this much is waiting ...
         flush_age_s: ... or when its oldest waiting byte is this old.
         flush_write_bytes_max: longest single write to long-term storage.
-        flush_concurrency: segments flushed at the same time.
+        flush_concurrency: segments flushed at the same time ...
+        flush_slow_s: ... not counting those that take longer than this ...
+        flush_slow_max: ... which are at most so many; storage that is stuck for some must not hold the others up.
         writer_interval_s: how often the storage writer looks for due work.
         writer_retry_s: pause after a failed round of the storage writer.
         outstanding_bytes_max: bytes accepted but not yet synced to tier 1 before connections are held.
         read_ahead_bytes: a read from long-term storage is extended to the next multiple of this.
+        read_ahead_count_max: ranges of that length read ahead of a sequential reader; 0: none.
+        read_ahead_segments_max: sequential readers remembered.
         whole_read_bytes: a read of at most this length gets all bytes that exist, wherever they are; some clients do
             not ask again. Longer reads may come short.
-        storage_reads_max: reads from long-term storage under way at once.
+        storage_reads_max: reads from long-term storage under way at once, those ahead included.
+        storage_read_timeout_s: time for one of them.
         waiting_reads_max: tail reads parked at once on one segment.
         table_compact_bytes: a table's log is compacted when it is at least this long and mostly dead.
         table_compact_step_bytes: how much of the log one compaction step goes over.
         table_utilisation_percent: live bytes below this share of a table's log make it mostly dead.
+        table_index_min_bytes: a table with less log than this is kept in memory; others get an index in long-term
+            storage, which is brought up to date when so much of the log is not in it, ...
+        table_index_percent: ... and it is this share of the live bytes that are, ...
+        table_index_max_bytes: ... or this much.
+        table_unindexed_bytes_max: updates of a table wait while so much of its log is not in the index ...
+        table_unindexed_bytes_max_system: ... or this much, for the container's own tables ...
+        table_index_wait_timeout_s: ... at most this long.
+        table_index_attempts: times that an update of the index is tried at once when somebody else has changed it.
+        table_index_retry_s: pause after an update of the index that failed.
+        table_load_timeout_s: how long calls wait for a table's state to be loaded.
+        active_segments_max: segments in memory at once; others are put away first, then calls are refused.
+        active_segments_idle_max: above this many, segments not used for `deactivation_interval_s` are put away.
+        deactivation_interval_s: how often idle segments are looked for.
+        deactivation_batch_max: segments put away in one step.
+        attributes_in_memory_max: attributes of one segment that live in memory and checkpoints; more go to an index.
+        attributes_cached_max: of a segment with an index, values kept in memory although the index has them.
+        attributes_flush_count: changed values of one segment that are moved to its index at the latest, ...
+        attributes_flush_share_percent: ... or this share of the index's entries if that is more.
+        attributes_unflushed_max: changed values of one segment above which new writers wait.
+        index_chunk_bytes_max: longest chunk of an attribute or table index: the unit in which it shrinks.
         stop_timeout_s: how long a graceful stop may take before it is abandoned.
+        index: sorted indexes.
+        activity: statistics, and indexes of borders between appends.
     """
 
     checkpoint_log_bytes: int = 64 * MIB
     checkpoint_log_bytes_idle: int = 1 * MIB
+    checkpoint_frames: int = 300
+    checkpoint_share_percent_max: int = 10
     checkpoints_max: int = 64
     flush_bytes: int = 4 * MIB
     flush_age_s: float = 30.0
     flush_write_bytes_max: int = 8 * MIB
     flush_concurrency: int = 4
+    flush_slow_s: float = 5.0
+    flush_slow_max: int = 64
     writer_interval_s: float = 0.25
     writer_retry_s: float = 1.0
     outstanding_bytes_max: int = 64 * MIB
     read_ahead_bytes: int = 1 * MIB
+    read_ahead_count_max: int = 2
+    read_ahead_segments_max: int = 1024
     whole_read_bytes: int = 64 * 1024
     storage_reads_max: int = 8
+    storage_read_timeout_s: float = 30.0
     waiting_reads_max: int = 10_000
     table_compact_bytes: int = 1 * MIB
     table_compact_step_bytes: int = 1 * MIB
     table_utilisation_percent: int = 50
+    table_index_min_bytes: int = 1 * MIB
+    table_index_percent: int = 12
+    table_index_max_bytes: int = 16 * MIB
+    table_unindexed_bytes_max: int = 128 * MIB
+    table_unindexed_bytes_max_system: int = 256 * MIB
+    table_index_wait_timeout_s: float = 30.0
+    table_index_attempts: int = 3
+    table_index_retry_s: float = 1.0
+    table_load_timeout_s: float = 60.0
+    active_segments_max: int = 25_000
+    active_segments_idle_max: int = 1000
+    deactivation_interval_s: float = 60.0
+    deactivation_batch_max: int = 2500
+    attributes_in_memory_max: int = 256
+    attributes_cached_max: int = 4096
+    attributes_flush_count: int = 4096
+    attributes_flush_share_percent: int = 6
+    attributes_unflushed_max: int = 65_536
+    index_chunk_bytes_max: int = 16 * MIB
     stop_timeout_s: float = 20.0
+    index: IndexSettings = field(default_factory=IndexSettings)
+    activity: ActivitySettings = field(default_factory=ActivitySettings)
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,6 +256,9 @@ class ConnectionSettings:
         unacknowledged_bytes_max: bytes of appends and requests taken from one connection and not yet answered;
             reading stops there.
         write_buffer_bytes_max: replies waiting for a slow reader; above it no further requests are read.
+        slow_reply_bytes: replies waiting on one connection from which on its reader counts as slow.
+        slow_replies_bytes_max: replies waiting for all slow readers together, which may keep memory that the cache
+            has let go; above it slow readers get no more, and others short answers only.
         handshake_timeout_s: time for the peer's Hello.
         frame_timeout_s: time for a begun frame to arrive completely.
         requests_max: requests under way on one connection, reads apart, before it is no longer read.
@@ -95,6 +271,8 @@ class ConnectionSettings:
 
     unacknowledged_bytes_max: int = 32 * MIB
     write_buffer_bytes_max: int = 8 * MIB
+    slow_reply_bytes: int = 256 * 1024
+    slow_replies_bytes_max: int = 256 * MIB
     handshake_timeout_s: float = 30.0
     frame_timeout_s: float = 60.0
     requests_max: int = 1024
@@ -106,21 +284,53 @@ class ConnectionSettings:
 
 
 @dataclass(frozen=True, slots=True)
+class AdminSettings:
+    """The administrator's port: off unless enabled, and then best reachable from this machine alone.
+
+    Attributes:
+        is_enabled: whether to listen at all.
+        host, port: where; 0 takes any free port.
+        connections_max: administrators served at once; more are refused.
+        handshake_timeout_s: time for the peer's Hello.
+        frame_length_max: longest request in bytes.
+    """
+
+    is_enabled: bool = False
+    host: str = "127.0.0.1"
+    port: int = 9999
+    connections_max: int = 16
+    handshake_timeout_s: float = 30.0
+    frame_length_max: int = 64 * 1024
+
+
+@dataclass(frozen=True, slots=True)
 class SegmentStoreSettings:
     """Settings of a segment store process.
 
     Attributes:
         container_count: number of containers of the whole cluster; fixed for the life of its data.
         parallel_starts: containers that recover at the same time.
+        start_timeout_s: how long a container may take to recover before that is given up and tried again. Above the
+            30 s that are usual: a container that needs longer would never start.
+        stop_timeout_s: how long a container that is given away may take to stop before it is left to be fenced.
         restart_delay_s: pause before a failed container is started again, doubled up to `restart_delay_s_max`.
         disabled_retry_s: pause before a container whose log is disabled is tried again.
+        assignment_interval_s: how often a store reads again which containers it is to run.
+        bulk_requests_max: segments that one bulk call is about at the same time.
     """
 
     container_count: int = 4
     parallel_starts: int = 2
+    start_timeout_s: float = 120.0
+    stop_timeout_s: float = 30.0
     restart_delay_s: float = 0.5
     restart_delay_s_max: float = 10.0
     disabled_retry_s: float = 60.0
+    assignment_interval_s: float = 10.0
+    bulk_requests_max: int = 256
     cache: CacheSettings = field(default_factory=CacheSettings)
+    disk_cache: DiskCacheSettings = field(default_factory=DiskCacheSettings)
+    throttle: ThrottleSettings = field(default_factory=ThrottleSettings)
     container: ContainerSettings = field(default_factory=ContainerSettings)
     connection: ConnectionSettings = field(default_factory=ConnectionSettings)
+    admin: AdminSettings = field(default_factory=AdminSettings)

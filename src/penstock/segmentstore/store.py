@@ -6,21 +6,20 @@ Source: segment store specification, section 1.
 from __future__ import annotations
 
 import asyncio
-import logging
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Collection, Sequence
+from contextlib import asynccontextmanager
 
 from penstock.model.errors import (
     ContainerNotFoundError,
-    ContainerOfflineError,
-    CorruptionError,
     InvalidArgumentError,
-    LogDisabledError,
+    NoSuchChunkError,
+    NoSuchSegmentError,
     PenstockError,
     SegmentMergedError,
     SegmentSealedError,
     UnsupportedOperationError,
 )
-from penstock.model.names import SYSTEM_SCOPE, ContainerId
+from penstock.model.names import SYSTEM_SCOPE, ContainerId, is_index_segment
 from penstock.model.routing import container_of
 from penstock.model.segments import (
     READ_LENGTH_MAX,
@@ -30,26 +29,33 @@ from penstock.model.segments import (
     TableDelta,
     TableEntry,
     TableInfo,
+    TableKeyPage,
     TablePage,
     TableRemoval,
     TableUpdate,
 )
+from penstock.runtime.bulk import for_each
 from penstock.runtime.runtime import Runtime
+from penstock.segmentstore.container.attribute_updates import AttributeUpdate
 from penstock.segmentstore.container.cache import Cache
 from penstock.segmentstore.container.container import ContainerStatus, SegmentContainer
 from penstock.segmentstore.container.pipeline import completer
 from penstock.segmentstore.container.segment import Segment, SegmentFlags
+from penstock.segmentstore.container_monitor import AssignmentSource, ContainerMonitor
+from penstock.segmentstore.core_attributes import core_attribute, is_core_attribute
 from penstock.segmentstore.settings import SegmentStoreSettings
+from penstock.segmentstore.statistics import ContainerStatistics
 from penstock.segmentstore.tier1.durable_log import DurableLogFactory
 from penstock.segmentstore.tier2.chunk_storage import ChunkStorage
-
-logger = logging.getLogger(__name__)
 
 _SYSTEM_PREFIX = f"{SYSTEM_SCOPE}/containers/"
 
 
 class SegmentStore:
-    """Runs containers: starts them, starts a new incarnation when one fails, and finds the one of a segment."""
+    """Runs the containers that are assigned to this process, and finds the one of a segment.
+
+    `container_ids`: those to begin with, all by default. `assignment` is asked for them instead, now and again later.
+    """
 
     def __init__(
         self,
@@ -58,19 +64,20 @@ class SegmentStore:
         chunks: ChunkStorage,
         runtime: Runtime,
         settings: SegmentStoreSettings,
-        container_ids: Sequence[int] | None = None,
+        container_ids: Collection[int] | None = None,
+        assignment: AssignmentSource | None = None,
     ) -> None:
         self.settings = settings
         self.cache = Cache(settings.cache)
         self.runtime = runtime
         self._logs = logs
         self._chunks = chunks
-        self._container_ids = tuple(range(settings.container_count)) if container_ids is None else tuple(container_ids)
-        self._containers: dict[int, SegmentContainer] = {}
-        self._restarts: dict[int, asyncio.Task[None]] = {}
+        self._container_ids = range(settings.container_count) if container_ids is None else container_ids
+        self._assignment = assignment
+        self._monitor = ContainerMonitor(self._start_container, settings)
+        self._containers = self._monitor.running
         #: Why a container is not running, for people and probes.
-        self.failures: dict[int, BaseException] = {}
-        self._is_stopping = False
+        self.failures = self._monitor.failures
 
     async def start(self) -> None:
         """Recover all containers, a few at a time.
@@ -78,23 +85,23 @@ class SegmentStore:
         A container whose log is corrupt or disabled stays offline and the others serve; any other error stops the
         start and is raised.
         """
-        slots = asyncio.Semaphore(self.settings.parallel_starts)
+        if self._assignment is None:
+            await self._monitor.start(self._container_ids)
+            return
+        await self._monitor.start(())
+        await self._monitor.refresh(self._assignment)
+        self._monitor.follow(self._assignment)
 
-        async def start_one(container_id: int) -> None:
-            async with slots:
-                await self._start_container(container_id)
+    def set_assignment(self, container_ids: Collection[int]) -> None:
+        """Run these containers from now on; see `held` for when the others are let go. Returns at once."""
+        self._monitor.assign(container_ids)
 
-        results = await asyncio.gather(*map(start_one, self._container_ids), return_exceptions=True)
-        for container_id, result in zip(self._container_ids, results, strict=True):
-            if isinstance(result, (CorruptionError, LogDisabledError)):
-                self.failures[container_id] = result
-                logger.error("container %d stays offline: %s", container_id, result)
-                self._restart_later(container_id, self.settings.disabled_retry_s)
-            elif isinstance(result, BaseException):
-                await self.stop()
-                raise result
+    async def refresh_assignment(self) -> None:
+        """Ask for the assignment now: it may have changed."""
+        if self._assignment is not None:
+            await self._monitor.refresh(self._assignment)
 
-    async def _start_container(self, container_id: int) -> None:
+    async def _start_container(self, container_id: int) -> SegmentContainer:
         container = SegmentContainer(
             container_id,
             log=self._logs.create(container_id),
@@ -105,63 +112,25 @@ class SegmentStore:
             on_failure=self._container_failed,
         )
         await container.start()
-        if self._is_stopping:
-            await container.stop()
-            raise ContainerOfflineError(container_id, "the segment store stops")
-        self._containers[container_id] = container
-        self.failures.pop(container_id, None)
+        return container
 
     def _container_failed(self, container: SegmentContainer, error: BaseException) -> None:
-        if self._containers.get(container.id) is container:
-            del self._containers[container.id]
-        self.failures[container.id] = error
-        self._restart_later(container.id, self.settings.restart_delay_s, failed=container)
-
-    def _restart_later(self, container_id: int, delay_s: float, *, failed: SegmentContainer | None = None) -> None:
-        if not self._is_stopping and container_id not in self._restarts:
-            task = asyncio.get_running_loop().create_task(self._restart(container_id, delay_s, failed))
-            self._restarts[container_id] = task
-            task.add_done_callback(lambda _: self._restarts.pop(container_id, None))
-
-    async def _restart(self, container_id: int, delay_s: float, failed: SegmentContainer | None) -> None:
-        """Bring a fresh incarnation up; there is no repair in place."""
-        if failed is not None:
-            await failed.stop()
-        while not self._is_stopping:
-            await asyncio.sleep(delay_s)
-            delay_s = min(delay_s * 2, self.settings.restart_delay_s_max)
-            try:
-                await self._start_container(container_id)
-            except (CorruptionError, LogDisabledError) as error:
-                # Until somebody has looked into it and enabled the log.
-                self.failures[container_id] = error
-                delay_s = self.settings.disabled_retry_s
-                logger.error("container %d stays offline: %s", container_id, error)
-            except (PenstockError, OSError) as error:
-                self.failures[container_id] = error
-                logger.warning("container %d could not be restarted, trying again: %s", container_id, error)
-            except Exception as error:
-                self.failures[container_id] = error
-                logger.exception("container %d cannot be restarted", container_id)
-                raise
-            else:
-                return
+        self._monitor.failed(container.id, container, error)
 
     async def stop(self) -> None:
         """Finish what was accepted and stop every container."""
-        self._is_stopping = True
-        restarts = list(self._restarts.values())
-        for task in restarts:
-            task.cancel()
-        await asyncio.gather(*restarts, return_exceptions=True)
-        containers, self._containers = self._containers, {}
-        await asyncio.gather(*(container.stop() for container in containers.values()))
+        await self._monitor.stop()
         await self._chunks.close()
 
     @property
     def is_ready(self) -> bool:
-        """Whether every container serves."""
-        return len(self._containers) == len(self._container_ids)
+        """Whether every container that is assigned to this process serves, and no other."""
+        return sorted(self._containers) == self._monitor.assigned
+
+    @property
+    def held(self) -> Collection[int]:
+        """The containers that run here, or are being started or stopped; the others this process leaves alone."""
+        return self._monitor.held
 
     @property
     def containers(self) -> Sequence[SegmentContainer]:
@@ -180,23 +149,40 @@ class SegmentStore:
         return container
 
     def find(self, segment: str) -> tuple[SegmentContainer, Segment]:
-        """Return a live segment and its container. Raises `NoSuchSegmentError`, `ContainerNotFoundError`."""
+        """Return an active segment and its container, at once.
+
+        Raises `NoSuchSegmentError`, `ContainerNotFoundError`, and `SegmentInactiveError` where `using` must look.
+        """
         container = self.container(segment)
         return container, container.segment(segment)
 
-    def _find_own(self, segment: str) -> tuple[SegmentContainer, Segment]:
-        """Return a segment that callers may change. Raises `InvalidArgumentError` for a container's own."""
-        container, found = self.find(segment)
-        if found.is_system:
-            raise InvalidArgumentError(f"{segment} belongs to its container and cannot be changed from outside")
-        return container, found
+    @asynccontextmanager
+    async def using(self, segment: str) -> AsyncIterator[tuple[SegmentContainer, Segment]]:
+        """Find a segment, activate it if need be, and keep it in memory meanwhile.
 
-    def _find_stream(self, segment: str) -> tuple[SegmentContainer, Segment]:
-        """Return a segment whose bytes are the caller's. Raises `UnsupportedOperationError` for a table."""
-        container, found = self._find_own(segment)
-        if found.is_table:
-            raise UnsupportedOperationError(f"{segment} is a table segment: its bytes are entries")
-        return container, found
+        Raises `NoSuchSegmentError`, `ContainerNotFoundError`, `TooManyActiveSegmentsError`.
+        """
+        container = self.container(segment)
+        found = await container.find(segment)
+        with found.in_use():
+            yield container, found
+
+    @asynccontextmanager
+    async def _using_own(self, segment: str) -> AsyncIterator[tuple[SegmentContainer, Segment]]:
+        """Use a segment that callers may change. Raises `InvalidArgumentError` for a container's own."""
+        _check_not_system(segment)
+        async with self.using(segment) as (container, found):
+            if found.is_system:
+                raise InvalidArgumentError(f"{segment} belongs to its container and cannot be changed from outside")
+            yield container, found
+
+    @asynccontextmanager
+    async def _using_stream(self, segment: str) -> AsyncIterator[tuple[SegmentContainer, Segment]]:
+        """Use a segment whose bytes are the caller's. Raises `UnsupportedOperationError` for a table."""
+        async with self._using_own(segment) as (container, found):
+            if found.is_table:
+                raise UnsupportedOperationError(f"{segment} is a table segment: its bytes are entries")
+            yield container, found
 
     # The Segments seam.
 
@@ -210,66 +196,117 @@ class SegmentStore:
         )
 
     async def delete_segment(self, segment: str) -> None:
-        """See `Segments.delete_segment`."""
-        container, _ = self._find_own(segment)
-        await container.delete(segment)
+        """See `Segments.delete_segment`. Asked for again, it finishes what a crash has left of the first time."""
+        try:
+            async with self._using_own(segment) as (container, found):
+                await container.delete(segment)
+        except NoSuchSegmentError:
+            await self.container(segment).offset_indexes.deleted(segment)
+            raise
+        if container.offset_indexes.may_have_one(found):
+            await container.offset_indexes.deleted(segment)
 
     async def seal_segment(self, segment: str) -> None:
         """See `Segments.seal_segment`."""
-        container, _ = self._find_own(segment)
-        await container.seal(segment)
+        async with self._using_own(segment) as (container, found):
+            await container.seal(segment)
+            await container.offset_indexes.sealed(found)
 
     async def truncate_segment(self, segment: str, offset: int) -> None:
         """See `Segments.truncate_segment`."""
-        container, _ = self._find_stream(segment)
-        await container.truncate(segment, offset)
+        async with self._using_stream(segment) as (container, found):
+            await container.truncate(segment, offset)
+            await container.offset_indexes.truncated(found)
+
+    async def locate_offset(self, segment: str, offset: int, *, before: bool = False) -> int:
+        """See `Segments.locate_offset`."""
+        async with self._using_stream(segment) as (container, found):
+            return await container.offset_indexes.locate(found, offset, before=before)
 
     async def update_policy(self, segment: str, *, scale_type: int, target_rate: int) -> None:
         """See `Segments.update_policy`."""
-        container, _ = self._find_own(segment)
-        await container.update_policy(segment, scale_type=scale_type, target_rate=target_rate)
+        async with self._using_own(segment) as (container, _):
+            await container.update_policy(segment, scale_type=scale_type, target_rate=target_rate)
 
     async def segment_info(self, segment: str) -> SegmentInfo:
         """See `Segments.segment_info`."""
         return await self.container(segment).info(segment)
+
+    async def segment_infos(self, segments: Sequence[str]) -> Sequence[SegmentInfo | PenstockError]:
+        """See `Segments.segment_infos`."""
+        return await for_each(segments, self.segment_info, self.settings.bulk_requests_max)
+
+    async def delete_segments(self, segments: Sequence[str]) -> Sequence[PenstockError | None]:
+        """See `Segments.delete_segments`."""
+        return await for_each(segments, self.delete_segment, self.settings.bulk_requests_max)
 
     async def merge_segments(self, target: str, sources: Sequence[str]) -> Sequence[int]:
         """See `Segments.merge_segments`."""
         container = self.container(target)
         lengths: list[int] = []
         for source in sources:
-            if self.container(source) is not container:
-                raise InvalidArgumentError(f"{source} and {target} are not in one container")
             try:
-                lengths.append(await container.merge(target, source))
-            except SegmentMergedError:
+                lengths.append(await self.merge_segment(target, source))
+            except (NoSuchSegmentError, SegmentMergedError):
                 lengths.append((await container.info(target)).length)
         return lengths
 
+    async def merge_segment(self, target: str, source: str, updates: Sequence[AttributeUpdate] = ()) -> int:
+        """Append all of `source` to `target`, change the target's attributes, and delete the source, in one step.
+
+        Returns the target's length, also when the source was merged into it before: asked again by somebody who has
+        lost the answer, it changes nothing. Raises `BadAttributeError` when a condition of `updates` does not hold,
+        `NoSuchSegmentError` for the source or the target, `SegmentSealedError` for the target.
+        """
+        for segment in (target, source):
+            _check_not_system(segment)
+        container = self.container(target)
+        if self.container(source) is not container:
+            raise InvalidArgumentError(f"{source} and {target} are not in one container")
+        async with self.using(target) as (_, into):
+            try:
+                found = await container.find(source)
+            except NoSuchSegmentError:
+                length = (await container.info(target)).length
+                if container.state.was_merged(source, into):
+                    return length
+                raise
+            length = await container.merge(target, source, updates)
+        if container.offset_indexes.may_have_one(found):
+            await container.offset_indexes.deleted(source)
+        return length
+
     async def append(self, segment: str, data: Buffer, *, expected_offset: int | None = None) -> int:
         """See `Segments.append`."""
-        container, found = self._find_stream(segment)
-        future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        end = container.append(found, bytes(data), completer(future), expected_offset=expected_offset)
-        await future
-        return end
+        async with self._using_stream(segment) as (container, found):
+            future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+            end = container.append(found, bytes(data), completer(future), expected_offset=expected_offset)
+            await future
+            return end
 
     async def read(self, segment: str, offset: int, length: int, *, wait: bool = False) -> SegmentData:
         """See `Segments.read`."""
-        container, found = self.find(segment)
-        try:
-            return await container.reader.read(found, offset, min(length, READ_LENGTH_MAX), wait=wait)
-        except SegmentSealedError:
-            return SegmentData(offset, (), is_at_tail=False, is_end_of_segment=True)
+        async with self.using(segment) as (container, found):
+            try:
+                return await container.reader.read(found, offset, min(length, READ_LENGTH_MAX), wait=wait)
+            except SegmentSealedError:
+                return SegmentData(offset, (), is_at_tail=False, is_end_of_segment=True)
 
     async def get_attribute(self, segment: str, attribute_id: bytes) -> int:
         """See `Segments.get_attribute`."""
+        if is_core_attribute(attribute_id):
+            async with self.using(segment) as (container, found):
+                value = core_attribute(found, attribute_id)
+                await container.pipeline.barrier()
+                return value
         return await self.container(segment).get_attribute(segment, attribute_id)
 
     async def update_attribute(self, segment: str, attribute_id: bytes, *, value: int, expected: int) -> bool:
         """See `Segments.update_attribute`."""
-        container, _ = self._find_own(segment)
-        return await container.update_attribute(segment, attribute_id, value=value, expected=expected)
+        if is_core_attribute(attribute_id):
+            raise InvalidArgumentError(f"{segment}: attribute {attribute_id.hex()} is kept by the store itself")
+        async with self._using_own(segment) as (container, _):
+            return await container.update_attribute(segment, attribute_id, value=value, expected=expected)
 
     async def create_table(self, segment: str, *, key_length: int = 0, rollover_bytes: int = 0) -> None:
         """See `Segments.create_table`."""
@@ -282,42 +319,83 @@ class SegmentStore:
 
     async def delete_table(self, segment: str, *, must_be_empty: bool = False) -> None:
         """See `Segments.delete_table`."""
-        container, _ = self._find_own(segment)
-        await container.delete_table(segment, must_be_empty=must_be_empty)
+        async with self._using_own(segment) as (container, _):
+            await container.delete_table(segment, must_be_empty=must_be_empty)
 
     async def table_info(self, segment: str) -> TableInfo:
         """See `Segments.table_info`."""
-        container, found = self.find(segment)
-        return await container.tables.info(found)
+        async with self.using(segment) as (container, found):
+            return await container.tables.info(found)
 
     async def table_put(
         self, segment: str, updates: Sequence[TableUpdate], *, expected_offset: int = -1
     ) -> Sequence[int]:
         """See `Segments.table_put`."""
-        container, found = self._find_own(segment)
-        return await container.tables.put(found, updates, expected_offset)
+        async with self._using_own(segment) as (container, found):
+            return await container.tables.put(found, updates, expected_offset)
 
     async def table_remove(
         self, segment: str, removals: Sequence[TableRemoval], *, expected_offset: int = -1
     ) -> None:
         """See `Segments.table_remove`."""
-        container, found = self._find_own(segment)
-        await container.tables.remove(found, removals, expected_offset)
+        async with self._using_own(segment) as (container, found):
+            await container.tables.remove(found, removals, expected_offset)
 
     async def table_get(self, segment: str, keys: Sequence[bytes]) -> Sequence[TableEntry | None]:
         """See `Segments.table_get`."""
-        container, found = self.find(segment)
-        return await container.tables.get(found, keys)
+        async with self.using(segment) as (container, found):
+            return await container.tables.get(found, keys)
 
-    async def table_entries(self, segment: str, *, limit: int, token: bytes = b"") -> TablePage:
+    async def table_entries(
+        self, segment: str, *, limit: int, token: bytes = b"", first: bytes = b"", last: bytes | None = None
+    ) -> TablePage:
         """See `Segments.table_entries`."""
-        container, found = self.find(segment)
-        return await container.tables.entries(found, limit=limit, token=token)
+        async with self.using(segment) as (container, found):
+            _check_page(found, token, first, last)
+            page = await container.tables.entries(found, limit=limit, token=token, first=first, last=last)
+            return TablePage(page.entries, b"") if found.key_length else page
+
+    async def table_keys(
+        self, segment: str, *, limit: int, token: bytes = b"", first: bytes = b"", last: bytes | None = None
+    ) -> TableKeyPage:
+        """See `Segments.table_keys`."""
+        async with self.using(segment) as (container, found):
+            _check_page(found, token, first, last)
+            page = await container.tables.keys(found, limit=limit, token=token, first=first, last=last)
+            return TableKeyPage(page.keys, b"") if found.key_length else page
 
     async def table_delta(self, segment: str, *, position: int, limit: int) -> TableDelta:
         """See `Segments.table_delta`."""
-        container, found = self.find(segment)
-        return await container.tables.delta(found, position=position, limit=limit)
+        async with self.using(segment) as (container, found):
+            return await container.tables.delta(found, position=position, limit=limit)
+
+    # For administrators.
+
+    async def chunk_length(self, chunk: str) -> int | None:
+        """Return the true length of a chunk in long-term storage, None if there is none of that name."""
+        try:
+            return (await self._chunks.info(chunk)).length
+        except NoSuchChunkError:
+            return None
+
+    # Load.
+
+    def container_statistics(self) -> Sequence[ContainerStatistics]:
+        """Return the load of each container that runs here, and of its segments that got data lately."""
+        now_s = asyncio.get_running_loop().time()
+        return [container.activity_watch.statistics.snapshot(now_s) for container in self.containers]
+
+
+def _check_not_system(segment: str) -> None:
+    if segment.startswith(_SYSTEM_PREFIX) or is_index_segment(segment):
+        raise InvalidArgumentError(f"{segment} belongs to its container and cannot be changed from outside")
+
+
+def _check_page(segment: Segment, token: bytes, first: bytes, last: bytes | None) -> None:
+    if segment.key_length and token:
+        raise InvalidArgumentError(f"{segment.name}: a fixed-key table is iterated by ranges of keys, not by tokens")
+    if segment.is_table and not segment.key_length and (first or last is not None):
+        raise InvalidArgumentError(f"{segment.name}: a hash table has no ranges of keys")
 
 
 def _check_new_name(segment: str) -> None:
@@ -330,5 +408,6 @@ def _check_new_name(segment: str) -> None:
         or any(part in ("", ".", "..") or len(part) > 255 for part in parts)
         or "\\" in segment
         or segment.startswith(_SYSTEM_PREFIX)
+        or is_index_segment(segment)
     ):
         raise InvalidArgumentError(f"{segment!r} cannot be the name of a segment")

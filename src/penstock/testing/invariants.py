@@ -38,6 +38,7 @@ from penstock.segmentstore.container.container import ContainerStatus, SegmentCo
 from penstock.segmentstore.container.pipeline import OperationPipeline
 from penstock.segmentstore.container.read_index import ReadIndex, _Block, _Redirect
 from penstock.segmentstore.container.segment import PendingAppend, PendingMerge, PendingTruncate, Segment
+from penstock.segmentstore.container.table_entries import parse_entries
 from penstock.segmentstore.store import SegmentStore
 from penstock.segmentstore.tier2.chunk_name import chunk_origin
 
@@ -83,9 +84,9 @@ def check_incarnations(containers: Iterable[SegmentContainer]) -> list[str]:
 
 def check_cache(cache: Cache) -> list[str]:
     """Return where the cache's books and what its members hold differ."""
-    held = sum(member.cached_bytes for member in cache._members if isinstance(member, ReadIndex))
-    if held != cache.used_bytes:
-        return [f"cache: it counts {cache.used_bytes} bytes, its members hold {held}"]
+    held = sum(entry.byte_count for entry in cache.entries())
+    if held != cache.used_bytes - cache.member_bytes:
+        return [f"cache: it counts {cache.used_bytes - cache.member_bytes} bytes, its members hold {held}"]
     return []
 
 
@@ -93,27 +94,42 @@ async def check_tables(container: SegmentContainer) -> list[str]:
     """Return tables whose index is not what a scan of their log gives. Tables that change meanwhile are left out."""
     violations: list[str] = []
     for segment in container.segments():
-        index = segment.table
-        if index is None:
+        table = segment.table
+        if table is None or container.tables.is_busy(segment):
             continue
         before = (segment.start_offset, segment.length)
-        scanned = await container.tables._scan(segment)
-        if (segment.start_offset, segment.length) != before or segment.table is not index:
+        scanned = await _live_entries(container, segment)
+        versions: dict[bytes, int] = {}
+        token = b""
+        while (page := await container.tables.keys(segment, limit=1000, token=token)).keys:
+            versions.update(page.keys)
+            token = page.token
+        count = await table.live_count()
+        if (segment.start_offset, segment.length) != before or segment.table is not table:
             continue
-        versions = {key: slot.version for key, slot in index.slots.items()}
-        found = {key: slot.version for key, slot in scanned.slots.items()}
-        for key in sorted(versions.keys() | found.keys()):
-            if versions.get(key) != found.get(key):
+        where = f"container {container.id}: table {segment.name}"
+        for key in sorted(versions.keys() | scanned.keys()):
+            found = scanned[key][0] if key in scanned else None
+            if versions.get(key) != found:
                 violations.append(
-                    f"container {container.id}: table {segment.name}: key {key!r} has version {versions.get(key)} "
-                    f"in the index, {found.get(key)} in the log"
+                    f"{where}: key {key!r} has version {versions.get(key)} in the index, {found} in the log"
                 )
-        if index.live_bytes != scanned.live_bytes:
-            violations.append(
-                f"container {container.id}: table {segment.name}: the index counts {index.live_bytes} live bytes, "
-                f"the log has {scanned.live_bytes}"
-            )
+        live_bytes = sum(length for _, length in scanned.values())
+        if table.live_bytes != live_bytes:
+            violations.append(f"{where}: the index counts {table.live_bytes} live bytes, the log has {live_bytes}")
+        if count != len(scanned):
+            violations.append(f"{where}: the index counts {count} keys, the log has {len(scanned)}")
     return violations
+
+
+async def _live_entries(container: SegmentContainer, segment: Segment) -> dict[bytes, tuple[int, int]]:
+    """Return version and length of each key's live entry, as the whole of the log says."""
+    data = await container.reader.read_exactly(segment, segment.start_offset, segment.length - segment.start_offset)
+    last: dict[bytes, tuple[int, int]] = {}
+    for entry in parse_entries(segment.name, data, segment.start_offset):
+        if entry.key not in last or last[entry.key][0] <= entry.version:
+            last[entry.key] = entry.version, 0 if entry.value_length < 0 else entry.end - entry.offset
+    return {key: found for key, found in last.items() if found[1]}
 
 
 async def check_storage(container: SegmentContainer, looks: ChunkLooks | None = None) -> list[str]:
@@ -331,7 +347,7 @@ def _check_pipeline(pipeline: OperationPipeline) -> Iterator[str]:
 
 
 def _check_checkpoints(container: SegmentContainer) -> Iterator[str]:
-    marks = list(container._checkpoints)
+    marks = list(container.checkpoints.marks)
     for mark, following in pairwise(marks):
         is_ascending = mark.sequence_number < following.sequence_number
         if not is_ascending or (mark.address or 0) >= (following.address or 0):

@@ -15,6 +15,7 @@ from penstock.model.errors import (
     BadOffsetError,
     InvalidArgumentError,
     NoSuchSegmentError,
+    PenstockError,
     SegmentExistsError,
     SegmentSealedError,
     SegmentTruncatedError,
@@ -36,10 +37,12 @@ from penstock.model.segments import (
     TableDelta,
     TableEntry,
     TableInfo,
+    TableKeyPage,
     TablePage,
     TableRemoval,
     TableUpdate,
 )
+from penstock.runtime.bulk import for_each
 
 #: What an entry takes in a table's log beside its key and value.
 _ENTRY_OVERHEAD_BYTES = 17
@@ -53,6 +56,7 @@ class _Segment:
     start_offset: int = 0
     is_sealed: bool = False
     attributes: dict[bytes, int] = field(default_factory=dict)
+    borders: list[int] = field(default_factory=list)
     #: Set, and replaced, whenever a waiting read should look again.
     changed: asyncio.Event = field(default_factory=asyncio.Event)
 
@@ -135,6 +139,28 @@ class MemorySegments:
         found = self._segment(segment)
         return SegmentInfo(segment, found.start_offset, len(found.data), found.is_sealed, 0)
 
+    async def segment_infos(self, segments: Sequence[str]) -> Sequence[SegmentInfo | PenstockError]:
+        """See `Segments.segment_infos`."""
+        return await for_each(segments, self.segment_info, 1)
+
+    async def delete_segments(self, segments: Sequence[str]) -> Sequence[PenstockError | None]:
+        """See `Segments.delete_segments`."""
+        return await for_each(segments, self.delete_segment, 1)
+
+    async def locate_offset(self, segment: str, offset: int, *, before: bool = False) -> int:
+        """See `Segments.locate_offset`. Here the border behind each append is known."""
+        await asyncio.sleep(0)
+        found = self._segment(segment)
+        start, end = found.start_offset, len(found.data)
+        if offset < 0:
+            raise InvalidArgumentError(f"{segment}: no offset {offset}")
+        if offset < start:
+            raise SegmentTruncatedError(segment, start_offset=start, offset=offset)
+        borders = [start, *(border for border in found.borders if start < border < end), end]
+        if before:
+            return max(border for border in borders if border <= offset)
+        return min((border for border in borders if border >= offset), default=end)
+
     async def merge_segments(self, target: str, sources: Sequence[str]) -> Sequence[int]:
         """See `Segments.merge_segments`."""
         await asyncio.sleep(0)
@@ -146,6 +172,7 @@ class MemorySegments:
                 if into.is_sealed:
                     raise SegmentSealedError(target)
                 into.data += found.data
+                into.borders.append(len(into.data))
                 del self.segments[source]
                 found.wake()
             lengths.append(len(into.data))
@@ -161,6 +188,7 @@ class MemorySegments:
         if expected_offset is not None and expected_offset != len(found.data):
             raise BadOffsetError(segment, expected=expected_offset, actual=len(found.data))
         found.data += data
+        found.borders.append(len(found.data))
         found.wake()
         return len(found.data)
 
@@ -268,12 +296,28 @@ class MemorySegments:
         table = self._table(segment)
         return [table.entries.get(key) for key in keys]
 
-    async def table_entries(self, segment: str, *, limit: int, token: bytes = b"") -> TablePage:
+    async def table_entries(
+        self, segment: str, *, limit: int, token: bytes = b"", first: bytes = b"", last: bytes | None = None
+    ) -> TablePage:
         """See `Segments.table_entries`. Here the token is the last key returned, and pages are in key order."""
         await asyncio.sleep(0)
         table = self._table(segment)
-        keys = sorted(key for key in table.entries if key > token)[: max(1, limit)]
-        return TablePage([table.entries[key] for key in keys], keys[-1] if keys else token)
+        if table.key_length and token:
+            raise InvalidArgumentError(f"{segment}: a fixed-key table is iterated by ranges of keys, not by tokens")
+        if not table.key_length and (first or last is not None):
+            raise InvalidArgumentError(f"{segment}: a hash table has no ranges of keys")
+        keys = sorted(key for key in table.entries if key > token and first <= key and (last is None or key <= last))
+        keys = keys[: max(1, limit)]
+        return TablePage(
+            [table.entries[key] for key in keys], b"" if table.key_length else keys[-1] if keys else token
+        )
+
+    async def table_keys(
+        self, segment: str, *, limit: int, token: bytes = b"", first: bytes = b"", last: bytes | None = None
+    ) -> TableKeyPage:
+        """See `Segments.table_keys`."""
+        page = await self.table_entries(segment, limit=limit, token=token, first=first, last=last)
+        return TableKeyPage([(entry.key, entry.version) for entry in page.entries], page.token)
 
     async def table_delta(self, segment: str, *, position: int, limit: int) -> TableDelta:
         """See `Segments.table_delta`."""

@@ -22,12 +22,12 @@ from penstock.model.segments import NO_VALUE, Buffer, SegmentData, Segments, Tab
 from penstock.segmentstore.append_processor import AppendProcessor
 from penstock.segmentstore.container.container import SegmentContainer
 from penstock.segmentstore.container.pipeline import OnDone, OperationPipeline
-from penstock.segmentstore.container.read_index import Found, ReadIndex
+from penstock.segmentstore.container.read_index import Found, _Block
 from penstock.segmentstore.container.reader import SegmentReader
 from penstock.segmentstore.container.segment import PendingAppend, Segment
+from penstock.segmentstore.container.segment_flusher import SegmentFlusher
 from penstock.segmentstore.container.storage import ContainerStorage
-from penstock.segmentstore.container.storage_writer import StorageWriter
-from penstock.segmentstore.container.table_index import TableIndex
+from penstock.segmentstore.container.table_index import Loaded, TableIndex
 from penstock.segmentstore.store import SegmentStore
 from penstock.segmentstore.tier1 import log_recovery
 from penstock.segmentstore.tier1.local_log import LocalLog
@@ -207,22 +207,15 @@ def _remove_event_number_check() -> Iterator[None]:
 
 @contextmanager
 def _evict_what_storage_lacks() -> Iterator[None]:
-    original = ReadIndex.evict
+    def may_go(self: _Block) -> bool:
+        return not self.is_open
 
-    def evict(self: ReadIndex, bytes_wanted: int) -> int:
-        segment = self._segment
-        storage_length, segment.storage_length = segment.storage_length, segment.length
-        try:
-            return original(self, bytes_wanted)
-        finally:
-            segment.storage_length = storage_length
-
-    with _patched(ReadIndex, "evict", evict):
+    with _patched(_Block, "may_go", may_go):
         yield
 
 
 def _count_as_stored_too_early() -> AbstractContextManager[None]:
-    async def write(self: StorageWriter, segment: Segment, piece: PendingAppend) -> None:
+    async def write(self: SegmentFlusher, segment: Segment, piece: PendingAppend) -> None:
         start = max(piece.start, segment.storage_length)
         length = min(piece.end - start, self._settings.flush_write_bytes_max)
         segment.index.freeze_tail()
@@ -232,11 +225,11 @@ def _count_as_stored_too_early() -> AbstractContextManager[None]:
         segment.index.evict(segment.index.cached_bytes)
         await self._storage.write(segment, start, found.data)
 
-    return _patched(StorageWriter, "_write", write)
+    return _patched(SegmentFlusher, "_write", write)
 
 
 def _skip_table_conditions() -> AbstractContextManager[None]:
-    def check_nothing(self: TableIndex, updates: Sequence[TableUpdate | TableRemoval]) -> None:
+    def check_nothing(self: TableIndex, updates: Sequence[TableUpdate | TableRemoval], loaded: Loaded) -> None:
         """Accept any version."""
 
     return _patched(TableIndex, "_check_conditions", check_nothing)

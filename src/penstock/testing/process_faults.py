@@ -14,9 +14,13 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from enum import Enum
+from functools import partial
 
 from penstock.model.errors import InvalidArgumentError
 from penstock.testing.processes import ServerProcessError, StandaloneProcess
+
+#: Of the faults of a server with several segment stores, those that hit the server's own process.
+_SHARE_OF_SERVERS = 0.25
 
 
 class ProcessFault(Enum):
@@ -78,6 +82,7 @@ class PlannedFault:
     Attributes:
         wait_s: after the end of the fault before.
         server: index of the server.
+        store: number of one of its segment stores, when that is a process of its own and the fault hits that alone.
         fault: what.
         hold_s: how long it is held by SIGSTOP; for KILL_TWICE, how long the second process lives.
         down_s: how long there is no process.
@@ -88,16 +93,28 @@ class PlannedFault:
     fault: ProcessFault
     hold_s: float
     down_s: float
+    store: int | None = None
 
     def __str__(self) -> str:
         """Return it in words."""
-        return f"{self.fault.value} server {self.server} (held {self.hold_s:.3f} s, down {self.down_s:.3f} s)"
+        where = "" if self.store is None else f"segment store {self.store} of "
+        return f"{self.fault.value} {where}server {self.server} (held {self.hold_s:.3f} s, down {self.down_s:.3f} s)"
 
 
 def plan_faults(
-    seed: int, duration_s: float, *, server_count: int = 1, settings: ProcessFaultSettings | None = None
+    seed: int,
+    duration_s: float,
+    *,
+    server_count: int = 1,
+    store_count: int = 1,
+    fault_count: int | None = None,
+    settings: ProcessFaultSettings | None = None,
 ) -> list[PlannedFault]:
-    """Draw the faults of `duration_s` seconds, not counting the time that stops and starts take."""
+    """Draw the faults of `duration_s` seconds, not counting the time that stops and starts take.
+
+    `store_count`: of each server; when there are several, most faults hit one of them. `fault_count`: so many faults,
+    however long they take.
+    """
     settings = settings or ProcessFaultSettings()
     rng = random.Random(f"{seed}/process faults")
     faults = [fault for fault, _ in settings.weights]
@@ -115,9 +132,13 @@ def plan_faults(
         down_s = 0.0 if fault is ProcessFault.PAUSE or rng.random() < 0.5 else rng.uniform(0.0, settings.down_s_max)
         wait_s = rng.uniform(settings.interval_s_min, settings.interval_s_max)
         left_s -= wait_s + hold_s + down_s
-        if left_s < 0:
+        if left_s < 0 if fault_count is None else len(planned) == fault_count:
             return planned
-        planned.append(PlannedFault(wait_s, rng.randrange(server_count), fault, hold_s, down_s))
+        server = rng.randrange(server_count)
+        store: int | None = None
+        if store_count > 1 and rng.random() >= _SHARE_OF_SERVERS:
+            store = rng.randrange(store_count)
+        planned.append(PlannedFault(wait_s, server, fault, hold_s, down_s, store))
 
 
 @dataclass(frozen=True, slots=True)
@@ -163,7 +184,10 @@ class ProcessFaults:
                 self.problems.append(f"server {planned.server} ended on its own with code {server.exit_code}")
                 await self._start(planned.server)
             begin_s, begin_index = time.monotonic(), self._record_count()
-            await self._do(server, planned)
+            if planned.store is None:
+                await self._do(server, planned)
+            else:
+                await self._do_to_store(server, planned, planned.store)
             self.done.append(FaultDone(planned, begin_s, time.monotonic(), begin_index, self._record_count()))
 
     async def heal(self) -> None:
@@ -171,6 +195,8 @@ class ProcessFaults:
         for number, server in enumerate(self._servers):
             if server.is_running:
                 server.resume()
+                for store in range(server.segment_stores):
+                    server.signal_store(store, signal.SIGCONT)
             else:
                 if server.exit_code not in (0, -signal.SIGKILL):
                     self.problems.append(f"server {number} ended on its own with code {server.exit_code}")
@@ -196,6 +222,28 @@ class ProcessFaults:
                 await asyncio.to_thread(server.kill9)
         await asyncio.sleep(planned.down_s)
         await self._start(planned.server)
+
+    async def _do_to_store(self, server: StandaloneProcess, planned: PlannedFault, store: int) -> None:
+        """Do it to a child process. Its parent starts the next one, and may itself end one that is held for long."""
+        pid = await asyncio.to_thread(server.await_store, store)
+        match planned.fault:
+            case ProcessFault.PAUSE | ProcessFault.PAUSE_AND_KILL:
+                server.signal_store(store, signal.SIGSTOP, pid=pid)
+                await asyncio.sleep(planned.hold_s)
+                if planned.fault is ProcessFault.PAUSE:
+                    server.signal_store(store, signal.SIGCONT, pid=pid)
+                    return
+                server.signal_store(store, signal.SIGKILL, pid=pid)
+            case ProcessFault.TERMINATE:
+                server.signal_store(store, signal.SIGTERM, pid=pid)
+            case ProcessFault.KILL:
+                server.signal_store(store, signal.SIGKILL, pid=pid)
+            case ProcessFault.KILL_TWICE:
+                server.signal_store(store, signal.SIGKILL, pid=pid)
+                pid = await asyncio.to_thread(partial(server.await_store, store, other_than=pid))
+                await asyncio.sleep(planned.hold_s)
+                server.signal_store(store, signal.SIGKILL, pid=pid)
+        await asyncio.to_thread(partial(server.await_store, store, other_than=pid))
 
     async def _hold(self, server: StandaloneProcess, hold_s: float, is_over: Callable[[], None] | None = None) -> None:
         server.pause()

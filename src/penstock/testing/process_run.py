@@ -29,7 +29,13 @@ from penstock.runtime.disk import LocalDisk
 from penstock.runtime.runtime import Runtime, ThreadedWork
 from penstock.testing.history import check_history
 from penstock.testing.history_events import EventSeen, History, Outcome
-from penstock.testing.process_faults import FaultDone, ProcessFaults, ProcessFaultSettings, plan_faults
+from penstock.testing.process_faults import (
+    FaultDone,
+    ProcessFault,
+    ProcessFaults,
+    ProcessFaultSettings,
+    plan_faults,
+)
 from penstock.testing.process_load import Load, LoadSettings
 from penstock.testing.processes import ServerProcessError, StandaloneProcess
 
@@ -50,6 +56,25 @@ first_file_length_bytes = 262144
 file_length_bytes = 1048576
 zero_chunk_length_bytes = 262144
 """
+#: Further settings when segment stores are processes of their own: they are found hanging, and sent away, soon.
+SEVERAL_STORES_SETTINGS = """\
+[store_processes]
+health_interval_s = 0.2
+health_timeout_s = 1.0
+restart_delay_s = 0.05
+restart_count_max = 1
+restart_window_s = 10.0
+return_delay_s = 1.0
+"""
+#: What is done when the number of faults is given: to die without a word, or to hang.
+KILL_FAULTS = ProcessFaultSettings(
+    weights=(
+        (ProcessFault.KILL, 4),
+        (ProcessFault.PAUSE, 2),
+        (ProcessFault.PAUSE_AND_KILL, 1),
+        (ProcessFault.KILL_TWICE, 2),
+    )
+)
 _VIOLATIONS_SHOWN_MAX = 20
 
 
@@ -95,6 +120,7 @@ class ProcessRunReport:
                     {
                         "fault": done.planned.fault.value,
                         "server": done.planned.server,
+                        "store": done.planned.store,
                         "begin_s": round(done.begin_s, 3),
                         "end_s": round(done.end_s, 3),
                         "records": [done.begin_index, done.end_index],
@@ -127,17 +153,22 @@ async def run_processes(
     load: LoadSettings | None = None,
     faults: ProcessFaultSettings | None = None,
     server_type: type[StandaloneProcess] = StandaloneProcess,
+    segment_stores: int = 1,
+    fault_count: int | None = None,
+    store_settings: str = SEVERAL_STORES_SETTINGS,
 ) -> ProcessRunReport:
     """Run a server in `directory`, which is empty, under faults for `seconds` and as long as its starts and stops take.
 
+    `segment_stores`: child processes that faults hit, too. `fault_count`: so many faults instead of `seconds`.
+    `store_settings`: added to the server's when there are several segment stores, TOML.
     `server_type` may do something of its own when it is killed or started.
 
     Raises `ServerProcessError` when the server cannot be started again. In any case no process is left behind.
     """
     began_s = time.monotonic()
     config = directory / "settings.toml"
-    config.write_text(SERVER_SETTINGS)
-    server = server_type(directory, "--config", str(config))
+    config.write_text(SERVER_SETTINGS + (store_settings if segment_stores > 1 else ""))
+    server = server_type(directory, "--config", str(config), segment_stores=segment_stores)
     history = History(lambda: time.monotonic() - began_s)
     clients = random.Random(f"{seed}/clients")
     work = ThreadedWork(1)
@@ -156,9 +187,8 @@ async def run_processes(
         await asyncio.to_thread(server.start)
         clients_load = Load(connect, history, seed, load)
         await clients_load.prepare()
-        nemesis = ProcessFaults(
-            [server], plan_faults(seed, seconds, settings=faults), record_count=lambda: len(history.records)
-        )
+        plan = plan_faults(seed, seconds, store_count=segment_stores, fault_count=fault_count, settings=faults)
+        nemesis = ProcessFaults([server], plan, record_count=lambda: len(history.records))
         violations: list[str] = []
         working = asyncio.create_task(clients_load.run())
         try:
@@ -203,6 +233,12 @@ def processes(
         typer.Option(min=0.0, help="How long faults go on, without the time that the server takes to start and stop."),
     ] = 30.0,
     seed: Annotated[int, typer.Option(help="Draws the faults and the load.")] = 1,
+    segment_stores: Annotated[
+        int, typer.Option(min=1, help="Segment stores; several are processes of their own, killed and held, too.")
+    ] = 1,
+    kill_cycles: Annotated[
+        int | None, typer.Option(min=0, help="So many kills and holds, instead of faults of all kinds for --seconds.")
+    ] = None,
     directory: Annotated[
         Path | None, typer.Option(help="Where the server keeps its data and log; kept. [default: a temporary one]")
     ] = None,
@@ -212,7 +248,16 @@ def processes(
     where = Path(tempfile.mkdtemp(prefix="penstock-processes-")) if directory is None else directory
     where.mkdir(parents=True, exist_ok=True)
     try:
-        report = asyncio.run(run_processes(where, seed=seed, seconds=seconds))
+        report = asyncio.run(
+            run_processes(
+                where,
+                seed=seed,
+                seconds=seconds,
+                faults=None if kill_cycles is None else KILL_FAULTS,
+                segment_stores=segment_stores,
+                fault_count=kill_cycles,
+            )
+        )
     except ServerProcessError as error:
         typer.echo(f"seed {seed}: {error}\nData and log are in {where}", err=True)
         raise typer.Exit(1) from error

@@ -12,6 +12,7 @@ import selectors
 import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 from types import TracebackType
 
@@ -20,6 +21,7 @@ from penstock.model.errors import PenstockError
 
 START_TIMEOUT_S = 30.0
 STOP_TIMEOUT_S = 30.0
+_POLL_S = 0.01
 _SOURCES = str(Path(penstock.__file__).parents[1])
 
 
@@ -30,8 +32,9 @@ class ServerProcessError(PenstockError, AssertionError):
 class StandaloneProcess:
     """One server process at a time, on `directory` and on free ports, which a restart keeps.
 
-    `options` are further command line options; `memory` starts it without a data directory. Leaving it as a context
-    manager kills it.
+    `options` are further command line options; `memory` starts it without a data directory. With several
+    `segment_stores` each is a child process that can be killed and held, too, and their ports are new with each start.
+    Leaving it as a context manager kills it.
 
     Attributes:
         data_dir: where the data are.
@@ -41,11 +44,12 @@ class StandaloneProcess:
         process: the child of the latest start.
     """
 
-    def __init__(self, directory: Path, *options: str, memory: bool = False) -> None:
+    def __init__(self, directory: Path, *options: str, memory: bool = False, segment_stores: int = 1) -> None:
         self.data_dir = directory / "data"
         self.log_path = directory / "server.log"
         self.options = options
         self.is_memory = memory
+        self.segment_stores = segment_stores
         self.controller_port = 0
         self.segment_store_port = 0
         self.ready: dict[str, object] = {}
@@ -79,9 +83,11 @@ class StandaloneProcess:
     def command(self) -> list[str]:
         """Return the command line of the next start."""
         where = ["--memory"] if self.is_memory else ["--data-dir", str(self.data_dir)]
-        ports = [
-            "--controller-port", str(self.controller_port), "--segment-store-port", str(self.segment_store_port)
-        ]  # fmt: skip
+        # The ports after a free one need not be free.
+        store_port = self.segment_store_port if self.segment_stores == 1 else 0
+        ports = ["--controller-port", str(self.controller_port), "--segment-store-port", str(store_port)]
+        if self.segment_stores > 1:
+            ports += ["--segment-stores", str(self.segment_stores)]
         return [sys.executable, "-m", "penstock", "standalone", "--json", *where, *ports, *self.options]
 
     # -- starting -----------------------------------------------------------------------------------------------
@@ -167,6 +173,46 @@ class StandaloneProcess:
         """Let a held process go on with SIGCONT. Fine when it is not held."""
         self._child().send_signal(signal.SIGCONT)
 
+    # -- segment stores in child processes ------------------------------------------------------------------------
+
+    def store_pid(self, number: int) -> int | None:
+        """Return the process id of a segment store now; None while it, or the server, is down (Linux)."""
+        if not self.is_running:
+            return None
+        children = Path(f"/proc/{self.pid}/task/{self.pid}/children")
+        try:
+            pids = [int(word) for word in children.read_text().split()]
+        except OSError:
+            return None
+        return next((pid for pid in pids if _arguments(pid)[-2:] == ["segment-store", str(number)]), None)
+
+    def await_store(self, number: int, *, other_than: int | None = None) -> int:
+        """Wait for a segment store's process, not being `other_than`; return its id.
+
+        Raises `ServerProcessError` after `START_TIMEOUT_S`.
+        """
+        deadline_s = time.monotonic() + START_TIMEOUT_S
+        while time.monotonic() < deadline_s:
+            pid = self.store_pid(number)
+            if pid is not None and pid != other_than:
+                return pid
+            time.sleep(_POLL_S)
+        raise ServerProcessError(f"segment store {number} has no process after {START_TIMEOUT_S:g} s\n{self.log}")
+
+    def signal_store(self, number: int, number_of_signal: signal.Signals, *, pid: int | None = None) -> int | None:
+        """Send a signal to a segment store's process, and return its id.
+
+        None, and nothing is sent, while it is down; or if it is not `pid` any more.
+        """
+        found = self.store_pid(number)
+        if found is None or pid not in (None, found):
+            return None
+        try:
+            os.kill(found, number_of_signal)
+        except ProcessLookupError:
+            return None
+        return found
+
     def resident_bytes(self) -> int:
         """Return the memory it takes now (Linux)."""
         pages = int(Path(f"/proc/{self.pid}/statm").read_text().split()[1])
@@ -197,6 +243,14 @@ class StandaloneProcess:
     ) -> None:
         if self.is_running:
             self.kill9()
+
+
+def _arguments(pid: int) -> list[str]:
+    """Return the command line of a process; empty if there is none, or it is a zombie."""
+    try:
+        return Path(f"/proc/{pid}/cmdline").read_text().split("\0")[:-1]
+    except OSError:
+        return []
 
 
 def child_environment(**variables: str) -> dict[str, str]:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 import random
+from itertools import pairwise
 
 import pytest
 
-from penstock.segmentstore.container.cache import Cache
-from penstock.segmentstore.container.read_index import Found, Missing, ReadIndex, Redirected, _Block
+from penstock.segmentstore.container.cache import Cache, CacheEntry
+from penstock.segmentstore.container.read_index import Found, Missing, ReadIndex, Redirected, Victims, _Block
 from penstock.segmentstore.container.segment import Segment, SegmentFlags
 from penstock.segmentstore.settings import CacheSettings
 
@@ -75,10 +77,15 @@ async def test_stored_bytes_fill_gaps_only_and_a_full_cache_takes_none() -> None
     assert isinstance(found, Found)
     assert b"".join(found.data) == b"s" * 100 + b"t" * 100 + b"s" * 100
     assert cache.used_bytes == 300
-    segment.index.append(300, bytes(700))
+    segment.index.append(300, bytes(599))
+    assert cache.used_bytes == 899
+    assert segment.index.insert_stored(2000, bytes(1))
+    assert cache.is_essential_only
+    assert not segment.index.insert_stored(3000, bytes(10))
+    assert cache.used_bytes == 900
+    segment.index.append(899, bytes(101))
+    assert cache.used_bytes == 1001
     assert cache.is_full
-    segment.index.insert_stored(2000, bytes(10))
-    assert cache.used_bytes == 1000
 
 
 async def test_a_redirect_leads_to_its_source_until_the_merge_is_complete() -> None:
@@ -174,4 +181,225 @@ async def test_use_is_counted_exactly(seed: int) -> None:
                 assert b"".join(found.data) == text[offset : offset + found.length]
     for segment in segments:
         segment.index.clear()
+    assert cache.used_bytes == 0
+
+
+# Generations.
+
+AGES = CacheSettings(
+    bytes_max=1000, target_percent=50, block_length=64, small_append_length=32, entry_age_s_max=30.0, generation_s=1.0
+)
+
+
+def stored_blocks(cache: Cache, count: int, number: int = 1) -> Segment:
+    """Return a segment of `count` blocks of 100 bytes that storage has."""
+    segment = segment_in(cache, number)
+    for at in range(count):
+        segment.index.append(100 * at, bytes([at]) * 100)
+    segment.length = segment.storage_length = 100 * count
+    return segment
+
+
+def offsets(segment: Segment) -> list[int]:
+    return list(segment.index._starts)
+
+
+async def test_what_is_not_used_for_too_long_goes_although_there_is_room() -> None:
+    """SS-117, with 30 s instead of 30 min: untouched entries go, touched ones stay, and those that storage lacks."""
+    cache = Cache(AGES)
+    segment = stored_blocks(cache, 4)
+    segment.storage_length = 300
+    for now_s in range(1, 31):
+        cache.advance(now_s)
+        segment.index.lookup(100, 50)
+    assert offsets(segment) == [0, 100, 200, 300]
+    cache.advance(31)
+    cache.advance(32)
+    assert offsets(segment) == [100, 300]
+    segment.storage_length = 400
+    for now_s in range(33, 100):
+        cache.advance(now_s)
+    assert offsets(segment) == []
+    assert cache.used_bytes == 0
+
+
+async def test_a_generation_lasts_as_long_as_it_is_said_to_and_idle_ones_go_on() -> None:
+    cache = Cache(AGES)
+    segment = stored_blocks(cache, 1)
+    cache.advance(10.0)
+    assert cache.generation == 1
+    segment.index.lookup(0, 10)
+    cache.advance(10.9)
+    assert cache.generation == 1
+    cache.advance(11.0)
+    assert cache.generation == 2
+    for now_s in range(12, 30):
+        cache.advance(now_s)
+    assert cache.generation == 2
+
+
+async def test_above_the_target_the_oldest_go_first() -> None:
+    """By the generation of the last use, entry by entry, whichever segment they are of."""
+    cache = Cache(AGES)
+    one, other = stored_blocks(cache, 2), stored_blocks(cache, 2, 2)
+    cache.advance(1.0)
+    one.index.lookup(0, 100)
+    cache.advance(2.0)
+    other.index.lookup(100, 100)
+    one.index.insert_stored(1000, bytes(200))
+    assert (offsets(one), offsets(other)) == ([0, 1000], [0, 100])
+    one.index.insert_stored(2000, bytes(150))
+    assert (offsets(one), offsets(other)) == ([1000, 2000], [100])
+
+
+async def test_the_writer_s_look_does_not_count_as_use() -> None:
+    """R4.30."""
+    cache = Cache(AGES)
+    segment = stored_blocks(cache, 2)
+    cache.advance(1.0)
+    segment.index.lookup(0, 100, is_use=False)
+    segment.index.lookup(100, 100)
+    segment.index.insert_stored(1000, bytes(350))
+    assert offsets(segment) == [100, 1000]
+
+
+async def test_a_merged_entry_keeps_its_age() -> None:
+    cache = Cache(AGES)
+    source, target = stored_blocks(cache, 1, 2), stored_blocks(cache, 1)
+    cache.advance(1.0)
+    target.index.lookup(0, 100)
+    target.index.add_redirect(100, 200, source)
+    target.index.complete_merge(source)
+    target.length = target.storage_length = 200
+    assert offsets(target) == [0, 100]
+    target.index.insert_stored(1000, bytes(350))
+    assert offsets(target) == [0, 1000]
+
+
+async def test_one_step_of_an_eviction_is_bounded_and_the_rest_follows_in_later_turns() -> None:
+    """A turn of the loop looks at 512 entries; entries that storage lacks hide others only until their turn comes."""
+    cache = Cache(CacheSettings(bytes_max=1_000_000, target_percent=1, small_append_length=1))
+    lacking = segment_in(cache, 1)
+    for at in range(3000):
+        lacking.index.append(10 * at, bytes(10))
+    stored = segment_in(cache, 2)
+    for at in range(2000):
+        stored.index.append(10 * at, bytes(10))
+    cache.evict()
+    for _ in range(5000 // 512 + 1):
+        await asyncio.sleep(0)
+    stored.storage_length = 20_000
+    before = cache.used_bytes
+    assert before == 50_000
+    freed = cache.evict()
+    assert freed <= 10 * 512
+    uses = [cache.used_bytes]
+    for _ in range(5000 // 512 + 1):
+        await asyncio.sleep(0)
+        uses.append(cache.used_bytes)
+    assert all(earlier - later <= 10 * 512 for earlier, later in pairwise(uses))
+    assert uses[-1] == 30_000
+    assert offsets(stored) == []
+
+
+class Pages:
+    """A member that frees by itself."""
+
+    def __init__(self, cache: Cache, byte_count: int) -> None:
+        self.cache = cache
+        self.byte_count = byte_count
+        cache.grow(self, byte_count)
+
+    def evict(self, bytes_wanted: int) -> int:
+        freed = min(bytes_wanted, self.byte_count)
+        self.byte_count -= freed
+        return freed
+
+
+async def test_members_go_before_entries_least_recently_used_first() -> None:
+    cache = Cache(AGES)
+    pages, others = Pages(cache, 100), Pages(cache, 100)
+    cache.touch(pages)
+    segment = stored_blocks(cache, 3)
+    assert cache.used_bytes == 500
+    segment.index.insert_stored(1000, bytes(150))
+    assert (pages.byte_count, others.byte_count) == (50, 0)
+    assert offsets(segment) == [0, 100, 200, 1000]
+    assert cache.used_bytes == 500
+    assert cache.member_bytes == pages.byte_count
+    cache.remove(pages)
+    cache.shrink(pages.byte_count)
+    assert cache.member_bytes == 0
+
+
+async def test_an_open_block_that_storage_has_may_go_and_appends_go_on() -> None:
+    cache = Cache(AGES)
+    segment = segment_in(cache)
+    segment.index.append(0, b"a" * 20)
+    segment.storage_length = 20
+    assert cache.evict_all() == 20
+    segment.index.append(20, b"b" * 20)
+    assert segment.index.lookup(0, 40) == Missing(20)
+    found = segment.index.lookup(20, 40)
+    assert isinstance(found, Found)
+    assert b"".join(found.data) == b"b" * 20
+
+
+async def test_a_small_part_of_a_large_block_is_copied() -> None:
+    """A view of 10 bytes would keep 1000 alive that the cache believes to be gone."""
+    segment = segment_in(Cache(SETTINGS))
+    segment.index.append(0, bytes(400))
+    for length, kind in ((99, bytes), (100, memoryview), (400, bytes)):
+        found = segment.index.lookup(0, length)
+        assert isinstance(found, Found)
+        assert type(found.data[0]) is kind
+
+
+async def test_a_closed_index_takes_nothing_in() -> None:
+    """SS-125: the end of a storage read that outlives its segment leaks nothing."""
+    cache = Cache(SETTINGS)
+    segment = segment_in(cache)
+    segment.index.clear()
+    assert not segment.index.insert_stored(0, bytes(100))
+    assert cache.used_bytes == 0
+
+
+async def test_evicted_bytes_are_offered_once() -> None:
+    cache = Cache(SETTINGS)
+    victims = Victims()
+    kept: list[tuple[int, int, bytes]] = []
+    segment = segment_in(cache)
+    segment.index = ReadIndex(cache, segment, victims)
+    segment.index.append(0, b"a" * 100)
+    segment.index.append(100, b"b" * 100)
+    segment.storage_length = 100
+    victims.keep = lambda of, offset, data: kept.append((of.id, offset, bytes(data)))
+    cache.evict_all()
+    segment.index.clear()
+    assert kept == [(1, 0, b"a" * 100)]
+
+
+async def test_an_insertion_that_fails_half_way_counts_what_it_holds(monkeypatch: pytest.MonkeyPatch) -> None:
+    """SS-124: the piece that failed is neither found nor counted; those before it are both."""
+    cache = Cache(SETTINGS)
+    segment = segment_in(cache)
+    segment.index.append(100, b"a" * 100)
+    file = cache.file
+    fails = [True]
+
+    def failing(entry: CacheEntry, byte_count: int) -> None:
+        if fails.pop(0):
+            raise MemoryError("injected")
+        file(entry, byte_count)
+
+    monkeypatch.setattr(cache, "file", failing)
+    with pytest.raises(MemoryError):
+        segment.index.insert_stored(0, b"s" * 300)
+    assert (cache.used_bytes, segment.index.cached_bytes) == (100, 100)
+    fails += [False, True]
+    with pytest.raises(MemoryError):
+        segment.index.insert_stored(0, b"s" * 300)
+    assert (cache.used_bytes, segment.index.cached_bytes) == (200, 200)
+    assert segment.index.lookup(200, 100) == Missing(300)
+    segment.index.clear()
     assert cache.used_bytes == 0

@@ -18,7 +18,6 @@ from penstock.model.errors import (
     StorageError,
 )
 from penstock.model.segments import NO_VALUE, Buffer, TableUpdate
-from penstock.segmentstore.container.cache import Evictable
 from penstock.segmentstore.container.container import ContainerStatus, SegmentContainer
 from penstock.segmentstore.container.frames import RecordReader
 from penstock.segmentstore.container.operations import Checkpoint, Forget, Truncate, decode_operation
@@ -47,10 +46,12 @@ def logged(lives: Incarnations) -> list[object]:
 
 async def checkpoint(container: SegmentContainer) -> None:
     """Write a checkpoint, and truncate the log to it if it allows that."""
-    container._write_checkpoint()
+    container.checkpoints.write()
     await container.pipeline.barrier()
-    container._maybe_checkpoint(is_idle=False)
-    await asyncio.gather(*container._background)
+    container.checkpoints.truncate_log()
+    container.checkpoints.write_if_due(is_idle=False)
+    while container.checkpoints._is_truncating:
+        await asyncio.sleep(0)
 
 
 async def test_one_append_survives_a_restart(lives: Incarnations) -> None:
@@ -168,7 +169,7 @@ async def test_a_log_with_a_hole_is_corrupt_and_gets_disabled(lives: Incarnation
     await append(container, A, bytes(200_000))
     await lives.crash(container)
     stored = lives.logs._get(0)
-    del stored.frames[2]
+    del stored.frames[-4]
     with pytest.raises(CorruptionError):
         await lives.start()
     assert lives.cache.used_bytes == 0
@@ -210,7 +211,8 @@ async def test_a_segment_forgotten_before_a_checkpoint_stays_forgotten(lives: In
     await container.flush()
     await container.delete(A)
     lives.logs.hold_appends(0)
-    freeing = asyncio.ensure_future(container.writer._free_gone_segments())
+    (gone,) = container.state.gone.values()
+    freeing = asyncio.ensure_future(container.writer._flusher.free(gone))
     await turns(50)
     for _ in range(10):  # Storage's own records come before the one that forgets the segment.
         lives.logs.release_appends(0)
@@ -219,13 +221,14 @@ async def test_a_segment_forgotten_before_a_checkpoint_stays_forgotten(lives: In
         await turns(10)
         if container.state.gone and not container.state.metadata.by_id.keys() & container.state.gone.keys():
             break
-    container._write_checkpoint()
+    container.checkpoints.write()
     lives.logs.release_appends(0)
     await freeing
     await container.create(A)
     await append(container, A, b"new bytes")
     await container.flush()
-    container._maybe_checkpoint(is_idle=False)
+    container.checkpoints.truncate_log()
+    container.checkpoints.write_if_due(is_idle=False)
     await turns(20)
     assert not any(isinstance(operation, Forget) for operation in logged(lives))
     container = await lives.restart(container)
@@ -252,7 +255,8 @@ async def test_the_log_is_truncated_while_something_is_always_unflushed() -> Non
             await container.writer.flush(container.segment(B))
             await container.writer.flush(container.segment("_system/containers/storage_metadata_0"))
             await append(container, A, b"slow")  # Unflushed before any checkpoint of the next two turns.
-        container._maybe_checkpoint(is_idle=False)
+        container.checkpoints.truncate_log()
+        container.checkpoints.write_if_due(is_idle=False)
         await turns(5)
     assert sum(map(len, lives.frames())) < 60_000
     container = await lives.restart(container)
@@ -267,7 +271,8 @@ async def test_a_large_checkpoint_does_not_call_for_another() -> None:
     await pause_writer(container)
     await asyncio.gather(*(container.create(f"s/t/{number}.#epoch.0") for number in range(100)))
     for _ in range(10):
-        container._maybe_checkpoint(is_idle=True)
+        container.checkpoints.truncate_log()
+        container.checkpoints.write_if_due(is_idle=True)
         await container.pipeline.barrier()
     assert sum(isinstance(operation, Checkpoint) for operation in logged(lives)) <= 2
     await lives.close()
@@ -282,7 +287,8 @@ async def test_what_was_replayed_counts_for_the_next_checkpoint() -> None:
     container = await lives.restart(container)
     await container.flush()
     for _ in range(3):
-        container._maybe_checkpoint(is_idle=True)
+        container.checkpoints.truncate_log()
+        container.checkpoints.write_if_due(is_idle=True)
         await container.pipeline.barrier()
         await turns(5)
         await container.flush()
@@ -595,20 +601,20 @@ async def test_a_log_longer_than_the_cache_recovers_within_it() -> None:
     for _ in range(30):
         await append(container, A, bytes(10_000))
         await container.flush()
-        container._write_checkpoint()
+        container.checkpoints.write()
     await container.pipeline.barrier()
     assert sum(map(len, lives.frames())) > 300_000
     await lives.crash(container)
     container = lives.new()
     peak_bytes = 0
-    grow = lives.cache.grow
+    count = lives.cache.count
 
-    def noted(member: Evictable, byte_count: int) -> None:
+    def noted(byte_count: int) -> None:
         nonlocal peak_bytes
-        grow(member, byte_count)
+        count(byte_count)
         peak_bytes = max(peak_bytes, lives.cache.used_bytes)
 
-    lives.cache.grow = noted  # type: ignore[method-assign]  # To note the peak.
+    lives.cache.count = noted  # type: ignore[method-assign]  # To note the peak.
     await container.start()
     assert peak_bytes < cache.bytes_max
     assert await read_all(container, A) == bytes(300_000)

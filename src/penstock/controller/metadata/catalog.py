@@ -63,22 +63,34 @@ class Catalog:
     async def create_scope(self, scope: str, new_id: str) -> None:
         """Create a scope, or complete one that was created by half. Raises `ScopeExistsError` for a complete one."""
         is_new = await self._tables.create(layout.SCOPES, scope, ScopeRecord(new_id))
-        scope_id = new_id if is_new else await self.scope_id(scope)
+        if is_new:
+            scope_id = new_id
+        else:
+            found = await self._tables.get(layout.SCOPES, scope, ScopeRecord)
+            if found is None or found.record.is_deleting:
+                raise ScopeExistsError(f"scope {scope} is being deleted; create it again when it is gone")
+            scope_id = found.record.id
         for table in (layout.tags_in_scope(scope, scope_id), layout.streams_in_scope(scope, scope_id)):
             is_new |= await self._tables.store.create_table(table)
         if not is_new:
             raise ScopeExistsError(f"scope {scope} exists already")
 
     async def delete_scope(self, scope: str) -> None:
-        """Delete a scope without streams. Raises `NoSuchScopeError`, `ScopeNotEmptyError`."""
+        """Delete a scope that holds nothing. Raises `NoSuchScopeError`, `ScopeNotEmptyError`."""
         scope_id = await self.scope_id(scope, cached=False)
         if scope == SYSTEM_SCOPE:
             raise ScopeNotEmptyError(f"scope {scope} belongs to the system")
-        try:
-            # The store checks and drops in one step: a stream added meanwhile is either seen, or finds no table.
-            await self._tables.store.drop_table(layout.streams_in_scope(scope, scope_id), must_be_empty=True)
-        except TableNotEmptyError as error:
-            raise ScopeNotEmptyError(f"scope {scope} still holds streams; seal and delete them first") from error
+        # The table of streams goes last: without the others, which are made when they are needed, a scope is complete.
+        for table, content in (
+            (layout.reader_groups_in_scope(scope, scope_id), "reader groups; delete"),
+            (layout.key_value_tables_in_scope(scope, scope_id), "key-value tables; delete"),
+            (layout.streams_in_scope(scope, scope_id), "streams; seal and delete"),
+        ):
+            try:
+                # The store checks and drops in one step: what is added meanwhile is either seen, or finds no table.
+                await self._tables.store.drop_table(table, must_be_empty=True)
+            except TableNotEmptyError as error:
+                raise ScopeNotEmptyError(f"scope {scope} still holds {content} them first") from error
         await self._tables.store.drop_table(layout.tags_in_scope(scope, scope_id))
         await self._tables.remove(layout.SCOPES, scope)
         self._scope_ids.pop(scope, None)
@@ -97,6 +109,31 @@ class Catalog:
         _remember(self._scope_ids, scope, found.record.id, self._settings.id_cache_entries_max)
         return found.record.id
 
+    async def open_scope_id(self, scope: str) -> str:
+        """Return the id of a scope, read anew, that takes new streams, groups and tables.
+
+        Raises `NoSuchScopeError`, also for a scope that is about to be deleted.
+        """
+        found = None
+        if 0 < len(scope) <= SCOPE_NAME_LENGTH_MAX:
+            found = await self._tables.get(layout.SCOPES, scope, ScopeRecord)
+        if found is None:
+            self._scope_ids.pop(scope, None)
+            raise NoSuchScopeError(f"scope {scope} does not exist")
+        if found.record.is_deleting:
+            raise NoSuchScopeError(f"scope {scope} is being deleted")
+        _remember(self._scope_ids, scope, found.record.id, self._settings.id_cache_entries_max)
+        return found.record.id
+
+    async def close_scope(self, scope: str) -> None:
+        """Let a scope take no more streams, groups and tables. Raises `NoSuchScopeError`."""
+        found = await self._tables.get(layout.SCOPES, scope, ScopeRecord)
+        if found is None:
+            raise NoSuchScopeError(f"scope {scope} does not exist")
+        if not found.record.is_deleting:
+            closed = ScopeRecord(found.record.id, is_deleting=True)
+            await self._tables.put(layout.SCOPES, scope, closed, version=found.version)
+
     async def scope_exists(self, scope: str) -> bool:
         """Say whether a scope's record is there."""
         try:
@@ -107,9 +144,9 @@ class Catalog:
 
     async def list_scopes(self, token: str, limit: int) -> NamePage:
         """Return up to `limit` scopes after `token` ('' = from the start)."""
-        return await self._list(layout.SCOPES, token, limit)
+        return await self.list_table(layout.SCOPES, token, limit)
 
-    async def _in_scope(self, scope: str, action: Callable[[str], Awaitable[T]]) -> T:
+    async def in_scope(self, scope: str, action: Callable[[str], Awaitable[T]]) -> T:
         """Run `action(scope_id)`; once more with a fresh id when the remembered one has gone stale."""
         was_cached = scope in self._scope_ids
         try:
@@ -118,7 +155,7 @@ class Catalog:
             self._scope_ids.pop(scope, None)
             if not was_cached:
                 raise NoSuchScopeError(f"scope {scope} is not completely created, or is being deleted") from error
-        return await self._in_scope(scope, action)
+        return await self.in_scope(scope, action)
 
     # Streams in a scope.
 
@@ -134,14 +171,14 @@ class Catalog:
                 raise MetadataConflictError(f"stream {scope}/{stream} was deleted while it was being created")
             return found.record.id
 
-        stream_id = await self._in_scope(scope, add)
+        stream_id = await self.in_scope(scope, add)
         self._remember_stream(scope, stream, stream_id)
         return stream_id
 
     async def remove_stream(self, scope: str, stream: str) -> None:
         """Take a stream out of its scope's listing."""
         self._stream_ids.pop((scope, stream), None)
-        await self._in_scope(
+        await self.in_scope(
             scope, lambda scope_id: self._tables.remove(layout.streams_in_scope(scope, scope_id), stream)
         )
 
@@ -154,7 +191,7 @@ class Catalog:
             found = await self._tables.get(layout.streams_in_scope(scope, scope_id), stream, StreamEntry)
             return None if found is None else found.record.id
 
-        stream_id = await self._in_scope(scope, read)
+        stream_id = await self.in_scope(scope, read)
         if stream_id is None:
             self._stream_ids.pop((scope, stream), None)
         else:
@@ -163,8 +200,8 @@ class Catalog:
 
     async def list_streams(self, scope: str, token: str, limit: int) -> NamePage:
         """Return up to `limit` streams of a scope after `token`. Raises `NoSuchScopeError`."""
-        return await self._in_scope(
-            scope, lambda scope_id: self._list(layout.streams_in_scope(scope, scope_id), token, limit)
+        return await self.in_scope(
+            scope, lambda scope_id: self.list_table(layout.streams_in_scope(scope, scope_id), token, limit)
         )
 
     async def on_stream(self, scope: str, stream: str, action: Callable[[StreamTables], Awaitable[T]]) -> T:
@@ -232,7 +269,7 @@ class Catalog:
                 await self._change_tag(table, layout.tag_key(tag_chunk(stream), tag), change)
 
         if tags:
-            await self._in_scope(scope, apply)
+            await self.in_scope(scope, apply)
 
     async def _change_tag(self, table: str, key: str, change: Callable[[tuple[str, ...]], set[str]]) -> None:
         for attempt in range(self._settings.conflict_attempts_max):
@@ -272,9 +309,10 @@ class Catalog:
                     return NamePage(found.record.streams, f"{_TAG_TOKEN}{chunk}")
             return NamePage((), token or f"{_TAG_TOKEN}{TAG_CHUNK_COUNT - 1}")
 
-        return await self._in_scope(scope, read)
+        return await self.in_scope(scope, read)
 
-    async def _list(self, table: str, token: str, limit: int) -> NamePage:
+    async def list_table(self, table: str, token: str, limit: int) -> NamePage:
+        """Return up to `limit` keys of a table after `token` ('' = from the start)."""
         try:
             after = base64.b64decode(token.encode(), validate=True)
         except (binascii.Error, UnicodeEncodeError) as error:

@@ -18,6 +18,8 @@ SCOPES = f"{_ROOT}/scopes"
 DELETED_STREAMS = f"{_ROOT}/deletedStreams"
 #: scope/stream -> PendingWork
 PENDING_WORK = f"{_ROOT}/pendingWork"
+#: kind/scope/name -> PendingChildWork
+PENDING_CHILD_WORK = f"{_ROOT}/pendingChildWork"
 #: scope/stream/transaction -> TransactionIndexEntry
 TRANSACTION_INDEX = f"{_ROOT}/transactionIndex"
 #: COUNTER -> TransactionCounter
@@ -30,6 +32,7 @@ SYSTEM_TABLES = (
     SCOPES,
     DELETED_STREAMS,
     PENDING_WORK,
+    PENDING_CHILD_WORK,
     TRANSACTION_INDEX,
     TRANSACTION_COUNTER,
     COMPLETED_BATCHES,
@@ -67,6 +70,16 @@ def tags_in_scope(scope: str, scope_id: str) -> str:
     return f"{_ROOT}/{scope}/streamTagsInScope{_ID}{scope_id}"
 
 
+def reader_groups_in_scope(scope: str, scope_id: str) -> str:
+    """Table: reader group -> ReaderGroupRecord."""
+    return f"{_ROOT}/{scope}/readerGroupsInScope{_ID}{scope_id}"
+
+
+def key_value_tables_in_scope(scope: str, scope_id: str) -> str:
+    """Table: key-value table -> KeyValueTableRecord."""
+    return f"{_ROOT}/{scope}/kvTablesInScope{_ID}{scope_id}"
+
+
 def stream_metadata(scope: str, stream: str, stream_id: str) -> str:
     """Table of a stream's own records."""
     return f"{_ROOT}/{scope}/{stream}/metadata{_ID}{stream_id}"
@@ -85,6 +98,11 @@ def transactions_in_epoch(scope: str, stream: str, stream_id: str, epoch: int) -
 def commit_order(scope: str, stream: str, stream_id: str) -> str:
     """Table: position -> CommitPosition, and NEXT_POSITION -> CommitCounter."""
     return f"{_ROOT}/{scope}/{stream}/commitOrder{_ID}{stream_id}"
+
+
+def writer_marks(scope: str, stream: str, stream_id: str) -> str:
+    """Table: writer -> WriterMark. Made when the first writer notes a time."""
+    return f"{_ROOT}/{scope}/{stream}/writersPositions{_ID}{stream_id}"
 
 
 def completed_batch(number: int) -> str:
@@ -110,6 +128,11 @@ def sealed_sizes_key(segment: int) -> str:
 def sealed_epoch_key(segment: int) -> str:
     """Key of the epoch in which a segment is no longer active."""
     return f"segmentSealedEpochPath-{segment}"
+
+
+def subscriber_key(subscriber: str) -> str:
+    """Key of a subscriber, a scoped reader group, of a stream."""
+    return f"subscriber_{subscriber}"
 
 
 def tag_key(chunk: int, tag: str) -> str:

@@ -77,9 +77,13 @@ class WorkKind(Enum):
 
 @dataclass(frozen=True, slots=True)
 class ScopeRecord:
-    """A scope. `id` (a UUID) is part of the names of its tables."""
+    """A scope. `id` (a UUID) is part of the names of its tables.
+
+    `is_deleting`: it is being deleted with all that it holds, and takes nothing new.
+    """
 
     id: str
+    is_deleting: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -281,6 +285,15 @@ class Subscriber:
     generation: int
     stream_cut: dict[int, int]
     updated_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class WriterMark:
+    """The time that a writer noted last, in its own unit, and its position then. `is_alive`: it has not left."""
+
+    timestamp: int
+    position: dict[int, int]
+    is_alive: bool = True
 
 
 @dataclass(frozen=True, slots=True)

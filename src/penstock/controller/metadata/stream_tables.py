@@ -120,7 +120,12 @@ class StreamTables(TransactionTables):
         """Delete all tables of the stream. The metadata table goes last: it leads to the others."""
         async for epoch in self.epochs_with_transactions():
             await self.tables.store.drop_table(layout.transactions_in_epoch(*self.key, epoch))
-        for table in (layout.epochs_with_transactions(*self.key), layout.commit_order(*self.key), self.metadata):
+        for table in (
+            layout.writer_marks(*self.key),
+            layout.epochs_with_transactions(*self.key),
+            layout.commit_order(*self.key),
+            self.metadata,
+        ):
             await self.tables.store.drop_table(table)
 
     # Configuration and state.

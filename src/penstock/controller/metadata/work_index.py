@@ -6,12 +6,13 @@ from collections.abc import AsyncIterator
 
 from penstock.controller.metadata import layout
 from penstock.controller.metadata.records import PendingWork, TransactionIndexEntry
+from penstock.controller.metadata.scope_records import ChildKind, PendingChildWork
 from penstock.controller.metadata.transaction_ids import TransactionId
 from penstock.controller.metadata.typed import Tables
 
 
 class WorkIndex:
-    """At most one pending workflow per stream, and an entry per transaction that is not completed.
+    """At most one pending workflow per stream, group, table and scope, and an entry per uncompleted transaction.
 
     Entries are written before the work they announce and removed after it: a crash leaves an entry too many, never one
     too few.
@@ -38,6 +39,25 @@ class WorkIndex:
         async for row in self._tables.walk_rows(layout.PENDING_WORK):
             scope, _, stream = row.key.partition("/")
             yield scope, stream
+
+    async def add_child(self, kind: ChildKind, scope: str, name: str, work: PendingChildWork) -> bool:
+        """Announce a workflow on a group, table or scope; return False when another one of it is not finished."""
+        return await self._tables.create(layout.PENDING_CHILD_WORK, f"{kind.value}/{scope}/{name}", work)
+
+    async def get_child(self, kind: ChildKind, scope: str, name: str) -> PendingChildWork | None:
+        """Return the unfinished workflow of a group, table or scope."""
+        found = await self._tables.get(layout.PENDING_CHILD_WORK, f"{kind.value}/{scope}/{name}", PendingChildWork)
+        return None if found is None else found.record
+
+    async def remove_child(self, kind: ChildKind, scope: str, name: str) -> None:
+        """Note that the workflow is finished."""
+        await self._tables.remove(layout.PENDING_CHILD_WORK, f"{kind.value}/{scope}/{name}")
+
+    async def pending_children(self) -> AsyncIterator[tuple[ChildKind, str, str]]:
+        """Yield kind, scope and name of every unfinished workflow on a group, table or scope."""
+        async for row in self._tables.walk_rows(layout.PENDING_CHILD_WORK):
+            kind, scope, name = row.key.split("/")
+            yield ChildKind(kind), scope, name
 
     async def add_transaction(
         self, scope: str, stream: str, transaction: TransactionId, entry: TransactionIndexEntry

@@ -5,9 +5,17 @@ from __future__ import annotations
 import uuid
 from dataclasses import dataclass
 
+from penstock.controller.locks import StreamLocks
 from penstock.controller.metadata.catalog import Catalog
 from penstock.controller.metadata.completed import CompletedTransactions
 from penstock.controller.metadata.records import PendingWork, WorkKind
+from penstock.controller.metadata.scope_records import (
+    ChildWorkKind,
+    KeyValueTableRecord,
+    PendingChildWork,
+    ReaderGroupRecord,
+)
+from penstock.controller.metadata.scoped_records import ScopedRecords
 from penstock.controller.metadata.work_index import WorkIndex
 from penstock.controller.segment_requests import SegmentRequests
 from penstock.controller.settings import ControllerSettings
@@ -17,12 +25,19 @@ from penstock.runtime.runtime import Runtime
 
 @dataclass(frozen=True, slots=True)
 class WorkflowContext:
-    """The controller's stores and limits. `host` names this controller in indexes."""
+    """The controller's stores, locks and limits. `host` names this controller in indexes.
+
+    Locks are taken in the order stream, group or table; then mark stream; then scope,
+    or the subscribers of a stream.
+    """
 
     catalog: Catalog
+    groups: ScopedRecords[ReaderGroupRecord]
+    tables: ScopedRecords[KeyValueTableRecord]
     completed: CompletedTransactions
     index: WorkIndex
     segments: SegmentRequests
+    locks: StreamLocks
     runtime: Runtime
     settings: ControllerSettings
     host: str
@@ -42,3 +57,7 @@ class WorkflowContext:
         """Return the announcement of a workflow that begins now."""
         now_ms = self.runtime.wall_clock_ms()
         return PendingWork(kind, self.host, stream_id, now_ms, configuration, stream_cut or {})
+
+    def child_work(self, kind: ChildWorkKind, life: str) -> PendingChildWork:
+        """Return the announcement of a workflow on the group, table or scope with the id `life`."""
+        return PendingChildWork(kind, self.host, life, self.runtime.wall_clock_ms())

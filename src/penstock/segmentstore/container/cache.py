@@ -1,58 +1,136 @@
 """`Cache`: how much memory segment data may take, and what goes when it is too much.
 
-One cache serves all containers of a process; the bytes themselves live in the read indexes. Only bytes that
-long-term storage has may go (invariant G7), least recently used segments first, lowest offsets first. At the hard
-limit nothing but new appends is taken in, and connections are held back until the storage writers have caught up.
+One cache serves all containers of a process. Two kinds of things are counted. *Entries* hold bytes of segments; each
+remembers the generation (about a second) of its last use and is filed under it, so that the oldest are found
+without looking at the others. *Members* hold bytes of their own kind, index pages for instance, and free the least
+useful by themselves; they count as older than every entry. Only bytes that long-term storage has may go (invariant
+G7). Above the target the oldest go; near the limit nothing is taken in but what storage lacks; at the limit not even
+that: connections are held back until the storage writers have caught up.
+
+One call of `evict` looks at a bounded number of entries; what is left is done in the following turns of the loop.
+
+Source: segment store specification, section 4.5.
 """
 
 from __future__ import annotations
 
+import asyncio
 from collections import OrderedDict
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Protocol
 
 from penstock.segmentstore.settings import CacheSettings
 
 
 class Evictable(Protocol):
-    """Something that holds cached bytes."""
+    """A member: something that holds cached bytes and knows itself which are the least useful."""
 
     def evict(self, bytes_wanted: int) -> int:
         """Free up to about `bytes_wanted` bytes that storage has; return how many were freed."""
 
 
+class CacheEntry:
+    """Bytes that are filed by the generation of their last use; `generation` is set by whoever uses them."""
+
+    __slots__ = ("filed_in", "generation")
+
+    filed_in: int
+    generation: int
+
+    @property
+    def byte_count(self) -> int:
+        """How many bytes go with it."""
+        raise NotImplementedError
+
+    def may_go(self) -> bool:
+        """Whether long-term storage has all of its bytes."""
+        raise NotImplementedError
+
+    def leave(self) -> None:
+        """Take it out of wherever it is found. The cache takes it out of its own books."""
+        raise NotImplementedError
+
+
+class _Generation:
+    """Entries filed under one generation, oldest first; `ended_s` is the loop's time, None for the current one."""
+
+    __slots__ = ("ended_s", "entries")
+
+    def __init__(self) -> None:
+        self.entries: OrderedDict[CacheEntry, None] = OrderedDict()
+        self.ended_s: float | None = None
+
+
 class Cache:
-    """Accounting and eviction. Invariant: `used_bytes` is the sum of the bytes that all members hold."""
+    """Accounting and eviction. Invariant: `used_bytes` is the sum of the bytes of all entries and all members.
+
+    Attributes:
+        generation: the current one; to be noted in entries that are used.
+        is_touched: whether an entry was used since the generation began.
+        member_bytes: what members hold of `used_bytes`.
+    """
 
     def __init__(self, settings: CacheSettings) -> None:
         self.settings = settings
         self.used_bytes = 0
+        self.member_bytes = 0
+        self.generation = 0
+        self.is_touched = False
+        self._generation_ends_s = 0.0
+        #: By number, oldest first, without gaps; those between the oldest and the current one may be empty.
+        self._generations: OrderedDict[int, _Generation] = OrderedDict({0: _Generation()})
+        self._current = self._generations[0]
+        self._entry_count = 0
         self._members: OrderedDict[Evictable, None] = OrderedDict()
         self._on_relief: list[Callable[[], None]] = []
         # After an eviction that did not free enough: no other one on growth before use has passed this.
         self._evict_above_bytes = settings.target_bytes
+        #: Entries that the sweep under way has still to look at; 0: none is under way.
+        self._sweep_count = 0
+        self._step_is_scheduled = False
+
+    # What it says.
+
+    @property
+    def utilisation(self) -> float:
+        """Used share of the hard limit; a little above 1 at worst."""
+        return self.used_bytes / self.settings.bytes_max
+
+    @property
+    def is_essential_only(self) -> bool:
+        """Whether only bytes that long-term storage lacks may be taken in."""
+        return self.used_bytes >= self.settings.essential_bytes
 
     @property
     def is_full(self) -> bool:
-        """Whether the hard limit is reached: hold new appends back, cache no storage reads."""
+        """Whether the hard limit is reached: hold new appends back."""
         return self.used_bytes >= self.settings.bytes_max
+
+    def entries(self) -> Iterator[CacheEntry]:
+        """Iterate over all entries, for checks."""
+        for generation in self._generations.values():
+            yield from generation.entries
+
+    def when_relieved(self, callback: Callable[[], None]) -> None:
+        """Call `callback` once, as soon as the cache is below its hard limit."""
+        if self.is_full:
+            self._on_relief.append(callback)
+        else:
+            callback()
+
+    # Members.
 
     def grow(self, member: Evictable, byte_count: int) -> None:
         """Count bytes that `member` took in, and evict if that is too much."""
-        self.used_bytes += byte_count
+        self.member_bytes += byte_count
         self._members[member] = None
         self._members.move_to_end(member)
-        if self.used_bytes > self._evict_above_bytes:
-            self.evict()
+        self.count(byte_count)
 
     def shrink(self, byte_count: int) -> None:
         """Count bytes that a member let go by itself."""
-        was_full = self.is_full
-        self.used_bytes -= byte_count
-        if was_full and not self.is_full:
-            waiting, self._on_relief = self._on_relief, []
-            for callback in waiting:
-                callback()
+        self.member_bytes -= byte_count
+        self.discount(byte_count)
 
     def touch(self, member: Evictable) -> None:
         """Note that `member` was read."""
@@ -63,27 +141,157 @@ class Cache:
         """Forget a member that holds nothing any more."""
         self._members.pop(member, None)
 
-    def evict(self) -> int:
-        """Free what may go until use is below the target; return the bytes freed.
+    # Entries.
 
-        Called on growth, and by whoever has made more of the cache safe to evict.
+    def file(self, entry: CacheEntry, byte_count: int) -> None:
+        """Take an entry of `byte_count` bytes in, as used just now. It may be evicted before this returns."""
+        entry.generation = entry.filed_in = self.generation
+        self._current.entries[entry] = None
+        self._entry_count += 1
+        self.count(byte_count)
+
+    def unfile(self, entry: CacheEntry) -> None:
+        """Take an entry out, and its bytes out of the count."""
+        del self._generations[entry.filed_in].entries[entry]
+        self._entry_count -= 1
+        self.discount(entry.byte_count)
+
+    def count(self, byte_count: int) -> None:
+        """Count bytes that an entry grew by, and evict if that is too much."""
+        self.used_bytes += byte_count
+        if self.used_bytes > self._evict_above_bytes:
+            self.evict()
+
+    def discount(self, byte_count: int) -> None:
+        """Count bytes that went, and let those who wait for room go on."""
+        was_full = self.is_full
+        self.used_bytes -= byte_count
+        if was_full and not self.is_full and self._on_relief:
+            waiting, self._on_relief = self._on_relief, []
+            for callback in waiting:
+                callback()
+
+    # Time.
+
+    def advance(self, now_s: float) -> None:
+        """Begin a new generation if the current one is over, and free what has not been used for too long.
+
+        To be called from time to time with the loop's time; cheap when nothing is due. A generation in which nothing
+        was used goes on.
         """
-        freed = 0
-        excess = self.used_bytes - self.settings.target_bytes
-        for member in list(self._members):
-            if freed >= excess:
+        settings = self.settings
+        if now_s < self._generation_ends_s:
+            return
+        self._generation_ends_s = now_s + settings.generation_s
+        if self.is_touched or self._current.entries:
+            self.is_touched = False
+            self._current.ended_s = now_s
+            self.generation += 1
+            self._current = self._generations[self.generation] = _Generation()
+        latest_s = now_s - settings.entry_age_s_max
+        count = settings.eviction_entries_max
+        while count:
+            number, oldest = next(iter(self._generations.items()))
+            if oldest.ended_s is None or oldest.ended_s > latest_s:
                 break
-            freed += member.evict(excess - freed)
-        if freed:
-            self.shrink(freed)
-        # Looking at every member for nothing costs as much as an append does.
-        target = self.settings.target_bytes
-        self._evict_above_bytes = max(target, self.used_bytes + target // 64)
-        return freed
+            if not oldest.entries:
+                del self._generations[number]
+                continue
+            count -= 1
+            self._take_oldest(number, oldest)
+        self._evict_above_bytes = min(self._evict_above_bytes, self._next_threshold())
 
-    def when_relieved(self, callback: Callable[[], None]) -> None:
-        """Call `callback` once, as soon as the cache is below its hard limit."""
-        if self.is_full:
-            self._on_relief.append(callback)
-        else:
-            callback()
+    # Eviction.
+
+    def evict(self) -> int:
+        """Free what may go, oldest first, until use is below the target; return the bytes freed by this call.
+
+        Called on growth, and by whoever has made more of the cache safe to evict. Looks at
+        `eviction_entries_max` entries at most and leaves the rest to later turns of the loop.
+        """
+        before = self.used_bytes
+        excess = before - self.settings.target_bytes
+        if excess > 0:
+            self._evict_members(excess)
+            if not self._sweep_count:
+                self._sweep_count = self._entry_count
+            self._step()
+        self._evict_above_bytes = self._next_threshold()
+        return before - self.used_bytes
+
+    def evict_all(self) -> int:
+        """Free everything that may go, whatever its age and however long that takes; return the bytes freed."""
+        before = self.used_bytes
+        for member in list(self._members):
+            if freed := member.evict(before):
+                self.shrink(freed)
+        for entry in list(self.entries()):
+            self._let_go(entry)
+        return before - self.used_bytes
+
+    def _evict_members(self, bytes_wanted: int) -> None:
+        for _ in range(min(len(self._members), self.settings.eviction_entries_max)):
+            member = next(iter(self._members))
+            freed = member.evict(bytes_wanted)
+            if member in self._members:
+                self._members.move_to_end(member)
+            if freed:
+                self.shrink(freed)
+                bytes_wanted -= freed
+                if bytes_wanted <= 0:
+                    break
+
+    def _step(self) -> None:
+        """Look at the next few entries of the sweep under way."""
+        target = self.settings.target_bytes
+        count = min(self._sweep_count, self.settings.eviction_entries_max)
+        while count and self.used_bytes > target and self._entry_count:
+            number, oldest = next(iter(self._generations.items()))
+            if not oldest.entries:
+                del self._generations[number]  # Never the current one: it is the last, and there are entries.
+                continue
+            count -= 1
+            self._sweep_count -= 1
+            self._take_oldest(number, oldest)
+        if self.used_bytes <= target or not self._entry_count:
+            self._sweep_count = 0
+        if self._sweep_count and not self._step_is_scheduled:
+            self._schedule_step()
+
+    def _schedule_step(self) -> None:
+        try:
+            loop = asyncio.get_running_loop()
+        except RuntimeError:
+            return  # Nobody runs; whoever grows next goes on.
+        self._step_is_scheduled = True
+        loop.call_soon(self._next_step)
+
+    def _next_step(self) -> None:
+        self._step_is_scheduled = False
+        if self._sweep_count:
+            self._step()
+            self._evict_above_bytes = min(self._evict_above_bytes, self._next_threshold())
+
+    def _take_oldest(self, number: int, oldest: _Generation) -> None:
+        """File the first entry anew if it was used since, or is not in storage yet; else let it go."""
+        entry = next(iter(oldest.entries))
+        generation = entry.generation
+        if generation <= number:
+            if self._let_go(entry):
+                return
+            generation = self.generation  # By the time it may go it deserves as much as what is read now.
+        del oldest.entries[entry]
+        entry.filed_in = entry.generation = generation
+        self._generations[generation].entries[entry] = None
+
+    def _let_go(self, entry: CacheEntry) -> bool:
+        if not entry.may_go():
+            return False
+        entry.leave()
+        self.unfile(entry)
+        return True
+
+    def _next_threshold(self) -> int:
+        target = self.settings.target_bytes
+        # Looking for entries that may go costs as much as an append does: not at each.
+        return target if self.used_bytes <= target else self.used_bytes + target // 64

@@ -11,33 +11,42 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections import deque
 from collections.abc import Callable, Coroutine, Sequence
 from enum import Enum
 
 from penstock.model.errors import (
+    AttributesNotLoadedError,
     BadAttributeError,
     BadEventNumberError,
     BadOffsetError,
     ContainerOfflineError,
     CorruptionError,
     InvalidArgumentError,
+    LogFencedError,
     NoSuchSegmentError,
     PenstockError,
     SegmentExistsError,
+    SegmentInactiveError,
     SegmentMergedError,
     SegmentSealedError,
     SegmentTruncatedError,
+    StorageNotPrimaryError,
     UnsupportedOperationError,
 )
 from penstock.model.names import is_transient_segment
 from penstock.model.segments import NO_VALUE, Buffer, SegmentInfo
 from penstock.runtime.runtime import Runtime
+from penstock.segmentstore.container.activity_watch import ActivityWatch
 from penstock.segmentstore.container.attribute_updates import AttributeUpdate, evaluate
+from penstock.segmentstore.container.attributes import VALUE_LENGTH as ATTRIBUTE_LENGTH
+from penstock.segmentstore.container.attributes import Attributes
+from penstock.segmentstore.container.btree.tree import BTreeIndex
 from penstock.segmentstore.container.cache import Cache
+from penstock.segmentstore.container.catalog import Catalog, metadata_segment
+from penstock.segmentstore.container.checkpoints import Checkpoints
+from penstock.segmentstore.container.offset_index import OffsetIndexes
 from penstock.segmentstore.container.operations import (
     NO_WRITER,
-    Checkpoint,
     Create,
     Delete,
     Merge,
@@ -48,13 +57,15 @@ from penstock.segmentstore.container.operations import (
     UpdatePolicy,
     encode_append_header,
 )
-from penstock.segmentstore.container.pipeline import CheckpointMark, OnDone, OperationPipeline, completer
+from penstock.segmentstore.container.pipeline import OnDone, OperationPipeline, completer
 from penstock.segmentstore.container.reader import SegmentReader
 from penstock.segmentstore.container.recovery import Recovered, recover
 from penstock.segmentstore.container.segment import Segment, SegmentFlags
+from penstock.segmentstore.container.sorted_index import IndexStorage, SortedIndex
 from penstock.segmentstore.container.state import ContainerState
-from penstock.segmentstore.container.storage import ContainerStorage
+from penstock.segmentstore.container.storage import ContainerStorage, attribute_index_segment, table_index_segment
 from penstock.segmentstore.container.storage_writer import StorageWriter
+from penstock.segmentstore.container.table_entries import SLOT_LENGTH
 from penstock.segmentstore.container.tables import Tables
 from penstock.segmentstore.settings import ContainerSettings
 from penstock.segmentstore.tier1.durable_log import DurableLog
@@ -106,19 +117,35 @@ class SegmentContainer:
         self.storage: ContainerStorage
         self.pipeline: OperationPipeline
         self.reader = SegmentReader(container_id, settings, self._storage_read)
+        self.offset_indexes = OffsetIndexes(
+            self,
+            find=self.find,
+            append=self._append_internal,
+            read=self.reader.read_exactly,
+            entry_bytes=settings.activity.index_entry_bytes,
+        )
+        self.activity_watch = ActivityWatch(
+            container_id, self.state.activity, self.offset_indexes, settings.activity
+        )
         self.tables = Tables(
             settings,
             self.reader,
             append=self._append_internal,
             truncate=self._truncate_table,
             barrier=self._barrier_future,
-            spawn=self._spawn_compaction,
+            spawn=self._spawn_table_job,
+            open_index=self._open_table_index,
         )
         self.writer: StorageWriter
-        self._checkpoint_bytes = 0
-        #: Durable checkpoints that the log was not truncated to yet, oldest first.
-        self._checkpoints: deque[CheckpointMark] = deque()
-        self._checkpoint_is_pending = False
+        self.checkpoints: Checkpoints
+        self.catalog: Catalog
+        self.attributes = Attributes(
+            self.state,
+            settings,
+            open_index=self._open_attribute_index,
+            log=self._log_operation,
+            barrier=lambda: self.pipeline.barrier(),
+        )
 
     # Life.
 
@@ -137,17 +164,27 @@ class SegmentContainer:
                 await self._log.disable()
                 raise
             self.recovered = recovered
-            # What was replayed counts, or a log would never be cut by containers that do little between restarts.
-            self._checkpoint_bytes = -recovered.byte_count
             self.pipeline = OperationPipeline(
                 self.id,
                 self._log,
                 last_sequence_number=recovered.last_sequence_number,
                 last_address=recovered.last_address,
                 fail=self._fail,
+                outstanding_bytes_max=self._settings.outstanding_bytes_max,
+            )
+            self.checkpoints = Checkpoints(
+                self.state,
+                self.pipeline,
+                self._log,
+                settings=self._settings,
+                first_unflushed=lambda segment: self.storage.first_unflushed(segment),
+                replayed_bytes=recovered.byte_count,
+                replayed_frames=recovered.frame_count,
+                spawn=self.spawn,
+                fail=self._fail,
             )
             if not recovered.has_checkpoint:
-                self._write_checkpoint()
+                self.checkpoints.write()
                 await self.pipeline.barrier()
             self.storage = ContainerStorage(
                 self.id,
@@ -159,19 +196,30 @@ class SegmentContainer:
                 runtime=self._runtime,
                 settings=self._settings,
             )
-            await self.storage.open(self.create)
+            await self.storage.open(self._create)
             self.writer = StorageWriter(
                 self.state,
                 self.storage,
                 settings=self._settings,
                 submit=self.submit,
-                checkpoint=self._maybe_checkpoint,
+                checkpoints=self.checkpoints,
+                attributes=self.attributes,
                 fail=self._fail,
                 is_log_open=lambda: self.pipeline.error is None,
+            )
+            self.catalog = Catalog(
+                self.state,
+                self.tables,
+                await self._own_table(metadata_segment(self.id)),
+                settings=self._settings,
+                log=self._log_operation,
+                flush=self.writer.flush,
             )
             self.status = ContainerStatus.RUNNING
             await self._drop_transient_segments()
             self.writer.start()
+            self.spawn(self._put_idle_segments_away())
+            self.spawn(self.activity_watch.run())
             if self.failure is not None:
                 raise self.failure
         except BaseException as error:
@@ -188,6 +236,41 @@ class SegmentContainer:
             len(self.state.metadata.by_name),
             recovered.operation_count,
             recovered.byte_count,
+        )
+
+    async def _own_table(self, name: str) -> Segment:
+        """Return one of the container's own tables; make it if this is the first start."""
+        table = self.state.metadata.by_name.get(name)
+        return table or await self._create(name, flags=SegmentFlags.TABLE | SegmentFlags.SYSTEM)
+
+    async def _put_idle_segments_away(self) -> None:
+        """Look for idle segments every so often, for as long as the container runs."""
+        try:
+            while True:
+                await asyncio.sleep(self._settings.deactivation_interval_s)
+                try:
+                    await self.catalog.deactivate_idle()
+                except (CorruptionError, LogFencedError, StorageNotPrimaryError):
+                    raise
+                except (PenstockError, OSError) as error:
+                    logger.warning("container %d: idle segments stay in memory: %s", self.id, error)
+        except Exception as error:  # noqa: BLE001 - whatever it is, the container must not go on without
+            self._fail(error)
+
+    def _log_operation(self, operation: RareOperation) -> None:
+        """Give an accepted operation to the log. Nobody waits for it: what depends on it comes behind it."""
+        self.pipeline.add_operation(operation, _ignore)
+
+    def _open_attribute_index(self, segment: Segment) -> SortedIndex:
+        storage = self.storage.attribute_index(segment)
+        return self._open_index(storage, attribute_index_segment(segment), ATTRIBUTE_LENGTH)
+
+    def _open_table_index(self, segment: Segment) -> SortedIndex:
+        return self._open_index(self.storage.table_index(segment), table_index_segment(segment), SLOT_LENGTH)
+
+    def _open_index(self, storage: IndexStorage, name: str, value_length: int) -> SortedIndex:
+        return BTreeIndex(
+            storage, name=name, value_length=value_length, cache=self.state.cache, settings=self._settings.index
         )
 
     async def _drop_transient_segments(self) -> None:
@@ -213,6 +296,9 @@ class SegmentContainer:
             await self.writer.stop()
         try:
             async with asyncio.timeout(self._settings.stop_timeout_s):
+                if isinstance(self.failure, CorruptionError) and self.recovered is not None:
+                    # Found after the recovery. Keep the evidence, and do not let the next incarnation loop over it.
+                    await self._log.disable()
                 if hasattr(self, "pipeline"):
                     await self.pipeline.close()
                 await self._log.close()
@@ -234,6 +320,7 @@ class SegmentContainer:
                     future.set_exception(offline)
             segment.waiters.clear()
             segment.index.clear()
+            segment.close_indexes()
 
     def _fail(self, error: BaseException) -> None:
         if self.failure is not None or self.status in (ContainerStatus.STOPPING, ContainerStatus.STOPPED):
@@ -260,12 +347,29 @@ class SegmentContainer:
     # Operations.
 
     def segment(self, name: str) -> Segment:
-        """Return a live segment. Raises `NoSuchSegmentError`, `ContainerOfflineError`."""
+        """Return an active segment.
+
+        Raises `NoSuchSegmentError`, `ContainerOfflineError`, and `SegmentInactiveError` where `find` must look.
+        """
         if self.status is not ContainerStatus.RUNNING:
             raise ContainerOfflineError(self.id, f"it is {self.status.value}")
-        return self.state.metadata.get(name)
+        return self.catalog.get(name)
+
+    async def find(self, name: str) -> Segment:
+        """Return a segment, active from now on, whether it was in memory or not.
+
+        Raises `NoSuchSegmentError`, `ContainerOfflineError`, `TooManyActiveSegmentsError`.
+        """
+        try:
+            return self.segment(name)
+        except SegmentInactiveError:
+            segment = await self.catalog.find(name)
+        self._check_running()
+        return segment
 
     def _live(self, segment: Segment) -> None:
+        if segment.is_inactive:
+            raise SegmentInactiveError(segment.name)
         if segment.is_merged:
             raise SegmentMergedError(segment.name)
         if segment.is_deleted:
@@ -288,11 +392,33 @@ class SegmentContainer:
         rollover_bytes: int = 0,
     ) -> Segment:
         """Create a segment. Raises `SegmentExistsError` once the existing one is durable."""
-        self.pipeline.check_open()
-        metadata = self.state.metadata
-        if name in metadata.by_name:
+        self._check_running()
+        if name not in self.state.metadata.by_name:
+            await self.catalog.make_room(name)
+        if await self.catalog.exists(name):
             await self.pipeline.barrier()
             raise SegmentExistsError(name)
+        return await self._create(
+            name,
+            flags=flags,
+            key_length=key_length,
+            scale_type=scale_type,
+            target_rate=target_rate,
+            rollover_bytes=rollover_bytes,
+        )
+
+    async def _create(
+        self,
+        name: str,
+        *,
+        flags: SegmentFlags = SegmentFlags.NONE,
+        key_length: int = 0,
+        scale_type: int = 0,
+        target_rate: int = 0,
+        rollover_bytes: int = 0,
+    ) -> Segment:
+        self.pipeline.check_open()
+        metadata = self.state.metadata
         if is_transient_segment(name):
             flags |= SegmentFlags.TRANSIENT
         operation = Create(
@@ -335,14 +461,20 @@ class SegmentContainer:
             raise SegmentSealedError(segment.name)
         if event_number != NO_VALUE:
             stored = segment.attributes.get(writer_id, NO_VALUE)
+            if stored == NO_VALUE and segment.has_attribute_index and writer_id not in segment.attributes:
+                raise AttributesNotLoadedError(segment.name, (writer_id,))
             if stored != stored_event_number:
                 raise BadEventNumberError(segment.name, writer_id=writer_id, event_number=event_number, stored=stored)
         offset = segment.length
         if expected_offset is not None and expected_offset != offset:
             raise BadOffsetError(segment.name, expected=expected_offset, actual=offset)
+        segment.is_touched = True
         state = self.state
         pipeline = self.pipeline
         now_ms = self._runtime.wall_clock_ms()
+        # Before anything is accepted: a value that cannot be encoded must leave no bytes that the log does not have.
+        number = pipeline.next_sequence_number()
+        header = encode_append_header(number, segment.id, offset, now_ms, event_count, event_number, writer_id)
         state.accept_append(
             segment,
             data,
@@ -352,21 +484,13 @@ class SegmentContainer:
             time_ms=now_ms,
         )
         end = segment.length
-        number = pipeline.next_sequence_number()
 
         def done(error: BaseException | None) -> None:
             if error is None:
                 state.durable_append(segment, number, offset, end)
             on_done(error)
 
-        pipeline.add(
-            encode_append_header(number, segment.id, offset, now_ms, event_count, event_number, writer_id), data, done
-        )
-        if (
-            pipeline.logged_bytes - self._checkpoint_bytes > self._settings.checkpoint_log_bytes
-            and not self._checkpoint_is_pending
-        ):
-            self._write_checkpoint()
+        pipeline.add(header, data, done)
         return end
 
     def _append_internal(self, segment: Segment, data: Buffer) -> asyncio.Future[None]:
@@ -377,8 +501,8 @@ class SegmentContainer:
 
     async def seal(self, name: str) -> None:
         """Seal a segment. Raises `SegmentSealedError` once the earlier seal is durable."""
-        self._check_running()
-        segment = self.state.metadata.get(name)
+        segment = await self.find(name)
+        self.pipeline.check_open()
         if segment.is_sealed:
             await self.pipeline.barrier()
             raise SegmentSealedError(name)
@@ -399,8 +523,8 @@ class SegmentContainer:
 
     async def truncate(self, name: str, offset: int) -> None:
         """Forget the bytes before `offset`. Raises `SegmentTruncatedError` outside [start, length]."""
-        self._check_running()
-        segment = self.state.metadata.get(name)
+        segment = await self.find(name)
+        self.pipeline.check_open()
         if not segment.start_offset <= offset <= segment.length:
             await self.pipeline.barrier()
             raise SegmentTruncatedError(name, start_offset=segment.start_offset, offset=offset)
@@ -427,11 +551,18 @@ class SegmentContainer:
     async def delete(self, name: str) -> None:
         """Delete a segment; its storage is freed in the background. Raises `NoSuchSegmentError`."""
         self._check_running()
-        segment = self.state.metadata.by_name.get(name)
-        if segment is None:
+        try:
+            segment = await self.find(name)
+        except NoSuchSegmentError:
             await self.pipeline.barrier()
-            raise NoSuchSegmentError(name)
-        self.state.accept_delete(segment)
+            raise
+        with segment.in_use():
+            await self.catalog.forget_record(segment)
+            self._check_running()
+            if segment.is_deleted or segment.is_merged:
+                await self.pipeline.barrier()
+                raise NoSuchSegmentError(name)
+            self.state.accept_delete(segment)
         future: asyncio.Future[None] = self._loop.create_future()
         complete = completer(future)
 
@@ -450,11 +581,23 @@ class SegmentContainer:
         already. Raises `SegmentSealedError` (of the target), `BadAttributeError` when a condition of `updates` does
         not hold, `InvalidArgumentError` for a truncated source or a table; nothing has changed then.
         """
+        target = await self.find(target_name)
+        with target.in_use():
+            try:
+                source = await self.find(source_name)
+            except NoSuchSegmentError:
+                await self.pipeline.barrier()
+                return target.durable_length
+            with source.in_use():
+                await self.catalog.forget_record(source)
+                await self.attributes.load(target, [update.attribute_id for update in updates])
+                return await self._merge(target, source, updates)
+
+    async def _merge(self, target: Segment, source: Segment, updates: Sequence[AttributeUpdate]) -> int:
         self._check_running()
-        metadata = self.state.metadata
-        target = metadata.get(target_name)
-        source = metadata.by_name.get(source_name)
-        if source is None:
+        target_name, source_name = target.name, source.name
+        self._live(target)
+        if source.is_deleted or source.is_merged:
             await self.pipeline.barrier()
             return target.durable_length
         if target.is_sealed:
@@ -496,8 +639,8 @@ class SegmentContainer:
 
     async def update_policy(self, name: str, *, scale_type: int, target_rate: int) -> None:
         """Store a segment's scaling policy."""
-        self._check_running()
-        segment = self.state.metadata.get(name)
+        segment = await self.find(name)
+        self.pipeline.check_open()
         if segment.is_sealed:
             raise SegmentSealedError(name)
         self.state.accept_policy(segment, scale_type, target_rate)
@@ -505,15 +648,19 @@ class SegmentContainer:
 
     async def get_attribute(self, name: str, attribute_id: bytes) -> int:
         """Return a durable attribute value, or `NO_VALUE`."""
-        segment = self.segment(name)
+        segment = await self.find(name)
+        await self.attributes.load(segment, (attribute_id,))
         value = segment.attribute(attribute_id)
         await self.pipeline.barrier()
         return value
 
     async def update_attribute(self, name: str, attribute_id: bytes, *, value: int, expected: int) -> bool:
         """Compare-and-set an attribute; return whether it matched, once that answer is durable."""
+        segment = await self.find(name)
+        with segment.in_use():
+            await self.attributes.load(segment, (attribute_id,))
         self._check_running()
-        segment = self.state.metadata.get(name)
+        self._live(segment)
         if segment.is_sealed:
             raise SegmentSealedError(name)
         if segment.attribute(attribute_id) != expected:
@@ -532,9 +679,28 @@ class SegmentContainer:
         return True
 
     async def info(self, name: str) -> SegmentInfo:
-        """Return the durable state of a segment."""
-        segment = self.segment(name)
-        await self.pipeline.barrier()
+        """Return the durable state of a segment, which need not become active for that."""
+        while True:
+            try:
+                segment = self.segment(name)
+                break
+            except SegmentInactiveError:
+                stored = await self.catalog.inactive(name)
+                if name in self.state.metadata.by_name:
+                    continue
+                if stored is None:
+                    await self.pipeline.barrier()
+                    raise NoSuchSegmentError(name) from None
+                return SegmentInfo(
+                    name,
+                    stored.start_offset,
+                    stored.length,
+                    stored.is_sealed,
+                    stored.last_modified_ms,
+                    bool(stored.flags & SegmentFlags.TABLE),
+                )
+        with segment.in_use():
+            await self.pipeline.barrier()
         self._live(segment)
         return SegmentInfo(
             name,
@@ -547,7 +713,7 @@ class SegmentContainer:
 
     async def delete_table(self, name: str, *, must_be_empty: bool) -> None:
         """Delete a table segment."""
-        segment = self.segment(name)
+        segment = await self.find(name)
         if not segment.is_table:
             raise UnsupportedOperationError(f"{name} is not a table segment")
         if must_be_empty:
@@ -559,63 +725,22 @@ class SegmentContainer:
         self.pipeline.when_durable(completer(future))
         return future
 
-    def _spawn_compaction(self, what: str, segment: Segment) -> None:
-        async def compact() -> None:
+    def _spawn_table_job(self, what: str, segment: Segment) -> None:
+        async def run() -> None:
             try:
-                await self.tables.compact(segment)
-            except CorruptionError as error:
+                await self.tables.run(what, segment)
+            except (CorruptionError, StorageNotPrimaryError) as error:
                 self._fail(error)
             except PenstockError as error:
                 # Nothing depends on it; the next write to the table that finds it due begins again.
                 logger.info("container %d: %s of %s ended: %s", self.id, what, segment.name, error)
 
-        self.spawn(compact())
+        self.spawn(run())
 
-    # Storage and checkpoints.
+    # Storage.
 
     async def _storage_read(self, segment: Segment, offset: int, length: int) -> bytes:
         return await self.storage.read(segment, offset, length)
-
-    def _write_checkpoint(self) -> None:
-        self._checkpoint_is_pending = True
-
-        def durable(mark: CheckpointMark) -> None:
-            self._checkpoint_is_pending = False
-            if mark.address is not None:
-                self._checkpoints.append(mark)
-                if len(self._checkpoints) > self._settings.checkpoints_max:
-                    # Flushing lags far behind: keep every other one.
-                    self._checkpoints = deque(list(self._checkpoints)[::2])
-
-        self.pipeline.add_checkpoint(Checkpoint(self.state.metadata.snapshot()), durable)
-        # Not before it was added: a large one must not call for the next.
-        self._checkpoint_bytes = self.pipeline.logged_bytes
-
-    def _maybe_checkpoint(self, *, is_idle: bool) -> None:
-        """Write a checkpoint when enough was logged since the last one; truncate the log to the last that allows it.
-
-        Earlier checkpoints stay usable: under load there is always something unflushed before the newest one.
-        """
-        settings = self._settings
-        if self._checkpoints:
-            first_unflushed = min(map(self.storage.first_unflushed, self.state.unflushed.values()), default=None)
-            usable: CheckpointMark | None = None
-            while self._checkpoints and (
-                first_unflushed is None or self._checkpoints[0].sequence_number < first_unflushed
-            ):
-                usable = self._checkpoints.popleft()
-            if usable is not None:
-                self.spawn(self._truncate_log(usable))
-        limit = settings.checkpoint_log_bytes_idle if is_idle else settings.checkpoint_log_bytes
-        if not self._checkpoint_is_pending and self.pipeline.logged_bytes - self._checkpoint_bytes > limit:
-            self._write_checkpoint()
-
-    async def _truncate_log(self, mark: CheckpointMark) -> None:
-        assert mark.address is not None
-        try:
-            await self._log.truncate(mark.address)
-        except (PenstockError, OSError) as error:
-            self._fail(error)
 
     async def flush(self) -> None:
         """Move everything that is durable now to long-term storage."""
@@ -627,3 +752,6 @@ class SegmentContainer:
         """Return the live segments."""
         return list(self.state.metadata.by_name.values())
 
+
+def _ignore(error: BaseException | None) -> None:
+    """Nobody waits: if the log failed, the container ends and all of its memory with it."""

@@ -142,6 +142,30 @@ class UpdatePinned(msgspec.Struct, frozen=True, array_like=True):
     values: dict[bytes, bytes | None]
 
 
+class Deactivate(msgspec.Struct, frozen=True, array_like=True):
+    """Segments that leave memory; their records are in the container's metadata table. See docs/segments.md."""
+
+    TYPE: ClassVar[int] = 14
+
+    segment_ids: list[int]
+
+
+class Activate(msgspec.Struct, frozen=True, array_like=True):
+    """A segment comes back into memory. `record` is what the container's metadata table has of it."""
+
+    TYPE: ClassVar[int] = 15
+
+    record: bytes
+
+
+class SpillAttributes(msgspec.Struct, frozen=True, array_like=True):
+    """From here on a segment's attributes are in its attribute index, but for those that changed since."""
+
+    TYPE: ClassVar[int] = 16
+
+    segment_id: int
+
+
 Operation = (
     Append
     | Create
@@ -154,9 +178,24 @@ Operation = (
     | Forget
     | UpdatePolicy
     | UpdatePinned
+    | Deactivate
+    | Activate
+    | SpillAttributes
 )
 RareOperation = (
-    Create | Seal | Merge | UpdateAttributes | Truncate | Checkpoint | Delete | Forget | UpdatePolicy | UpdatePinned
+    Create
+    | Seal
+    | Merge
+    | UpdateAttributes
+    | Truncate
+    | Checkpoint
+    | Delete
+    | Forget
+    | UpdatePolicy
+    | UpdatePinned
+    | Deactivate
+    | Activate
+    | SpillAttributes
 )
 
 _RARE: dict[int, type[RareOperation]] = {
@@ -172,6 +211,9 @@ _RARE: dict[int, type[RareOperation]] = {
         Forget,
         UpdatePolicy,
         UpdatePinned,
+        Deactivate,
+        Activate,
+        SpillAttributes,
     )
 }
 _encode = msgspec.msgpack.Encoder().encode
@@ -225,15 +267,18 @@ __all__ = [
     "FORMAT_VERSION",
     "NO_VALUE",
     "NO_WRITER",
+    "Activate",
     "Append",
     "Checkpoint",
     "Create",
+    "Deactivate",
     "Delete",
     "Forget",
     "Merge",
     "Operation",
     "RareOperation",
     "Seal",
+    "SpillAttributes",
     "Truncate",
     "UpdateAttributes",
     "UpdatePinned",

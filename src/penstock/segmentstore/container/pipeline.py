@@ -21,6 +21,7 @@ from penstock.model.errors import ContainerOfflineError, OutcomeUnknownError, Pe
 from penstock.model.segments import Buffer
 from penstock.segmentstore.container.frames import FrameBuilder
 from penstock.segmentstore.container.operations import RareOperation, encode_operation
+from penstock.segmentstore.settings import MIB
 from penstock.segmentstore.tier1.durable_log import DurableLog, LogAddress
 
 #: Called with None once the operation is durable. When the pipeline ended before: with `OutcomeUnknownError` if the
@@ -44,6 +45,7 @@ class _Frame:
     length: int
     sequence_number: int
     future: asyncio.Future[LogAddress]
+    since_s: float
     is_told: bool = False
 
 
@@ -51,6 +53,9 @@ class OperationPipeline:
     """One container's pipeline. `fail` is called once, with the cause, when a log write failed.
 
     `last_sequence_number` and `last_address` are those of the last record and frame that recovery read.
+
+    Acceptance is synchronous and never refused for load. Whoever admits operations of clients asks `is_full` before,
+    and waits with `when_shrunk`.
     """
 
     def __init__(
@@ -61,11 +66,18 @@ class OperationPipeline:
         last_sequence_number: int,
         last_address: LogAddress | None,
         fail: Callable[[BaseException], None],
+        outstanding_bytes_max: int = 64 * MIB,
     ) -> None:
         self.container_id = container_id
+        self.outstanding_bytes_max = outstanding_bytes_max
         self.sequence_number = last_sequence_number
         self.durable_sequence_number = last_sequence_number
+        #: Bytes of records, and frames, given to the log so far.
         self.logged_bytes = 0
+        self.frame_count = 0
+        #: Called at the end of a turn of the loop in which frames were sent: every accepted operation is in the log's
+        #: hands then, and nothing else.
+        self.on_frames_sent: Callable[[], None] = lambda: None
         self.error: BaseException | None = None
         self._log = log
         self._fail = fail
@@ -80,11 +92,42 @@ class OperationPipeline:
         self._bytes_in_flight = 0
         self._last_durable_address = last_address
         self._idle: asyncio.Future[None] | None = None
+        self._when_shrunk: list[Callable[[], None]] = []
 
     @property
     def outstanding_bytes(self) -> int:
-        """Bytes accepted and not yet durable."""
-        return self._bytes_in_flight + self._builder.length
+        """Bytes accepted and not yet durable, as they lie in frames."""
+        return self._bytes_in_flight + (0 if self._builder.is_empty else self._builder.length)
+
+    @property
+    def is_full(self) -> bool:
+        """Whether callers should hold back: `outstanding_bytes_max` is reached. Nothing waits in here for that.
+
+        The container's own operations must not wait for it: storage records and checkpoints are what relieves it.
+        """
+        return self.outstanding_bytes >= self.outstanding_bytes_max
+
+    @property
+    def frames_in_flight(self) -> int:
+        """Frames that the log has been given and has not answered yet."""
+        return self._frames_in_flight
+
+    @property
+    def log_wait_s(self) -> float:
+        """How long the oldest frame that the log has not answered has waited; 0 without one."""
+        return self._loop.time() - self._waiting_frames[0].since_s if self._waiting_frames else 0.0
+
+    def when_shrunk(self, callback: Callable[[], None]) -> None:
+        """Call `callback` once, when less is outstanding than now; at once if nothing is, or the pipeline ended."""
+        if self.error is not None or not self.outstanding_bytes:
+            callback()
+        else:
+            self._when_shrunk.append(callback)
+
+    def _tell_shrunk(self) -> None:
+        callbacks, self._when_shrunk = self._when_shrunk, []
+        for callback in callbacks:
+            callback()
 
     def check_open(self) -> None:
         """Raise `ContainerOfflineError` when nothing can be accepted any more."""
@@ -117,7 +160,14 @@ class OperationPipeline:
     def add_operation(self, operation: RareOperation, on_done: OnDone) -> int:
         """Add an accepted operation that is not an append; return its sequence number."""
         number = self.next_sequence_number()
-        self.add(encode_operation(number, operation), None, on_done)
+        try:
+            record = encode_operation(number, operation)
+        except Exception as error:
+            # The operation was accepted, so the state in memory is ahead of what the log can ever say.
+            if self.error is None:
+                self._break(error)
+            raise
+        self.add(record, None, on_done)
         return number
 
     def when_durable(self, on_done: OnDone) -> None:
@@ -162,6 +212,8 @@ class OperationPipeline:
     def _flush(self) -> None:
         self._flush_is_scheduled = False
         self._send()
+        if self.error is None:
+            self.on_frames_sent()
 
     def _send(self) -> None:
         if not self._builder.is_empty:
@@ -183,9 +235,10 @@ class OperationPipeline:
             self._break(cause)
             self._end(callbacks, self._offline(cause))
             return
+        self.frame_count += 1
         self._frames_in_flight += 1
         self._bytes_in_flight += length
-        frame = _Frame(callbacks, length, self._added_sequence_number, future)
+        frame = _Frame(callbacks, length, self._added_sequence_number, future, self._loop.time())
         self._waiting_frames.append(frame)
         future.add_done_callback(lambda _: self._frame_done(frame))
 
@@ -207,6 +260,8 @@ class OperationPipeline:
             self._end(frame.callbacks, self._outcome_unknown(self.error))
         if self._idle is not None and not self._frames_in_flight and not self._idle.done():
             self._idle.set_result(None)
+        if self._when_shrunk:
+            self._tell_shrunk()
 
     def _commit_through(self, frame: _Frame) -> None:
         """Tell the callers of every frame up to this one: once it is durable those before it are."""
@@ -235,6 +290,7 @@ class OperationPipeline:
         callbacks, self._callbacks = self._callbacks, []
         self._end(callbacks, self._offline(error))
         self._fail(error)
+        self._tell_shrunk()
 
     def _end(self, callbacks: list[OnDone], error: BaseException | None) -> None:
         for on_done in callbacks:
@@ -279,6 +335,7 @@ class OperationPipeline:
             if not frame.is_told:
                 frame.is_told = True
                 self._end(frame.callbacks, self._outcome_unknown(self.error))
+        self._tell_shrunk()
 
 
 def completer(future: asyncio.Future[None]) -> OnDone:

@@ -9,14 +9,18 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from enum import IntFlag
 from typing import TYPE_CHECKING
 
+from penstock.model.errors import AttributesNotLoadedError
 from penstock.model.segments import NO_VALUE
 
 if TYPE_CHECKING:
     from penstock.segmentstore.container.read_index import ReadIndex
+    from penstock.segmentstore.container.sorted_index import SortedIndex
     from penstock.segmentstore.container.table_index import TableIndex
 
 
@@ -71,26 +75,41 @@ class Segment:
     """One segment of a container.
 
     Invariants: `start_offset <= length`, `durable_length <= length`, `storage_length <= durable_length`; bytes in
-    `[max(storage_length, start_offset), length)` are in the cache; `merge_target` is set exactly when merged.
+    `[max(storage_length, start_offset), length)` are in the cache.
+
+    Attributes:
+        attributes: values by id; all of them, unless `has_attribute_index`. Then those not in here are in the index,
+            and `NO_VALUE` stands for "known to be absent".
+        dirty_attributes: ids whose values in `attributes` the attribute index does not have.
+        has_record: the container's metadata table has a record of it, perhaps an old one.
+        is_inactive: it has left memory; this object is what somebody still holds of it. Find the segment again.
+        use_count: calls that rely on this object across waits; while there are any it stays in memory.
+        is_touched: used since the last look for idle segments.
     """
 
     __slots__ = (
         "__weakref__",
+        "attribute_index",
         "attributes",
         "created_ms",
         "deleted_sequence_number",
+        "dirty_attributes",
         "durable_length",
         "durable_sealed",
         "durable_start_offset",
         "event_count",
         "flags",
         "flush_lock",
+        "has_attribute_index",
+        "has_record",
         "id",
         "index",
         "is_deleted",
+        "is_inactive",
         "is_merged",
         "is_sealed",
         "is_storage_open",
+        "is_touched",
         "key_length",
         "last_modified_ms",
         "length",
@@ -103,6 +122,7 @@ class Segment:
         "storage_sealed",
         "table",
         "target_rate",
+        "use_count",
         "waiters",
     )
 
@@ -118,6 +138,13 @@ class Segment:
         self.rollover_bytes = 0
         self.event_count = 0
         self.attributes: dict[bytes, int] = {}
+        self.dirty_attributes: dict[bytes, None] = {}
+        self.has_attribute_index = False
+        self.attribute_index: SortedIndex | None = None
+        self.has_record = False
+        self.is_inactive = False
+        self.is_touched = True
+        self.use_count = 0
         # Accepted state.
         self.start_offset = 0
         self.length = 0
@@ -150,9 +177,32 @@ class Segment:
         """Whether it is one of the container's own segments."""
         return bool(self.flags & SegmentFlags.SYSTEM)
 
+    @contextmanager
+    def in_use(self) -> Iterator[None]:
+        """Keep the segment in memory meanwhile."""
+        self.use_count += 1
+        try:
+            yield
+        finally:
+            self.use_count -= 1
+
     def attribute(self, attribute_id: bytes) -> int:
-        """Return the accepted value of an attribute, or `NO_VALUE`."""
-        return self.attributes.get(attribute_id, NO_VALUE)
+        """Return the accepted value of an attribute, or `NO_VALUE`.
+
+        Raises `AttributesNotLoadedError` when only the attribute index can say.
+        """
+        value = self.attributes.get(attribute_id)
+        if value is not None:
+            return value
+        if self.has_attribute_index:
+            raise AttributesNotLoadedError(self.name, (attribute_id,))
+        return NO_VALUE
+
+    def close_indexes(self) -> None:
+        """Give the memory of what is cached of the segment's index back."""
+        if self.attribute_index is not None:
+            self.attribute_index.close()
+            self.attribute_index = None
 
     def wake_readers(self) -> None:
         """End the waits for bytes that are durable now; all of them once the segment is sealed or gone."""

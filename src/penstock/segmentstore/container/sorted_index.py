@@ -79,6 +79,9 @@ class SortedIndex(Protocol):
         be repeated then.
         """
 
+    def close(self) -> None:
+        """Give the memory of cached pages back. The index may be used again."""
+
 
 #: As long as a table key may be.
 KEY_LENGTH_MAX = 8192

@@ -7,26 +7,30 @@ its record is synced (readers see it). Recovery calls both, one after the other,
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 from penstock.model.segments import NO_VALUE, Buffer
+from penstock.segmentstore.container.activity import Activity
 from penstock.segmentstore.container.cache import Cache
 from penstock.segmentstore.container.metadata import ContainerMetadata
 from penstock.segmentstore.container.operations import (
+    Activate,
     Append,
     Checkpoint,
     Create,
+    Deactivate,
     Delete,
     Forget,
     Merge,
     Operation,
     Seal,
+    SpillAttributes,
     Truncate,
     UpdateAttributes,
     UpdatePinned,
     UpdatePolicy,
 )
-from penstock.segmentstore.container.read_index import ReadIndex
+from penstock.segmentstore.container.read_index import ReadIndex, Victims
 from penstock.segmentstore.container.segment import (
     PendingMerge,
     PendingSeal,
@@ -37,6 +41,9 @@ from penstock.segmentstore.container.segment import (
 from penstock.segmentstore.container.table_index import TableIndex
 from penstock.segmentstore.settings import ContainerSettings
 
+#: Merged segments whose names are remembered, for clients that ask again because they lost the answer.
+_LATELY_MERGED_MAX = 10_000
+
 
 class ContainerState:
     """A container's segments and the effects of operations on them.
@@ -44,19 +51,25 @@ class ContainerState:
     Attributes:
         unflushed: segments with durable data or changes that long-term storage does not have yet.
         gone: deleted and merged segments that storage may still hold something of.
+        attribute_work: segments with more attributes than may stay in memory, or with dirty ones.
     """
 
     def __init__(self, container_id: int, cache: Cache, settings: ContainerSettings) -> None:
         self.metadata = ContainerMetadata(container_id, self._equip)
         self.cache = cache
+        self.activity = Activity(settings.activity.index_entry_bytes)
+        self.victims = Victims()
+        self._lately_merged: dict[str, int] = {}
         self.unflushed: dict[int, Segment] = {}
         self.gone: dict[int, Segment] = {}
+        self.attribute_work: dict[int, Segment] = {}
+        self._attributes_in_memory_max = settings.attributes_in_memory_max
         self._flush_piece_max = settings.flush_bytes
         self._loop = asyncio.get_running_loop()
         self.on_storage_work: Callable[[], None] = lambda: None
 
     def _equip(self, segment: Segment) -> None:
-        segment.index = ReadIndex(self.cache, segment)
+        segment.index = ReadIndex(self.cache, segment, self.victims)
 
     def is_name_taken(self, segment: Segment) -> bool:
         """Whether storage may still hold an earlier segment of this one's name; it holds nothing of this one then."""
@@ -77,6 +90,7 @@ class ContainerState:
         segment.target_rate = operation.target_rate
         segment.rollover_bytes = operation.rollover_bytes
         self.metadata.add(segment)
+        self._lately_merged.pop(operation.name, None)
         return segment
 
     def accept_append(
@@ -90,12 +104,20 @@ class ContainerState:
         time_ms: int,
     ) -> None:
         """Add `data` at the accepted end."""
+        touched = self.activity.before(segment)
         offset = segment.length
         segment.length = offset + len(data)
         segment.event_count += event_count
         segment.last_modified_ms = time_ms
+        self.activity.behind(touched)
         if event_number != NO_VALUE:
-            segment.attributes[writer_id] = event_number
+            attributes = segment.attributes
+            attributes[writer_id] = event_number
+            if segment.has_attribute_index:
+                segment.dirty_attributes[writer_id] = None
+                self.attribute_work[segment.id] = segment
+            elif len(attributes) > self._attributes_in_memory_max:
+                self.attribute_work[segment.id] = segment
         segment.index.append(offset, data)
 
     def accept_seal(self, segment: Segment, time_ms: int) -> None:
@@ -110,11 +132,45 @@ class ContainerState:
 
     def accept_attributes(self, segment: Segment, values: dict[bytes, int]) -> None:
         """Set attributes; `NO_VALUE` removes."""
+        if not values:
+            return
+        if segment.has_attribute_index:
+            segment.attributes.update(values)
+            segment.dirty_attributes.update(dict.fromkeys(values))
+            self.attribute_work[segment.id] = segment
+            return
         for attribute_id, value in values.items():
             if value == NO_VALUE:
                 segment.attributes.pop(attribute_id, None)
             else:
                 segment.attributes[attribute_id] = value
+        if len(segment.attributes) > self._attributes_in_memory_max:
+            self.attribute_work[segment.id] = segment
+
+    def accept_spill(self, segment: Segment) -> None:
+        """From here on the attribute index has what is not dirty; at first all of it is."""
+        segment.has_attribute_index = True
+        segment.dirty_attributes = dict.fromkeys(segment.attributes)
+        self.attribute_work[segment.id] = segment
+
+    def accept_deactivate(self, segments: Iterable[Segment]) -> None:
+        """Drop segments from memory. Long-term storage and their records have everything of them."""
+        metadata = self.metadata
+        for segment in segments:
+            metadata.forget(segment.id)
+            segment.is_inactive = True
+            # Looked at by whoever still holds the object: nothing can be appended to it any more.
+            segment.is_sealed = True
+            segment.index.clear()
+            segment.close_indexes()
+            self.attribute_work.pop(segment.id, None)
+
+    def accept_activate(self, operation: Activate) -> Segment:
+        """Bring a segment back into memory. Raises `ValueError` when the record is not one."""
+        segment = self.metadata.activate(operation.record)
+        if segment.dirty_attributes:
+            self.attribute_work[segment.id] = segment
+        return segment
 
     def accept_policy(self, segment: Segment, scale_type: int, target_rate: int) -> None:
         """Store the scaling policy."""
@@ -139,11 +195,24 @@ class ContainerState:
         source.is_merged = True
         self.metadata.unname(source)
         self.metadata.merges[source.id] = (target.id, operation.offset)
+        self._remember_merge(source.name, target.id)
+        touched = self.activity.before(target)
         target.length = operation.offset + operation.length
         target.event_count += operation.event_count
         target.last_modified_ms = operation.time_ms
+        self.activity.behind(touched)
         self.accept_attributes(target, operation.attributes)
         target.index.add_redirect(operation.offset, operation.offset + operation.length, source)
+
+    def _remember_merge(self, source: str, target_id: int) -> None:
+        merged = self._lately_merged
+        merged[source] = target_id
+        if len(merged) > _LATELY_MERGED_MAX:
+            del merged[next(iter(merged))]
+
+    def was_merged(self, source: str, target: Segment) -> bool:
+        """Say whether a segment called `source` was lately merged into `target`; what the log still tells is known."""
+        return self._lately_merged.get(source) == target.id
 
     def accept_pinned(self, values: dict[bytes, bytes | None]) -> None:
         """Set storage records of system segments; None removes."""
@@ -187,6 +256,7 @@ class ContainerState:
             self.durable_delete(source)
         self.gone[segment.id] = segment
         self.unflushed.pop(segment.id, None)
+        self.attribute_work.pop(segment.id, None)
         segment.pending.clear()
         segment.index.clear()
         segment.wake_readers()
@@ -198,6 +268,7 @@ class ContainerState:
         source.durable_sealed = True
         target.pending.append(PendingMerge(sequence_number, source, start, end))
         self.gone[source.id] = source
+        self.attribute_work.pop(source.id, None)
         self.unflushed[target.id] = target
         target.wake_readers()
         source.wake_readers()
@@ -210,6 +281,7 @@ class ContainerState:
         """
         self.metadata.forget(segment.id)
         segment.index.clear()
+        segment.close_indexes()
         segment.pending.clear()
         self.unflushed.pop(segment.id, None)
 
@@ -283,6 +355,17 @@ class ContainerState:
                     self.durable_forget(segment.id)
             case UpdatePinned():
                 self.accept_pinned(operation.values)
+            case Deactivate():
+                segments = [by_id[segment_id] for segment_id in operation.segment_ids]
+                for segment in segments:
+                    # Storage had all of it, whatever the log before this point says.
+                    segment.pending.clear()
+                    self.unflushed.pop(segment.id, None)
+                self.accept_deactivate(segments)
+            case Activate():
+                segment = self.accept_activate(operation)
+            case SpillAttributes():
+                self.accept_spill(by_id[operation.segment_id])
             case Checkpoint():
                 # Equal to the replay of everything before it, but for what storage had. With that the cache can let
                 # go of what it would otherwise have to hold of a long log.
@@ -312,6 +395,8 @@ class ContainerState:
             if segment.is_sealed and not segment.storage_sealed and segment.id not in self.gone:
                 segment.pending.append(PendingSeal(0))
                 self.unflushed[segment.id] = segment
+            if segment.dirty_attributes or len(segment.attributes) > self._attributes_in_memory_max:
+                self.attribute_work[segment.id] = segment
             if segment.is_table:
                 segment.table = None
 

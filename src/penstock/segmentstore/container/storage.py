@@ -6,10 +6,10 @@ Either way a change of a record is an append to the fenced log.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Sequence
+from collections.abc import Awaitable, Iterator, Sequence
 from typing import Protocol
 
-from penstock.model.errors import CorruptionError
+from penstock.model.errors import CorruptionError, NoSuchSegmentError
 from penstock.model.segments import Buffer, TableEntry, TablePage, TableRemoval, TableUpdate
 from penstock.runtime.runtime import Runtime
 from penstock.segmentstore.container.operations import RareOperation, UpdatePinned
@@ -68,6 +68,45 @@ class SegmentMetadataTable:
     async def page(self, *, limit: int, token: bytes = b"") -> TablePage:
         """See `MetadataTable.page`."""
         return await self._tables.entries(self._segment, limit=limit, token=token)
+
+
+def attribute_index_segment(segment: Segment) -> str:
+    """Return the name of a segment's attribute index in long-term storage: no two segments ever share one."""
+    return f"{segment.name}$attributes-{segment.id:x}"
+
+
+def table_index_segment(segment: Segment) -> str:
+    """Return the name of a table's index in long-term storage."""
+    return f"{segment.name}$table-{segment.id:x}"
+
+
+class ChunkedIndexStorage:
+    """`IndexStorage` over one segment of chunked storage that only the storage writer knows."""
+
+    def __init__(self, storage: ChunkedStorage, name: str, *, chunk_length_max: int) -> None:
+        self._storage = storage
+        self._name = name
+        self._chunk_length_max = chunk_length_max
+
+    async def open(self) -> tuple[int, int]:
+        """See `IndexStorage.open`."""
+        stored = await self._storage.open(self._name)
+        return (0, 0) if stored is None else (stored.start_offset, stored.length)
+
+    async def read(self, offset: int, length: int) -> bytes:
+        """See `IndexStorage.read`."""
+        data = await self._storage.read(self._name, offset, length)
+        if len(data) != length:
+            raise CorruptionError(self._name, offset + len(data), f"{length - len(data)} bytes of the index are gone")
+        return data
+
+    async def append(self, offset: int, data: Sequence[Buffer]) -> int:
+        """See `IndexStorage.append`."""
+        return await self._storage.write(self._name, offset, data, chunk_length_max=self._chunk_length_max)
+
+    async def truncate(self, offset: int) -> None:
+        """See `IndexStorage.truncate`."""
+        await self._storage.truncate(self._name, offset)
 
 
 class ContainerStorage:
@@ -214,6 +253,32 @@ class ContainerStorage:
         return await self.of(segment).write(
             segment.name, offset, data, chunk_length_max=segment.rollover_bytes or None
         )
+
+    def attribute_index(self, segment: Segment) -> ChunkedIndexStorage:
+        """Return where a segment's attribute index is stored."""
+        return self._index(segment, attribute_index_segment(segment))
+
+    def table_index(self, segment: Segment) -> ChunkedIndexStorage:
+        """Return where a table's index is stored."""
+        return self._index(segment, table_index_segment(segment))
+
+    def _index(self, segment: Segment, name: str) -> ChunkedIndexStorage:
+        return ChunkedIndexStorage(self.of(segment), name, chunk_length_max=self._settings.index_chunk_bytes_max)
+
+    async def delete_indexes(self, segment: Segment) -> None:
+        """Free the indexes of a segment that is gone. May be repeated."""
+        for name in self._index_names(segment):
+            try:
+                await self.of(segment).delete(name)
+            except NoSuchSegmentError:
+                pass  # It never had so much, or they were freed before a crash.
+
+    @staticmethod
+    def _index_names(segment: Segment) -> Iterator[str]:
+        if segment.has_attribute_index:
+            yield attribute_index_segment(segment)
+        if segment.is_table:
+            yield table_index_segment(segment)
 
     async def layout(self, segment: Segment) -> Sequence[ChunkLayout]:
         """Return the chunks that hold a segment, for readers that go to storage themselves."""

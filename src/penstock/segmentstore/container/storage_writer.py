@@ -1,59 +1,51 @@
 """`StorageWriter`: moves durable data from the log and the cache to long-term storage, in the background.
 
-One loop per container: free what deleted segments left, flush what is due, then let the log be truncated. Per
-segment the order of operations is kept. A failure is logged and tried again for ever, except those that say that
-this incarnation must not go on: corruption, and the loss of ownership.
+It looks every so often, and when it is woken, for segments whose flush is due or that are gone and can be freed; each
+becomes a job of its own. A segment whose storage is stuck holds up nobody: after a while its job no longer counts
+among those that may run at once. A failure is logged and tried again for ever, segment by segment, except
+those that say that this incarnation must not go on: corruption, and the loss of ownership.
 
-Source: segment store specification, section 7.
+Source: segment store specification, sections 7.1, 7.6 and 7.7.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable
-from typing import Protocol
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
 
 from penstock.model.errors import (
     ContainerOfflineError,
     CorruptionError,
     LogFencedError,
-    NoSuchSegmentError,
     PenstockError,
     StorageNotPrimaryError,
 )
-from penstock.segmentstore.container.operations import Forget, RareOperation
-from penstock.segmentstore.container.read_index import Found
-from penstock.segmentstore.container.segment import (
-    PendingAppend,
-    PendingMerge,
-    PendingSeal,
-    PendingTruncate,
-    Segment,
-)
+from penstock.segmentstore.container.attributes import Attributes
+from penstock.segmentstore.container.checkpoints import Checkpoints
+from penstock.segmentstore.container.segment import PendingAppend, Segment
+from penstock.segmentstore.container.segment_flusher import SegmentFlusher, Submit
 from penstock.segmentstore.container.state import ContainerState
 from penstock.segmentstore.container.storage import ContainerStorage
 from penstock.segmentstore.settings import ContainerSettings
 
 logger = logging.getLogger(__name__)
 
-
-class MaybeCheckpoint(Protocol):
-    """Writes a checkpoint and truncates the log when that is due."""
-
-    def __call__(self, *, is_idle: bool) -> None:
-        """`is_idle`: nothing waits to be flushed."""
+#: After one of these the incarnation must not go on.
+_FATAL = (CorruptionError, LogFencedError, StorageNotPrimaryError)
 
 
-class Submit(Protocol):
-    """Makes an accepted operation durable."""
+@dataclass(frozen=True, slots=True)
+class _Job:
+    """The flush or the freeing of one segment."""
 
-    async def __call__(self, operation: RareOperation) -> None:
-        """Return when it is durable."""
+    task: asyncio.Task[None]
+    since_s: float
 
 
 class StorageWriter:
-    """The storage writer of one container. Invariant: at most one flush of a segment at a time."""
+    """The storage writer of one container. Invariant: at most one job of a segment at a time."""
 
     def __init__(
         self,
@@ -62,104 +54,87 @@ class StorageWriter:
         *,
         settings: ContainerSettings,
         submit: Submit,
-        checkpoint: MaybeCheckpoint,
+        checkpoints: Checkpoints,
+        attributes: Attributes,
         fail: Callable[[BaseException], None],
         is_log_open: Callable[[], bool],
     ) -> None:
         self._state = state
-        self._storage = storage
         self._settings = settings
-        self._submit = submit
-        self._checkpoint = checkpoint
+        self._checkpoints = checkpoints
+        self._attributes = attributes
         self._fail = fail
         self._is_log_open = is_log_open
+        self._flusher = SegmentFlusher(
+            state, storage, settings=settings, submit=submit, check_open=self._check_not_stopped
+        )
         self._loop = asyncio.get_running_loop()
         self._wake = asyncio.Event()
         self._is_stopped = False
         self._task: asyncio.Task[None] | None = None
-        self.failed_round_count = 0
+        #: Segments that wait for a job, by id, first come first served.
+        self._queue: dict[int, Segment] = {}
+        self._jobs: dict[int, _Job] = {}
+        #: Segments that became due while their job ran.
+        self._due_again: set[int] = set()
+        #: When a segment whose last job failed may have the next.
+        self._retry_at_s: dict[int, float] = {}
+        self._failure_logged_at_s = -settings.writer_retry_s
+        self.failed_job_count = 0
         state.on_storage_work = self._wake.set
 
     def start(self) -> None:
         """Begin the loop."""
         self._task = self._loop.create_task(self._run())
 
+    @property
+    def tasks(self) -> Sequence[asyncio.Task[None]]:
+        """The loop and the jobs under way."""
+        loop = [self._task] if self._task is not None else []
+        return [*loop, *(job.task for job in self._jobs.values())]
+
     async def stop(self) -> None:
         """End the loop; a write under way is abandoned, and found again by the next incarnation."""
         self._is_stopped = True
-        task, self._task = self._task, None
-        if task is not None:
+        tasks, self._task = self.tasks, None
+        for task in tasks:
             task.cancel()
-            await asyncio.gather(task, return_exceptions=True)
+        await asyncio.gather(*tasks, return_exceptions=True)
 
     async def _run(self) -> None:
-        settings = self._settings
-        while True:
-            try:
-                # Not wait_for: in Python 3.11 that loses a cancellation which comes together with the event.
-                async with asyncio.timeout(settings.writer_interval_s):
-                    await self._wake.wait()
-            except TimeoutError:
-                pass  # Look for due work all the same.
-            self._wake.clear()
-            try:
-                await self._round(is_forced=False)
-            except (CorruptionError, LogFencedError, StorageNotPrimaryError) as error:
-                self._fail(error)
-                return
-            except (PenstockError, OSError) as error:
-                if not self._is_log_open():
-                    return  # The log failed, and the container with it.
-                self.failed_round_count += 1
-                logger.warning(
-                    "container %d: flush to long-term storage failed, trying again in %.1f s: %s",
-                    self._state.metadata.container_id,
-                    settings.writer_retry_s,
-                    error,
-                )
-                await asyncio.sleep(settings.writer_retry_s)
-            except Exception as error:
-                self._fail(error)
-                raise
+        try:
+            while not self._is_stopped and self._is_log_open():
+                try:
+                    # Not wait_for: in Python 3.11 that loses a cancellation which comes together with the event.
+                    async with asyncio.timeout(self._settings.writer_interval_s):
+                        await self._wake.wait()
+                except TimeoutError:
+                    pass  # Look for due work all the same.
+                self._wake.clear()
+                self._look()
+        except Exception as error:
+            self._end(error)
+            raise
 
-    async def flush_all(self) -> None:
-        """Flush until nothing that was durable at the call waits any more. Raises what a flush raises."""
-        waiting = {segment.id: segment.durable_length for segment in self._state.unflushed.values()}
-        while any(
-            segment_id in self._state.unflushed and self._state.unflushed[segment_id].storage_length < length
-            for segment_id, length in waiting.items()
-        ):
-            self._check_not_stopped()
-            await self._round(is_forced=True)
-        await self._round(is_forced=True)
-
-    def _check_not_stopped(self) -> None:
-        if self._is_stopped:
-            raise ContainerOfflineError(self._state.metadata.container_id, "stopped")
-
-    async def _round(self, *, is_forced: bool) -> None:
-        if self._state.gone:
-            await self._free_gone_segments()
-        is_pressed = self._state.cache.used_bytes > self._state.cache.settings.target_bytes
+    def _look(self) -> None:
+        """Queue what is due."""
+        state = self._state
         now_s = self._loop.time()
-        due = [
-            segment
-            for segment in self._state.unflushed.values()
-            if segment.id not in self._state.gone and (is_forced or is_pressed or self._is_due(segment, now_s))
-        ]
-        errors: list[BaseException] = []
-        for at in range(0, len(due), self._settings.flush_concurrency):
-            group = due[at : at + self._settings.flush_concurrency]
-            results = await asyncio.gather(*map(self.flush, group), return_exceptions=True)
-            errors += [result for result in results if isinstance(result, BaseException)]
-        if is_pressed:
-            self._state.cache.evict()
-        self._checkpoint(is_idle=not self._state.unflushed)
-        for error in errors:
-            if isinstance(error, (CorruptionError, LogFencedError, StorageNotPrimaryError)):
-                raise error
-        if errors:
-            raise errors[0]
+        for segment in state.gone.values():
+            if segment.id not in state.metadata.merges:
+                self._want(segment, now_s)
+        is_pressed = self._is_pressed
+        for segment in state.unflushed.values():
+            if segment.id not in state.gone and (is_pressed or self._is_due(segment, now_s)):
+                self._want(segment, now_s)
+        for segment in self._attributes.due():
+            self._want(segment, now_s)
+        self._start_jobs(now_s)
+        self._acknowledge()
+
+    @property
+    def _is_pressed(self) -> bool:
+        return self._state.cache.used_bytes > self._state.cache.settings.target_bytes
 
     def _is_due(self, segment: Segment, now_s: float) -> bool:
         pending = segment.pending
@@ -174,123 +149,138 @@ class StorageWriter:
             or not isinstance(pending[-1], PendingAppend)
         )
 
-    async def flush(self, segment: Segment) -> None:
-        """Bring one segment's storage up to date with what is durable now."""
+    def _acknowledge(self) -> None:
+        """Let go of what long-term storage has: in the cache, and in the log."""
+        self._state.cache.advance(self._loop.time())
+        if self._is_pressed:
+            self._state.cache.evict()
+        self._checkpoints.truncate_log()
+        self._checkpoints.write_if_due(is_idle=not self._state.unflushed)
+
+    # Jobs.
+
+    def _want(self, segment: Segment, now_s: float) -> None:
+        if segment.id in self._jobs:
+            self._due_again.add(segment.id)
+        elif self._retry_at_s.get(segment.id, now_s) <= now_s:
+            self._queue.setdefault(segment.id, segment)
+
+    def _start_jobs(self, now_s: float) -> None:
+        settings = self._settings
+        while self._queue and not self._is_stopped:
+            slow = sum(now_s - job.since_s >= settings.flush_slow_s for job in self._jobs.values())
+            if len(self._jobs) - min(slow, settings.flush_slow_max) >= settings.flush_concurrency:
+                return
+            segment = self._queue.pop(next(iter(self._queue)))
+            self._jobs[segment.id] = _Job(self._loop.create_task(self._work(segment)), now_s)
+
+    async def _work(self, segment: Segment) -> None:
+        is_free = False
         try:
-            async with segment.flush_lock:
-                await self._flush_locked(segment)
-        except BaseException as error:
-            # Whatever was in doubt is looked up again before the next write.
-            segment.is_storage_open = False
-            if segment.is_deleted and isinstance(error, PenstockError) and not isinstance(error, LogFencedError):
-                return  # Storage was in the middle of freeing it.
+            if segment.id in self._state.gone:
+                is_free = await self._flusher.free(segment)
+            else:
+                await self._flusher.flush(segment)
+                if self._attributes.is_due(segment):
+                    await self._attributes.flush(segment)
+        except asyncio.CancelledError:
+            self._jobs.pop(segment.id, None)
             raise
-
-    async def _flush_locked(self, segment: Segment) -> None:
-        if self._state.gone and self._state.is_name_taken(segment):
+        except _FATAL as error:
+            self._jobs.pop(segment.id, None)
+            self._end(error)
             return
-        # Appends that become durable meanwhile wait for the next round: the others want their turn.
-        stop = segment.durable_length
-        pending = segment.pending
-        if pending and not segment.is_deleted and not segment.is_storage_open:
-            await self._open(segment)
-        while pending and not segment.is_deleted:
-            piece = pending[0]
-            match piece:
-                case PendingAppend():
-                    if piece.end > segment.storage_length:
-                        if segment.storage_length >= stop:
-                            return
-                        await self._write(segment, piece)
-                    if piece.end > segment.storage_length:
-                        continue
-                case PendingMerge():
-                    if not await self._merge(segment, piece):
-                        return
-                case PendingSeal():
-                    if segment.storage_length and not segment.storage_sealed:
-                        await self._storage.of(segment).seal(segment.name)
-                    segment.storage_sealed = True
-                case PendingTruncate():
-                    if segment.storage_length:
-                        await self._storage.of(segment).truncate(
-                            segment.name, min(piece.offset, segment.storage_length)
-                        )
-                    segment.index.truncate(segment.durable_start_offset)
-            if pending and pending[0] is piece:
-                pending.popleft()
-        if not pending:
-            self._state.unflushed.pop(segment.id, None)
+        except (PenstockError, OSError) as error:
+            self._jobs.pop(segment.id, None)
+            if not self._is_log_open():
+                return  # The log failed, and the container with it.
+            self._note_failure(segment, error)
+        except Exception as error:
+            self._jobs.pop(segment.id, None)
+            self._end(error)
+            raise
+        else:
+            self._jobs.pop(segment.id, None)
+            self._retry_at_s.pop(segment.id, None)
+        if is_free or segment.id in self._due_again:
+            # A segment of the name of one that is free now may be waiting for that.
+            self._due_again.discard(segment.id)
+            self._wake.set()
+        self._start_jobs(self._loop.time())
+        if not self._jobs:
+            self._acknowledge()
 
-    async def _open(self, segment: Segment) -> None:
-        stored = await self._storage.open_for_write(segment)
-        length = stored.length if stored is not None else 0
-        if length > segment.durable_length or length < segment.storage_length:
-            raise CorruptionError(
+    def _note_failure(self, segment: Segment, error: BaseException) -> None:
+        retry_s = self._settings.writer_retry_s
+        now_s = self._loop.time()
+        self.failed_job_count += 1
+        self._retry_at_s[segment.id] = now_s + retry_s
+        if now_s - self._failure_logged_at_s >= retry_s:
+            # Storage that is out fails every segment, again and again: one line at a time.
+            self._failure_logged_at_s = now_s
+            logger.warning(
+                "container %d: flush of %s to long-term storage failed (failure %d), trying again in %.1f s: %s",
+                self._state.metadata.container_id,
                 segment.name,
-                min(length, segment.durable_length),
-                f"long-term storage has {length} bytes, the container stored {segment.storage_length} "
-                f"of {segment.durable_length}",
+                self.failed_job_count,
+                retry_s,
+                error,
             )
-        segment.storage_length = length
-        segment.storage_sealed = stored is not None and stored.is_sealed
-        segment.is_storage_open = True
 
-    async def _write(self, segment: Segment, piece: PendingAppend) -> None:
-        start = max(piece.start, segment.storage_length)
-        length = min(piece.end - start, self._settings.flush_write_bytes_max)
-        segment.index.freeze_tail()
-        found = segment.index.lookup(start, length)
-        if not isinstance(found, Found):
+    def _end(self, error: BaseException) -> None:
+        """Start nothing more, and end the container."""
+        self._is_stopped = True
+        self._queue.clear()
+        self._wake.set()
+        self._fail(error)
+
+    # On request.
+
+    async def flush(self, segment: Segment) -> None:
+        """Bring one segment's storage up to date with what is durable now, its attributes included."""
+        await self._flusher.flush(segment)
+        await self._attributes.flush(segment)
+
+    async def flush_all(self) -> None:
+        """Flush until nothing that was durable at the call waits any more. Raises what a flush raises."""
+        waiting = {segment.id: segment.durable_length for segment in self._state.unflushed.values()}
+        while any(
+            segment_id in self._state.unflushed and self._state.unflushed[segment_id].storage_length < length
+            for segment_id, length in waiting.items()
+        ):
             self._check_not_stopped()
-            if segment.is_deleted:
-                raise NoSuchSegmentError(segment.name)
-            raise CorruptionError(segment.name, start, "bytes that long-term storage does not have left the memory")
-        segment.storage_length = await self._storage.write(segment, start, found.data)
+            await self._flush_round()
+        await self._flush_round()
 
-    async def _merge(self, target: Segment, piece: PendingMerge) -> bool:
-        """Merge in storage, and say whether that is done: not if the target is being deleted."""
-        source = piece.source
-        if target.storage_length < piece.end:
-            while source.storage_length < source.length or source.pending:
-                if target.is_deleted or source.is_deleted or self._state.is_name_taken(source):
-                    return False
-                await self.flush(source)
-            storage = self._storage.of(target)
-            await storage.seal(source.name)
-            await storage.concat(target.name, piece.start, source.name)
-            target.storage_length = piece.end
-        await self._finish_merge(target, source)
-        if target.pending and target.pending[0] is piece:
-            target.pending.popleft()
-        await self._forget(source)
-        return True
+    async def _flush_round(self) -> None:
+        state = self._state
+        errors = await self._all(
+            self._flusher.free, [one for one in state.gone.values() if one.id not in state.metadata.merges]
+        )
+        errors += await self._all(
+            self._flusher.flush, [one for one in state.unflushed.values() if one.id not in state.gone]
+        )
+        self._acknowledge()
+        for error in errors:
+            if isinstance(error, _FATAL):
+                self._end(error)
+                raise error
+        if errors:
+            raise errors[0]
 
-    async def _finish_merge(self, target: Segment, source: Segment) -> None:
-        """Make the target's what is in memory of a source that storage has merged, and of its own sources."""
-        while source.pending:
-            piece = source.pending.popleft()
-            if isinstance(piece, PendingMerge):
-                await self._finish_merge(source, piece.source)
-                await self._forget(piece.source)
-        target.index.complete_merge(source)
-        self._state.metadata.merges.pop(source.id, None)
+    async def _all(
+        self, call: Callable[[Segment], Awaitable[object]], segments: Sequence[Segment]
+    ) -> list[BaseException]:
+        """Call for each, not all at once; return what was raised."""
+        gate = asyncio.Semaphore(self._settings.flush_concurrency)
 
-    async def _forget(self, segment: Segment) -> None:
-        self._state.accept_forget(segment)
-        await self._submit(Forget(segment.id))
-        self._state.durable_forget(segment.id)
+        async def one(segment: Segment) -> None:
+            async with gate:
+                await call(segment)
 
-    async def _free_gone_segments(self) -> None:
-        gone = self._state.gone
-        for segment in list(gone.values()):
-            async with segment.flush_lock:
-                # Another round may have freed it meanwhile, and a new segment may have its name.
-                if gone.get(segment.id) is not segment or segment.id in self._state.metadata.merges:
-                    continue  # Its bytes are the target's; the merge will free it.
-                if segment.is_deleted:
-                    try:
-                        await self._storage.of(segment).delete(segment.name)
-                    except NoSuchSegmentError:
-                        pass  # Never flushed, or freed before a crash.
-                await self._forget(segment)
+        results = await asyncio.gather(*map(one, segments), return_exceptions=True)
+        return [result for result in results if isinstance(result, BaseException)]
+
+    def _check_not_stopped(self) -> None:
+        if self._is_stopped:
+            raise ContainerOfflineError(self._state.metadata.container_id, "stopped")

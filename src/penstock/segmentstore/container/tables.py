@@ -1,4 +1,8 @@
-"""Table segments of one container: conditional updates, reads, iteration, deltas, compaction.
+"""Table segments of one container: conditional updates, reads, iteration, deltas; indexing and compaction.
+
+A table's state in memory (`TableIndex`) is built on first use. What may take long (loading, moving the tail to the
+index, compaction) is done by jobs of the container (`spawn`, `run`). Calls decide and append in one turn of the loop,
+against state that includes everything accepted before, and end when the append is durable.
 
 Source: segment store specification, section 6; wire protocol specification, section 6.
 """
@@ -6,7 +10,9 @@ Source: segment store specification, section 6; wire protocol specification, sec
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from typing import Protocol
 
 from penstock.model.errors import (
@@ -14,7 +20,8 @@ from penstock.model.errors import (
     CorruptionError,
     InvalidArgumentError,
     NoSuchSegmentError,
-    SegmentTruncatedError,
+    PenstockError,
+    StorageNotPrimaryError,
     TableKeyMissingError,
     TableKeyVersionError,
     TableNotEmptyError,
@@ -25,19 +32,28 @@ from penstock.model.segments import (
     TableDelta,
     TableEntry,
     TableInfo,
+    TableKeyPage,
     TablePage,
     TableRemoval,
     TableUpdate,
 )
 from penstock.segmentstore.container.reader import SegmentReader
 from penstock.segmentstore.container.segment import Segment
-from penstock.segmentstore.container.table_index import ParsedEntry, TableIndex, parse_entries
+from penstock.segmentstore.container.table_compaction import TableCompactor
+from penstock.segmentstore.container.table_entries import slot_version
+from penstock.segmentstore.container.table_index import TableBusyError, TableIndex
+from penstock.segmentstore.container.table_indexer import OpenIndex, TableIndexer
+from penstock.segmentstore.container.table_reads import TableReader, page_of, within_page_bytes
 from penstock.segmentstore.settings import ContainerSettings
 
-_SCAN_LENGTH = 1024 * 1024
-#: An iteration or delta page stops growing at this many bytes of keys and values.
-_PAGE_BYTES_MAX = 2 * 1024 * 1024
-_DELTA_READ_LENGTH = 64 * 1024
+logger = logging.getLogger(__name__)
+
+#: Kinds of jobs.
+_LOAD = "loading"
+_INDEX = "indexing"
+_COMPACT = "compaction"
+
+_REFUSALS = (BadOffsetError, TableKeyMissingError, TableKeyVersionError)
 
 
 class AppendAccepted(Protocol):
@@ -48,7 +64,11 @@ class AppendAccepted(Protocol):
 
 
 class Tables:
-    """Table operations. `append` and `truncate` accept operations; `barrier` waits for durability."""
+    """Table operations. `append` and `truncate` accept operations; `barrier` waits for durability.
+
+    `spawn` starts `run` with the same arguments as a job of the container. `open_index` returns the index of a table,
+    not opened; without it every table is kept in memory whole.
+    """
 
     def __init__(
         self,
@@ -59,87 +79,197 @@ class Tables:
         truncate: Callable[[Segment, int], None],
         barrier: Callable[[], asyncio.Future[None]],
         spawn: Callable[[str, Segment], None],
+        open_index: OpenIndex | None = None,
     ) -> None:
         self._settings = settings
-        self._reader = reader
         self._append = append
-        self._truncate = truncate
         self._barrier = barrier
-        self._spawn_compaction = spawn
-        self._loading: dict[int, tuple[asyncio.Lock, int]] = {}
+        self._spawn = spawn
+        self._indexer = TableIndexer(settings, reader, barrier=barrier, open_index=open_index)
+        self._compactor = TableCompactor(settings, reader, append=append, truncate=truncate)
+        self._reads = TableReader(reader, self.index_of)
+        self._loading: dict[int, asyncio.Future[TableIndex]] = {}
+        self._loop = asyncio.get_running_loop()
+
+    # Jobs.
+
+    async def run(self, what: str, segment: Segment) -> None:
+        """Do a job that `spawn` was called for. Raises what must end the container, or only ends the job."""
+        if what == _LOAD:
+            await self._load(segment)
+        elif what == _INDEX:
+            await self._index(segment)
+        else:
+            await self.compact(segment)
 
     async def index_of(self, segment: Segment) -> TableIndex:
-        """Return the index of a table segment, built from its log on first use.
+        """Return the state of a table segment, loaded on first use. All who ask meanwhile wait for the same.
 
-        Raises `UnsupportedOperationError` for a segment that is no table.
+        Raises `UnsupportedOperationError` for a segment that is no table, `TableBusyError` when loading takes too
+        long (it goes on), and what loading raises: the next call begins again.
         """
         if not segment.is_table:
             raise UnsupportedOperationError(f"{segment.name} is not a table segment")
         if segment.table is not None:
             return segment.table
-        # The lock stays as long as somebody waits for it: two scans would make two indexes.
-        lock, waiting = self._loading.get(segment.id, (None, 0))
-        if lock is None:
-            lock = asyncio.Lock()
-        self._loading[segment.id] = lock, waiting + 1
+        loading = self._loading.get(segment.id)
+        if loading is None:
+            loading = self._loading[segment.id] = self._loop.create_future()
+            self._spawn(_LOAD, segment)
+        timeout_s = self._settings.table_load_timeout_s
+        await asyncio.wait((loading,), timeout=timeout_s)
+        if not loading.done():
+            raise TableBusyError(
+                segment.name, f"its index is still being loaded after {timeout_s:g} s; try again in a while"
+            )
+        return loading.result()
+
+    async def _load(self, segment: Segment) -> None:
+        loading = self._loading[segment.id]
         try:
-            async with lock:
-                if segment.table is None:
-                    segment.table = await self._scan(segment)
-                return segment.table
+            segment.table = await self._indexer.load(segment)
+            loading.set_result(segment.table)
+        except asyncio.CancelledError:
+            loading.set_exception(TableBusyError(segment.name, "its container has stopped"))
+            raise
+        except Exception as error:  # noqa: BLE001 - whoever waits hears of it, as of an error of their own
+            loading.set_exception(error)
         finally:
-            lock, waiting = self._loading.pop(segment.id)
-            if waiting > 1:
-                self._loading[segment.id] = lock, waiting - 1
+            del self._loading[segment.id]
+            if loading.done() and not loading.cancelled():
+                loading.exception()  # Nobody may be waiting any more.
 
-    async def _scan(self, segment: Segment) -> TableIndex:
-        index = TableIndex(segment.name, segment.key_length)
-        position = segment.start_offset
-        carried = b""
-        end = segment.length
-        while position + len(carried) < end:
-            at = position + len(carried)
-            data = carried + await self._reader.read_exactly(segment, at, min(_SCAN_LENGTH, end - at))
-            consumed = position
-            for entry in parse_entries(segment.name, data, position):
-                index.apply(entry)
-                consumed = entry.end
-            carried = data[consumed - position :]
-            position = consumed
-        if carried:
-            raise CorruptionError(segment.name, position, "the table's log ends inside an entry")
-        index.finish_scan()
-        return index
+    async def _index(self, segment: Segment) -> None:
+        table = segment.table
+        if table is None:
+            return
+        try:
+            await self._flush(segment, table)
+        except (CorruptionError, StorageNotPrimaryError):
+            raise
+        except (PenstockError, OSError) as error:
+            if not segment.is_deleted:
+                logger.warning(
+                    "%s: its index is not up to date, %d bytes are left; trying again in %.1f s: %s",
+                    segment.name,
+                    self._indexer.unindexed_bytes(segment, table),
+                    self._settings.table_index_retry_s,
+                    error,
+                )
+        finally:
+            table.is_flush_spawned = False
+            table.wake()
 
-    async def _durable(self, segment: Segment) -> None:
-        if segment.durable_length < segment.length:
-            await self._barrier()
+    async def _flush(self, segment: Segment, table: TableIndex) -> None:
+        try:
+            await self._indexer.flush(segment, table)
+        except BaseException:
+            table.retry_at_s = self._loop.time() + self._settings.table_index_retry_s
+            raise
+        if self._compactor.is_due(segment, table):
+            self._start_compaction(segment, table)
+
+    def _start_index_flush(self, segment: Segment, table: TableIndex) -> None:
+        if not table.is_flush_spawned and self._loop.time() >= table.retry_at_s:
+            table.is_flush_spawned = True
+            self._spawn(_INDEX, segment)
+
+    def _start_compaction(self, segment: Segment, table: TableIndex) -> None:
+        table.is_compacting = True
+        self._spawn(_COMPACT, segment)
+
+    def is_index_due(self, segment: Segment) -> bool:
+        """Whether a table's index should be brought up to date; never for one that is not in memory."""
+        table = segment.table
+        return table is not None and not table.flush_lock.locked() and self._indexer.is_due(segment, table)
+
+    async def flush_index(self, segment: Segment) -> None:
+        """Bring a table's index up to date with all that was accepted at the call, durably, whether it is due or not.
+
+        Raises `StorageNotPrimaryError` and `CorruptionError`, which must end the container, and what storage raises:
+        nothing is lost, call again. `UnsupportedOperationError` when there is nowhere to keep indexes.
+        """
+        table = await self.index_of(segment)
+        await self._flush(segment, table)
+        if table.end > table.mark.indexed_offset:
+            await self._flush(segment, table)  # An earlier flush had failed; that was its part.
+
+    def unindexed_bytes(self, segment: Segment) -> int:
+        """Return how much of a table's log only memory knows the keys of; 0 for one that is not in memory."""
+        return 0 if segment.table is None else self._indexer.unindexed_bytes(segment, segment.table)
+
+    def is_busy(self, segment: Segment) -> bool:
+        """Whether something is under way that relies on the table's state in memory."""
+        table = segment.table
+        if segment.id in self._loading:
+            return True
+        return table is not None and bool(
+            table.is_compacting or table.is_flush_spawned or table.flush_lock.locked() or table.waiters
+        )
+
+    def release(self, segment: Segment) -> None:
+        """Drop the state in memory of a table that is not busy, or gone; it is loaded again on its next use."""
+        table, segment.table = segment.table, None
+        if table is not None and table.index is not None:
+            table.index.close()
+
+    async def compact(self, segment: Segment) -> None:
+        """Copy live entries from the head of the log to its end and truncate, until enough of it is alive."""
+        table = await self.index_of(segment)
+        table.is_compacting = True
+        try:
+            await self._compactor.compact(segment, table)
+        finally:
+            table.is_compacting = False
+
+    # Updates.
 
     async def put(self, segment: Segment, updates: Sequence[TableUpdate], expected_offset: int) -> Sequence[int]:
-        """See `Segments.table_put`."""
-        index = await self.index_of(segment)
+        """See `Segments.table_put`. Raises `TableBusyError` when the index is too far behind for too long."""
+        while True:
+            table = segment.table or await self.index_of(segment)
+            await self._wait_for_room(segment, table)
+            loaded = await table.load(table.conditional_keys(updates))
+            if segment.table is table:
+                break
         try:
             self._check_offset(segment, expected_offset)
-            data, versions = index.plan_puts(updates, segment.length)
-        except (BadOffsetError, TableKeyMissingError, TableKeyVersionError):
+            data, versions, slots = table.plan_puts(updates, segment.length, loaded)
+        except _REFUSALS:
             await self._durable(segment)  # What the refusal rests on must not be undone by a crash.
             raise
-        await self._write(segment, index, data)
+        durable = self._append(segment, data)
+        table.apply_puts(updates, slots, segment.length, loaded)
+        self._start_due(segment, table)
+        await durable
         return versions
 
     async def remove(self, segment: Segment, removals: Sequence[TableRemoval], expected_offset: int) -> None:
         """See `Segments.table_remove`."""
-        index = await self.index_of(segment)
+        while True:
+            table = segment.table or await self.index_of(segment)
+            await self._wait_for_room(segment, table)
+            table.conditional_keys(removals)
+            loaded = await table.load([removal.key for removal in removals])
+            if segment.table is table:
+                break
         try:
             self._check_offset(segment, expected_offset)
-            data = index.plan_removals(removals)
-        except (BadOffsetError, TableKeyMissingError, TableKeyVersionError):
+            data, keys = table.plan_removals(removals, loaded)
+        except _REFUSALS:
             await self._durable(segment)
             raise
-        if data:
-            await self._write(segment, index, data)
-        else:
+        if not data:
             await self._durable(segment)
+            return
+        durable = self._append(segment, data)
+        table.apply_removals(keys, segment.length, loaded)
+        self._start_due(segment, table)
+        await durable
+
+    async def _durable(self, segment: Segment) -> None:
+        if segment.durable_length < segment.length:
+            await self._barrier()
 
     def _check_offset(self, segment: Segment, expected_offset: int) -> None:
         if segment.is_deleted:
@@ -147,105 +277,90 @@ class Tables:
         if expected_offset >= 0 and expected_offset != segment.length:
             raise BadOffsetError(segment.name, expected=expected_offset, actual=segment.length)
 
-    async def _write(self, segment: Segment, index: TableIndex, data: bytes) -> None:
-        offset = segment.length
-        durable = self._append(segment, data)
-        for entry in parse_entries(segment.name, data, offset):
-            index.apply(entry)
-        if self._is_compaction_due(segment, index):
-            index.is_compacting = True
-            self._spawn_compaction("compaction", segment)
-        await durable
+    def _start_due(self, segment: Segment, table: TableIndex) -> None:
+        if self._indexer.is_due(segment, table):
+            self._start_index_flush(segment, table)
+        if self._compactor.is_due(segment, table):
+            self._start_compaction(segment, table)
 
-    def _is_compaction_due(self, segment: Segment, index: TableIndex) -> bool:
-        log_bytes = segment.length - segment.start_offset
-        return (
-            not index.is_compacting
-            and log_bytes >= self._settings.table_compact_bytes
-            and index.live_bytes * 100 < log_bytes * self._settings.table_utilisation_percent
+    async def _wait_for_room(self, segment: Segment, table: TableIndex) -> None:
+        """Wait until the index is not too far behind; at once as a rule. An update may go over the limit once."""
+        limit = self._indexer.unindexed_bytes_max(segment)
+        if not self._indexer.has_indexes or self._indexer.unindexed_bytes(segment, table) < limit:
+            return
+        settings = self._settings
+        log = logger.error if segment.is_system else logger.warning
+        log(
+            "%s: updates wait, its index lags %d bytes behind, %d are allowed; long-term storage must catch up",
+            segment.name,
+            self._indexer.unindexed_bytes(segment, table),
+            limit,
         )
+        deadline_s = self._loop.time() + settings.table_index_wait_timeout_s
+        while self._indexer.unindexed_bytes(segment, table) >= limit and segment.table is table:
+            if segment.is_deleted:
+                raise NoSuchSegmentError(segment.name)
+            await self._barrier()  # Raises when the container has stopped.
+            remaining_s = deadline_s - self._loop.time()
+            if remaining_s <= 0:
+                raise TableBusyError(
+                    segment.name,
+                    f"its index lags {self._indexer.unindexed_bytes(segment, table)} bytes behind, {limit} are "
+                    f"allowed, and did not catch up for {settings.table_index_wait_timeout_s:g} s; try again later",
+                )
+            self._start_index_flush(segment, table)
+            waiter: asyncio.Future[None] = self._loop.create_future()
+            table.waiters.append(waiter)
+            try:
+                await asyncio.wait((waiter,), timeout=min(remaining_s, settings.table_index_retry_s))
+            finally:
+                with suppress(ValueError):  # It was woken, and taken out.
+                    table.waiters.remove(waiter)
 
-    async def compact(self, segment: Segment) -> None:
-        """Copy live entries from the head of the log to its end and truncate, until enough of it is alive.
-
-        A crash between the two leaves the entries twice, with one version: harmless.
-        """
-        index = await self.index_of(segment)
-        index.is_compacting = True
-        try:
-            stop = segment.length
-            while segment.start_offset < stop and self._worth_compacting(segment, index) and not segment.is_deleted:
-                start = segment.start_offset
-                length = min(self._settings.table_compact_step_bytes, stop - start)
-                data = await self._reader.read_exactly(segment, start, length)
-                entries = list(parse_entries(segment.name, data, start))
-                if not entries:
-                    # One entry longer than a step.
-                    data = await self._reader.read_exactly(segment, start, min(2 * _PAGE_BYTES_MAX, stop - start))
-                    entries = list(parse_entries(segment.name, data, start))
-                copies = index.copies(entries, data, start)
-                if copies:
-                    offset = segment.length
-                    durable = self._append(segment, copies)
-                    for entry in parse_entries(segment.name, copies, offset):
-                        index.apply(entry)
-                    await durable
-                self._truncate(segment, entries[-1].end)
-                if not copies:
-                    await asyncio.sleep(0)  # All of it may have come from the cache: let others run.
-        finally:
-            index.is_compacting = False
-
-    def _worth_compacting(self, segment: Segment, index: TableIndex) -> bool:
-        log_bytes = segment.length - segment.start_offset
-        return index.live_bytes * 100 < log_bytes * self._settings.table_utilisation_percent
+    # Reads.
 
     async def get(self, segment: Segment, keys: Sequence[bytes]) -> Sequence[TableEntry | None]:
         """See `Segments.table_get`."""
-        index = await self.index_of(segment)
+        table = await self.index_of(segment)
         for key in keys:
-            index.check_key(key)
-        found = [await self._entry(segment, index, key) for key in keys]
+            table.check_key(key)
+        loaded = await table.load(keys)
+        found = await self._reads.entries(segment, [(key, table.slot(key, loaded)) for key in keys])
         await self._durable(segment)
         return found
 
-    async def _entry(self, segment: Segment, index: TableIndex, key: bytes) -> TableEntry | None:
-        while True:
-            slot = index.slots.get(key)
-            if slot is None:
-                return None
-            if not slot.value_length:
-                return TableEntry(key, b"", slot.version)
-            try:
-                value = await self._reader.read_exactly(segment, slot.value_offset, slot.value_length)
-            except SegmentTruncatedError:
-                if index.slots.get(key) == slot:
-                    raise
-                continue  # Compaction moved the entry meanwhile.
-            return TableEntry(key, value, slot.version)
+    async def entries(
+        self, segment: Segment, *, limit: int, token: bytes, first: bytes = b"", last: bytes | None = None
+    ) -> TablePage:
+        """See `Segments.table_entries`. Any table takes both: in ascending order behind `token`, within the bounds.
 
-    async def entries(self, segment: Segment, *, limit: int, token: bytes) -> TablePage:
-        """See `Segments.table_entries`. Keys come in ascending order; the token is the last key."""
+        The token is the last key.
+        """
+        table = await self._page_table(segment, limit)
+        found: list[TableEntry] = []
+        while not found:
+            page = await page_of(table, after=token, first=first, last=last, limit=limit)
+            if not page:
+                break
+            items = within_page_bytes(page)
+            token = items[-1][0]
+            found = [entry for entry in await self._reads.entries(segment, items) if entry is not None]
+        await self._durable(segment)
+        return TablePage(found, token)
+
+    async def keys(
+        self, segment: Segment, *, limit: int, token: bytes, first: bytes = b"", last: bytes | None = None
+    ) -> TableKeyPage:
+        """See `Segments.table_keys`. As `entries`, from the index alone."""
+        table = await self._page_table(segment, limit)
+        page = await page_of(table, after=token, first=first, last=last, limit=limit)
+        await self._durable(segment)
+        return TableKeyPage([(key, slot_version(slot)) for key, slot in page], page[-1][0] if page else token)
+
+    async def _page_table(self, segment: Segment, limit: int) -> TableIndex:
         if limit <= 0:
             raise InvalidArgumentError(f"{segment.name}: a page of {limit} entries was asked for")
-        index = await self.index_of(segment)
-        entries: list[TableEntry] = []
-        page_bytes = 0
-        last = token
-        while not entries:
-            keys = index.keys_after(last, limit)
-            if not keys:
-                break
-            for key in keys:
-                last = key
-                entry = await self._entry(segment, index, key)
-                if entry is not None:
-                    entries.append(entry)
-                    page_bytes += len(entry.key) + len(entry.value)
-                    if page_bytes >= _PAGE_BYTES_MAX:
-                        break
-        await self._durable(segment)
-        return TablePage(entries, last)
+        return await self.index_of(segment)
 
     async def delta(self, segment: Segment, *, position: int, limit: int) -> TableDelta:
         """See `Segments.table_delta`. `position` must be 0, or one that an earlier delta returned."""
@@ -256,58 +371,20 @@ class Tables:
         end = segment.durable_length
         if position < 0 or position > end:
             raise InvalidArgumentError(f"{segment.name}: delta from byte {position}, but the table has {end}")
-        while True:
-            start = segment.start_offset
-            try:
-                return await self._delta(segment, max(position, start), limit, should_clear=0 < position < start)
-            except SegmentTruncatedError:
-                if segment.start_offset == start:
-                    raise
-                # Compaction has moved what lived there to the end: begin at the new start.
-
-    async def _delta(self, segment: Segment, at: int, limit: int, *, should_clear: bool) -> TableDelta:
-        end = segment.durable_length
-        found: dict[bytes, TableEntry] = {}
-        found_bytes = 0
-        length = _DELTA_READ_LENGTH
-        while at < end and len(found) < max(limit, 1) and found_bytes < _PAGE_BYTES_MAX:
-            data = await self._reader.read_exactly(segment, at, min(length, end - at))
-            base = at
-            for entry in parse_entries(segment.name, data, base):
-                self._bring_in(found, entry, data, base)
-                found_bytes += entry.end - entry.offset
-                at = entry.end
-                if len(found) >= max(limit, 1) or (found and found_bytes >= _PAGE_BYTES_MAX):
-                    break
-            if not found:
-                found_bytes = 0
-            # More at a time for an entry that is longer than what was read.
-            length = 2 * length if at == base else _DELTA_READ_LENGTH
-        return TableDelta(tuple(found.values()), should_clear, at >= end, at)
-
-    @staticmethod
-    def _bring_in(found: dict[bytes, TableEntry], entry: ParsedEntry, data: bytes, at: int) -> None:
-        old = found.get(entry.key)
-        if old is not None and old.version > entry.version:
-            return
-        if entry.value_length < 0:
-            found.pop(entry.key, None)
-        else:
-            found[entry.key] = TableEntry(entry.key, data[entry.value_offset - at : entry.end - at], entry.version)
+        return await self._reads.delta(segment, position=position, limit=limit)
 
     async def info(self, segment: Segment) -> TableInfo:
-        """See `Segments.table_info`."""
-        index = await self.index_of(segment)
+        """See `Segments.table_info`. The count is exact, whatever has to be looked up for that."""
+        table = await self.index_of(segment)
+        count = await table.live_count()
         await self._durable(segment)
-        return TableInfo(
-            segment.name, segment.durable_start_offset, segment.durable_length, len(index.slots), segment.key_length
-        )
+        return TableInfo(segment.name, segment.durable_start_offset, segment.durable_length, count, segment.key_length)
 
     async def check_empty(self, segment: Segment) -> None:
         """Raise `TableNotEmptyError` if the table holds keys, `UnsupportedOperationError` for fixed-key tables."""
         if segment.key_length:
             raise UnsupportedOperationError(f"{segment.name}: delete-if-empty is for hash tables only")
-        index = await self.index_of(segment)
-        if index.slots:
+        table = await self.index_of(segment)
+        if await table.live_count():
             await self._durable(segment)
             raise TableNotEmptyError(segment.name)

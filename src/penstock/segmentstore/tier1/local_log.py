@@ -94,6 +94,15 @@ class _Append:
 
 
 @dataclass(frozen=True, slots=True)
+class _ReadPosition:
+    """Where reading the recovered log goes on: at `offset` of a file, where the frame `sequence` should lie."""
+
+    file_index: int
+    offset: int
+    sequence: int | None
+
+
+@dataclass(frozen=True, slots=True)
 class _BatchResult:
     addresses: list[LogAddress]
     end: int
@@ -162,29 +171,49 @@ class LocalLog:
         """See `DurableLog.frames`."""
         self._check_open()
         truncation_address = self._directory.truncation_address
-        sequence: int | None = None
-        for file in self._recovered:
-            if sequence not in (None, file.first_sequence):
-                raise CorruptionError(
-                    f"{self._directory.path}/{file.name}",
-                    BLOCK_LENGTH,
-                    f"expected frame {sequence}, found frame {file.first_sequence}",
-                )
-            offset, sequence = BLOCK_LENGTH, file.first_sequence
-            while offset < file.end:
-                frames, offset, sequence = await self._run(
-                    "read",
-                    read_frames,
-                    self._runtime.disk,
-                    self._directory.path,
-                    file,
-                    offset,
-                    sequence,
-                    _READ_BATCH_LENGTH,
-                )
+        loop = asyncio.get_running_loop()
+        reading = loop.create_task(self._read_batch(_ReadPosition(0, BLOCK_LENGTH, None)))
+        is_over = False
+        try:
+            while not is_over:
+                frames, following = await reading
+                if following is not None:
+                    # While the caller works on one batch the next one is read.
+                    reading = loop.create_task(self._read_batch(following))
+                is_over = following is None
                 for frame in frames:
                     if frame.address > truncation_address:
                         yield frame
+        finally:
+            # A caller that stops early hears nothing more of the read under way.
+            reading.cancel()
+            reading.add_done_callback(lambda done: None if done.cancelled() else done.exception())
+
+    async def _read_batch(self, position: _ReadPosition) -> tuple[list[LogFrame], _ReadPosition | None]:
+        """Return the frames of a batch, and where the next one begins; None behind the last."""
+        if position.file_index == len(self._recovered):
+            return [], None
+        file = self._recovered[position.file_index]
+        if position.offset == BLOCK_LENGTH and position.sequence not in (None, file.first_sequence):
+            raise CorruptionError(
+                f"{self._directory.path}/{file.name}",
+                BLOCK_LENGTH,
+                f"expected frame {position.sequence}, found frame {file.first_sequence}",
+            )
+        sequence = file.first_sequence if position.offset == BLOCK_LENGTH else position.sequence
+        frames, offset, sequence = await self._run(
+            "read",
+            read_frames,
+            self._runtime.disk,
+            self._directory.path,
+            file,
+            position.offset,
+            sequence,
+            _READ_BATCH_LENGTH,
+        )
+        if offset < file.end:
+            return frames, _ReadPosition(position.file_index, offset, sequence)
+        return frames, _ReadPosition(position.file_index + 1, BLOCK_LENGTH, sequence)
 
     def append(self, buffers: Sequence[Buffer], length: int) -> asyncio.Future[LogAddress]:
         """See `DurableLog.append`."""

@@ -1,0 +1,65 @@
+"""``penstock segment-store``: one segment store of a server that runs several, which starts it; people do not."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import logging
+import sys
+from typing import Annotated
+
+import typer
+
+from penstock.cli.failure import EXIT_FAILED, fail
+
+
+def segment_store(
+    number: Annotated[int, typer.Argument(help="Which one it is, to be found in a list of processes.")] = 0,
+) -> None:
+    """Run one segment store for `penstock standalone --segment-stores N`, which starts it.
+
+    Its settings and containers come on standard input, its answers go to standard output, its log to standard error.
+    It ends when its parent ends, and in order on SIGTERM.
+    """
+    # Only now: the help of all commands should not load a server.
+    from penstock.cli.serve import bound_heaps, new_loop
+    from penstock.model.errors import PenstockError, ProtocolError
+    from penstock.store_child import end_with_parent, run_child
+    from penstock.store_messages import LINE_BYTES_MAX, Refusal, decode_order, encode_message
+
+    if sys.stdin.isatty():
+        raise fail(
+            "segment-store is started by a server: use penstock standalone --segment-stores N",
+            kind="InvalidArgumentError",
+            as_json=False,
+        )
+    # Unbuffered, byte by byte up to the end of the line: what follows it belongs to the event loop.
+    source = open(sys.stdin.fileno(), "rb", buffering=0, closefd=False)  # noqa: SIM115  # lives as long as the process
+    output = sys.stdout.buffer
+    try:
+        order = decode_order(source.readline(LINE_BYTES_MAX))
+        if order.store != number:
+            raise ProtocolError(f"this is segment store {number}, but the order is for {order.store}")
+        end_with_parent(order.parent_pid)
+    except PenstockError as error:
+        output.write(encode_message(Refusal(type(error).__name__, str(error))))
+        output.flush()
+        raise typer.Exit(EXIT_FAILED) from error
+    level = str(order.settings.get("log_level", "warning"))
+    logging.basicConfig(
+        stream=sys.stderr,
+        level=level.upper(),
+        format=f"%(asctime)s %(levelname)s store {order.store}: %(name)s: %(message)s",
+    )
+    bound_heaps()
+    gc.collect()
+    gc.freeze()
+    try:
+        with asyncio.Runner(loop_factory=new_loop()) as runner:
+            is_clean = runner.run(run_child(order, source, output))
+    except PenstockError as error:
+        # Said to the parent already, if it was not ready yet; otherwise there is only the log.
+        logging.getLogger(__name__).warning("ending: %s", error)
+        raise typer.Exit(EXIT_FAILED) from error
+    if not is_clean:
+        raise typer.Exit(EXIT_FAILED)

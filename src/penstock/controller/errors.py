@@ -1,0 +1,65 @@
+"""Errors of the controller that nobody below it knows.
+
+::
+
+    StreamError
+    ├── WorkflowTimeoutError (OutcomeUnknownError)  not ended yet, goes on
+    ├── HalfCreatedStreamError (ControllerUnavailableError)  its creation is not finished
+    ├── ReaderGroupMismatchError    id or generation is not the group's
+    ├── NoSuchSubscriberError       no such subscriber, or one of another group's life
+    ├── SubscriberGenerationError   the subscriber's generation is another one
+    ├── StreamCutBehindError        a subscriber's cut is not valid, or went back
+    ├── NoSuchTableError            no such key-value table
+    ├── TableExistsError            the name is taken
+    ├── NoSuchWriterError           the writer has never noted a time
+    ├── WriterTimeError             a writer's time went back
+    └── WriterPositionError         a writer's position went back
+"""
+
+from __future__ import annotations
+
+from penstock.model.errors import ControllerUnavailableError, OutcomeUnknownError, StreamError
+
+
+class WorkflowTimeoutError(StreamError, OutcomeUnknownError):
+    """A workflow has not ended in the time a caller waits for it. It goes on; ask for the state later."""
+
+
+class HalfCreatedStreamError(ControllerUnavailableError):
+    """The stream's creation has begun and is not finished."""
+
+
+class ReaderGroupMismatchError(StreamError):
+    """The request is about another life of the reader group, or about a configuration that was replaced."""
+
+
+class NoSuchSubscriberError(StreamError):
+    """The stream has no such subscriber, or the request comes from another life of the group."""
+
+
+class SubscriberGenerationError(StreamError):
+    """The subscriber's generation is not the one that the request names."""
+
+
+class StreamCutBehindError(StreamError):
+    """The cut that a subscriber published is not valid, or lies before the one it published last."""
+
+
+class NoSuchTableError(StreamError):
+    """The key-value table does not exist."""
+
+
+class TableExistsError(StreamError):
+    """The name of the key-value table is taken."""
+
+
+class NoSuchWriterError(StreamError):
+    """The writer has never noted a time on this stream."""
+
+
+class WriterTimeError(StreamError):
+    """The writer noted a time before the one it noted last."""
+
+
+class WriterPositionError(StreamError):
+    """The writer noted a position before the one it noted last."""

@@ -1,0 +1,29 @@
+"""What the calls of the gRPC service share in turning errors into replies."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Awaitable
+
+from penstock.controller.errors import WorkflowTimeoutError
+from penstock.controller.grpc_errors import LateArgumentError
+from penstock.controller.metadata.catalog import NamePage
+from penstock.model.errors import CorruptionError, InvalidArgumentError, MetadataConflictError, PenstockError
+
+_logger = logging.getLogger(__name__)
+
+
+async def page_of(listing: Awaitable[NamePage]) -> NamePage:
+    """Await a page; a token that makes no sense is an error of the kind that Pravega finds late."""
+    try:
+        return await listing
+    except InvalidArgumentError as error:
+        raise LateArgumentError(str(error)) from error
+
+
+def give_up_unless_retriable(error: PenstockError, what: str, name: str) -> None:
+    """Raise what the client should learn as a gRPC status; otherwise note why the answer is FAILURE."""
+    if isinstance(error, (InvalidArgumentError, CorruptionError, WorkflowTimeoutError)):
+        raise error
+    level = logging.INFO if isinstance(error, MetadataConflictError) else logging.WARNING
+    _logger.log(level, "%s of %s failed: %s", what, name, error)

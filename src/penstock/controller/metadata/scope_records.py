@@ -1,0 +1,198 @@
+"""The records of what lives in a scope beside streams: reader groups and key-value tables.
+
+One record holds all that is known of a group or a table, so that every change is one versioned write. Stored like those
+in `penstock.controller.metadata.records`.
+
+Source: controller internals specification, sections 10 and 17; controller API specification, section 3.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from enum import Enum, IntEnum
+
+from penstock.controller.metadata.records import SegmentRecord
+from penstock.model.errors import InvalidArgumentError
+from penstock.model.key_ranges import initial_ranges
+from penstock.model.segments import TABLE_KEY_LENGTH_MAX
+
+
+class ChildState(Enum):
+    """State of a reader group or a key-value table."""
+
+    CREATING = "creating"
+    ACTIVE = "active"
+    DELETING = "deleting"
+
+
+class GroupRetention(IntEnum):
+    """Whether a group holds the data it has not read. The numbers are those of the wire.
+
+    The controller treats `MANUAL` and `AUTOMATIC` alike: which positions are published is up to the client.
+    """
+
+    NONE = 0
+    MANUAL = 1
+    AUTOMATIC = 2
+
+
+@dataclass(frozen=True, slots=True)
+class GroupCut:
+    """Where a group begins or ends in a stream. Empty `positions`: at the stream's own beginning, or never."""
+
+    scope: str
+    stream: str
+    positions: dict[int, int] = field(default_factory=dict)
+
+    @property
+    def name(self) -> str:
+        """The stream's scoped name."""
+        return f"{self.scope}/{self.stream}"
+
+
+@dataclass(frozen=True, slots=True)
+class ReaderGroupConfig:
+    """What a reader group is configured with.
+
+    Attributes:
+        starts: one cut per stream of the group; at least one.
+        ends: cuts that the group reads up to.
+        retention: whether the group subscribes to its streams.
+        refresh_ms: how often readers look for changes of the group.
+        checkpoint_interval_ms: time between automatic checkpoints; -1 = none.
+        checkpoints_outstanding_max: checkpoints that may be under way at once.
+        rollover_bytes: largest chunk of the group's own stream; 0 = the default for such streams.
+    """
+
+    starts: tuple[GroupCut, ...]
+    ends: tuple[GroupCut, ...] = ()
+    retention: GroupRetention = GroupRetention.NONE
+    refresh_ms: int = 3000
+    checkpoint_interval_ms: int = 30_000
+    checkpoints_outstanding_max: int = 3
+    rollover_bytes: int = 0
+
+    def checked(self) -> ReaderGroupConfig:
+        """Return this configuration, or raise `InvalidArgumentError` if it makes no sense in itself."""
+        if not self.starts:
+            raise InvalidArgumentError("a reader group needs a stream to read")
+        if self.checkpoints_outstanding_max < 1:
+            raise InvalidArgumentError(
+                f"{self.checkpoints_outstanding_max} outstanding checkpoints: allow 1 or more"
+            )
+        if self.rollover_bytes < 0:
+            raise InvalidArgumentError(f"rollover size of {self.rollover_bytes} bytes: use 0 (default) or more")
+        starts = {cut.name: cut.positions for cut in self.starts}
+        for cut in (*self.starts, *self.ends):
+            if not cut.scope or not cut.stream:
+                raise InvalidArgumentError(f"scope {cut.scope!r}, stream {cut.stream!r}: neither may be empty")
+        for end in self.ends:
+            start = starts.get(end.name)
+            if start and end.positions and _is_before(end.positions, start):
+                raise InvalidArgumentError(f"the group ends in {end.name} before it begins")
+        return self
+
+    @property
+    def subscriptions(self) -> tuple[GroupCut, ...]:
+        """The starts of the streams that the group subscribes to: all of them or none."""
+        return () if self.retention is GroupRetention.NONE else self.starts
+
+
+def _is_before(end: dict[int, int], start: dict[int, int]) -> bool:
+    """Say whether an end lies before a start, as far as it can be told without the stream."""
+    if any(segment in end and end[segment] < offset for segment, offset in start.items()):
+        return True
+    # A position later in the stream never consists of older segments alone.
+    return max(end) < max((segment for segment, offset in start.items() if offset >= 0), default=0)
+
+
+@dataclass(frozen=True, slots=True)
+class ReaderGroupRecord:
+    """A reader group. `id` (a UUID) tells apart the lives of a name.
+
+    While an update is under way `next_config` is what will be in force, with a generation that is one higher, and
+    `leaving` are the scoped names of streams that the group will no longer subscribe to.
+    """
+
+    id: str
+    state: ChildState
+    created_ms: int
+    config: ReaderGroupConfig
+    generation: int = 0
+    next_config: ReaderGroupConfig | None = None
+    leaving: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class KeyValueTableConfig:
+    """The shape of a key-value table: it never changes. Keys have `primary_key_bytes` + `secondary_key_bytes`."""
+
+    partitions: int
+    primary_key_bytes: int
+    secondary_key_bytes: int = 0
+    rollover_bytes: int = 0
+
+    @property
+    def key_bytes(self) -> int:
+        """Length of every key in the table's segments."""
+        return self.primary_key_bytes + self.secondary_key_bytes
+
+    def checked(self) -> KeyValueTableConfig:
+        """Return this configuration, or raise `InvalidArgumentError`."""
+        if self.partitions < 1:
+            raise InvalidArgumentError(f"{self.partitions} partitions: a table needs 1 or more")
+        if self.primary_key_bytes < 1 or self.secondary_key_bytes < 0 or self.key_bytes > TABLE_KEY_LENGTH_MAX:
+            raise InvalidArgumentError(
+                f"keys of {self.primary_key_bytes} and {self.secondary_key_bytes} bytes: the first part needs 1 or "
+                f"more, the second 0 or more, both together at most {TABLE_KEY_LENGTH_MAX}"
+            )
+        if self.rollover_bytes < 0:
+            raise InvalidArgumentError(f"rollover size of {self.rollover_bytes} bytes: use 0 (default) or more")
+        return self
+
+
+@dataclass(frozen=True, slots=True)
+class KeyValueTableRecord:
+    """A key-value table. `id` (a UUID) tells apart the lives of a name."""
+
+    id: str
+    state: ChildState
+    created_ms: int
+    config: KeyValueTableConfig
+
+    def segments(self) -> tuple[SegmentRecord, ...]:
+        """Return the table's segments by key. Tables never scale, so they follow from the number of partitions."""
+        return tuple(
+            SegmentRecord(number, 0, self.created_ms, keys.start, keys.end)
+            for number, keys in enumerate(initial_ranges(self.config.partitions))
+        )
+
+
+class ChildKind(Enum):
+    """What a `PendingChildWork` is about."""
+
+    GROUP = "group"
+    TABLE = "table"
+    SCOPE = "scope"
+
+
+class ChildWorkKind(Enum):
+    """Which workflow a `PendingChildWork` announces."""
+
+    CREATE = "create"
+    UPDATE = "update"
+    DELETE = "delete"
+
+
+@dataclass(frozen=True, slots=True)
+class PendingChildWork:
+    """A workflow on a group, a table or a whole scope that was begun and must be finished, by whoever finds it.
+
+    `id` pins the life that is meant. What is wanted stands in the record of that life; if that record does not exist,
+    the workflow has changed nothing yet and is forgotten.
+    """
+
+    kind: ChildWorkKind
+    host: str
+    id: str
+    created_ms: int

@@ -1,0 +1,93 @@
+"""`ScopedRecords`: the records of one kind in each scope, by name."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from typing import Generic, TypeVar
+
+from penstock.controller.metadata.catalog import Catalog, NamePage
+from penstock.controller.metadata.codec import encode
+from penstock.controller.metadata.typed import Tables, Versioned
+from penstock.model.errors import InvalidArgumentError, NoSuchSegmentError
+from penstock.model.names import USER_NAME_LENGTH_MAX
+from penstock.model.segments import TABLE_VALUE_LENGTH_MAX
+
+R = TypeVar("R")
+T = TypeVar("T")
+
+
+class ScopedRecords(Generic[R]):
+    """One table per scope, made when the first record is written. All calls raise `NoSuchScopeError`.
+
+    `table_of(scope, scope_id)` names the table of a scope.
+    """
+
+    def __init__(
+        self, tables: Tables, catalog: Catalog, kind: type[R], table_of: Callable[[str, str], str]
+    ) -> None:
+        self._tables = tables
+        self._catalog = catalog
+        self._kind = kind
+        self._table_of = table_of
+
+    async def _in_scope(self, scope: str, action: Callable[[str], Awaitable[T]], otherwise: T) -> T:
+        """Run `action(table)`; `otherwise` is the answer when the scope exists but has no such table."""
+        try:
+            return await action(self._table_of(scope, await self._catalog.scope_id(scope)))
+        except NoSuchSegmentError:
+            # Either the remembered id is stale, or nothing was ever written.
+            scope_id = await self._catalog.scope_id(scope, cached=False)
+        try:
+            return await action(self._table_of(scope, scope_id))
+        except NoSuchSegmentError:
+            return otherwise
+
+    async def get(self, scope: str, name: str) -> Versioned[R] | None:
+        """Read a record; None when there is none of this name."""
+        if not 0 < len(name) <= USER_NAME_LENGTH_MAX:
+            await self._catalog.scope_id(scope)
+            return None
+        return await self._in_scope(scope, lambda table: self._tables.get(table, name, self._kind), None)
+
+    async def create(self, scope: str, name: str, record: R) -> bool:
+        """Write a record unless there is one; say whether it was written. Raises `InvalidArgumentError` if too large.
+
+        The scope must be complete and not about to be deleted.
+        """
+        _check_size(record)
+        scope_id = await self._catalog.open_scope_id(scope)
+        table = self._table_of(scope, scope_id)
+        try:
+            return await self._tables.create(table, name, record)
+        except NoSuchSegmentError:
+            await self._tables.store.create_table(table)
+        # The scope may have been deleted before its table was made: then nobody would find what is written now.
+        if await self._catalog.open_scope_id(scope) != scope_id:
+            await self._tables.store.drop_table(table)
+            return False
+        return await self._tables.create(table, name, record)
+
+    async def put(self, scope: str, name: str, record: R, version: int) -> int:
+        """Replace the record read at `version`; return the new version."""
+        _check_size(record)
+        table = self._table_of(scope, await self._catalog.scope_id(scope))
+        return await self._tables.put(table, name, record, version=version)
+
+    async def remove(self, scope: str, name: str) -> None:
+        """Remove a record; fine if there is none."""
+        await self._in_scope(scope, lambda table: self._tables.remove(table, name), None)
+
+    async def list(self, scope: str, token: str, limit: int) -> NamePage:
+        """Return up to `limit` names after `token` ('' = from the start)."""
+        empty = NamePage((), token)
+        return await self._in_scope(
+            scope, lambda table: self._catalog.list_table(table, token, limit), empty
+        )
+
+
+def _check_size(record: object) -> None:
+    size = len(encode(record))
+    if size > TABLE_VALUE_LENGTH_MAX:
+        raise InvalidArgumentError(
+            f"the configuration takes {size} bytes, at most {TABLE_VALUE_LENGTH_MAX} can be stored: name fewer streams"
+        )

@@ -1,0 +1,88 @@
+"""The subscribers of a stream: reader groups that hold what they have not read.
+
+The set and a subscriber's record are in the stream's metadata table and change together where both must.
+Source: controller internals specification, section 10.
+"""
+
+from __future__ import annotations
+
+from penstock.controller.metadata import layout
+from penstock.controller.metadata.records import Subscriber, SubscriberSet
+from penstock.controller.metadata.stream_tables import StreamTables
+from penstock.controller.metadata.typed import Versioned
+from penstock.model.errors import MetadataConflictError
+from penstock.model.segments import VERSION_ABSENT
+
+
+async def _read(
+    tables: StreamTables, subscriber: str
+) -> tuple[Versioned[SubscriberSet], Versioned[Subscriber] | None]:
+    keys = [layout.SUBSCRIBER_SET, layout.subscriber_key(subscriber)]
+    set_row, row = await tables.tables.get_rows(tables.metadata, keys)
+    everybody = tables.tables.decoded(tables.metadata, set_row, SubscriberSet)
+    return everybody or Versioned(SubscriberSet(), VERSION_ABSENT), tables.tables.decoded(
+        tables.metadata, row, Subscriber
+    )
+
+
+async def subscriber_names(tables: StreamTables) -> tuple[str, ...]:
+    """Return the scoped names of the groups that subscribe to the stream, sorted. 2 reads in one request."""
+    await tables.state()  # A stream that is not completely created has no subscribers to tell of.
+    found = await tables.tables.get(tables.metadata, layout.SUBSCRIBER_SET, SubscriberSet)
+    return () if found is None else found.record.subscribers
+
+
+async def read_subscriber(tables: StreamTables, subscriber: str) -> Versioned[Subscriber] | None:
+    """Read a subscriber's record. 1 read."""
+    return await tables.tables.get(tables.metadata, layout.subscriber_key(subscriber), Subscriber)
+
+
+async def put_subscriber(tables: StreamTables, subscriber: str, record: Subscriber, version: int) -> None:
+    """Replace the record read at `version`."""
+    await tables.tables.put(tables.metadata, layout.subscriber_key(subscriber), record, version=version)
+
+
+async def add_subscriber(
+    tables: StreamTables, subscriber: str, generation: int, now_ms: int, attempts_max: int
+) -> None:
+    """Subscribe, or raise the generation of a subscriber; its cut stays, and so does a generation that is higher."""
+    for attempt in range(attempts_max):
+        everybody, found = await _read(tables, subscriber)
+        names = everybody.record.subscribers
+        changes: list[tuple[str, object, int]] = []
+        if subscriber not in names:
+            joined = SubscriberSet(tuple(sorted([*names, subscriber])))
+            changes.append((layout.SUBSCRIBER_SET, joined, everybody.version))
+        if found is None or found.record.generation < generation:
+            record = Subscriber(generation, {} if found is None else found.record.stream_cut, now_ms)
+            version = VERSION_ABSENT if found is None else found.version
+            changes.append((layout.subscriber_key(subscriber), record, version))
+        if not changes:
+            return
+        try:
+            await tables.tables.put_all(tables.metadata, changes)
+        except MetadataConflictError:
+            if attempt + 1 == attempts_max:
+                raise
+        else:
+            return
+
+
+async def remove_subscriber(tables: StreamTables, subscriber: str, generation: int, attempts_max: int) -> None:
+    """Unsubscribe; nothing happens when there is no such subscriber, or one of a higher generation."""
+    for attempt in range(attempts_max):
+        everybody, found = await _read(tables, subscriber)
+        if found is not None and generation < found.record.generation:
+            return
+        names = everybody.record.subscribers
+        try:
+            if subscriber in names:
+                left = SubscriberSet(tuple(name for name in names if name != subscriber))
+                await tables.tables.put(tables.metadata, layout.SUBSCRIBER_SET, left, version=everybody.version)
+            if found is not None:
+                await tables.tables.remove(tables.metadata, layout.subscriber_key(subscriber))
+        except MetadataConflictError:
+            if attempt + 1 == attempts_max:
+                raise
+        else:
+            return

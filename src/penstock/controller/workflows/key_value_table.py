@@ -1,0 +1,105 @@
+"""Creating and deleting key-value tables.
+
+A table is one record in its scope and a table segment per partition. Whoever works on it holds the lock of its name
+with the suffix of table segments.
+
+Create: announce; record CREATING; segments; record ACTIVE; withdraw the announcement.
+Delete: announce; record DELETING; segments; remove the record; withdraw the announcement.
+
+Source: controller internals specification, section 17; controller API specification, section 9.17.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from penstock.controller.errors import NoSuchTableError, TableExistsError
+from penstock.controller.metadata.scope_records import (
+    ChildKind,
+    ChildState,
+    ChildWorkKind,
+    KeyValueTableConfig,
+    KeyValueTableRecord,
+)
+from penstock.controller.segment_requests import together
+from penstock.controller.workflows.context import WorkflowContext
+from penstock.model.errors import MetadataConflictError, NoSuchScopeError
+from penstock.model.names import KEY_VALUE_TABLE_SUFFIX, segment_id, segment_name
+
+
+def table_stream(table: str) -> str:
+    """Return what stands for a stream's name in the names of the table's segments."""
+    return f"{table}{KEY_VALUE_TABLE_SUFFIX}"
+
+
+def table_segment_name(scope: str, table: str, partition: int) -> str:
+    """Return the name of a partition's segment."""
+    return segment_name(scope, table_stream(table), segment_id(partition, 0))
+
+
+async def create_table(
+    context: WorkflowContext, scope: str, table: str, config: KeyValueTableConfig
+) -> KeyValueTableRecord:
+    """Create a table. Nothing is pending for it. Raises `NoSuchScopeError`, `TableExistsError`."""
+    if await context.tables.get(scope, table) is not None:
+        raise TableExistsError(f"key-value table {scope}/{table} exists already")
+    await context.catalog.open_scope_id(scope)
+    first = table_segment_name(scope, table, 0)
+    if await context.segments.table_exists(first):
+        # Pravega's Rust client makes the tables of its reader groups itself, under names of this form.
+        raise TableExistsError(f"segment {first} exists, and belongs to no table that the controller knows")
+    table_id = context.new_id()
+    work = context.child_work(ChildWorkKind.CREATE, table_id)
+    if not await context.index.add_child(ChildKind.TABLE, scope, table, work):
+        raise MetadataConflictError(f"key-value table {scope}/{table}: another change has just begun; try again")
+    record = KeyValueTableRecord(table_id, ChildState.CREATING, work.created_ms, config)
+    try:
+        async with context.locks.hold(scope):
+            await context.tables.create(scope, table, record)
+    except NoSuchScopeError:
+        await context.index.remove_child(ChildKind.TABLE, scope, table)
+        raise
+    await finish_table(context, scope, table)
+    return replace(record, state=ChildState.ACTIVE)
+
+
+async def delete_table(context: WorkflowContext, scope: str, table: str) -> None:
+    """Delete a table and what it holds. Nothing is pending for it. Raises `NoSuchTableError`."""
+    try:
+        found = await context.tables.get(scope, table)
+    except NoSuchScopeError as error:
+        raise NoSuchTableError(f"key-value table {scope}/{table} does not exist: {error}") from error
+    if found is None:
+        raise NoSuchTableError(f"key-value table {scope}/{table} does not exist")
+    work = context.child_work(ChildWorkKind.DELETE, found.record.id)
+    if not await context.index.add_child(ChildKind.TABLE, scope, table, work):
+        raise MetadataConflictError(f"key-value table {scope}/{table}: another change has just begun; try again")
+    await context.tables.put(scope, table, replace(found.record, state=ChildState.DELETING), found.version)
+    await finish_table(context, scope, table)
+
+
+async def finish_table(context: WorkflowContext, scope: str, table: str) -> None:
+    """Bring the table's unfinished workflow to its end, if there is one.
+
+    What is to be done is in the record; an announcement without one, or of another life, announced nothing that lasted.
+    """
+    work = await context.index.get_child(ChildKind.TABLE, scope, table)
+    if work is None:
+        return
+    try:
+        found = await context.tables.get(scope, table)
+    except NoSuchScopeError:
+        found = None
+    if found is not None and found.record.id == work.id:
+        record = found.record
+        names = [table_segment_name(scope, table, segment.number) for segment in record.segments()]
+        if record.state is ChildState.CREATING:
+            config = record.config
+            await together(
+                context.segments.create_table(name, config.key_bytes, config.rollover_bytes) for name in names
+            )
+            await context.tables.put(scope, table, replace(record, state=ChildState.ACTIVE), found.version)
+        elif record.state is ChildState.DELETING:
+            await together(context.segments.delete_table(name) for name in names)
+            await context.tables.remove(scope, table)
+    await context.index.remove_child(ChildKind.TABLE, scope, table)

@@ -1,0 +1,238 @@
+"""Creating, changing and deleting reader groups.
+
+A group is one record in its scope, one subscriber entry per stream if it holds data, and the stream ``_RG<group>`` in
+which its readers keep their common state. Whoever works on a group holds the lock of that stream.
+
+Create: announce; record CREATING; subscribe; stream; record ACTIVE; withdraw the announcement.
+Update: announce; record with the configuration to come; subscribe and unsubscribe; record with it in force; withdraw.
+Delete: announce; record DELETING; unsubscribe; seal and delete the stream; remove the record; withdraw.
+
+Source: controller internals specification, section 10; controller API specification, section 9.16.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable
+from dataclasses import replace
+
+from penstock.controller.errors import ReaderGroupMismatchError
+from penstock.controller.metadata.scope_records import (
+    ChildKind,
+    ChildState,
+    ChildWorkKind,
+    PendingChildWork,
+    ReaderGroupConfig,
+    ReaderGroupRecord,
+)
+from penstock.controller.metadata.subscribers import add_subscriber, remove_subscriber
+from penstock.controller.workflows.context import WorkflowContext
+from penstock.controller.workflows.create_stream import create_stream
+from penstock.controller.workflows.delete_stream import delete_stream
+from penstock.controller.workflows.seal_stream import seal_stream
+from penstock.model.errors import (
+    MetadataConflictError,
+    NoSuchReaderGroupError,
+    NoSuchScopeError,
+    NoSuchStreamError,
+    StreamExistsError,
+)
+from penstock.model.policies import Scaling, StreamConfig
+
+_logger = logging.getLogger(__name__)
+
+#: What the name of a group's own stream begins with.
+STATE_STREAM_PREFIX = "_RG"
+#: Largest chunk of such a stream: it is truncated often, and only what lies before the chunk can be deleted.
+STATE_STREAM_ROLLOVER_BYTES = 4 * 1024 * 1024
+
+
+def state_stream(group: str) -> str:
+    """Return the name of the stream that a group's readers keep their state in."""
+    return f"{STATE_STREAM_PREFIX}{group}"
+
+
+async def create_group(
+    context: WorkflowContext, scope: str, group: str, config: ReaderGroupConfig, group_id: str
+) -> ReaderGroupRecord:
+    """Create a group, or return the one that exists. Raises `NoSuchScopeError`, `NoSuchStreamError`.
+
+    Nothing is pending for the group.
+    """
+    found = await context.groups.get(scope, group)
+    if found is not None:
+        return found.record
+    await context.catalog.open_scope_id(scope)
+    await _need_streams(context, (cut.name for cut in config.subscriptions))
+    work = await _announce(context, scope, group, ChildWorkKind.CREATE, group_id)
+    record = ReaderGroupRecord(group_id, ChildState.CREATING, work.created_ms, config)
+    try:
+        async with context.locks.hold(scope):
+            await context.groups.create(scope, group, record)
+    except NoSuchScopeError:
+        await context.index.remove_child(ChildKind.GROUP, scope, group)
+        raise
+    await finish_group(context, scope, group)
+    done = await context.groups.get(scope, group)
+    if done is None:
+        raise MetadataConflictError(f"reader group {scope}/{group} was deleted while it was being created")
+    return done.record
+
+
+async def update_group(
+    context: WorkflowContext, scope: str, group: str, config: ReaderGroupConfig, group_id: str, generation: int
+) -> int:
+    """Replace a group's configuration; return the new generation. Nothing is pending for the group.
+
+    Raises `NoSuchReaderGroupError`, `NoSuchStreamError`; `ReaderGroupMismatchError` unless id and generation are those
+    of the group.
+    """
+    found = await context.groups.get(scope, group)
+    if found is None:
+        raise NoSuchReaderGroupError(f"reader group {scope}/{group} does not exist")
+    record = found.record
+    if (record.id, record.generation) != (group_id, generation):
+        raise ReaderGroupMismatchError(
+            f"reader group {scope}/{group} has id {record.id} and generation {record.generation}, the request says "
+            f"{group_id} and {generation}; read its configuration and try again"
+        )
+    known = {cut.name for cut in record.config.subscriptions}
+    await _need_streams(context, (cut.name for cut in config.subscriptions if cut.name not in known))
+    await _announce(context, scope, group, ChildWorkKind.UPDATE, record.id)
+    staying = {cut.name for cut in config.subscriptions}
+    leaving = tuple(cut.name for cut in record.config.subscriptions if cut.name not in staying)
+    await context.groups.put(scope, group, replace(record, next_config=config, leaving=leaving), found.version)
+    await finish_group(context, scope, group)
+    return generation + 1
+
+
+async def delete_group(context: WorkflowContext, scope: str, group: str, group_id: str | None) -> None:
+    """Delete a group, whatever its generation is. Nothing is pending for the group.
+
+    Raises `NoSuchReaderGroupError`, also when the id (None = any) is another one.
+    """
+    found = await context.groups.get(scope, group)
+    if found is None or group_id not in (None, found.record.id):
+        raise NoSuchReaderGroupError(f"reader group {scope}/{group} with id {group_id or 'any'} does not exist")
+    await _announce(context, scope, group, ChildWorkKind.DELETE, found.record.id)
+    await context.groups.put(scope, group, replace(found.record, state=ChildState.DELETING), found.version)
+    await finish_group(context, scope, group)
+
+
+async def _announce(
+    context: WorkflowContext, scope: str, group: str, kind: ChildWorkKind, group_id: str
+) -> PendingChildWork:
+    work = context.child_work(kind, group_id)
+    if not await context.index.add_child(ChildKind.GROUP, scope, group, work):
+        raise MetadataConflictError(f"reader group {scope}/{group}: another change has just begun; try again")
+    return work
+
+
+async def finish_group(context: WorkflowContext, scope: str, group: str) -> None:
+    """Bring the group's unfinished workflow to its end, if there is one. The stream's own must be finished.
+
+    What is to be done is in the record; an announcement without one, or of another life, announced nothing that lasted.
+    """
+    work = await context.index.get_child(ChildKind.GROUP, scope, group)
+    if work is None:
+        return
+    try:
+        found = await context.groups.get(scope, group)
+    except NoSuchScopeError:
+        found = None
+    if found is not None:
+        record, version = found.record, found.version
+        if record.state is ChildState.DELETING:
+            await _finish_delete(context, scope, group, record)
+        elif record.state is ChildState.CREATING:
+            await _finish_create(context, scope, group, record, version)
+        elif record.next_config is not None:
+            await _finish_update(context, scope, group, record, version)
+    await context.index.remove_child(ChildKind.GROUP, scope, group)
+
+
+async def _finish_create(
+    context: WorkflowContext, scope: str, group: str, record: ReaderGroupRecord, version: int
+) -> None:
+    await _subscribe(context, scope, group, record.config, record.generation)
+    rollover_bytes = record.config.rollover_bytes or STATE_STREAM_ROLLOVER_BYTES
+    try:
+        await create_stream(
+            context, scope, state_stream(group), StreamConfig(Scaling.fixed(1), rollover_bytes=rollover_bytes)
+        )
+    except StreamExistsError:
+        _logger.debug("reader group %s/%s: its stream exists already", scope, group)
+    await context.groups.put(scope, group, replace(record, state=ChildState.ACTIVE), version)
+
+
+async def _finish_update(
+    context: WorkflowContext, scope: str, group: str, record: ReaderGroupRecord, version: int
+) -> None:
+    config, generation = record.next_config or record.config, record.generation + 1
+    await _subscribe(context, scope, group, config, generation)
+    await _unsubscribe(context, scope, group, record.leaving, generation)
+    done = replace(record, config=config, generation=generation, next_config=None, leaving=())
+    await context.groups.put(scope, group, done, version)
+
+
+async def _finish_delete(context: WorkflowContext, scope: str, group: str, record: ReaderGroupRecord) -> None:
+    # One more: an update that was cut off by the deletion may have subscribed with its generation already.
+    streams = {cut.name: None for config in (record.config, record.next_config) if config for cut in config.starts}
+    await _unsubscribe(context, scope, group, [*streams, *record.leaving], record.generation + 1)
+    stream = state_stream(group)
+    try:
+        await context.catalog.on_stream(scope, stream, lambda tables: seal_stream(context, tables))
+    except NoSuchStreamError:
+        _logger.debug("reader group %s/%s has no stream to seal", scope, group)
+    try:
+        await delete_stream(context, scope, stream)
+    except NoSuchStreamError:
+        _logger.debug("reader group %s/%s has no stream to delete", scope, group)
+    await context.groups.remove(scope, group)
+
+
+async def _need_streams(context: WorkflowContext, streams: Iterable[str]) -> None:
+    for name in streams:
+        scope, _, stream = name.partition("/")
+        await context.catalog.on_stream(scope, stream, lambda tables: tables.configuration())
+
+
+async def _subscribe(
+    context: WorkflowContext, scope: str, group: str, config: ReaderGroupConfig, generation: int
+) -> None:
+    for cut in config.subscriptions:
+        try:
+            # One at a time, so that many groups at once don't use up each other's attempts.
+            async with context.locks.hold(f"{cut.name}/subscribers"):
+                await context.catalog.on_stream(
+                    cut.scope,
+                    cut.stream,
+                    lambda tables: add_subscriber(
+                        tables,
+                        f"{scope}/{group}",
+                        generation,
+                        context.runtime.wall_clock_ms(),
+                        context.settings.conflict_attempts_max,
+                    ),
+                )
+        except NoSuchStreamError:
+            # It was there when this was begun. What was deleted since needs nobody to hold it.
+            _logger.warning("reader group %s/%s cannot subscribe to %s: it was deleted", scope, group, cut.name)
+
+
+async def _unsubscribe(
+    context: WorkflowContext, scope: str, group: str, streams: Iterable[str], generation: int
+) -> None:
+    for name in streams:
+        of_scope, _, stream = name.partition("/")
+        try:
+            async with context.locks.hold(f"{name}/subscribers"):
+                await context.catalog.on_stream(
+                    of_scope,
+                    stream,
+                    lambda tables: remove_subscriber(
+                        tables, f"{scope}/{group}", generation, context.settings.conflict_attempts_max
+                    ),
+                )
+        except NoSuchStreamError:
+            _logger.debug("reader group %s/%s need not leave %s: it was deleted", scope, group, name)

@@ -1,0 +1,109 @@
+"""`WriterMarks`: the times that writers note on a stream, with their positions then.
+
+Watermarks would be made of them; that is not built, so marks are kept, and checked against the next ones, but not used.
+A stream's marks are rows of one table, which goes with the stream.
+
+Source: controller API specification, section 9.15; controller internals specification, section 15.1.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+
+from penstock.controller.errors import NoSuchWriterError, WriterPositionError, WriterTimeError
+from penstock.controller.metadata import layout
+from penstock.controller.metadata.records import WriterMark
+from penstock.controller.metadata.stream_tables import StreamTables
+from penstock.controller.metadata.typed import Versioned
+from penstock.controller.workflows.context import WorkflowContext
+from penstock.model.errors import InvalidArgumentError, MetadataConflictError, NoSuchSegmentError, NoSuchStreamError
+from penstock.model.names import USER_NAME_LENGTH_MAX
+from penstock.model.segments import VERSION_ABSENT
+
+
+def check_mark(previous: WriterMark, timestamp: int, position: Mapping[int, int]) -> None:
+    """Raise `WriterTimeError` or `WriterPositionError` if a mark does not follow the previous one. Equal is fine."""
+    if timestamp < previous.timestamp:
+        raise WriterTimeError(f"time {timestamp} is before {previous.timestamp}, which was noted last")
+    if max(position) < max(previous.position):
+        raise WriterPositionError("the position ends in an older segment than the one noted last")
+    for segment, offset in previous.position.items():
+        if position.get(segment, offset) < offset:
+            raise WriterPositionError(
+                f"offset {position[segment]} of segment {segment} is before {offset}, which was noted last"
+            )
+
+
+class WriterMarks:
+    """Notes and removes marks."""
+
+    def __init__(self, context: WorkflowContext) -> None:
+        self._context = context
+
+    async def note(
+        self, scope: str, stream: str, writer: str, timestamp: int, position: Mapping[int, int]
+    ) -> None:
+        """Note that all events of `writer` up to `timestamp`, in its own unit, lie before `position`.
+
+        Raises `NoSuchStreamError`, `InvalidArgumentError`; `WriterTimeError` and `WriterPositionError` for a mark
+        before the one noted last.
+        """
+        _check_writer(writer)
+        if not position:
+            raise WriterPositionError("a position without segments says nothing")
+
+        async def write(tables: StreamTables) -> None:
+            await tables.state()
+            table = layout.writer_marks(*tables.key)
+            for _ in range(self._context.settings.conflict_attempts_max):
+                found = await _read(tables, writer)
+                if found is not None:
+                    check_mark(found.record, timestamp, position)
+                mark = WriterMark(timestamp, dict(sorted(position.items())))
+                version = VERSION_ABSENT if found is None else found.version
+                try:
+                    await tables.tables.put(table, writer, mark, version=version)
+                except NoSuchSegmentError:
+                    await tables.tables.store.create_table(table)
+                except MetadataConflictError:
+                    continue
+                else:
+                    return
+            raise MetadataConflictError(f"the mark of writer {writer} on {tables.name} keeps changing; try again")
+
+        await self._context.catalog.on_stream(scope, stream, write)
+
+    async def remove(self, scope: str, stream: str, writer: str) -> None:
+        """Note that a writer has left. Raises `NoSuchWriterError`, also for a missing stream."""
+        _check_writer(writer)
+
+        async def write(tables: StreamTables) -> None:
+            for _ in range(self._context.settings.conflict_attempts_max):
+                found = await _read(tables, writer)
+                if found is None:
+                    raise NoSuchWriterError(f"writer {writer} has noted no time on {tables.name}")
+                left = replace(found.record, is_alive=False)
+                try:
+                    await tables.tables.put(layout.writer_marks(*tables.key), writer, left, version=found.version)
+                except MetadataConflictError:
+                    continue
+                return
+            raise MetadataConflictError(f"the mark of writer {writer} on {tables.name} keeps changing; try again")
+
+        try:
+            await self._context.catalog.on_stream(scope, stream, write)
+        except NoSuchStreamError as error:
+            raise NoSuchWriterError(f"writer {writer} has noted no time on {scope}/{stream}: {error}") from error
+
+
+async def _read(tables: StreamTables, writer: str) -> Versioned[WriterMark] | None:
+    try:
+        return await tables.tables.get(layout.writer_marks(*tables.key), writer, WriterMark)
+    except NoSuchSegmentError:
+        return None
+
+
+def _check_writer(writer: str) -> None:
+    if not 0 < len(writer) <= USER_NAME_LENGTH_MAX:
+        raise InvalidArgumentError(f"writer {writer[:80]!r}: use 1 to {USER_NAME_LENGTH_MAX} characters")

@@ -1,0 +1,166 @@
+"""`AdminServer`: the administrator's door to a segment store, off unless it is given a port of its own.
+
+It answers Hello, KeepAlive, FlushToStorage and ListStorageChunks, and nothing else; the port of clients does not answer
+the last two. Requests of one connection are answered one after the other. Containers' own segments are found by the
+number in their names, which clients' requests never are.
+
+Source: segment store specification, section 11 and rule R1.3; wire protocol specification, section 2.7.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import struct
+from collections.abc import Callable
+
+from penstock.model.errors import (
+    ContainerNotFoundError,
+    InvalidArgumentError,
+    NoSuchSegmentError,
+    PenstockError,
+    ProtocolError,
+)
+from penstock.model.names import ContainerId
+from penstock.model.routing import admin_container_of
+from penstock.segmentstore.container.container import SegmentContainer
+from penstock.segmentstore.request_processor import error_reply
+from penstock.segmentstore.settings import AdminSettings
+from penstock.segmentstore.store import SegmentStore
+from penstock.wire import commands as wire
+from penstock.wire.codec import decode, encode
+from penstock.wire.commands import WireCommand
+from penstock.wire.connection import WIRE_VERSION, WIRE_VERSION_OLDEST
+
+logger = logging.getLogger(__name__)
+
+_FRAME_HEADER = struct.Struct(">ii")
+
+#: Returns if a request's token allows administration, else raises `PenstockError`.
+Authorise = Callable[[str], None]
+
+
+def allow_all(token: str) -> None:
+    """Allow everybody who can reach the port."""
+
+
+class AdminServer:
+    """Listens for administrators. `authorise` is asked about the token of each request."""
+
+    def __init__(
+        self, store: SegmentStore, *, settings: AdminSettings | None = None, authorise: Authorise = allow_all
+    ) -> None:
+        self._store = store
+        self._settings = settings or store.settings.admin
+        self._authorise = authorise
+        self._server: asyncio.Server | None = None
+        self._connections: dict[asyncio.Task[None], None] = {}
+        self.port = 0
+
+    async def start(self) -> None:
+        """Listen, if that is enabled; `port` says where. Raises `InvalidArgumentError` if that is not possible."""
+        settings = self._settings
+        if not settings.is_enabled:
+            return
+        try:
+            self._server = await asyncio.get_running_loop().create_server(
+                self._new_protocol, settings.host, settings.port
+            )
+        except OSError as error:
+            raise InvalidArgumentError(
+                f"cannot listen for administrators on {settings.host}:{settings.port}: {error}; stop what uses the "
+                "port, or choose another one as `port` in the settings of the administrator's port"
+            ) from error
+        self.port = self._server.sockets[0].getsockname()[1]
+
+    async def stop(self) -> None:
+        """Close the port and every connection; what is under way in a container goes on there."""
+        if self._server is not None:
+            self._server.close()
+        for task in list(self._connections):
+            task.cancel()
+        await asyncio.gather(*self._connections, return_exceptions=True)
+
+    def _new_protocol(self) -> asyncio.BaseProtocol:
+        return asyncio.StreamReaderProtocol(asyncio.StreamReader(), self._accept)
+
+    def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        if len(self._connections) >= self._settings.connections_max:
+            logger.warning("refused an administrator's connection: %d are served already", len(self._connections))
+            writer.close()
+            return
+        task = asyncio.get_running_loop().create_task(self._serve(reader, writer))
+        self._connections[task] = None
+        task.add_done_callback(lambda task: self._connections.pop(task, None))
+
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        try:
+            await self._converse(reader, writer)
+        except (ProtocolError, asyncio.IncompleteReadError, ConnectionError, TimeoutError) as error:
+            logger.info("administrator's connection ended: %r", error)
+        except PenstockError as error:
+            logger.warning("closing an administrator's connection: %s", error)
+        finally:
+            writer.close()
+
+    async def _converse(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        async with asyncio.timeout(self._settings.handshake_timeout_s):
+            hello = await self._receive(reader)
+        if not isinstance(hello, wire.Hello):
+            raise ProtocolError(f"{type(hello).__name__} before Hello")
+        writer.write(encode(wire.Hello(WIRE_VERSION, WIRE_VERSION_OLDEST)))
+        if hello.low > WIRE_VERSION or hello.high < WIRE_VERSION_OLDEST:
+            raise ProtocolError(f"peer speaks versions {hello.low} to {hello.high}")
+        while True:
+            writer.write(encode(await self._answer(await self._receive(reader))))
+            await writer.drain()
+
+    async def _receive(self, reader: asyncio.StreamReader) -> WireCommand:
+        type_code, length = _FRAME_HEADER.unpack(await reader.readexactly(_FRAME_HEADER.size))
+        if not 0 <= length <= self._settings.frame_length_max:
+            raise ProtocolError(f"a frame of {length} bytes to the administrator's port")
+        return decode(type_code, memoryview(await reader.readexactly(length)))
+
+    async def _answer(self, command: WireCommand) -> WireCommand:
+        name = type(command).__name__
+        match command:
+            case wire.KeepAlive():
+                return command
+            case wire.FlushToStorage():
+                segment = ""
+            case wire.ListStorageChunks():
+                segment = command.segment
+            case _:
+                return wire.OperationUnsupported(getattr(command, "request_id", -1), name)
+        try:
+            self._authorise(command.token)
+            if isinstance(command, wire.FlushToStorage):
+                await self._container(command.container_id).flush()
+                return wire.StorageFlushed(command.request_id)
+            return wire.StorageChunksListed(command.request_id, await self._chunks(segment))
+        except PenstockError as error:
+            return error_reply(error, command.request_id, segment, name)
+
+    def _container(self, container_id: int) -> SegmentContainer:
+        if not 0 <= container_id < self._store.settings.container_count:
+            raise InvalidArgumentError(f"no container {container_id}: there are {self._store.settings.container_count}")
+        for container in self._store.containers:
+            if container.id == container_id:
+                return container
+        raise ContainerNotFoundError(ContainerId(container_id), "it is not running here")
+
+    async def _chunks(self, segment: str) -> list[wire.StorageChunk]:
+        container = self._container(admin_container_of(segment, self._store.settings.container_count))
+        found = await container.find(segment)
+        with found.in_use():
+            try:
+                layout = await container.storage.layout(found)
+            except NoSuchSegmentError:
+                return []  # Long-term storage has nothing of it yet.
+            chunks = []
+            for chunk in layout:
+                length = await self._store.chunk_length(chunk.name)
+                chunks.append(
+                    wire.StorageChunk(chunk.length, length or 0, chunk.start_offset, chunk.name, length is not None)
+                )
+            return chunks

@@ -1,0 +1,60 @@
+"""`Activity`: which segments of a container get data, and how much, looked at now and again.
+
+An append only notes its segment, once between two looks, and every so many bytes the border behind it: statistics and
+offset indexes are made from these notes in the background, so that appends pay next to nothing for them.
+"""
+
+from __future__ import annotations
+
+from penstock.segmentstore.container.segment import Segment
+
+#: Offset behind an append, events before it, milliseconds since the epoch.
+Border = tuple[int, int, int]
+
+
+class Touched:
+    """A segment that got data since the last look; `length` and `event_count` are those from before.
+
+    Invariant: `borders` grow, and the last one is at `marked` if there are any.
+    """
+
+    __slots__ = ("borders", "event_count", "length", "marked", "segment")
+
+    def __init__(self, segment: Segment) -> None:
+        self.segment = segment
+        self.length = segment.length
+        self.event_count = segment.event_count
+        self.marked = segment.length
+        self.borders: list[Border] = []
+
+
+class Activity:
+    """What has got data since the last look. Borders are noted at least `border_bytes` apart; 0: none.
+
+    Bounded: one note per active segment, and one border per `border_bytes` taken in between two looks.
+    """
+
+    __slots__ = ("_border_bytes", "_touched")
+
+    def __init__(self, border_bytes: int) -> None:
+        self._border_bytes = border_bytes or (1 << 62)
+        self._touched: dict[int, Touched] = {}
+
+    def before(self, segment: Segment) -> Touched:
+        """Note that `segment` is about to get data."""
+        touched = self._touched.get(segment.id)
+        if touched is None:
+            touched = self._touched[segment.id] = Touched(segment)
+        return touched
+
+    def behind(self, touched: Touched) -> None:
+        """Note the border behind what it got, if the last one is far enough away."""
+        segment = touched.segment
+        if segment.length - touched.marked >= self._border_bytes:
+            touched.marked = segment.length
+            touched.borders.append((segment.length, segment.event_count, segment.last_modified_ms))
+
+    def take(self) -> list[Touched]:
+        """Return the notes and begin new ones."""
+        touched, self._touched = self._touched, {}
+        return list(touched.values())

@@ -1,0 +1,216 @@
+"""Pages of the tree: their bytes, searched as they are.
+
+A page is header, offset table, entries, checksum (``docs/formats.md``, "Sorted index"). An entry is a key followed by
+a value of fixed length: the user's in a leaf, a `Pointer` to a child in an inner page. Nothing is decoded into objects
+to find a key. A pure core: bytes in, bytes out. Pages are immutable; what is handed out stays valid for ever.
+
+Key of an inner entry: lower bound of all keys below. That of a page's first entry counts for nothing: the bound that
+the page's parent has is in force, and the root has none. So the children of a level divide all possible keys.
+
+Source: segment store specification, R5.8. Instead of the random id at both ends a page names its own offset and has a
+checksum: bytes that were cut, mixed up or read from another place do not pass for a page.
+"""
+
+from __future__ import annotations
+
+import struct
+from bisect import bisect_left
+from collections.abc import Iterator, Sequence
+from itertools import accumulate
+from typing import Final, NamedTuple
+
+import google_crc32c
+
+from penstock.model.errors import CorruptionError
+
+PAGE_FORMAT_VERSION: Final = 1
+_HEADER: Final = struct.Struct(">BBHQ")
+_OFFSET_FIELD: Final = struct.Struct(">Q")
+_OFFSET_FIELD_START: Final = 4
+_SPAN: Final = struct.Struct(">HH")
+_CHECKSUM: Final = struct.Struct(">I")
+_POINTER: Final = struct.Struct(">QIQ")
+
+HEADER_LENGTH: Final = _HEADER.size
+CHECKSUM_LENGTH: Final = _CHECKSUM.size
+POINTER_LENGTH: Final = _POINTER.size
+#: Bytes of a page beside its entries and their 2 bytes each in the offset table.
+PAGE_OVERHEAD: Final = HEADER_LENGTH + 2 + CHECKSUM_LENGTH
+#: Most bytes that the entries of one page can take: offsets in it are 16 bits.
+BODY_LENGTH_MAX: Final = 0xFFFF
+
+
+class Pointer(NamedTuple):
+    """Where a page is: its offset and length in the segment, and the lowest offset of any page at or below it."""
+
+    offset: int
+    length: int
+    lowest: int
+
+
+def build_page(level: int, offset: int, lengths: Sequence[int], body: bytes) -> bytes:
+    """Return a page for `offset` of entries that are `lengths` long and lie in `body` one after the other."""
+    count = len(lengths)
+    head = _HEADER.pack(PAGE_FORMAT_VERSION, level, count, offset)
+    head += struct.pack(f">{count + 1}H", *accumulate(lengths, initial=0))
+    checksum = google_crc32c.extend(google_crc32c.value(head), body)
+    return b"".join((head, body, _CHECKSUM.pack(checksum)))
+
+
+def move_page(page: bytes | bytearray, offset: int) -> bytes:
+    """Return the same page for another offset. Its old checksum is not looked at."""
+    head = bytes(page[:_OFFSET_FIELD_START]) + _OFFSET_FIELD.pack(offset)
+    rest = bytes(page[HEADER_LENGTH:-CHECKSUM_LENGTH])
+    return b"".join((head, rest, _CHECKSUM.pack(google_crc32c.extend(google_crc32c.value(head), rest))))
+
+
+def verify_page(name: str, offset: int, page: bytes, *, level: int) -> None:
+    """Check bytes read at `offset` of segment `name`. Raises `CorruptionError` unless they are a page of `level`."""
+    if len(page) < PAGE_OVERHEAD:
+        raise CorruptionError(name, offset, f"{len(page)} bytes are too short for an index page")
+    found = google_crc32c.value(page[:-CHECKSUM_LENGTH])
+    (stored,) = _CHECKSUM.unpack_from(page, len(page) - CHECKSUM_LENGTH)
+    if found != stored:
+        raise CorruptionError(name, offset, f"index page has checksum {found:08x}, written with {stored:08x}")
+    version, _, count, own_offset = _HEADER.unpack_from(page)
+    if version != PAGE_FORMAT_VERSION:
+        raise CorruptionError(
+            name,
+            offset,
+            f"index page of format version {version}, not {PAGE_FORMAT_VERSION}; a newer release may have written it",
+        )
+    if own_offset != offset:
+        raise CorruptionError(name, offset, f"index page belongs to offset {own_offset}")
+    check_level(name, offset, page, level)
+    if not count or entry_offsets(page)[-1] != len(page) - PAGE_OVERHEAD - 2 * count:
+        raise CorruptionError(name, offset, f"{count} entries do not fit an index page of {len(page)} bytes")
+
+
+def check_level(name: str, offset: int, page: bytes, level: int) -> None:
+    """Raise `CorruptionError` unless a page has the level that its parent says."""
+    if page[1] != level:
+        raise CorruptionError(name, offset, f"index page of level {page[1]} where one of level {level} belongs")
+
+
+def level_of(page: bytes) -> int:
+    """Return a page's level, 0 for a leaf."""
+    return page[1]
+
+
+def count_of(page: bytes) -> int:
+    """Return the number of entries of a page."""
+    return page[2] << 8 | page[3]
+
+
+def body_start(page: bytes) -> int:
+    """Return where in the page its entries begin."""
+    return HEADER_LENGTH + 2 + 2 * (page[2] << 8 | page[3])
+
+
+def entry_offsets(page: bytes) -> tuple[int, ...]:
+    """Return where each entry begins, from `body_start`, and where the last one ends."""
+    return struct.unpack_from(f">{count_of(page) + 1}H", page, HEADER_LENGTH)
+
+
+def find(page: bytes | bytearray, key: bytes, value_length: int, low: int = 0) -> tuple[int, bool]:
+    """Return the index of the first entry from `low` on whose key is not below `key`, and whether it is `key`."""
+    high = count = page[2] << 8 | page[3]
+    base = HEADER_LENGTH + 2 + 2 * count
+    span = _SPAN.unpack_from
+    while low < high:
+        middle = (low + high) >> 1
+        start, end = span(page, HEADER_LENGTH + 2 * middle)
+        if page[base + start : base + end - value_length] < key:
+            low = middle + 1
+        else:
+            high = middle
+    if low == count:
+        return low, False
+    start, end = span(page, HEADER_LENGTH + 2 * low)
+    return low, page[base + start : base + end - value_length] == key
+
+
+def key_at(page: bytes, index: int, value_length: int) -> bytes:
+    """Return the key of an entry."""
+    base = body_start(page)
+    start, end = _SPAN.unpack_from(page, HEADER_LENGTH + 2 * index)
+    return page[base + start : base + end - value_length]
+
+
+def value_span(page: bytes, index: int, value_length: int) -> tuple[int, int]:
+    """Return where in the page the value of an entry begins and ends."""
+    _, end = _SPAN.unpack_from(page, HEADER_LENGTH + 2 * index)
+    end += body_start(page)
+    return end - value_length, end
+
+
+def value_at(page: bytes, index: int, value_length: int) -> bytes:
+    """Return the value of an entry."""
+    start, end = value_span(page, index, value_length)
+    return page[start:end]
+
+
+def entries_between(page: bytes, first: int, end: int, value_length: int) -> list[tuple[bytes, bytes]]:
+    """Return keys and values of entries [`first`, `end`)."""
+    base = body_start(page)
+    offsets = struct.unpack_from(f">{end - first + 1}H", page, HEADER_LENGTH + 2 * first)
+    entries = []
+    start = base + offsets[0]
+    for offset in offsets[1:]:
+        stop = base + offset
+        entries.append((page[start : stop - value_length], page[stop - value_length : stop]))
+        start = stop
+    return entries
+
+
+def child_index(page: bytes, key: bytes) -> int:
+    """Return the index of the child of an inner page below which `key` belongs."""
+    index, is_equal = find(page, key, POINTER_LENGTH)
+    return index if is_equal or not index else index - 1
+
+
+def pointer_at(page: bytes, index: int) -> Pointer:
+    """Return the pointer of an entry of an inner page."""
+    _, end = _SPAN.unpack_from(page, HEADER_LENGTH + 2 * index)
+    return Pointer(*_POINTER.unpack_from(page, body_start(page) + end - POINTER_LENGTH))
+
+
+def inner_entry(lower: bytes, pointer: Pointer) -> bytes:
+    """Return the entry of an inner page that says that keys from `lower` on are below `pointer`."""
+    return lower + _POINTER.pack(*pointer)
+
+
+def lowest_below(page: bytes) -> int:
+    """Return the lowest offset of the pages below an inner page."""
+    base = body_start(page) - POINTER_LENGTH
+    unpack = _POINTER.unpack_from
+    return int(min(unpack(page, base + end)[2] for end in entry_offsets(page)[1:]))
+
+
+def pointer_of(entry: bytes) -> Pointer:
+    """Return the pointer of what `inner_entry` made."""
+    return Pointer(*_POINTER.unpack_from(entry, len(entry) - POINTER_LENGTH))
+
+
+def divide(page: bytes, keys: Sequence[bytes], low: int, high: int) -> Iterator[tuple[int, int, int]]:
+    """Yield (child index, start, end): keys[start:end] belong below that child. keys[low:high] are in order."""
+    last = count_of(page) - 1
+    while low < high:
+        index = child_index(page, keys[low])
+        end = high
+        if index < last:
+            end = bisect_left(keys, key_at(page, index + 1, POINTER_LENGTH), low + 1, high)
+        yield index, low, end
+        low = end
+
+
+def separator(left: bytes, right: bytes) -> bytes:
+    """Return the shortest lower bound of `right` that is above `left`; `left` must be below `right`."""
+    low, high = 0, min(len(left), len(right))
+    while low < high:
+        middle = (low + high + 1) >> 1
+        if left[:middle] == right[:middle]:
+            low = middle
+        else:
+            high = middle - 1
+    return right[: low + 1]

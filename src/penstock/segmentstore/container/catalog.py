@@ -1,0 +1,274 @@
+"""`Catalog`: finds a container's segments, in memory or by their records, and puts idle ones away.
+
+See docs/segments.md. Source: segment store specification, section 1.4; where it differs, that page says why.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Iterable
+
+from penstock.model.errors import (
+    CorruptionError,
+    LogFencedError,
+    NoSuchSegmentError,
+    PenstockError,
+    SegmentInactiveError,
+    StorageNotPrimaryError,
+    TooManyActiveSegmentsError,
+)
+from penstock.model.segments import TableRemoval, TableUpdate
+from penstock.segmentstore.container.attributes import LogOperation
+from penstock.segmentstore.container.metadata import SegmentSnapshot, decode_record, encode_record
+from penstock.segmentstore.container.operations import Activate, Deactivate
+from penstock.segmentstore.container.segment import Segment
+from penstock.segmentstore.container.state import ContainerState
+from penstock.segmentstore.container.tables import Tables
+from penstock.segmentstore.settings import ContainerSettings
+
+logger = logging.getLogger(__name__)
+
+
+def metadata_segment(container_id: int) -> str:
+    """Return the name of a container's table of inactive segments."""
+    return f"_system/containers/metadata_{container_id}"
+
+
+class Catalog:
+    """Active and inactive segments of one container; `table` holds the records of the inactive ones.
+
+    `flush` moves a segment's bytes and attributes to long-term storage, so that it can be put away.
+    """
+
+    def __init__(
+        self,
+        state: ContainerState,
+        tables: Tables,
+        table: Segment,
+        *,
+        settings: ContainerSettings,
+        log: LogOperation,
+        flush: Callable[[Segment], Awaitable[None]],
+    ) -> None:
+        self._state = state
+        self._metadata = state.metadata
+        self._tables = tables
+        self._table = table
+        self._settings = settings
+        self._log = log
+        self._flush = flush
+        self._finding: dict[str, tuple[asyncio.Lock, int]] = {}
+        self._room = asyncio.Lock()
+        self._put_away = asyncio.Lock()
+        self.deactivated_count = 0
+        self.activated_count = 0
+
+    # Finding.
+
+    @property
+    def has_inactive(self) -> bool:
+        """Whether there may be inactive segments at all."""
+        return self._table.length > self._table.start_offset
+
+    def get(self, name: str) -> Segment:
+        """Return an active segment. Raises `NoSuchSegmentError`, or `SegmentInactiveError` where `find` must look."""
+        segment = self._metadata.by_name.get(name)
+        if segment is not None:
+            segment.is_touched = True
+            return segment
+        if self.has_inactive:
+            raise SegmentInactiveError(name)
+        raise NoSuchSegmentError(name)
+
+    async def find(self, name: str) -> Segment:
+        """Return a segment, active from now on. Raises `NoSuchSegmentError`, `TooManyActiveSegmentsError`."""
+        try:
+            return self.get(name)
+        except SegmentInactiveError:
+            pass
+        lock, waiting = self._finding.get(name, (None, 0))
+        if lock is None:
+            lock = asyncio.Lock()
+        self._finding[name] = lock, waiting + 1
+        try:
+            async with lock:
+                return self._metadata.by_name.get(name) or await self._activate(name)
+        finally:
+            lock, waiting = self._finding.pop(name)
+            if waiting > 1:
+                self._finding[name] = lock, waiting - 1
+
+    async def _activate(self, name: str) -> Segment:
+        record = await self._record(name)
+        if record is not None and name not in self._metadata.by_name:
+            await self.make_room(name)
+        segment = self._metadata.by_name.get(name)
+        if segment is not None:
+            return segment  # Not put away before, but created meanwhile.
+        if record is None:
+            raise NoSuchSegmentError(name)
+        operation = Activate(record)
+        try:
+            segment = self._state.accept_activate(operation)
+        except ValueError as error:
+            raise CorruptionError(self._table.name, 0, f"record of {name}: {error}") from error
+        self._log(operation)
+        self.activated_count += 1
+        return segment
+
+    async def _record(self, name: str) -> bytes | None:
+        (entry,) = await self._tables.get(self._table, [name.encode()])
+        return None if entry is None else entry.value
+
+    async def inactive(self, name: str) -> SegmentSnapshot | None:
+        """Return the record of a segment that is not active, without activating it; None if there is none.
+
+        Whoever acts on the answer must look whether the segment has become active meanwhile.
+        """
+        if not self.has_inactive:
+            return None
+        record = await self._record(name)
+        if record is None:
+            return None
+        try:
+            return decode_record(record)
+        except ValueError as error:
+            raise CorruptionError(self._table.name, 0, f"record of {name}: {error}") from error
+
+    async def exists(self, name: str) -> bool:
+        """Say whether a segment of that name exists, active or not, as of the moment of the answer."""
+        while name not in self._metadata.by_name:
+            count = self.deactivated_count
+            if not self.has_inactive:
+                return False
+            is_recorded = await self._record(name) is not None
+            # What was not there to be put away when the record was looked for may have come and gone since.
+            if self.deactivated_count == count:
+                return is_recorded or name in self._metadata.by_name
+        return True
+
+    async def forget_record(self, segment: Segment) -> None:
+        """Remove the record of a segment, before the segment goes: it would come back with it.
+
+        The caller keeps the segment in use.
+        """
+        if segment.has_record:
+            await self._tables.remove(self._table, [TableRemoval(segment.name.encode())], -1)
+            segment.has_record = False
+
+    # Putting away.
+
+    async def make_room(self, name: str) -> None:
+        """Return once one more segment may become active. Raises `TooManyActiveSegmentsError`."""
+        limit = self._settings.active_segments_max
+        if self._metadata.active_count < limit:
+            return
+        async with self._room:
+            if self._metadata.active_count < limit:
+                return
+            count = max(1, min(limit // 10, self._settings.deactivation_batch_max))
+            reason = "all of them are in use"
+            if not await self.deactivate(self._idle_first(), count):
+                try:
+                    await self._flush_some(count)
+                except (CorruptionError, LogFencedError, StorageNotPrimaryError):
+                    raise
+                except (PenstockError, OSError) as error:
+                    reason = f"flushing them failed: {error}"
+                await self.deactivate(self._idle_first(), count)
+            if self._metadata.active_count >= limit:
+                raise TooManyActiveSegmentsError(
+                    name, active_count=self._metadata.active_count, active_max=limit, reason=reason
+                )
+
+    def _idle_first(self) -> Iterable[Segment]:
+        segments = list(self._metadata.by_name.values())
+        return sorted(segments, key=lambda segment: segment.is_touched)
+
+    async def _flush_some(self, count: int) -> None:
+        """Flush segments so that they can be put away, those first that have waited longest."""
+        candidates = [
+            segment
+            for segment in self._state.unflushed.values()
+            if not segment.is_system and not segment.waiters and not segment.use_count
+        ]
+        candidates += [
+            segment for segment in self._state.attribute_work.values() if segment.id not in self._state.unflushed
+        ]
+        slots = asyncio.Semaphore(self._settings.flush_concurrency)
+
+        async def flush(segment: Segment) -> None:
+            async with slots:
+                await self._flush(segment)
+
+        results = await asyncio.gather(*map(flush, candidates[:count]), return_exceptions=True)
+        for result in results:
+            if isinstance(result, BaseException):
+                raise result
+
+    async def deactivate_idle(self) -> int:
+        """Put segments away that were not used since the last call, when there are many; return how many."""
+        excess = self._metadata.active_count - self._settings.active_segments_idle_max
+        idle = [segment for segment in self._metadata.by_name.values() if not segment.is_touched] if excess > 0 else []
+        for segment in self._metadata.by_name.values():
+            segment.is_touched = False
+        return await self.deactivate(idle, min(excess, self._settings.deactivation_batch_max)) if idle else 0
+
+    async def deactivate(self, candidates: Iterable[Segment], count: int) -> int:
+        """Put up to `count` of `candidates` away, those that can be; return how many."""
+        async with self._put_away:
+            chosen: list[Segment] = []
+            for segment in candidates:
+                if len(chosen) == count:
+                    break
+                if self._can_leave(segment):
+                    chosen.append(segment)
+            if not chosen:
+                return 0
+            for segment in chosen:
+                segment.has_record = True  # Also if the write fails: it may be there.
+            records = [encode_record(segment) for segment in chosen]
+            await self._tables.put(
+                self._table,
+                [
+                    TableUpdate(segment.name.encode(), record)
+                    for segment, record in zip(chosen, records, strict=True)
+                ],
+                -1,
+            )
+            # Whatever was used or has changed meanwhile stays; its record is not looked at while it is active.
+            leaving = [
+                segment
+                for segment, record in zip(chosen, records, strict=True)
+                if self._can_leave(segment) and encode_record(segment) == record
+            ]
+            if leaving:
+                for segment in leaving:
+                    if segment.is_table:
+                        self._tables.release(segment)
+                self._log(Deactivate([segment.id for segment in leaving]))
+                self._state.accept_deactivate(leaving)
+                self.deactivated_count += len(leaving)
+            return len(leaving)
+
+    def _can_leave(self, segment: Segment) -> bool:
+        """Whether long-term storage has everything of a segment and nobody relies on its object."""
+        return not (
+            segment.is_system
+            or segment.is_deleted
+            or segment.is_merged
+            or segment.is_inactive
+            or segment.pending
+            or segment.id in self._state.unflushed
+            or segment.length != segment.durable_length
+            or segment.length > max(segment.storage_length, segment.start_offset)
+            or segment.start_offset != segment.durable_start_offset
+            or segment.is_sealed != segment.durable_sealed
+            or segment.waiters
+            or segment.use_count
+            or segment.flush_lock.locked()
+            or (segment.has_attribute_index and segment.dirty_attributes)
+            or (segment.is_table and self._tables.is_busy(segment))
+        )
+

@@ -1,0 +1,242 @@
+"""`ContainerMonitor`: brings what runs in this process into line with what is assigned to it.
+
+A round compares: what is assigned and neither runs nor is under way is started, what runs and is not assigned is
+stopped. Each start and stop is a task that marks its container as pending until its end, whatever that is; a pending
+container is left alone, and the end of a task is followed by a round. So there are never two incarnations of one
+container here, and however an assignment flaps, what runs in the end is the last one.
+
+A container that ended by itself, or could not start, gets a fresh incarnation after a pause that grows.
+
+Source: segment store specification, rules R1.4 to R1.8 and R1.12.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Collection
+from typing import Generic, Protocol, TypeVar
+
+from penstock.model.errors import (
+    ContainerOfflineError,
+    CorruptionError,
+    LogDisabledError,
+    PenstockError,
+    StorageError,
+)
+from penstock.segmentstore.settings import SegmentStoreSettings
+
+logger = logging.getLogger(__name__)
+
+
+class Stoppable(Protocol):
+    """One incarnation of a container, as far as its monitor is concerned."""
+
+    async def stop(self) -> None:
+        """Stop in order."""
+
+
+C = TypeVar("C", bound=Stoppable)
+
+#: Asks for the ids of the containers that this process is to run; None: nobody has said.
+AssignmentSource = Callable[[], Awaitable[Collection[int] | None]]
+
+
+class ContainerMonitor(Generic[C]):
+    """Starts and stops the containers of one process. `start_container` returns a new incarnation that serves.
+
+    Attributes:
+        running: incarnations that serve, by container id.
+        failures: why a container that is assigned does not run, for people and probes.
+    """
+
+    def __init__(self, start_container: Callable[[int], Awaitable[C]], settings: SegmentStoreSettings) -> None:
+        self.running: dict[int, C] = {}
+        self.failures: dict[int, BaseException] = {}
+        self._start_container = start_container
+        self._settings = settings
+        self._assigned: frozenset[int] = frozenset()
+        self._starts: dict[int, asyncio.Task[None]] = {}
+        self._stops: dict[int, asyncio.Task[None]] = {}
+        #: Containers that wait for their next start, and how long the wait after that will be.
+        self._retries: dict[int, asyncio.TimerHandle] = {}
+        self._delays_s: dict[int, float] = {}
+        self._slots = asyncio.Semaphore(settings.parallel_starts)
+        self._following: asyncio.Task[None] | None = None
+        self.is_stopping = False
+
+    # -- assignment ---------------------------------------------------------------------------------------------
+
+    @property
+    def assigned(self) -> Collection[int]:
+        """The containers that are to run here, ascending."""
+        return sorted(self._assigned)
+
+    @property
+    def held(self) -> Collection[int]:
+        """The containers that run here or are being started or stopped, ascending: only the others are not touched."""
+        return sorted({*self.running, *self._starts, *self._stops})
+
+    def assign(self, container_ids: Collection[int]) -> None:
+        """Make these the containers of this process. Starts and stops what that takes in the background."""
+        self._assigned = frozenset(container_ids)
+        for container_id in [one for one in self._retries if one not in self._assigned]:
+            self._retries.pop(container_id).cancel()
+        for container_id in [one for one in self.failures if one not in self._assigned]:
+            del self.failures[container_id]
+            self._delays_s.pop(container_id, None)
+        self._round()
+
+    def follow(self, source: AssignmentSource) -> None:
+        """Read the assignment again every `assignment_interval_s`, in case a change was not heard of."""
+
+        async def run() -> None:
+            while True:
+                await asyncio.sleep(self._settings.assignment_interval_s)
+                await self.refresh(source)
+
+        self._following = asyncio.get_running_loop().create_task(run())
+
+    async def refresh(self, source: AssignmentSource) -> None:
+        """Read the assignment and act on it; when there is none, or it cannot be read, all stays as it is."""
+        try:
+            container_ids = await source()
+        except (PenstockError, OSError) as error:
+            logger.warning("the container assignment cannot be read, all stays as it is: %s", error)
+            return
+        if container_ids is None:
+            logger.warning("there is no container assignment, all stays as it is")
+        else:
+            self.assign(container_ids)
+
+    async def start(self, container_ids: Collection[int]) -> None:
+        """Run these containers: wait until each runs, or has failed.
+
+        One whose log is corrupt or disabled stays offline and is tried again later, see `failures`; any other error
+        stops everything and is raised.
+        """
+        try:
+            self.assign(container_ids)
+            await asyncio.gather(*self._starts.values(), return_exceptions=True)
+        except BaseException:
+            await self.stop()
+            raise
+        if self.is_stopping:
+            raise ContainerOfflineError(min(container_ids, default=0), "the segment store stops")
+        for _, error in sorted(self.failures.items()):
+            if not isinstance(error, (CorruptionError, LogDisabledError)):
+                await self.stop()
+                raise error
+
+    def _round(self) -> None:
+        if self.is_stopping:
+            return
+        loop = asyncio.get_running_loop()
+        for container_id in self.assigned:
+            if not self._is_busy(container_id) and container_id not in self.running:
+                self._starts[container_id] = loop.create_task(self._start(container_id))
+        for container_id in sorted(self.running):
+            if not self._is_busy(container_id) and container_id not in self._assigned:
+                logger.info("container %d is not assigned to this process any more: stopping it", container_id)
+                self._stop_later(container_id, self.running.pop(container_id))
+
+    def _is_busy(self, container_id: int) -> bool:
+        return container_id in self._starts or container_id in self._stops or container_id in self._retries
+
+    # -- starts -------------------------------------------------------------------------------------------------
+
+    async def _start(self, container_id: int) -> None:
+        try:
+            async with self._slots:
+                # It may have been a long wait.
+                if container_id in self._assigned:
+                    self.running[container_id] = await self._started(container_id)
+                    self.failures.pop(container_id, None)
+                    self._delays_s.pop(container_id, None)
+        except (CorruptionError, LogDisabledError) as error:
+            # Until somebody has looked into it and enabled the log.
+            logger.error("container %d stays offline: %s", container_id, error)
+            self._retry_later(container_id, error, self._settings.disabled_retry_s)
+        except (PenstockError, OSError) as error:
+            logger.warning("container %d could not be started: %s", container_id, error)
+            self._retry_later(container_id, error)
+        except Exception as error:  # A bug must not leave the container down without a trace
+            logger.error("container %d cannot be started", container_id, exc_info=error)
+            self._retry_later(container_id, error)
+        finally:
+            # After the handle is registered, and however this ended, or nobody would ever touch the container again.
+            del self._starts[container_id]
+            self._round()
+
+    async def _started(self, container_id: int) -> C:
+        timeout_s = self._settings.start_timeout_s
+        try:
+            async with asyncio.timeout(timeout_s) as limit:
+                return await self._start_container(container_id)
+        except TimeoutError as error:
+            if not limit.expired():
+                raise
+            raise StorageError(
+                f"container {container_id} was not recovered within {timeout_s:g} s (start_timeout_s)"
+            ) from error
+
+    def _retry_later(self, container_id: int, error: BaseException, delay_s: float | None = None) -> None:
+        if self.is_stopping or container_id not in self._assigned:
+            return
+        self.failures[container_id] = error
+        if delay_s is None:
+            delay_s = self._delays_s.get(container_id, self._settings.restart_delay_s)
+            self._delays_s[container_id] = min(delay_s * 2, self._settings.restart_delay_s_max)
+
+        def retry() -> None:
+            del self._retries[container_id]
+            self._round()
+
+        self._retries[container_id] = asyncio.get_running_loop().call_later(delay_s, retry)
+
+    # -- ends ---------------------------------------------------------------------------------------------------
+
+    def failed(self, container_id: int, container: C, error: BaseException) -> None:
+        """Note that an incarnation ended by itself: it is cleared away, and a new one started after a pause.
+
+        One that is not running yet, or not any more, is ignored: who starts or stops it gets the error.
+        """
+        if self.running.get(container_id) is not container:
+            return
+        del self.running[container_id]
+        self.failures[container_id] = error
+        self._stop_later(container_id, container, error)
+
+    def _stop_later(self, container_id: int, container: C, failure: BaseException | None = None) -> None:
+        task = asyncio.get_running_loop().create_task(self._stop(container_id, container, failure))
+        self._stops[container_id] = task
+
+    async def _stop(self, container_id: int, container: C, failure: BaseException | None) -> None:
+        timeout_s = self._settings.stop_timeout_s
+        try:
+            async with asyncio.timeout(timeout_s):
+                await container.stop()
+        except (TimeoutError, PenstockError, OSError) as error:
+            # Not tried again: whoever opens its log next shuts this incarnation out.
+            logger.warning("container %d did not stop in order within %g s: %r", container_id, timeout_s, error)
+        finally:
+            del self._stops[container_id]
+            if failure is not None:
+                self._retry_later(container_id, failure)
+            self._round()
+
+    async def stop(self) -> None:
+        """Stop every container; nothing is started any more. Fine to call again."""
+        self.is_stopping = True
+        if self._following is not None:
+            self._following.cancel()
+            await asyncio.gather(self._following, return_exceptions=True)
+        for timer in self._retries.values():
+            timer.cancel()
+        self._retries.clear()
+        for task in list(self._starts.values()):
+            task.cancel()
+        await asyncio.gather(*self._starts.values(), *self._stops.values(), return_exceptions=True)
+        containers = [self.running[container_id] for container_id in sorted(self.running)]
+        self.running.clear()
+        await asyncio.gather(*(container.stop() for container in containers))

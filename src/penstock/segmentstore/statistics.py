@@ -1,0 +1,222 @@
+"""Load of segments and containers: events, bytes, and their rates as moving averages.
+
+Rates are exponential averages over 2, 5, 10 and 20 minutes, measured every 5 s; the first measurement sets them. Only
+segments that got data lately are kept. Silence costs nothing: it is brought in when a segment is looked at again. A
+merged transaction counts for its target, as the events that it brings, when it is merged.
+
+Source: controller specification, section 9.1 (SegmentAggregates).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from penstock.segmentstore.settings import StatisticsSettings
+
+#: Minutes over which rates are averaged.
+WINDOWS_MINUTES = (2, 5, 10, 20)
+
+
+@dataclass(frozen=True, slots=True)
+class Rates:
+    """Averages over the last 2, 5, 10 and 20 minutes, per second."""
+
+    minutes_2: float
+    minutes_5: float
+    minutes_10: float
+    minutes_20: float
+
+
+@dataclass(frozen=True, slots=True)
+class SegmentStatistics:
+    """Load of one segment since the store began to watch it, `age_s` ago.
+
+    `scale_type` and `target_rate` are the segment's policy, as the wire has it.
+    """
+
+    name: str
+    age_s: float
+    silent_s: float
+    event_count: int
+    byte_count: int
+    events_per_s: Rates
+    bytes_per_s: Rates
+    scale_type: int
+    target_rate: int
+
+
+@dataclass(frozen=True, slots=True)
+class ContainerStatistics:
+    """Load of one container; `segments` are those that got data lately, the most recent last."""
+
+    container_id: int
+    event_count: int
+    byte_count: int
+    events_per_s: Rates
+    bytes_per_s: Rates
+    segments: Sequence[SegmentStatistics]
+
+
+class MovingRates:
+    """Moving averages of one counter, a measurement every `tick_s`."""
+
+    __slots__ = ("_averages", "_is_set", "_tick_s")
+
+    def __init__(self, tick_s: float) -> None:
+        self._tick_s = tick_s
+        self._averages = [0.0] * len(WINDOWS_MINUTES)
+        self._is_set = False
+
+    def measure(self, count: int, silent_ticks: int = 0) -> None:
+        """Bring in `count` of the tick that ends now, after `silent_ticks` ticks with nothing."""
+        rate = count / self._tick_s
+        if not self._is_set:
+            if count:
+                self._is_set = True
+                self._averages = [rate] * len(WINDOWS_MINUTES)
+            return
+        for at, minutes in enumerate(WINDOWS_MINUTES):
+            kept = math.exp(-self._tick_s / (60 * minutes))
+            self._averages[at] = self._averages[at] * kept ** (silent_ticks + 1) + rate * (1 - kept)
+
+    def rates(self, silent_ticks: int = 0) -> Rates:
+        """Return the averages after so many further ticks with nothing."""
+        return Rates(
+            *(
+                average * math.exp(-self._tick_s * silent_ticks / (60 * minutes))
+                for average, minutes in zip(self._averages, WINDOWS_MINUTES, strict=True)
+            )
+        )
+
+
+class _Load:
+    """Counts and rates of one segment, or of all of a container."""
+
+    __slots__ = (
+        "byte_count",
+        "byte_rates",
+        "event_count",
+        "event_rates",
+        "name",
+        "scale_type",
+        "since_s",
+        "target_rate",
+        "tick",
+        "tick_bytes",
+        "tick_events",
+    )
+
+    def __init__(self, name: str, since_s: float, tick: int, tick_s: float) -> None:
+        self.name = name
+        self.since_s = since_s
+        self.event_count = 0
+        self.byte_count = 0
+        self.event_rates = MovingRates(tick_s)
+        self.byte_rates = MovingRates(tick_s)
+        self.scale_type = 0
+        self.target_rate = 0
+        #: Number of the last tick that was brought in, and what came since.
+        self.tick = tick
+        self.tick_events = 0
+        self.tick_bytes = 0
+
+    def add(self, events: int, byte_count: int) -> None:
+        self.event_count += events
+        self.byte_count += byte_count
+        self.tick_events += events
+        self.tick_bytes += byte_count
+
+    def measure(self, tick: int) -> None:
+        silent = tick - self.tick - 1
+        self.event_rates.measure(self.tick_events, silent)
+        self.byte_rates.measure(self.tick_bytes, silent)
+        self.tick_events = self.tick_bytes = 0
+        self.tick = tick
+
+
+class Statistics:
+    """Measures the load of one container. `now_s` is the loop's time throughout."""
+
+    def __init__(self, container_id: int, settings: StatisticsSettings, now_s: float) -> None:
+        self._container_id = container_id
+        self._settings = settings
+        self._start_s = now_s
+        self._tick = 0
+        # By segment id, those that got data last at the end.
+        self._segments: dict[int, _Load] = {}
+        self._changed: dict[int, _Load] = {}
+        self._all = _Load("", now_s, 0, settings.tick_s)
+
+    def add(
+        self,
+        segment_id: int,
+        name: str,
+        *,
+        events: int,
+        byte_count: int,
+        scale_type: int,
+        target_rate: int,
+        now_s: float,
+    ) -> None:
+        """Count what a segment got since the last call for it."""
+        load = self._segments.pop(segment_id, None)
+        if load is None:
+            load = _Load(name, now_s, self._tick, self._settings.tick_s)
+            while len(self._segments) >= self._settings.segments_max:
+                oldest = next(iter(self._segments))
+                del self._segments[oldest]
+                self._changed.pop(oldest, None)
+        self._segments[segment_id] = load
+        self._changed[segment_id] = load
+        load.scale_type, load.target_rate = scale_type, target_rate
+        load.add(events, byte_count)
+        self._all.add(events, byte_count)
+
+    def forget(self, segment_id: int) -> None:
+        """Drop a segment that is sealed or gone: it will get nothing more."""
+        self._segments.pop(segment_id, None)
+        self._changed.pop(segment_id, None)
+
+    def advance(self, now_s: float) -> None:
+        """Measure if a tick has ended; expire what was silent for long."""
+        tick = int((now_s - self._start_s) / self._settings.tick_s)
+        if tick == self._tick:
+            return
+        self._tick = tick
+        changed, self._changed = self._changed, {}
+        for load in changed.values():
+            load.measure(tick)
+        self._all.measure(tick)
+        oldest_tick = tick - self._settings.expiry_s / self._settings.tick_s
+        while self._segments:
+            segment_id, load = next(iter(self._segments.items()))
+            if load.tick > oldest_tick:
+                break
+            del self._segments[segment_id]
+
+    def snapshot(self, now_s: float) -> ContainerStatistics:
+        """Return the load as of the last tick."""
+        tick_s = self._settings.tick_s
+        return ContainerStatistics(
+            self._container_id,
+            self._all.event_count,
+            self._all.byte_count,
+            self._all.event_rates.rates(),
+            self._all.byte_rates.rates(),
+            [
+                SegmentStatistics(
+                    load.name,
+                    now_s - load.since_s,
+                    (self._tick - load.tick) * tick_s,
+                    load.event_count,
+                    load.byte_count,
+                    load.event_rates.rates(self._tick - load.tick),
+                    load.byte_rates.rates(self._tick - load.tick),
+                    load.scale_type,
+                    load.target_rate,
+                )
+                for load in self._segments.values()
+            ],
+        )

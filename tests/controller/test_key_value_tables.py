@@ -1,0 +1,336 @@
+"""Key-value tables, and scopes that hold them: over in-memory seams, and through a real gRPC server.
+
+Shows S-018, S-019 and S-187..S-192, each where it is named, and API-34.
+"""
+
+from __future__ import annotations
+
+import asyncio
+
+import grpc
+import pytest
+
+from penstock.controller.errors import NoSuchTableError, TableExistsError
+from penstock.controller.metadata import layout
+from penstock.controller.metadata.scope_records import (
+    ChildKind,
+    ChildState,
+    ChildWorkKind,
+    GroupCut,
+    GroupRetention,
+    KeyValueTableConfig,
+    PendingChildWork,
+    ReaderGroupConfig,
+)
+from penstock.controller.settings import ControllerSettings
+from penstock.controller.workflows.key_value_table import finish_table
+from penstock.model.errors import (
+    ControllerUnavailableError,
+    InvalidArgumentError,
+    InvalidNameError,
+    NoSuchScopeError,
+    NoSuchStreamError,
+    ScopeExistsError,
+    ScopeNotEmptyError,
+)
+from penstock.model.policies import Scaling, StreamConfig
+from penstock.rpc import controller_pb2 as pb
+
+CONFIG = KeyValueTableConfig(3, 8, 4)
+
+
+@pytest.fixture
+async def tables(service):
+    return service.key_value_tables
+
+
+def segments_of(cluster, table="t"):
+    """Return partition -> key length of the table's segments on the store."""
+    prefix = f"scope/{table}_kvtable/"
+    return {
+        name.removeprefix(prefix): found.key_length
+        for name, found in cluster.store.tables.items()
+        if name.startswith(prefix)
+    }
+
+
+async def test_table_has_a_segment_per_partition(tables, cluster):
+    """S-187: ACTIVE, even ranges, segments with keys of both parts' length; created again: exists, as it was."""
+    made = await tables.create("scope", "t", CONFIG)
+    assert made.state is ChildState.ACTIVE
+    ranges = [(found.id, found.key_start, found.key_end) for found in await tables.segments("scope", "t")]
+    assert [number for number, _, _ in ranges] == [0, 1, 2]
+    assert [start for _, start, _ in ranges] == [0.0, 1 / 3, 2 / 3]
+    assert ranges[-1][2] == 1.0
+    assert segments_of(cluster) == {f"{number}.#epoch.0": 12 for number in range(3)}
+    with pytest.raises(TableExistsError):
+        await tables.create("scope", "t", KeyValueTableConfig(1, 2))
+    assert await tables.configuration("scope", "t") == CONFIG
+    assert segments_of(cluster) == {f"{number}.#epoch.0": 12 for number in range(3)}
+
+
+async def test_rollover_size_reaches_the_store(tables, cluster):
+    """Section 9.17: it is what each segment is created with."""
+    seen = []
+    create = cluster.store.create_table
+
+    async def watched(segment, *, key_length=0, rollover_bytes=0):
+        if "_kvtable" in segment:
+            seen.append((key_length, rollover_bytes))
+        await create(segment, key_length=key_length, rollover_bytes=rollover_bytes)
+
+    cluster.store.create_table = watched
+    await tables.create("scope", "t", KeyValueTableConfig(2, 1, 0, 1 << 20))
+    assert seen == [(1, 1 << 20)] * 2
+
+
+async def test_concurrent_creators_of_a_table_get_one(tables):
+    """One success, and its shape stays."""
+    results = await asyncio.gather(
+        *(tables.create("scope", "t", KeyValueTableConfig(count, 8)) for count in range(1, 6)), return_exceptions=True
+    )
+    assert [type(result) for result in results[1:]] == [TableExistsError] * 4
+    assert await tables.configuration("scope", "t") == results[0].config
+
+
+async def test_tables_streams_and_groups_do_not_share_names(service, tables):
+    """One name for all three at once, and each can go alone."""
+    await service.create_stream("scope", "same", StreamConfig(Scaling.fixed(1)))
+    await tables.create("scope", "same", CONFIG)
+    await service.reader_groups.create("scope", "same", ReaderGroupConfig((GroupCut("scope", "same"),)))
+    await tables.delete("scope", "same")
+    assert await service.stream_exists("scope", "same")
+    assert await service.reader_groups.get("scope", "same")
+
+
+async def test_segment_of_somebody_else_is_not_taken_over(tables, cluster):
+    """H5: Rust's reader groups make tables of such names themselves: the name is taken, and they stay as they are."""
+    await cluster.store.create_table("scope/t_kvtable/0.#epoch.0")
+    with pytest.raises(TableExistsError):
+        await tables.create("scope", "t", CONFIG)
+    assert segments_of(cluster) == {"0.#epoch.0": 0}
+    assert (await tables.list("scope", "")).names == ()
+    with pytest.raises(NoSuchTableError):
+        await tables.delete("scope", "t")
+    assert segments_of(cluster) == {"0.#epoch.0": 0}
+
+
+async def test_deletion_removes_segments_and_record(tables, cluster):
+    """S-189: missing, deleted, repeated, and created again with another shape."""
+    for scope in ("scope", "none"):
+        with pytest.raises(NoSuchTableError):
+            await tables.delete(scope, "t")
+    await tables.create("scope", "t", CONFIG)
+    await tables.delete("scope", "t")
+    assert segments_of(cluster) == {}
+    for call in (tables.delete("scope", "t"), tables.segments("scope", "t"), tables.configuration("scope", "t")):
+        with pytest.raises(NoSuchTableError):
+            await call
+    await tables.create("scope", "t", KeyValueTableConfig(1, 2))
+    assert segments_of(cluster) == {"0.#epoch.0": 2}
+
+
+async def test_failure_of_the_store_is_made_good_by_the_next_call(cluster):
+    """S-188, S-190: one of three segments cannot be made; the part is listed but not usable; the retry completes it."""
+    settings = ControllerSettings(retry_delay_ms_first=0, retry_delay_ms_max=0, attempts_max=2)
+    service = await cluster.start(settings)
+    await service.create_scope("scope")
+    tables = service.key_value_tables
+    create = cluster.store.create_table
+
+    async def failing(segment, **options):
+        if segment.endswith("_kvtable/1.#epoch.0"):
+            raise ControllerUnavailableError("away")
+        await create(segment, **options)
+
+    cluster.store.create_table = failing
+    with pytest.raises(ControllerUnavailableError):
+        await tables.create("scope", "t", CONFIG)
+    assert (await tables.list("scope", "")).names == ("t",)
+    with pytest.raises(ControllerUnavailableError, match="not completely created"):
+        await tables.segments("scope", "t")
+    cluster.store.create_table = create
+    with pytest.raises(TableExistsError):
+        await tables.create("scope", "t", KeyValueTableConfig(1, 1))
+    assert await tables.configuration("scope", "t") == CONFIG
+    assert len(segments_of(cluster)) == 3
+
+
+async def test_work_announced_for_another_life_is_dropped(service, tables, cluster):
+    """S-191: the announcement of a deletion whose table was replaced since deletes nothing."""
+    await tables.create("scope", "t", CONFIG)
+    context = service._context
+    stale = PendingChildWork(ChildWorkKind.DELETE, "host", "another id", 0)
+    assert await context.index.add_child(ChildKind.TABLE, "scope", "t", stale)
+    await finish_table(context, "scope", "t")
+    assert len(segments_of(cluster)) == 3
+    assert not cluster.store.tables[layout.PENDING_CHILD_WORK].entries
+
+
+async def test_bad_shapes_and_names_are_refused(tables):
+    """Section 9.17, S-192: sizes, names, a missing scope; the bounds themselves are fine."""
+    for bad in (
+        KeyValueTableConfig(0, 1),
+        KeyValueTableConfig(10_001, 1),
+        KeyValueTableConfig(1, 0),
+        KeyValueTableConfig(1, 1, -1),
+        KeyValueTableConfig(1, 8000, 193),
+        KeyValueTableConfig(1, 1, 0, -1),
+    ):
+        with pytest.raises(InvalidArgumentError):
+            await tables.create("scope", "t", bad)
+    for name in ("a_b", "_a", "a/b", "x" * 251):
+        with pytest.raises(InvalidNameError):
+            await tables.create("scope", name, CONFIG)
+    for call in (tables.create("none", "t", CONFIG), tables.list("none", "")):
+        with pytest.raises(NoSuchScopeError):
+            await call
+    assert await tables.create("scope", "x" * 250, KeyValueTableConfig(1, 8000, 192))
+
+
+async def test_tables_are_listed_in_pages(tables):
+    """S-190: every table once, then an empty page that repeats the token."""
+    names = [f"t{number}" for number in range(5)]
+    for name in names:
+        await tables.create("scope", name, KeyValueTableConfig(1, 1))
+    token, found = "", []
+    while (page := await tables.list("scope", token, 2)).names:
+        found += page.names
+        token = page.token
+    assert (sorted(found), page.token) == (names, token)
+
+
+async def test_scope_goes_with_everything_in_it(service, tables, cluster):
+    """S-018, API-6: plain deletion is refused for each kind of content; the recursive one removes all of them."""
+    group = ReaderGroupConfig((GroupCut("scope", "a"), GroupCut("kept", "b")), retention=GroupRetention.MANUAL)
+    await service.create_scope("kept")
+    await service.create_stream("kept", "b", StreamConfig(Scaling.fixed(1)))
+    await tables.create("scope", "t", CONFIG)
+    with pytest.raises(ScopeNotEmptyError, match="tables"):
+        await service.delete_scope("scope")
+    await tables.delete("scope", "t")
+    await service.create_stream("scope", "a", StreamConfig(Scaling.fixed(1)))
+    with pytest.raises(ScopeNotEmptyError, match="streams"):
+        await service.delete_scope("scope")
+    # The refused deletions have broken nothing.
+    await tables.create("scope", "t", CONFIG)
+    await service.reader_groups.create("scope", "g", group)
+    await service.current_segments("scope", "_MARKa")
+    with pytest.raises(ScopeNotEmptyError, match="groups"):
+        await service.delete_scope("scope")
+    await asyncio.gather(*(service.delete_scope_recursive("scope") for _ in range(3)))
+    assert not await service.scope_exists("scope")
+    assert sorted(cluster.store.segments) == ["kept/b/0.#epoch.0"]
+    assert not [name for name in cluster.store.tables if "_kvtable" in name or "/scope/" in name]
+    assert await service.reader_groups.subscribers("kept", "b") == ()
+    await service.delete_scope_recursive("scope")
+    await service.create_scope("scope")
+    assert (await service.list_streams("scope", "")).names == ()
+    with pytest.raises(ScopeNotEmptyError):
+        await service.delete_scope_recursive("_system")
+
+
+async def test_scope_that_is_being_deleted_takes_nothing_new(service, tables, cluster):
+    """S-019, S-192: no streams, groups, tables and mark streams, and it cannot be created; a restart finishes it."""
+    await service.create_stream("scope", "a", StreamConfig(Scaling.fixed(1)))
+    gate, began = asyncio.Event(), asyncio.Event()
+    seal = cluster.store.seal_segment
+
+    async def slow(segment):
+        began.set()
+        await gate.wait()
+        await seal(segment)
+
+    cluster.store.seal_segment = slow
+    deletion = asyncio.ensure_future(service.delete_scope_recursive("scope"))
+    await began.wait()
+    for call in (
+        service.create_stream("scope", "b", StreamConfig(Scaling.fixed(1))),
+        tables.create("scope", "t", CONFIG),
+        service.reader_groups.create("scope", "g", ReaderGroupConfig((GroupCut("scope", "a"),))),
+    ):
+        with pytest.raises(NoSuchScopeError):
+            await call
+    with pytest.raises(ScopeExistsError):
+        await service.create_scope("scope")
+    await service.stop()
+    with pytest.raises(ControllerUnavailableError):
+        await deletion
+    gate.set()
+    other = await cluster.start()
+    await other.idle()
+    assert not await other.scope_exists("scope")
+    assert not cluster.store.segments
+    with pytest.raises(NoSuchStreamError):
+        await other.current_segments("scope", "_MARKa")
+
+
+# Over gRPC.
+
+
+def table(name="t", scope="scope"):
+    return pb.KeyValueTableInfo(scope=scope, kvtName=name)
+
+
+def config(name="t", scope="scope", partitions=2, primary=4, secondary=4, rollover=0):
+    return pb.KeyValueTableConfig(
+        scope=scope, kvtName=name, partitionCount=partitions, primaryKeyLength=primary, secondaryKeyLength=secondary,
+        rolloverSizeBytes=rollover,
+    )  # fmt: skip
+
+
+async def fails_with(call):
+    with pytest.raises(grpc.aio.AioRpcError) as failure:
+        await call
+    return failure.value.code().name
+
+
+async def test_tables_over_grpc(connect):
+    """API-34, K-2: create, list in pages, get, configuration, delete; missing scope, duplicate, bad name, bad sizes."""
+    wire = await connect(ControllerSettings(page_entries_max=2))
+    stub = wire.stub
+    await wire.service.create_scope("scope")
+    created, read, deleted = pb.CreateKeyValueTableStatus, pb.KeyValueTableConfigResponse, pb.DeleteKVTableStatus
+    for name in ("t", "u", "v"):
+        assert (await stub.createKeyValueTable(config(name))).status == created.SUCCESS
+    assert (await stub.createKeyValueTable(config())).status == created.TABLE_EXISTS
+    assert (await stub.createKeyValueTable(config(scope="none"))).status == created.SCOPE_NOT_FOUND
+    assert (await stub.createKeyValueTable(config("a_b"))).status == created.INVALID_TABLE_NAME
+    for bad in (config("w", partitions=0), config("w", primary=0), config("w", secondary=-1), config(""),
+                config("w", rollover=-1)):  # fmt: skip
+        assert await fails_with(stub.createKeyValueTable(bad)) == "INTERNAL"
+    token, found = "", []
+    while True:
+        page = await stub.listKeyValueTablesInScope(
+            pb.KVTablesInScopeRequest(
+                scope=pb.ScopeInfo(scope="scope"), continuationToken=pb.ContinuationToken(token=token)
+            )
+        )
+        assert page.status == pb.KVTablesInScopeResponse.SUCCESS
+        assert page.HasField("continuationToken")
+        if not page.kvtables:
+            break
+        found += [(entry.scope, entry.kvtName) for entry in page.kvtables]
+        token = page.continuationToken.token
+    assert sorted(found) == [("scope", name) for name in ("t", "u", "v")]
+    missing = await stub.listKeyValueTablesInScope(pb.KVTablesInScopeRequest(scope=pb.ScopeInfo(scope="none")))
+    assert (missing.status, missing.HasField("continuationToken")) == (pb.KVTablesInScopeResponse.SCOPE_NOT_FOUND, True)
+    nonsense = pb.KVTablesInScopeRequest(
+        scope=pb.ScopeInfo(scope="scope"), continuationToken=pb.ContinuationToken(token="!")
+    )
+    assert await fails_with(stub.listKeyValueTablesInScope(nonsense)) == "UNKNOWN"
+    ranges = (await stub.getCurrentSegmentsKeyValueTable(table())).segmentRanges
+    # As recorded: the segments go by the table's name, without the suffix that is in their names on the store.
+    assert [(r.segmentId.streamInfo.stream, r.segmentId.segmentId, r.minKey, r.maxKey) for r in ranges] == [
+        ("t", 0, 0.0, 0.5),
+        ("t", 1, 0.5, 1.0),
+    ]
+    assert await fails_with(stub.getCurrentSegmentsKeyValueTable(table("none"))) == "NOT_FOUND"
+    answer = await stub.getKeyValueTableConfiguration(table())
+    assert (answer.status, answer.config) == (read.SUCCESS, config())
+    assert (await stub.getKeyValueTableConfiguration(table("none"))).status == read.TABLE_NOT_FOUND
+    assert (await stub.deleteScope(pb.ScopeInfo(scope="scope"))).status == pb.DeleteScopeStatus.SCOPE_NOT_EMPTY
+    for name in ("t", "u", "v"):
+        assert (await stub.deleteKeyValueTable(table(name))).status == deleted.SUCCESS
+        assert (await stub.deleteKeyValueTable(table(name))).status == deleted.TABLE_NOT_FOUND
+    assert (await stub.deleteScope(pb.ScopeInfo(scope="scope"))).status == pb.DeleteScopeStatus.SUCCESS

@@ -1,0 +1,50 @@
+"""`share_out`: every container has one owner, its home if that is there, and nothing moves without need."""
+
+from __future__ import annotations
+
+import itertools
+
+import pytest
+
+from penstock.model.assignments import ContainerAssignment, share_out
+from penstock.model.errors import InvalidArgumentError
+
+
+def test_with_all_stores_there_every_container_is_at_home() -> None:
+    """Container i at store i mod n."""
+    assignment = share_out(7, 3, range(3))
+    assert assignment == ContainerAssignment((0, 1, 2, 0, 1, 2, 0))
+    assert assignment.containers_of(0) == (0, 3, 6)
+    assert assignment.containers_of(2) == (2, 5)
+    assert assignment.containers_of(9) == ()
+    assert [assignment.owner_of(container_id) for container_id in range(7)] == [0, 1, 2, 0, 1, 2, 0]
+
+
+@pytest.mark.parametrize(("container_count", "store_count"), [(1, 1), (4, 3), (12, 4), (64, 5)])
+def test_only_the_containers_of_absent_stores_move_and_they_are_spread_evenly(
+    container_count: int, store_count: int
+) -> None:
+    """Every set of available stores: the others get nothing, guests are dealt out evenly for each absent store."""
+    for count in range(1, store_count + 1):
+        for available in itertools.combinations(range(store_count), count):
+            owners = share_out(container_count, store_count, available).owners
+            assert len(owners) == container_count
+            assert set(owners) <= set(available)
+            guests = dict.fromkeys(available, 0)
+            for container_id, owner in enumerate(owners):
+                if container_id % store_count in available:
+                    assert owner == container_id % store_count
+                else:
+                    guests[owner] += 1
+            assert max(guests.values()) - min(guests.values()) <= store_count - count
+
+
+def test_with_nobody_there_everything_is_at_home() -> None:
+    """So that the first to come back has its own at once."""
+    assert share_out(4, 2, ()) == share_out(4, 2, (0, 1))
+
+
+@pytest.mark.parametrize(("store_count", "available"), [(0, ()), (2, (2,)), (2, (-1, 0))])
+def test_stores_that_do_not_exist_are_refused(store_count: int, available: tuple[int, ...]) -> None:
+    with pytest.raises(InvalidArgumentError):
+        share_out(4, store_count, available)

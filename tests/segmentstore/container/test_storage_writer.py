@@ -1,0 +1,626 @@
+"""The storage writer: when it flushes, what it does about storage that fails. SS-n: segment store specification.
+
+The sizes of the scenarios are divided by 100 where nothing depends on them.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Sequence
+from functools import partial
+
+import pytest
+
+from penstock.model.errors import (
+    CorruptionError,
+    LogDisabledError,
+    OutcomeUnknownError,
+    SegmentSealedError,
+    StorageError,
+    StorageNotPrimaryError,
+)
+from penstock.model.segments import Buffer
+from penstock.segmentstore.container.container import ContainerStatus, SegmentContainer
+from penstock.segmentstore.settings import MIB, ContainerSettings
+from penstock.segmentstore.tier2.wrapped import WrappedChunkStorage
+from support.containers import Incarnations, append, evict_all, pause_writer, read_all, turns, until
+
+A, B, C = "s/t/0.#epoch.0", "s/t/1.#epoch.0", "s/t/2.#epoch.0"
+
+
+@pytest.fixture
+async def lives() -> AsyncIterator[Incarnations]:
+    made = Incarnations()
+    yield made
+    await made.close()
+
+
+class StuckFor(WrappedChunkStorage):
+    """Chunks of the segments named here can be neither written nor deleted until `gate` is set."""
+
+    def __init__(self, inner: WrappedChunkStorage, *segments: str) -> None:
+        super().__init__(inner)
+        self.segments = segments
+        self.gate = asyncio.Event()
+        self.writes: list[tuple[str, int, int]] = []
+
+    async def _pass(self, name: str) -> None:
+        if name.startswith(self.segments):
+            await self.gate.wait()
+
+    async def create_with_content(self, name: str, data: Sequence[Buffer]) -> int:
+        await self._pass(name)
+        self.writes.append((name, 0, sum(map(len, data))))
+        return await super().create_with_content(name, data)
+
+    async def write(self, name: str, offset: int, data: Sequence[Buffer]) -> int:
+        await self._pass(name)
+        self.writes.append((name, offset, sum(map(len, data))))
+        return await super().write(name, offset, data)
+
+    async def delete(self, name: str) -> None:
+        await self._pass(name)
+        await super().delete(name)
+
+
+async def over(lives: Incarnations, chunks: WrappedChunkStorage, **changes: float) -> SegmentContainer:
+    """Start the next incarnation over other chunks."""
+    inner = lives.chunks
+    lives.chunks = chunks  # type: ignore[assignment]  # A wrapper of what is declared.
+    try:
+        return await lives.start(**changes)
+    finally:
+        lives.chunks = inner
+
+
+def chunk_names(lives: Incarnations, segment: str) -> list[str]:
+    """Return the chunks of a segment, as they lie in storage."""
+    return sorted(name for name in stored_chunks(lives) if name.startswith(segment))
+
+
+def stored_chunks(lives: Incarnations) -> dict[str, bytearray]:
+    inner = lives.chunks.inner
+    found: dict[str, bytearray] = inner._chunks  # type: ignore[attr-defined]  # To tamper with.
+    return found
+
+
+async def test_a_segment_is_flushed_for_its_bytes_or_its_age(lives: Incarnations) -> None:
+    """SS-171: nearly 4 MiB and no time: not due; 4 MiB: due; one byte: due after 30 s and not before."""
+    settings = ContainerSettings()
+    assert (settings.flush_bytes, settings.flush_age_s) == (4 * MIB, 30.0)
+    container = await lives.start(flush_age_s=30.0, flush_bytes=40_000)
+    await pause_writer(container)
+    writer = container.writer
+    for name in (A, B):
+        await container.create(name)
+    await append(container, A, bytes(39_000))
+    now_s = asyncio.get_running_loop().time()
+    assert not writer._is_due(container.segment(A), now_s)
+    await append(container, A, bytes(1000))
+    assert writer._is_due(container.segment(A), now_s)
+    await append(container, B, b"1")
+    since_s = asyncio.get_running_loop().time()
+    assert not writer._is_due(container.segment(B), now_s + 29.9)
+    assert writer._is_due(container.segment(B), since_s + 30)
+    writer._look()
+    await turns(50)
+    assert container.segment(A).storage_length == 40_000
+    assert container.segment(B).storage_length == 0
+
+
+async def test_a_burst_goes_to_storage_in_bounded_writes_in_order(lives: Incarnations) -> None:
+    """SS-172: a burst of 1 MB is written 40 kB at a time, each write where the one before ended."""
+    chunks = StuckFor(lives.chunks)
+    container = await over(lives, chunks, flush_bytes=40_000)
+    await pause_writer(container)
+    await container.create(A)
+    expected = b"".join(bytes([number]) * 10_000 for number in range(100))
+    for number in range(100):
+        container.append(container.segment(A), bytes([number]) * 10_000, lambda _: None)
+    await container.pipeline.barrier()
+    await container.flush()
+    writes = [(offset, length) for name, offset, length in chunks.writes if name.startswith(A)]
+    assert max(length for _, length in writes) <= 40_000
+    assert len(writes) == 25
+    assert [offset for offset, _ in writes] == [40_000 * number for number in range(25)]
+    evict_all(container)
+    assert await read_all(container, A) == expected
+
+
+@pytest.mark.parametrize("has_effect", [False, True])
+async def test_storage_that_fails_five_times_gets_everything_once(lives: Incarnations, has_effect: bool) -> None:
+    """SS-173, SS-174: the writes fail, or their replies are lost; the writer goes on until each byte is there once.
+
+    A write that was applied although it failed leaves bytes that no record leads to: they are neither read nor
+    overwritten, so there is nothing to compare them with.
+    """
+    container = await lives.start(writer_interval_s=0.005, writer_retry_s=0.001, flush_age_s=0.0)
+    await container.create(A)
+    await append(container, A, b"before")
+    await until(lambda: container.segment(A).storage_length == 6)
+    lives.chunks.fail("write", times=5, has_effect=has_effect)
+    await append(container, A, b", and after")
+    await until(lambda: container.segment(A).storage_length == 17)
+    assert container.writer.failed_job_count >= 1
+    assert not lives.failures
+    evict_all(container)
+    assert await read_all(container, A) == b"before, and after"
+    container = await lives.restart(container)
+    evict_all(container)
+    assert await read_all(container, A) == b"before, and after"
+
+
+async def test_bytes_of_a_write_whose_reply_was_lost_are_never_taken_for_data(lives: Incarnations) -> None:
+    """SS-174, SS-175: they are changed before the writer comes again: that harms nobody, and they stay as they are."""
+    container = await lives.start()
+    await pause_writer(container)
+    await container.create(A)
+    await append(container, A, b"before")
+    await container.flush()
+    await append(container, A, b", and after")
+    lives.chunks.fail("write", has_effect=True)
+    with pytest.raises(StorageError):
+        await container.flush()
+    (name,) = chunk_names(lives, A)
+    assert bytes(stored_chunks(lives)[name]) == b"before, and after"
+    stored_chunks(lives)[name][8] = 0
+    damaged = bytes(stored_chunks(lives)[name])
+    await container.flush()
+    evict_all(container)
+    assert await read_all(container, A) == b"before, and after"
+    assert bytes(stored_chunks(lives)[name]) == damaged
+    assert len(chunk_names(lives, A)) == 2
+    container = await lives.restart(container)
+    evict_all(container)
+    assert await read_all(container, A) == b"before, and after"
+
+
+async def test_a_write_that_was_committed_although_it_failed_is_found_by_its_length(lives: Incarnations) -> None:
+    """SS-174: the reply to the whole write is lost, its commit included: the writer looks, and goes on behind it."""
+    container = await lives.start()
+    await pause_writer(container)
+    await container.create(A)
+    await append(container, A, b"first")
+    storage = container.storage.of(container.segment(A))
+    write = storage.write
+
+    async def lost(*arguments: object, **named: object) -> int:
+        await write(*arguments, **named)  # type: ignore[arg-type]  # Passed on as they came.
+        storage.write = write  # type: ignore[method-assign]  # Once.
+        raise OutcomeUnknownError("no reply")
+
+    storage.write = lost  # type: ignore[method-assign]  # The lost reply.
+    with pytest.raises(OutcomeUnknownError):
+        await container.flush()
+    assert container.segment(A).storage_length == 0
+    await append(container, A, b", second")
+    await container.flush()
+    assert container.segment(A).storage_length == 13
+    evict_all(container)
+    assert await read_all(container, A) == b"first, second"
+    assert sum(len(stored_chunks(lives)[name]) for name in chunk_names(lives, A)) == 13
+
+
+async def test_a_chunk_that_was_cut_by_hand_stops_the_container_and_stays_as_it_is(lives: Incarnations) -> None:
+    """SS-176: nothing is written over the damage, and the log is disabled, so that no later life does it either."""
+    container = await lives.start(writer_interval_s=0.005, flush_age_s=0.0)
+    await container.create(A)
+    await append(container, A, bytes(1000))
+    await until(lambda: container.segment(A).storage_length == 1000)
+    (name,) = chunk_names(lives, A)
+    del stored_chunks(lives)[name][600:]
+    await append(container, A, b"more")
+    await until(lambda: container.status is ContainerStatus.FAILED)
+    assert isinstance(lives.failures[0], CorruptionError)
+    assert bytes(stored_chunks(lives)[name]) == bytes(600)
+    assert chunk_names(lives, A) == [name]
+    frames = lives.frames()
+    await lives.stop(container)
+    with pytest.raises(LogDisabledError):
+        await lives.start()
+    lives.live.clear()
+    assert lives.frames() == frames
+
+
+@pytest.mark.parametrize("is_found_at_start", [False, True])
+async def test_storage_that_has_more_than_the_log_knows_of_stops_the_container(
+    lives: Incarnations, is_found_at_start: bool
+) -> None:
+    """SS-177: its metadata says so; found by the storage writer, or by the next start. Nothing is changed."""
+    container = await lives.start()
+    await pause_writer(container)
+    await container.create(A)
+    await append(container, A, b"stored")
+    await container.flush()
+    segment = container.segment(A)
+    if is_found_at_start:
+        await append(container, A, b"12")
+    await container.storage.of(segment).write(A, 6, [b"from nowhere"])
+    if not is_found_at_start:
+        segment.is_storage_open = False
+        await append(container, A, b"12")
+        with pytest.raises(CorruptionError):
+            await container.flush()
+        assert container.status is ContainerStatus.FAILED
+        await lives.stop(container)
+    else:
+        await lives.crash(container)
+        with pytest.raises(CorruptionError):
+            await lives.start()
+    chunks = {name: bytes(data) for name, data in stored_chunks(lives).items()}
+    assert b"storedfrom nowhere" in chunks.values()
+    with pytest.raises(LogDisabledError):
+        await lives.start()
+    assert {name: bytes(data) for name, data in stored_chunks(lives).items()} == chunks
+    lives.live.clear()
+
+
+async def test_an_error_that_is_not_corruption_leaves_the_log_enabled(lives: Incarnations) -> None:
+    """SS-189: storage says that another incarnation owns it: the container stops at once; the next one runs."""
+    container = await lives.start(flush_age_s=0.0)
+    await container.create(A)
+    await append(container, A, b"x")
+    owner = container.storage._user
+
+    async def lost(segment: str) -> None:
+        raise StorageNotPrimaryError(segment, owner_epoch=9, epoch=1)
+
+    owner.open = lost  # type: ignore[method-assign, assignment]  # As storage answers a zombie.
+    container.writer._wake.set()
+    await turns(20)
+    assert container.status is ContainerStatus.FAILED
+    assert isinstance(lives.failures[0], StorageNotPrimaryError)
+    assert container.writer._task is not None
+    assert container.writer._task.done()
+    await lives.stop(container)
+    container = await lives.start()
+    assert await read_all(container, A) == b"x"
+
+
+async def test_a_crash_between_a_chunk_write_and_the_cut_of_the_log_is_recovered_from(lives: Incarnations) -> None:
+    """SS-178: storage has it, the log has it still: it is counted once, and not written again."""
+    container = await lives.start()
+    await pause_writer(container)
+    await container.create(A)
+    await append(container, A, b"twice known")
+    await container.writer.flush(container.segment(A))
+    container = await lives.restart(container)
+    await pause_writer(container)
+    assert container.segment(A).storage_length == 11
+    writes = lives.chunks.calls["write"]
+    await container.writer.flush(container.segment(A))
+    assert lives.chunks.calls["write"] == writes
+    evict_all(container)
+    assert await read_all(container, A) == b"twice known"
+    assert len(chunk_names(lives, A)) == 1
+
+
+@pytest.mark.parametrize("moment", ["before seal", "before concat", "after concat", "before forgetting"])
+async def test_a_crash_in_the_midst_of_a_merge_leaves_one_copy(lives: Incarnations, moment: str) -> None:
+    """SS-179: at each step in storage the container dies; the next one finishes, and the bytes are there once."""
+    container = await lives.start()
+    await pause_writer(container)
+    for name, text in ((A, b"aaaa"), (B, b"bb")):
+        await container.create(name)
+        await append(container, name, text)
+    await container.merge(A, B)
+    await append(container, A, b"end")
+    storage = container.storage.of(container.segment(A))
+    flusher = container.writer._flusher
+    reached = asyncio.Event()
+
+    async def die(*_: object) -> None:
+        reached.set()
+        await asyncio.Event().wait()
+
+    concat = storage.concat
+
+    async def die_after(target: str, offset: int, source: str) -> None:
+        await concat(target, offset, source)
+        await die()
+
+    match moment:
+        case "before seal":
+            storage.seal = die  # type: ignore[method-assign, assignment]  # The crash.
+        case "before concat":
+            storage.concat = die  # type: ignore[method-assign, assignment]  # The crash.
+        case "after concat":
+            storage.concat = die_after  # type: ignore[method-assign, assignment]  # The crash.
+        case _:
+            flusher._forget = die  # type: ignore[method-assign, assignment]  # The crash.
+    flushing = asyncio.ensure_future(container.flush())
+    await asyncio.wait_for(reached.wait(), 5)
+    container = await lives.restart(container)
+    flushing.cancel()
+    await asyncio.gather(flushing, return_exceptions=True)
+    await pause_writer(container)
+    assert await read_all(container, A) == b"aaaabbend"
+    await container.flush()
+    evict_all(container)
+    assert await read_all(container, A) == b"aaaabbend"
+    assert not container.state.gone
+    assert not container.state.metadata.merges
+    assert await container.storage.of(container.segment(A)).info(B) is None
+    live = [chunk.name for chunk in await container.storage.layout(container.segment(A))]
+    assert sum(len(stored_chunks(lives)[name]) for name in live) == 9
+
+
+async def test_a_merge_waits_for_its_source_and_others_do_not_wait_for_it(lives: Incarnations) -> None:
+    """SS-180: the source cannot be flushed for a while; the target's merge waits, another segment is flushed."""
+    chunks = StuckFor(lives.chunks, B)
+    container = await over(lives, chunks, flush_age_s=0.0, flush_concurrency=2)
+    for name in (A, B, C):
+        await container.create(name)
+        await append(container, name, b"%s!" % name.encode())
+    await container.merge(A, B)
+    await append(container, A, b"behind")
+    await until(lambda: container.segment(C).storage_length == len(C) + 1)
+    target = container.segment(A)
+    assert target.storage_length == len(A) + 1
+    assert container.state.gone
+    await append(container, C, b"more")
+    container.writer._wake.set()
+    await until(lambda: container.segment(C).storage_length == len(C) + 5)
+    assert target.storage_length == len(A) + 1
+    chunks.gate.set()
+    await container.flush()
+    assert target.storage_length == target.length
+    evict_all(container)
+    assert await read_all(container, A) == f"{A}!{B}!behind".encode()
+
+
+async def test_deleting_a_target_frees_the_sources_of_its_pending_merges_in_storage(lives: Incarnations) -> None:
+    """SS-181: they had bytes in storage, and the merge had not reached storage."""
+    container = await lives.start()
+    await pause_writer(container)
+    for name in (A, B, C):
+        await container.create(name)
+        await append(container, name, bytes(100))
+    await container.flush()
+    assert all(chunk_names(lives, name) for name in (A, B, C))
+    await container.merge(A, B)
+    await container.merge(A, C)
+    await container.delete(A)
+    await container.flush()
+    assert not [name for name in stored_chunks(lives) if name.startswith("s/")]
+    assert not container.state.gone
+
+
+async def test_a_truncation_ahead_of_storage_is_completed_by_the_flush(lives: Incarnations) -> None:
+    """SS-182: storage is truncated to what it has, later flushes go on; in the end it begins where it should."""
+    container = await lives.start()
+    await pause_writer(container)
+    await container.create(A)
+    await append(container, A, bytes(1000))
+    await container.flush()
+    lives.chunks.hold("write")
+    await append(container, A, b"x" * 1000)
+    await container.truncate(A, 1500)
+    flushing = asyncio.ensure_future(container.flush())
+    await turns(20)
+    assert not flushing.done()
+    assert await read_all(container, A) == b"x" * 500
+    container_a = container.segment(A)
+    assert (container_a.durable_start_offset, container_a.storage_length) == (1500, 1000)
+    lives.chunks.release("write")
+    await flushing
+    stored = await container.storage.of(container_a).info(A)
+    assert stored is not None
+    assert (stored.start_offset, stored.length) == (1500, 2000)
+    await container.truncate(A, 2000)
+    await container.flush()
+    assert not chunk_names(lives, A)
+    await append(container, A, b"on")
+    await container.flush()
+    container = await lives.restart(container)
+    evict_all(container)
+    assert await read_all(container, A) == b"on"
+    assert (await container.info(A)).start_offset == 2000
+
+
+async def test_a_seal_reaches_storage_behind_the_appends_before_it(lives: Incarnations) -> None:
+    """SS-183: the storage writer is woken by the seal; storage has all bytes when it is sealed."""
+    container = await lives.start()
+    await container.create(A)
+    storage = container.storage.of(container.segment(A))
+    lengths: list[int] = []
+    seal = storage.seal
+
+    async def noted(name: str) -> None:
+        stored = await storage.info(name)
+        assert stored is not None
+        lengths.append(stored.length)
+        await seal(name)
+
+    storage.seal = noted  # type: ignore[method-assign, assignment]  # To look.
+    for _ in range(3):
+        await append(container, A, bytes(500))
+    await container.seal(A)
+    await until(lambda: container.segment(A).storage_sealed)
+    assert lengths == [1500]
+    stored = await storage.info(A)
+    assert stored is not None
+    assert stored.is_sealed
+
+
+async def test_sealing_an_empty_segment_takes_nothing_in_storage(lives: Incarnations) -> None:
+    """SS-184: no chunk, no record; it counts as sealed in storage, also in the next life."""
+    container = await lives.start()
+    await container.create(A)
+    await container.seal(A)
+    await until(lambda: container.segment(A).storage_sealed)
+    assert not container.state.unflushed
+    assert not stored_chunks(lives)
+    container = await lives.restart(container)
+    await container.flush()
+    assert container.segment(A).storage_sealed
+    with pytest.raises(SegmentSealedError):
+        await append(container, A, b"x")
+    assert not chunk_names(lives, A)
+
+
+async def test_what_is_deleted_before_it_was_flushed_never_reaches_storage(lives: Incarnations) -> None:
+    """SS-185: appended, sealed, truncated and deleted between two looks of the storage writer."""
+    container = await lives.start()
+    await container.flush()
+    await pause_writer(container)
+    await container.create(A)
+    await append(container, A, bytes(1000))
+    await container.seal(A)
+    await container.truncate(A, 300)
+    await container.delete(A)
+    writes = lives.chunks.calls["write"]
+    container.writer._look()
+    await turns(50)
+    assert not chunk_names(lives, A)
+    assert lives.chunks.calls["write"] == writes
+    assert not container.state.gone
+    assert not container.state.unflushed
+
+
+@pytest.mark.parametrize("stuck_count", [1, 6])
+async def test_segments_whose_storage_is_stuck_hold_up_nobody(lives: Incarnations, stuck_count: int) -> None:
+    """SS-188: the others are flushed, also when more are stuck than flushes may run at once.
+
+    And the log is not cut beyond the first operation that is not in storage.
+    """
+    stuck = [f"s/stuck/{number}.#epoch.0" for number in range(stuck_count)]
+    chunks = StuckFor(lives.chunks, *stuck)
+    container = await over(
+        lives, chunks, flush_age_s=0.0, flush_concurrency=4, flush_slow_s=0.02, writer_interval_s=0.005
+    )
+    for name in (*stuck, A):
+        await container.create(name)
+    for name in stuck:
+        await append(container, name, b"stuck")
+    first = min(container.segment(name).pending[0].sequence_number for name in stuck)
+    for turn in range(5):
+        await append(container, A, b"flows")
+        await until(lambda: container.segment(A).storage_length == container.segment(A).length)
+        container.checkpoints.write()
+        await container.pipeline.barrier()
+        container.checkpoints.truncate_log()
+        assert container.segment(A).storage_length == 5 * (turn + 1)
+    assert all(container.segment(name).storage_length == 0 for name in stuck)
+    assert len(container.checkpoints.marks) == 5
+    assert all(mark.sequence_number > first for mark in container.checkpoints.marks)
+    container = await lives.restart(container)
+    assert [await read_all(container, name) for name in stuck] == [b"stuck"] * stuck_count
+    assert await read_all(container, A) == b"flows" * 5
+
+
+async def test_stuck_flushes_are_bounded(lives: Incarnations) -> None:
+    """Beyond `flush_slow_max` they count again, and others wait; storage that works again gets all."""
+    stuck = [f"s/stuck/{number}.#epoch.0" for number in range(8)]
+    chunks = StuckFor(lives.chunks, *stuck)
+    container = await over(
+        lives, chunks, flush_age_s=0.0, flush_concurrency=2, flush_slow_s=0.0, flush_slow_max=3, writer_interval_s=0.005
+    )
+    for name in (*stuck, A):
+        await container.create(name)
+        await append(container, name, b"x")
+    for _ in range(10):
+        container.writer._look()
+        await turns(20)
+    assert len(container.writer._jobs) == 5
+    chunks.gate.set()
+    await until(lambda: not container.state.unflushed)
+    assert all(container.segment(name).storage_length == 1 for name in (*stuck, A))
+
+
+async def test_one_segment_that_fails_does_not_slow_the_others_down(lives: Incarnations) -> None:
+    """Its retries wait `writer_retry_s`, theirs do not; a failure of many is one line in the log at a time."""
+    class FailsFor(StuckFor):
+        async def _pass(self, name: str) -> None:
+            if name.startswith(self.segments):
+                raise StorageError("this one never works")
+
+    container = await over(
+        lives, FailsFor(lives.chunks, B), flush_age_s=0.0, writer_interval_s=0.005, writer_retry_s=3600.0
+    )
+    for name in (A, B):
+        await container.create(name)
+        await append(container, name, b"x")
+    for length in range(1, 5):
+        await until(partial(lambda length: container.segment(A).storage_length == length, length))
+        await append(container, A, b"x")
+    assert container.writer.failed_job_count == 1
+    assert container.status is ContainerStatus.RUNNING
+
+
+async def test_an_operation_about_a_forgotten_segment_does_not_stop_the_writer(lives: Incarnations) -> None:
+    """SS-190: the log still has appends of a segment that is deleted and freed; after a replay nothing waits for it."""
+    container = await lives.start()
+    await pause_writer(container)
+    await container.create(A)
+    await append(container, A, b"gone")
+    await container.flush()
+    await container.delete(A)
+    await container.flush()
+    assert not container.state.gone
+    container = await lives.restart(container)
+    await container.create(B)
+    await append(container, B, b"here")
+    await container.flush()
+    container.checkpoints.write()
+    await container.pipeline.barrier()
+    container.checkpoints.truncate_log()
+    await turns()
+    assert not container.state.unflushed
+    assert len(lives.frames()) == 1
+    assert container.status is ContainerStatus.RUNNING
+
+
+async def test_a_forced_flush_brings_everything_to_storage_while_appends_go_on(lives: Incarnations) -> None:
+    """SS-191, as far as the flush goes: what was durable at the call is in storage after it, whatever came since."""
+    container = await lives.start()
+    await pause_writer(container)
+    for name in (A, B, C):
+        await container.create(name)
+    written = dict.fromkeys((A, B, C), 0)
+    is_over = False
+
+    async def keep_writing() -> None:
+        while not is_over:
+            for name in written:
+                await append(container, name, bytes([written[name] % 256]) * 700)
+                written[name] += 1
+
+    writing = asyncio.ensure_future(keep_writing())
+    await until(lambda: written[C] >= 5)
+    before = {name: container.segment(name).durable_length for name in written}
+    await container.flush()
+    stored = {name: await container.storage.of(container.segment(name)).info(name) for name in written}
+    assert all(info is not None and info.length >= before[name] for name, info in stored.items())
+    is_over = True
+    await writing
+    await container.flush()
+    assert not [segment for segment in container.state.unflushed.values() if not segment.is_system]
+    evict_all(container)
+    for name, count in written.items():
+        assert await read_all(container, name) == b"".join(bytes([n % 256]) * 700 for n in range(count))
+
+
+async def test_an_idle_segment_is_flushed_again_from_where_storage_ends(lives: Incarnations) -> None:
+    """SS-192: nothing is kept for a flushed segment but its lengths; the next append goes on from there."""
+    container = await lives.start()
+    await pause_writer(container)
+    await container.create(A)
+    for turn in range(3):
+        await append(container, A, b"%d" % turn * 100)
+        await container.flush()
+        segment = container.segment(A)
+        assert A not in [unflushed.name for unflushed in container.state.unflushed.values()]
+        assert not segment.pending
+        assert segment.storage_length == 100 * (turn + 1)
+        stored = await container.storage.of(segment).info(A)
+        assert stored is not None
+        assert stored.length == segment.storage_length
+    assert not container.writer._jobs
+    assert not container.writer._retry_at_s
+    container = await lives.restart(container)
+    await append(container, A, b"end")
+    await container.flush()
+    assert container.segment(A).storage_length == 303
+    evict_all(container)
+    assert await read_all(container, A) == b"0" * 100 + b"1" * 100 + b"2" * 100 + b"end"

@@ -1,0 +1,166 @@
+"""Load of segments: what is counted, how rates move, and what is forgotten. S-n: controller specification."""
+
+from __future__ import annotations
+
+import asyncio
+import math
+from dataclasses import replace
+
+import pytest
+
+from penstock.segmentstore.settings import ActivitySettings, SegmentStoreSettings, StatisticsSettings
+from penstock.segmentstore.statistics import WINDOWS_MINUTES, ContainerStatistics, MovingRates, Rates, Statistics
+from penstock.segmentstore.tier1.memory_log import MemoryLogFactory
+from support.containers import QUIET, FaultyChunks, memory_runtime, memory_store
+
+SETTINGS = StatisticsSettings(tick_s=5.0, expiry_s=60.0, segments_max=3)
+A = "s/t/0.#epoch.0"
+
+
+def add(statistics: Statistics, segment_id: int, events: int, now_s: float) -> None:
+    statistics.add(
+        segment_id,
+        f"segment-{segment_id}",
+        events=events,
+        byte_count=events * 100,
+        scale_type=2,
+        target_rate=10,
+        now_s=now_s,
+    )
+
+
+def values(rates: Rates) -> list[float]:
+    return [rates.minutes_2, rates.minutes_5, rates.minutes_10, rates.minutes_20]
+
+
+def test_the_first_measurement_sets_all_averages() -> None:
+    """S-245: the start value is immediate; ticks before it count for nothing."""
+    rates = MovingRates(5.0)
+    rates.measure(0)
+    rates.measure(0)
+    rates.measure(500)
+    assert values(rates.rates()) == [100.0] * 4
+
+
+def test_averages_move_by_the_weight_of_their_window() -> None:
+    """S-245: one tick has the weight 1 - exp(-5 / (60 N))."""
+    rates = MovingRates(5.0)
+    rates.measure(500)
+    rates.measure(1000)
+    for minutes, value in zip(WINDOWS_MINUTES, values(rates.rates()), strict=True):
+        weight = 1 - math.exp(-5 / (60 * minutes))
+        assert value == pytest.approx(100 * (1 - weight) + 200 * weight)
+
+
+def test_averages_converge_to_the_true_rate() -> None:
+    """S-245: the shorter the window, the sooner."""
+    rates = MovingRates(5.0)
+    rates.measure(5000)
+    for _ in range(12 * 60):
+        rates.measure(50)
+    minutes_2, minutes_5, minutes_10, minutes_20 = values(rates.rates())
+    assert 10 <= minutes_2 <= minutes_5 <= minutes_10 <= minutes_20 < 70
+    assert minutes_10 == pytest.approx(10, rel=0.3)
+
+
+def test_silence_brought_in_later_equals_silence_measured() -> None:
+    """Segments without data cost nothing per tick, with the same result."""
+    measured, lazy = MovingRates(5.0), MovingRates(5.0)
+    for rates in (measured, lazy):
+        rates.measure(700)
+    for _ in range(17):
+        measured.measure(0)
+    assert values(lazy.rates(17)) == pytest.approx(values(measured.rates()))
+    measured.measure(300)
+    lazy.measure(300, 17)
+    assert values(lazy.rates()) == pytest.approx(values(measured.rates()))
+
+
+def test_counts_are_exact_and_ticks_follow_the_clock() -> None:
+    statistics = Statistics(3, SETTINGS, now_s=100.0)
+    add(statistics, 1, 10, 101.0)
+    add(statistics, 1, 15, 102.0)
+    statistics.advance(104.9)
+    assert values(statistics.snapshot(104.9).segments[0].events_per_s) == [0.0] * 4
+    statistics.advance(105.0)
+    (load,) = statistics.snapshot(107.0).segments
+    assert (load.name, load.event_count, load.byte_count, load.age_s, load.silent_s) == ("segment-1", 25, 2500, 6.0, 0)
+    assert (load.scale_type, load.target_rate) == (2, 10)
+    assert values(load.events_per_s) == [5.0] * 4
+    assert values(load.bytes_per_s) == [500.0] * 4
+    add(statistics, 2, 5, 106.0)
+    statistics.advance(110.0)
+    whole = statistics.snapshot(110.0)
+    assert (whole.container_id, whole.event_count, whole.byte_count) == (3, 30, 3000)
+    assert 1.0 < whole.events_per_s.minutes_2 < 5.0
+    assert [load.silent_s for load in whole.segments] == [5.0, 0.0]
+
+
+def test_what_is_silent_for_long_is_forgotten() -> None:
+    """The one that got data last stays; the container's counts stay whole."""
+    statistics = Statistics(0, SETTINGS, now_s=0.0)
+    add(statistics, 1, 1, 1.0)
+    statistics.advance(5.0)
+    add(statistics, 2, 1, 41.0)
+    statistics.advance(45.0)
+    statistics.advance(60.0)
+    assert [load.name for load in statistics.snapshot(60.0).segments] == ["segment-1", "segment-2"]
+    statistics.advance(65.0)
+    assert [load.name for load in statistics.snapshot(65.0).segments] == ["segment-2"]
+    assert statistics.snapshot(65.0).event_count == 2
+
+
+def test_the_number_of_segments_is_bounded() -> None:
+    """Those that got data least lately go first."""
+    statistics = Statistics(0, SETTINGS, now_s=0.0)
+    for segment_id in (1, 2, 3, 1, 4, 5):
+        add(statistics, segment_id, 1, 1.0)
+    statistics.advance(5.0)
+    assert [load.name for load in statistics.snapshot(5.0).segments] == ["segment-1", "segment-4", "segment-5"]
+    statistics.forget(4)
+    statistics.forget(99)
+    assert len(statistics.snapshot(5.0).segments) == 2
+
+
+async def test_a_store_tells_the_load_of_its_segments() -> None:
+    """Events and bytes of appends and merges; no tables, no transactions, nothing from before a restart."""
+    runtime = memory_runtime()
+    logs = MemoryLogFactory(runtime)
+    settings = SegmentStoreSettings(
+        container_count=1, container=replace(QUIET, activity=ActivitySettings(interval_s=3600.0))
+    )
+    store = memory_store(logs, FaultyChunks(), runtime, settings)
+    await store.start()
+    transaction = f"{A}#transaction.{'a' * 32}"
+    await store.create_segment(A, scale_type=2, target_rate=77)
+    await store.create_segment(transaction)
+    await store.create_table("s/_tables/a")
+    await asyncio.sleep(0)
+    container = store.containers[0]
+
+    async def look() -> ContainerStatistics:
+        await container.activity_watch.look()
+        (statistics,) = store.container_statistics()
+        return statistics
+
+    container.append(container.segment(A), b"x" * 50, lambda _: None, event_count=5)
+    container.append(container.segment(transaction), b"x" * 30, lambda _: None, event_count=3)
+    (load,) = (await look()).segments
+    assert (load.name, load.event_count, load.byte_count, load.target_rate) == (A, 5, 50, 77)
+    await store.merge_segments(A, [transaction])
+    whole = await look()
+    assert (whole.event_count, whole.byte_count) == (8, 80)
+    assert [(load.event_count, load.byte_count) for load in whole.segments] == [(8, 80)]
+    await store.append(A, b"x")
+    await store.seal_segment(A)
+    whole = await look()
+    assert (whole.segments, whole.byte_count) == ([], 81)
+    await store.stop()
+
+    store = memory_store(logs, FaultyChunks(), runtime, settings)
+    await store.start()
+    await asyncio.sleep(0)
+    container = store.containers[0]
+    assert (await look()).byte_count == 0
+    await store.stop()
+    await runtime.work.close()

@@ -1,0 +1,345 @@
+"""The official Java client 0.13.0 in a process of its own, called from tests.
+
+A Java virtual machine cannot be stopped and started again within a process, takes its signals, and a call that hangs
+in it cannot be interrupted. So it lives in a child process, which runs *calls*: functions of the modules
+``support.java_calls_*`` that take a `JavaSession` and plain values and return plain values. Each call runs in a thread
+there; here a test waits for it with a time-out, and meanwhile may kill the server.
+
+The jars come from Maven Central through ``mvn``, once, and stay under ``~/.cache/penstock-tests``.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import multiprocessing
+import os
+import shutil
+import subprocess
+import tempfile
+import threading
+import traceback
+from collections.abc import Callable
+from importlib.util import find_spec
+from multiprocessing.connection import Connection
+from pathlib import Path
+from time import monotonic
+from typing import Any, Concatenate, Generic, ParamSpec, TypeAlias, TypeVar
+
+CLIENT_VERSION = "0.13.0"
+HEAP_MIB_MAX = 512
+#: How long the first fetch of the jars, the start of the machine, and a call may take.
+FETCH_TIMEOUT_S = 300.0
+START_TIMEOUT_S = 60.0
+CALL_TIMEOUT_S = 60.0
+
+P = ParamSpec("P")
+T = TypeVar("T")
+#: A Java object or class: what it can do is known to Java only.
+JavaObject: TypeAlias = Any
+
+_POM = """<project xmlns="http://maven.apache.org/POM/4.0.0">
+  <modelVersion>4.0.0</modelVersion>
+  <groupId>penstock</groupId>
+  <artifactId>java-client-tests</artifactId>
+  <version>1</version>
+  <packaging>pom</packaging>
+  <dependencies>
+    <dependency>
+      <groupId>io.pravega</groupId>
+      <artifactId>pravega-client</artifactId>
+      <version>{version}</version>
+    </dependency>
+    <dependency>
+      <groupId>org.slf4j</groupId>
+      <artifactId>{logger}</artifactId>
+      <version>1.7.36</version>
+    </dependency>
+  </dependencies>
+</project>
+"""
+_WRAPPERS = ("java.util.concurrent.ExecutionException", "java.util.concurrent.CompletionException")
+_GOAL = "org.apache.maven.plugins:maven-dependency-plugin:3.6.1:build-classpath"
+
+
+class JavaUnavailableError(Exception):
+    """Java, Maven or JPype is not there, or the jars cannot be fetched. Tests skip with its text."""
+
+
+class JavaCallError(AssertionError):
+    """A call failed in the Java client. `kind` is the class of the exception there, without its package."""
+
+    def __init__(self, kind: str, text: str) -> None:
+        super().__init__(text)
+        self.kind = kind
+
+
+class JavaCallTimeoutError(AssertionError):
+    """A call did not end in time. Its process was killed."""
+
+
+def classpath() -> list[str]:
+    """Return the jars of the client, fetched when they are not here yet. Raises `JavaUnavailableError`.
+
+    ``PENSTOCK_TEST_JAVA_LOG=warn`` (or info, debug) makes the client log to standard error.
+    """
+    logger = "slf4j-simple" if os.environ.get("PENSTOCK_TEST_JAVA_LOG") else "slf4j-nop"
+    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "penstock-tests"
+    kept = cache / f"pravega-client-{CLIENT_VERSION}-{logger}.classpath"
+    if kept.is_file():
+        jars = kept.read_text().strip().split(os.pathsep)
+        if all(Path(jar).is_file() for jar in jars):
+            return jars
+    maven = shutil.which("mvn")
+    if maven is None:
+        raise JavaUnavailableError("Maven is not installed: it fetches the Java client (Debian: apt-get install maven)")
+    cache.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=cache) as directory:
+        pom, found = Path(directory) / "pom.xml", Path(directory) / "classpath"
+        pom.write_text(_POM.format(version=CLIENT_VERSION, logger=logger))
+        command = [
+            maven, "-q", "-B", "-f", str(pom), f"-Dmaven.repo.local={cache / 'maven'}", _GOAL,
+            f"-Dmdep.outputFile={found}",
+        ]  # fmt: skip
+        try:
+            done = subprocess.run(command, capture_output=True, text=True, timeout=FETCH_TIMEOUT_S, check=False)
+        except subprocess.TimeoutExpired:
+            raise JavaUnavailableError(f"Maven did not fetch the Java client within {FETCH_TIMEOUT_S:g} s") from None
+        if done.returncode != 0 or not found.is_file():
+            raise JavaUnavailableError(f"Maven did not fetch the Java client: {(done.stdout + done.stderr)[-500:]}")
+        # Moved at once: another test process may be looking.
+        os.replace(found, kept)
+    return kept.read_text().strip().split(os.pathsep)
+
+
+def find_java() -> None:
+    """Make sure that a machine can be started. Raises `JavaUnavailableError`."""
+    if find_spec("jpype") is None:
+        raise JavaUnavailableError("JPype is not installed: pip install JPype1")
+    import jpype
+
+    try:
+        jpype.getDefaultJVMPath()
+    except (jpype.JVMNotFoundException, jpype.JVMNotSupportedException) as error:
+        raise JavaUnavailableError(f"no Java: {error}") from error
+
+
+class JavaSession:
+    """What a call is given, in the child process: the client's configuration, and objects kept between calls."""
+
+    def __init__(self, send: Callable[[tuple[int, str, object]], None]) -> None:
+        self._send = send
+        self._thread = threading.local()
+        self.config: JavaObject = None
+        self.kept: dict[str, JavaObject] = {}
+
+    def java(self, name: str) -> JavaObject:
+        """Return a class of the client by its name below ``io.pravega.client``, or any class by its full name."""
+        import jpype
+
+        return jpype.JClass(name if name.startswith(("java.", "io.")) else f"io.pravega.client.{name}")
+
+    def connect(self, uri: str) -> None:
+        """Talk to this controller from now on."""
+        import jpype
+
+        builder = self.java("ClientConfig").builder()
+        self.config = builder.controllerURI(jpype.JClass("java.net.URI").create(uri)).build()
+
+    def keep(self, name: str, make: Callable[[], JavaObject]) -> JavaObject:
+        """Return the object kept under a name, made when there is none. It is closed with the session."""
+        if name not in self.kept:
+            self.kept[name] = make()
+        return self.kept[name]
+
+    def close(self, name: str) -> None:
+        """Close one kept object now."""
+        self.kept.pop(name).close()
+
+    def disconnect(self) -> None:
+        """Close everything that is kept, the latest first."""
+        while self.kept:
+            _, made = self.kept.popitem()
+            if hasattr(made, "close"):
+                made.close()
+
+    def say(self, note: str) -> None:
+        """Tell the test how far the call is: see `JavaCall.wait_for`."""
+        self._send((self._thread.number, "note", note))
+
+    def run(self, number: int, call: Callable[..., object], arguments: tuple[object, ...]) -> None:
+        """Run one call in this thread and send what comes of it."""
+        import jpype
+
+        self._thread.number = number
+        try:
+            self._send((number, "result", call(self, *arguments)))
+        except jpype.JException as error:
+            # Those of a future wrap what happened in another thread.
+            wrappers = tuple(map(self.java, _WRAPPERS))
+            cause = error
+            while isinstance(cause, wrappers) and cause.getCause() is not None:
+                cause = cause.getCause()
+            self._send((number, "error", (str(cause.getClass().getSimpleName()), _shortened(error.stacktrace()))))
+        except Exception as error:  # noqa: BLE001 - Whatever it is, the test has to hear of it.
+            self._send((number, "error", (type(error).__name__, traceback.format_exc())))
+
+
+def content_of(buffer: JavaObject) -> bytes:
+    """Return what a ``ByteBuffer`` has left. Only in the child."""
+    import jpype
+
+    content = jpype.JByte[int(buffer.remaining())]
+    buffer.duplicate().get(content)
+    return memoryview(content).tobytes()
+
+
+def _shortened(trace: str) -> str:
+    """Return what says why, of a Java stack trace of hundreds of lines."""
+    lines = trace.splitlines()
+    return "\n".join(lines[:15] + [line for line in lines[15:] if not line.startswith("\tat ")])
+
+
+def _serve(channel: Connection, jars: list[str]) -> None:
+    """Run in the child: start the machine, then a thread for each call, until the parent goes away."""
+    import jpype
+
+    options = [f"-Xmx{HEAP_MIB_MAX}m", "-Xrs", "-XX:+UseSerialGC", "-Dio.netty.tryReflectionSetAccessible=false"]
+    level = os.environ.get("PENSTOCK_TEST_JAVA_LOG")
+    if level:
+        options.append(f"-Dorg.slf4j.simpleLogger.defaultLogLevel={level}")
+    jpype.startJVM(*options, classpath=jars, interrupt=False, convertStrings=True)
+    if not level:
+        # gRPC's own: it has another logger than the client.
+        jpype.JClass("java.util.logging.LogManager").getLogManager().reset()
+    lock = threading.Lock()
+
+    def send(message: tuple[int, str, object]) -> None:
+        with lock:
+            channel.send(message)
+
+    session = JavaSession(send)
+    send((0, "result", None))
+    while True:
+        try:
+            number, call, arguments = channel.recv()
+        except EOFError:
+            break
+        threading.Thread(target=session.run, args=(number, call, arguments), daemon=True).start()
+    # Not an ordinary end: it would wait for threads of the client.
+    os._exit(0)
+
+
+class JavaCall(Generic[T]):
+    """A call under way."""
+
+    def __init__(self, process: JavaProcess, number: int, name: str) -> None:
+        self._process = process
+        self._number = number
+        self._name = name
+        self._notes: list[object] = []
+        self._outcome: tuple[str, Any] | None = None
+
+    def take(self, kind: str, value: object) -> None:
+        """Take in a message of the child."""
+        if kind == "note":
+            self._notes.append(value)
+        else:
+            self._outcome = (kind, value)
+
+    def wait_for(self, note: str, timeout_s: float = CALL_TIMEOUT_S) -> None:
+        """Wait until the call has said `note`. Raises as `result` when the call ends before."""
+        self._process.receive_until(lambda: note in self._notes or self._outcome is not None, self._name, timeout_s)
+        if note not in self._notes:
+            self.result()
+            raise AssertionError(f"{self._name} ended without saying {note!r}")
+
+    def result(self, timeout_s: float = CALL_TIMEOUT_S) -> T:
+        """Wait for the end and return what the call returned.
+
+        Raises:
+            JavaCallError: the call raised.
+            JavaCallTimeoutError: it took too long.
+        """
+        self._process.receive_until(lambda: self._outcome is not None, self._name, timeout_s)
+        assert self._outcome is not None
+        kind, value = self._outcome
+        if kind == "error":
+            raise JavaCallError(value[0], f"{self._name} failed in the Java client\n{value[1]}")
+        result: T = value
+        return result
+
+
+class JavaProcess:
+    """The child process. Leaving it as a context manager kills it."""
+
+    def __init__(self, jars: list[str]) -> None:
+        # Spawned, not forked: a fork would take over this process's threads and handles.
+        context = multiprocessing.get_context("spawn")
+        self._channel, theirs = context.Pipe()
+        self._process = context.Process(target=_serve, args=(theirs, jars), daemon=True)
+        self._process.start()
+        theirs.close()
+        self._numbers = itertools.count(1)
+        started: JavaCall[None] = JavaCall(self, 0, "the start of Java")
+        self._calls: dict[int, JavaCall[Any]] = {0: started}
+        started.result(START_TIMEOUT_S)
+
+    @property
+    def is_running(self) -> bool:
+        """Whether it lives; a call that took too long ends it."""
+        return self._process.is_alive()
+
+    def start(
+        self, call: Callable[Concatenate[JavaSession, P], T], *arguments: P.args, **named: P.kwargs
+    ) -> JavaCall[T]:
+        """Begin a call. It goes by the function's name, so the function must be a module's own."""
+        assert not named, "calls take positional arguments only"
+        number = next(self._numbers)
+        started: JavaCall[T] = JavaCall(self, number, call.__name__)
+        self._calls[number] = started
+        self._channel.send((number, call, arguments))
+        return started
+
+    def run(self, call: Callable[Concatenate[JavaSession, P], T], *arguments: P.args, **named: P.kwargs) -> T:
+        """Make a call and wait for its end. Raises as `JavaCall.result`."""
+        return self.start(call, *arguments, **named).result()
+
+    def receive_until(self, is_enough: Callable[[], bool], what: str, timeout_s: float) -> None:
+        """Take in messages until `is_enough`. Raises `JavaCallTimeoutError`, and kills the child, after `timeout_s`."""
+        deadline = monotonic() + timeout_s
+        while not is_enough():
+            if not self._channel.poll(max(0.0, deadline - monotonic())):
+                self.kill()
+                raise JavaCallTimeoutError(f"{what}: nothing came within {timeout_s:g} s")
+            try:
+                number, kind, value = self._channel.recv()
+            except EOFError:
+                self._process.join()
+                raise JavaCallError(
+                    "EOFError", f"{what}: the Java process ended with code {self._process.exitcode}"
+                ) from None
+            self._calls[number].take(kind, value)
+
+    def kill(self) -> None:
+        """End it. Fine when it has ended."""
+        with contextlib.suppress(OSError):
+            self._channel.close()
+        self._process.kill()
+        self._process.join()
+
+    def __enter__(self) -> JavaProcess:
+        return self
+
+    def __exit__(self, *ending: object) -> None:
+        self.kill()
+
+
+def connect(java: JavaSession, uri: str) -> None:
+    """Call: talk to this controller."""
+    java.connect(uri)
+
+
+def disconnect(java: JavaSession) -> None:
+    """Call: close everything that is kept."""
+    java.disconnect()
