@@ -87,6 +87,10 @@ class DataDirectory:
         """Where the chunks are."""
         return os.path.join(self.root, "tier2")
 
+    def cache(self, store_number: int) -> str:
+        """Where a segment store process keeps the second level of its cache; worth nothing after it has ended."""
+        return os.path.join(self.root, "cache", str(store_number))
+
     def open(self, container_count: int) -> Identity:
         """Lock the directory and return its identity; make both if it is new.
 

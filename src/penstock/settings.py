@@ -120,6 +120,13 @@ class StandaloneSettings:
             )
         if self.segment_stores > 1:
             self._check_several_stores()
+        cache, throttle = self.segment_store.cache, self.segment_store.throttle
+        if not cache.target_percent + throttle.cache_margin_percent < cache.essential_percent <= 100:
+            raise InvalidArgumentError(
+                f"segment_store.cache.target_percent is {cache.target_percent} and essential_percent "
+                f"{cache.essential_percent}: the first plus throttle.cache_margin_percent "
+                f"({throttle.cache_margin_percent}) is below the second, and that at most 100"
+            )
         if self.segment_store.cache.bytes_max < self.segment_stores * CACHE_BYTES_MIN:
             raise InvalidArgumentError(
                 f"segment_store.cache.bytes_max is {self.segment_store.cache.bytes_max}: it is at least 16 MiB"

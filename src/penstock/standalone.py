@@ -167,7 +167,13 @@ class Standalone:
         """Run the one segment store in this process."""
         settings = self.settings
         logs, chunks = await self._open_tiers()
-        store = SegmentStore(logs=logs, chunks=chunks, runtime=self.runtime, settings=settings.segment_store)
+        store = SegmentStore(
+            logs=logs,
+            chunks=chunks,
+            runtime=self.runtime,
+            settings=settings.segment_store,
+            cache_directory="" if settings.is_memory else DataDirectory(settings.data_dir, self.runtime).cache(0),
+        )
         self.store = store
         await store.start()
         self._stops.push_async_callback(store.stop)

@@ -14,12 +14,14 @@ import signal
 import sys
 from collections.abc import Collection
 from contextlib import AsyncExitStack
+from dataclasses import replace
 from typing import BinaryIO
 
 from penstock.data_directory import DataDirectory
 from penstock.model.errors import PenstockError
 from penstock.runtime.runtime import Runtime, real_runtime
 from penstock.runtime.settings import settings_from
+from penstock.segmentstore.admin_server import AdminServer
 from penstock.segmentstore.server import SegmentStoreServer
 from penstock.segmentstore.store import SegmentStore
 from penstock.segmentstore.tier1.local_log import LocalLogFactory
@@ -83,12 +85,19 @@ class StoreChild:
             runtime=runtime,
             settings=settings.segment_store,
             container_ids=self._order.containers,
+            cache_directory=directory.cache(self._order.store),
         )
         await self._store.start()
         self._stops.push_async_callback(self._store.stop)
         server = SegmentStoreServer(self._store)
         await server.start(settings.host, self._order.port)
         self._stops.push_async_callback(server.stop)
+        # Administrators find store n at the n-th port after the one that is set.
+        administrators = settings.segment_store.admin
+        port = administrators.port + self._order.store if administrators.port else 0
+        admin = AdminServer(self._store, settings=replace(administrators, port=port))
+        await admin.start()
+        self._stops.push_async_callback(admin.stop)
         self._say(Ready(server.port, failures_of(self._store.failures)))
 
     def answer(self, line: bytes) -> None:

@@ -265,6 +265,23 @@ async def test_scope_that_is_being_deleted_takes_nothing_new(service, tables, cl
         await other.current_segments("scope", "_MARKa")
 
 
+async def test_stream_that_comes_in_behind_the_last_look_goes_with_its_scope(service, cluster):
+    """A creation that had begun before the scope was closed adds its stream while the scope's tables are dropped."""
+    drop = cluster.store.delete_table
+    late = ["late"]
+
+    async def racing(segment, *, must_be_empty=False):
+        if "streamsInScope" in segment and late:
+            await service._catalog.add_stream("scope", late.pop(), "00000000-0000-4000-8000-000000000000")
+        await drop(segment, must_be_empty=must_be_empty)
+
+    cluster.store.delete_table = racing
+    await service.delete_scope_recursive("scope")
+    assert not late
+    assert not await service.scope_exists("scope")
+    assert not cluster.store.tables[layout.PENDING_CHILD_WORK].entries
+
+
 # Over gRPC.
 
 

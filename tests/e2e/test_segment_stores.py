@@ -235,6 +235,18 @@ def free_ports(stack: contextlib.ExitStack, count: int) -> int:
     raise AssertionError("no free ports")
 
 
+def test_each_store_has_a_port_for_administrators_if_that_is_enabled(make_server: Make, tmp_path: Path) -> None:
+    """Store n at the n-th port after the one that is set."""
+    with contextlib.ExitStack() as stack:
+        first = free_ports(stack, 2)
+        settings = tmp_path / "settings.toml"
+        settings.write_text(f"[segment_store.admin]\nis_enabled = true\nport = {first}\n")
+        server = make_server("--config", str(settings), segment_stores=2).start()
+        for port in (first, first + 1):
+            WireClient(port).close()
+        assert server.terminate() == 0
+
+
 @pytest.mark.parametrize(
     ("options", "told"),
     [

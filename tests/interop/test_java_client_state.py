@@ -6,16 +6,10 @@ import pytest
 
 from support import java_calls_state as calls
 from support.java_calls_streams import create_stream
-from support.java_client import JavaProcess
+from support.java_client import JavaProcess, kill_and_restart
 from support.standalone_process import StandaloneProcess
 
 pytestmark = [pytest.mark.interop, pytest.mark.e2e]
-
-
-def kill_and_restart(server: StandaloneProcess) -> None:
-    """End the server the hard way and start it again on the same data and ports."""
-    server.kill9()
-    server.start()
 
 
 def test_conditional_writes_marks_and_truncation_of_a_revisioned_stream(

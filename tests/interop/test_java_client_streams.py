@@ -12,7 +12,7 @@ from collections.abc import Sequence
 import pytest
 
 from support import java_calls_streams as calls
-from support.java_client import JavaCallError, JavaProcess
+from support.java_client import JavaCallError, JavaProcess, kill_and_restart
 from support.standalone_process import StandaloneProcess
 
 pytestmark = [pytest.mark.interop, pytest.mark.e2e]
@@ -29,12 +29,6 @@ def assert_each_key_in_order(events: Sequence[str], count: int) -> None:
         numbers[key].append(int(number))
     assert all(seen == sorted(seen) for seen in numbers.values())
     assert sorted(number for seen in numbers.values() for number in seen) == list(range(count))
-
-
-def kill_and_restart(server: StandaloneProcess) -> None:
-    """End the server the hard way and start it again on the same data and ports."""
-    server.kill9()
-    server.start()
 
 
 def test_scopes_and_streams_live_and_die(java: JavaProcess, server: StandaloneProcess) -> None:
@@ -183,8 +177,7 @@ def test_a_committed_transaction_is_read_whole_and_an_aborted_one_not_at_all(
 ) -> None:
     """Commit and abort of transactions that were begun, and partly written, before the server was killed."""
     assert java.run(calls.create_stream, "orders", 2)
-    for name in ("first", "second"):
-        java.run(calls.begin_transaction, "orders", name)
+    ids = {name: java.run(calls.begin_transaction, "orders", name) for name in ("first", "second")}
     java.run(calls.write_to_transaction, "first", 0, 50, KEY_COUNT)
     java.run(calls.write_to_transaction, "second", 1000, 1050, KEY_COUNT)
 
@@ -209,5 +202,7 @@ def test_a_committed_transaction_is_read_whole_and_an_aborted_one_not_at_all(
     assert java.run(calls.find_transaction, "orders", "again", number) == "OPEN"
     java.run(calls.commit_transaction, "again")
     java.run(calls.await_status, "again", "COMMITTED")
+    ended = {ids["first"]: "COMMITTED", ids["second"]: "ABORTED", number: "COMMITTED"}
+    assert java.run(calls.completed_transactions, "orders") == ended
     events, _ = java.run(calls.read_batch, "orders", "", "")
     assert_each_key_in_order(events, 110)

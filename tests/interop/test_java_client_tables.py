@@ -7,16 +7,10 @@ from collections.abc import Sequence
 import pytest
 
 from support import java_calls_tables as calls
-from support.java_client import JavaCallError, JavaProcess
+from support.java_client import JavaCallError, JavaProcess, kill_and_restart
 from support.standalone_process import StandaloneProcess
 
 pytestmark = [pytest.mark.interop, pytest.mark.e2e]
-
-
-def kill_and_restart(server: StandaloneProcess) -> None:
-    """End the server the hard way and start it again on the same data and ports."""
-    server.kill9()
-    server.start()
 
 
 def key(first: int, second: int) -> str:

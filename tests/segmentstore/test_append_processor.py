@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import struct
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Coroutine
+from dataclasses import replace
 
 import pytest
 
@@ -22,6 +24,7 @@ from penstock.wire.commands import (
     ConditionalBlockEnd,
     DataAppended,
     KeepAlive,
+    NoSuchSegment,
     Padding,
     PartialEvent,
     SetupAppend,
@@ -41,6 +44,7 @@ class NotedReplies:
         self.aborts: list[str] = []
         self.outstanding_bytes = 0
         self.is_acknowledgement_due = False
+        self.tasks: list[asyncio.Task[None]] = []
 
     def send(self, frame: bytes) -> None:
         type_code, length = struct.unpack_from(">ii", frame)
@@ -56,15 +60,19 @@ class NotedReplies:
     def note_outstanding(self, byte_count: int) -> None:
         self.outstanding_bytes += byte_count
 
+    def spawn(self, coroutine: Coroutine[None, None, None]) -> None:
+        self.tasks.append(asyncio.get_running_loop().create_task(coroutine))
+
 
 class Bench:
     """A processor over a store with one container."""
 
-    def __init__(self) -> None:
+    def __init__(self, **changes: int) -> None:
         runtime = memory_runtime()
         self.runtime = runtime
         self.logs = MemoryLogFactory(runtime)
-        settings = SegmentStoreSettings(container_count=1, cache=SMALL_CACHE, container=QUIET)
+        container = replace(QUIET, **changes)  # type: ignore[arg-type]  # int fields get ints.
+        settings = SegmentStoreSettings(container_count=1, cache=SMALL_CACHE, container=container)
         self.store: SegmentStore = memory_store(self.logs, FaultyChunks(), runtime, settings)
         self.replies = NotedReplies()
         self.processor = AppendProcessor(self.store, self.replies, writers_max=2)
@@ -226,3 +234,93 @@ async def test_conditional_appends_are_acknowledged_one_by_one(bench: Bench) -> 
     bench.processor.send_acknowledgements()
     joined = [reply for reply in bench.replies.sent if isinstance(reply, DataAppended)][3:]
     assert [(reply.event_number, reply.previous_event_number) for reply in joined] == [(5, 2)]
+
+
+async def put_away(bench: Bench) -> None:
+    """Take the segment out of memory."""
+    (container,) = bench.store.containers
+    await container.flush()
+    assert await container.catalog.deactivate([container.segment(A)], 1) == 1
+
+
+async def test_appends_to_a_segment_that_was_put_away_keep_their_order(bench: Bench) -> None:
+    """SS-18: the set-up and the first append each find it out of memory; what comes behind waits its turn."""
+    await put_away(bench)
+    bench.processor.set_up(SetupAppend(1, W, A, ""))
+    await turns(50)
+    assert isinstance(bench.replies.sent[-1], AppendSetup)
+    await put_away(bench)
+    for number in range(1, 6):
+        bench.processor.end_block(end(0, b"%d" % number, number), b"%d" % number)
+    assert bench.replies.outstanding_bytes > 0
+    await turns(50)
+    bench.processor.send_acknowledgements()
+    assert (await bench.store.read(A, 0, 100)).joined() == b"12345"
+    assert isinstance(bench.replies.sent[-1], DataAppended)
+    assert bench.replies.sent[-1].event_number == 5
+    assert bench.replies.outstanding_bytes == 0
+    assert not bench.replies.aborts
+
+
+async def test_a_segment_deleted_while_it_was_away_refuses_what_waits(bench: Bench) -> None:
+    """The append that asked for it is refused as any other to a missing segment; nothing is left waiting."""
+    await bench.set_up()
+    await put_away(bench)
+    await bench.store.delete_segment(A)
+    for number in (1, 2):
+        bench.processor.end_block(end(0, b"x", number), b"x")
+    await turns(50)
+    assert isinstance(bench.replies.sent[-1], NoSuchSegment)
+    assert bench.replies.outstanding_bytes == 0
+
+
+async def test_a_writer_whose_number_left_memory_is_found_again(bench: Bench) -> None:
+    """SS-128, SS-142: set-up and append load the number from the index; a wrong one is refused after the load."""
+    bench = Bench(attributes_in_memory_max=2, attributes_cached_max=4)
+    await bench.store.start()
+    await bench.store.create_segment(A)
+    (container,) = bench.store.containers
+    segment = container.segment(A)
+    for number in range(20):
+        container.state.accept_attributes(segment, {number.to_bytes(16, "big"): number})
+    await bench.set_up()
+    bench.processor.end_block(end(0, b"a", 3), b"a")
+    await turns(20)
+    container.attributes.due()
+    await container.attributes.flush(segment)
+    del segment.attributes[W]
+    bench.processor.end_block(end(0, b"b", 4), b"b")
+    bench.processor.end_block(end(0, b"c", 5), b"c")
+    await turns(100)
+    assert (await bench.store.read(A, 0, 100)).joined() == b"abc"
+    container.attributes.due()
+    await container.attributes.flush(segment)
+    del segment.attributes[W]
+    bench.processor.set_up(SetupAppend(2, W, A, ""))
+    await turns(100)
+    answer = bench.replies.sent[-1]
+    assert isinstance(answer, AppendSetup)
+    assert answer.last_event_number == 5
+    await bench.store.stop()
+    await bench.runtime.work.close()
+
+
+async def test_appends_wait_while_the_cache_is_nearly_full(bench: Bench) -> None:
+    """SS-32, SS-33: above its mark appends are held, deletions are not; relief lets them go on by itself."""
+    await bench.set_up()
+    (container,) = bench.store.containers
+    await bench.store.create_segment("s/u/0.#epoch.0")
+    cache = bench.store.cache
+    ballast = int(cache.settings.bytes_max * 0.95)
+    cache.count(ballast)
+    bench.processor.end_block(end(0, b"held", 1), b"held")
+    bench.processor.end_block(end(0, b"behind", 2), b"behind")
+    await turns(20)
+    assert container.throttle.waiting_count == 1
+    assert (await bench.store.read(A, 0, 100)).joined() == b""
+    await bench.store.delete_segment("s/u/0.#epoch.0")
+    cache.discount(ballast)
+    container.state.on_relief()
+    await turns(50)
+    assert (await bench.store.read(A, 0, 100)).joined() == b"heldbehind"
+    assert bench.replies.outstanding_bytes == 0

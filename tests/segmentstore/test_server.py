@@ -11,7 +11,7 @@ import pytest
 
 from penstock.model.segments import NO_VALUE, READ_LENGTH_MAX
 from penstock.segmentstore.server import SegmentStoreServer
-from penstock.segmentstore.settings import ConnectionSettings, SegmentStoreSettings
+from penstock.segmentstore.settings import CacheSettings, ConnectionSettings, SegmentStoreSettings
 from penstock.segmentstore.store import SegmentStore
 from penstock.segmentstore.tier1.memory_log import MemoryLogFactory
 from penstock.wire.codec import encode
@@ -56,12 +56,12 @@ CONNECTION = ConnectionSettings(drain_timeout_s=0.2)
 class Service:
     """A store behind a server."""
 
-    def __init__(self, connection: ConnectionSettings) -> None:
+    def __init__(self, connection: ConnectionSettings, cache: CacheSettings = SMALL_CACHE) -> None:
         self.runtime = memory_runtime()
         self.logs = MemoryLogFactory(self.runtime)
         self.chunks = FaultyChunks()
         self.settings = SegmentStoreSettings(
-            container_count=1, cache=SMALL_CACHE, container=QUIET, connection=connection, restart_delay_s=0.01
+            container_count=1, cache=cache, container=QUIET, connection=connection, restart_delay_s=0.01
         )
         self.store: SegmentStore = memory_store(self.logs, self.chunks, self.runtime, self.settings)
         self.server = SegmentStoreServer(self.store)
@@ -90,8 +90,8 @@ class Service:
 async def serve() -> AsyncIterator[Callable[..., Awaitable[Service]]]:
     made: list[Service] = []
 
-    async def make(**changes: float) -> Service:
-        made.append(Service(replace(CONNECTION, **changes)))  # type: ignore[arg-type]  # int fields get ints.
+    async def make(*, cache: CacheSettings = SMALL_CACHE, **changes: float) -> Service:
+        made.append(Service(replace(CONNECTION, **changes), cache))  # type: ignore[arg-type]  # int fields get ints.
         await made[-1].start()
         return made[-1]
 
@@ -422,7 +422,7 @@ async def test_too_many_parked_reads_end_the_connection(serve: Callable[..., Awa
 
 async def test_a_read_is_clipped(serve: Callable[..., Awaitable[Service]]) -> None:
     """At most 2 MiB and at least 8 bytes, whatever is suggested."""
-    service = await serve()
+    service = await serve(cache=CacheSettings(bytes_max=16 << 20))
     wire = await service.connect()
     for _ in range(3):
         await service.store.append(A, bytes(1 << 20))
@@ -478,8 +478,10 @@ async def test_a_full_cache_holds_connections_until_storage_has_caught_up(
     for number in range(1, 61):
         wire.send(block(W, number, bytes(50_000)))
     service.store.container(A).writer._wake.set()
-    await until(lambda: service.store.cache.is_full)
+    throttle = service.store.container(A).throttle
+    await until(lambda: throttle.waiting_count == 1)
     await asyncio.sleep(0.05)
+    assert service.store.cache.utilisation > 0.8
     assert service.store.find(A)[1].length < 2_000_000
     await other.close()
     service.chunks.release("write")

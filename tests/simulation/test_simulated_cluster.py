@@ -235,7 +235,7 @@ def test_a_call_that_is_not_built_is_unimplemented():
     async def scenario(cluster, host):
         stub = simulated_stub(cluster.controller.name, CONTROLLER_PORT)
         with pytest.raises(SimulatedRpcError) as caught:
-            await stub.createReaderGroup(pb.ReaderGroupConfiguration(), timeout=10)
+            await stub.getControllerToBucketMapping(pb.ControllerToBucketMappingRequest(), timeout=10)
         return caught.value.code()
 
     assert on_client(scenario) is grpc.StatusCode.UNIMPLEMENTED

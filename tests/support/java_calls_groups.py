@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from time import monotonic, sleep
 
-from support.java_calls_streams import SCOPE, cut_offsets, factory, text_serializer
+from support.java_calls_streams import SCOPE, cut_offsets, factory, manager, text_serializer
 from support.java_client import JavaObject, JavaSession, content_of
 
 #: How long one ask for an event waits; readers of a group take turns.
 READ_TIMEOUT_MS = 200
-#: How many asks in vain, one after the other, are the end of the events.
-QUIET_COUNT = 20
+#: When nothing has come for so long there is no more: longer than the client takes to try again after a restart.
+QUIET_S = 40.0
 #: How long checkpoints and stream cuts may take; readers must go on meanwhile.
-ROUND_COUNT_MAX = 200
+CUT_TIMEOUT_S = 30.0
 
 
 def _manager(java: JavaSession) -> JavaObject:
@@ -70,18 +71,19 @@ def _reader(java: JavaSession, group: str, name: str) -> JavaObject:
     )
 
 
-def read_events(java: JavaSession, group: str, readers: Sequence[str], count: int) -> list[tuple[str, str]]:
-    """Read `count` events, fewer when nothing comes for long, with readers taking turns; return (reader, event).
+def read_events(
+    java: JavaSession, group: str, readers: Sequence[str], count: int, quiet_s: float = QUIET_S
+) -> list[tuple[str, str]]:
+    """Read `count` events, fewer when nothing comes for `quiet_s`, with readers taking turns; return (reader, event).
 
     In place of an event there may be "truncated", when a reader is told that something was lost, and "end", when the
     group has read everything it ever will. The readers stay for later calls. Says "begun" at a third.
     """
     made = [(name, _reader(java, group, name)) for name in readers]
     events: list[tuple[str, str]] = []
-    quiet_count = 0
+    latest = monotonic()
     is_begun = False
-    while len(events) < count and quiet_count < QUIET_COUNT:
-        quiet_count += 1
+    while monotonic() - latest < quiet_s:
         for name, reader in made:
             # What has arrived is taken at once; then it is the next one's turn.
             for _ in range(50):
@@ -89,13 +91,15 @@ def read_events(java: JavaSession, group: str, readers: Sequence[str], count: in
                     read = reader.readNextEvent(READ_TIMEOUT_MS)
                 except java.java("stream.TruncatedDataException"):
                     events.append((name, "truncated"))
+                    if len(events) >= count:
+                        return events
                     continue
                 event = read.getEvent()
                 if event is None and read.isReadCompleted():
                     return [*events, (name, "end")]
                 if event is None:
                     break
-                quiet_count = 0
+                latest = monotonic()
                 events.append((name, str(event)))
                 if not is_begun and len(events) >= count // 3:
                     is_begun = True
@@ -103,6 +107,25 @@ def read_events(java: JavaSession, group: str, readers: Sequence[str], count: in
                 if len(events) >= count:
                     return events
     return events
+
+
+def read_pointers(java: JavaSession, group: str, reader: str, count: int) -> dict[bytes, str]:
+    """Read `count` events; return them by the bytes of their pointers."""
+    made = _reader(java, group, reader)
+    events: dict[bytes, str] = {}
+    deadline = monotonic() + QUIET_S
+    while len(events) < count and monotonic() < deadline:
+        read = made.readNextEvent(READ_TIMEOUT_MS)
+        if read.getEvent() is not None:
+            events[content_of(read.getEventPointer().toBytes())] = str(read.getEvent())
+    return events
+
+
+def fetch_events(java: JavaSession, pointers: Sequence[bytes]) -> list[str]:
+    """Return the events of pointers."""
+    wrap, decode = java.java("java.nio.ByteBuffer").wrap, java.java("stream.EventPointer").fromBytes
+    fetch = manager(java).fetchEvent
+    return [str(fetch(decode(wrap(pointer)), text_serializer(java)).get()) for pointer in pointers]
 
 
 def close_readers(java: JavaSession, group: str, readers: Sequence[str]) -> None:
@@ -121,11 +144,12 @@ def checkpoint(java: JavaSession, group: str, readers: Sequence[str], name: str)
     executor = java.keep("executor", lambda: _Executor(java))
     wanted = _group(java, group).initiateCheckpoint(name, executor.service)
     seen: list[str] = []
-    for _ in range(ROUND_COUNT_MAX):
-        if wanted.isDone():
-            break
+    deadline = monotonic() + CUT_TIMEOUT_S
+    while not wanted.isDone() and monotonic() < deadline:
         for reader in made:
             read = reader.readNextEvent(READ_TIMEOUT_MS)
+            # At the end of everything the answer comes at once.
+            sleep(0.02)
             assert read.getEvent() is None, f"unexpected event {read.getEvent()}"
             if read.isCheckpoint():
                 seen.append(str(read.getCheckpointName()))
@@ -153,9 +177,8 @@ def stream_cuts(java: JavaSession, group: str, readers: Sequence[str]) -> dict[s
     made = [_reader(java, group, reader) for reader in readers]
     executor = java.keep("executor", lambda: _Executor(java))
     wanted = _group(java, group).generateStreamCuts(executor.service)
-    for _ in range(ROUND_COUNT_MAX):
-        if wanted.isDone():
-            break
+    deadline = monotonic() + CUT_TIMEOUT_S
+    while not wanted.isDone() and monotonic() < deadline:
         for reader in made:
             assert reader.readNextEvent(READ_TIMEOUT_MS).getEvent() is None
     done = wanted.getNow(None)

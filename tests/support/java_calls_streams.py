@@ -141,6 +141,15 @@ def write_events(java: JavaSession, stream: str, first: int, last: int, key_coun
     writer.close()
 
 
+def note_times(java: JavaSession, stream: str, count: int) -> None:
+    """Write some events with different keys and note a time after each."""
+    writer = factory(java).createEventWriter("noting", stream, text_serializer(java), writer_config(java))
+    for number in range(count):
+        writer.writeEvent(f"key{number}", f"event {number}").get()
+        writer.noteTime(1000 * (number + 1))
+    writer.close()
+
+
 def write_large_events(java: JavaSession, stream: str, lengths: Sequence[int]) -> None:
     """Write events of these lengths with one key, see `large_event`. Says "begun 0" before the first, and so on."""
     import jpype
@@ -226,6 +235,12 @@ def await_status(java: JavaSession, name: str, status: str) -> None:
     transaction = java.kept[name]
     while str(transaction.checkStatus()) != status:
         java.java("java.lang.Thread").sleep(20)
+
+
+def completed_transactions(java: JavaSession, stream: str) -> dict[str, str]:
+    """Return the states of the latest transactions that have ended, by id."""
+    found = manager(java).listCompletedTransactions(java.java("stream.Stream").of(SCOPE, stream))
+    return {str(info.getTransactionId()): str(info.getTransactionStatus()) for info in found}
 
 
 # Bytes.

@@ -26,6 +26,8 @@ from pathlib import Path
 from time import monotonic
 from typing import Any, Concatenate, Generic, ParamSpec, TypeAlias, TypeVar
 
+from support.standalone_process import StandaloneProcess
+
 CLIENT_VERSION = "0.13.0"
 HEAP_MIB_MAX = 512
 #: How long the first fetch of the jars, the start of the machine, and a call may take.
@@ -333,6 +335,16 @@ class JavaProcess:
 
     def __exit__(self, *ending: object) -> None:
         self.kill()
+
+
+def kill_and_restart(server: StandaloneProcess) -> None:
+    """End the server the hard way and start it again on the same data and ports, while the client lives on.
+
+    When that takes more than a second, the client's next call to the controller may take 10 s: it tries again 1 s and
+    then 10 s after it has failed.
+    """
+    server.kill9()
+    server.start()
 
 
 def connect(java: JavaSession, uri: str) -> None:

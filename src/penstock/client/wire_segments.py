@@ -207,6 +207,8 @@ class WireSegments:
         info = await self.segment_info(segment)
         if offset < info.start_offset:
             raise SegmentTruncatedError(segment, start_offset=info.start_offset, offset=offset)
+        if offset >= info.length:
+            return info.length
         # `low` is a border; between `high` and `offset` there is none but, perhaps, at `offset`.
         low, high = info.start_offset, offset + 1
         step = _BORDER_DISTANCE

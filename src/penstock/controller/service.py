@@ -220,12 +220,23 @@ class ControllerService:
         try:
             if await self._catalog.scope_id(scope, cached=False) == work.id:
                 await self._catalog.close_scope(scope)
-                await self._delete_contents(scope)
-                async with self._locks.hold(scope):
-                    await self._catalog.delete_scope(scope)
+                await self._delete_with_contents(scope)
         except NoSuchScopeError:
             _logger.debug("scope %s is gone already", scope)
         await self._context.index.remove_child(ChildKind.SCOPE, scope, "")
+
+    async def _delete_with_contents(self, scope: str) -> None:
+        for attempt in range(self.settings.conflict_attempts_max):
+            await self._delete_contents(scope)
+            try:
+                async with self._locks.hold(scope):
+                    await self._catalog.delete_scope(scope)
+            except ScopeNotEmptyError:
+                # Something that had begun before the scope was closed has come in behind the last look.
+                if attempt + 1 == self.settings.conflict_attempts_max:
+                    raise
+            else:
+                return
 
     async def _delete_contents(self, scope: str) -> None:
         while names := (await self.reader_groups.list(scope, "")).names:

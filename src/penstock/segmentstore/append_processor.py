@@ -273,6 +273,7 @@ class AppendProcessor:
         def again(failure: PenstockError | None) -> None:
             self._accept(writer_id, data, event_number, event_count, expected_offset, request_id, failure)
 
+        # Behind what is held back.
         self._line.append((again, len(data)))
         self._replies.note_outstanding(len(data))
 
@@ -285,6 +286,8 @@ class AppendProcessor:
         expected_offset: int | None,
         request_id: int,
         failure: PenstockError | None,
+        *,
+        is_admitted: bool = False,
     ) -> None:
         state = self._writers.get(writer_id)
         if state is None:
@@ -298,6 +301,15 @@ class AppendProcessor:
         state.last_seen = event_number
         length = len(data)
         container = state.container
+        if not is_admitted and container.must_wait():
+
+            def admitted(failure: PenstockError | None) -> None:
+                self._accept(
+                    writer_id, data, event_number, event_count, expected_offset, request_id, failure, is_admitted=True
+                )
+
+            self._hold_for(container.admit(), admitted, length)
+            return
         try:
             if failure is not None:
                 raise failure
@@ -324,7 +336,9 @@ class AppendProcessor:
         except (SegmentInactiveError, AttributesNotLoadedError) as error:
 
             def again(failure: PenstockError | None) -> None:
-                self._accept(writer_id, data, event_number, event_count, expected_offset, request_id, failure)
+                self._accept(
+                    writer_id, data, event_number, event_count, expected_offset, request_id, failure, is_admitted=True
+                )
 
             self._hold_for(_bring_in(state, error), again, length)
             return

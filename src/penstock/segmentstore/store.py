@@ -39,6 +39,7 @@ from penstock.runtime.runtime import Runtime
 from penstock.segmentstore.container.attribute_updates import AttributeUpdate
 from penstock.segmentstore.container.cache import Cache
 from penstock.segmentstore.container.container import ContainerStatus, SegmentContainer
+from penstock.segmentstore.container.disk_cache import DiskCache
 from penstock.segmentstore.container.pipeline import completer
 from penstock.segmentstore.container.segment import Segment, SegmentFlags
 from penstock.segmentstore.container_monitor import AssignmentSource, ContainerMonitor
@@ -55,6 +56,7 @@ class SegmentStore:
     """Runs the containers that are assigned to this process, and finds the one of a segment.
 
     `container_ids`: those to begin with, all by default. `assignment` is asked for them instead, now and again later.
+    `cache_directory`: where the second level of the cache is kept, if the settings ask for one; this process's alone.
     """
 
     def __init__(
@@ -66,10 +68,14 @@ class SegmentStore:
         settings: SegmentStoreSettings,
         container_ids: Collection[int] | None = None,
         assignment: AssignmentSource | None = None,
+        cache_directory: str = "",
     ) -> None:
         self.settings = settings
         self.cache = Cache(settings.cache)
         self.runtime = runtime
+        self._disk_cache: DiskCache | None = None
+        if settings.disk_cache.bytes_max and cache_directory:
+            self._disk_cache = DiskCache(cache_directory, settings.disk_cache, runtime)
         self._logs = logs
         self._chunks = chunks
         self._container_ids = range(settings.container_count) if container_ids is None else container_ids
@@ -85,6 +91,8 @@ class SegmentStore:
         A container whose log is corrupt or disabled stays offline and the others serve; any other error stops the
         start and is raised.
         """
+        if self._disk_cache is not None:
+            await self._disk_cache.open()
         if self._assignment is None:
             await self._monitor.start(self._container_ids)
             return
@@ -110,6 +118,8 @@ class SegmentStore:
             runtime=self.runtime,
             settings=self.settings.container,
             on_failure=self._container_failed,
+            throttle=self.settings.throttle,
+            disk_cache=self._disk_cache,
         )
         await container.start()
         return container
@@ -120,6 +130,8 @@ class SegmentStore:
     async def stop(self) -> None:
         """Finish what was accepted and stop every container."""
         await self._monitor.stop()
+        if self._disk_cache is not None:
+            await self._disk_cache.close()
         await self._chunks.close()
 
     @property
@@ -279,6 +291,7 @@ class SegmentStore:
     async def append(self, segment: str, data: Buffer, *, expected_offset: int | None = None) -> int:
         """See `Segments.append`."""
         async with self._using_stream(segment) as (container, found):
+            await _admit(container, found)
             future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
             end = container.append(found, bytes(data), completer(future), expected_offset=expected_offset)
             await future
@@ -332,6 +345,7 @@ class SegmentStore:
     ) -> Sequence[int]:
         """See `Segments.table_put`."""
         async with self._using_own(segment) as (container, found):
+            await _admit(container, found)
             return await container.tables.put(found, updates, expected_offset)
 
     async def table_remove(
@@ -396,6 +410,12 @@ def _check_page(segment: Segment, token: bytes, first: bytes, last: bytes | None
         raise InvalidArgumentError(f"{segment.name}: a fixed-key table is iterated by ranges of keys, not by tokens")
     if segment.is_table and not segment.key_length and (first or last is not None):
         raise InvalidArgumentError(f"{segment.name}: a hash table has no ranges of keys")
+
+
+async def _admit(container: SegmentContainer, segment: Segment) -> None:
+    """Hold a caller's write back while something fills up, but not those of the system's own streams and tables."""
+    if container.must_wait() and not segment.name.startswith(f"{SYSTEM_SCOPE}/"):
+        await container.admit()
 
 
 def _check_new_name(segment: str) -> None:

@@ -24,6 +24,7 @@ from penstock.model.errors import CorruptionError, PenstockError
 from penstock.segmentstore.store import SegmentStore
 from penstock.testing.history import EpochStarted, check_history
 from penstock.testing.invariants import InvariantMonitor, check_storage, check_store, check_tables
+from penstock.testing.mechanisms import counted
 from penstock.testing.simulation.cluster import SimulatedCluster
 from penstock.testing.simulation.errors import HostDownError, SimulationError
 from penstock.testing.simulation.faults import FaultPlan, shrink
@@ -57,7 +58,7 @@ class Outcome:
         violations: what was wrong; empty: every promise was kept.
         digest: of the whole trace.
         fault_counts: faults that struck, by kind.
-        counts: what clients did, by name.
+        counts: what clients did, by name; and what went on inside the servers.
         simulated_s: virtual time.
         elapsed_s: real time; the only part that differs between two runs of a seed.
     """
@@ -94,7 +95,10 @@ def run(
         loop=LoopSettings(time_s_max=_TIME_S_MAX), work=WorkSettings(stall_rate=stall_rate, stall_s_max=_STALL_S_MAX)
     )
     play = _Play(scenario)
-    with _errors_logged() as logged, _quiet_ends(), Simulation(seed, settings, trace=trace) as simulation:
+    inside: Counter[str] = Counter()
+    with (
+        _errors_logged() as logged, _quiet_ends(), counted(inside), Simulation(seed, settings, trace=trace) as simulation
+    ):  # fmt: skip
         try:
             play.play(simulation)
         except SimulationError as error:
@@ -107,7 +111,7 @@ def run(
         digest=trace.digest,
         plan=scenario.plan,
         fault_counts=Counter(type(planned.fault).__name__ for planned in scenario.plan.faults) + play.fault_counts,
-        counts=play.world.counts if play.world is not None else Counter(),
+        counts=inside + (play.world.counts if play.world is not None else Counter()),
         simulated_s=simulated_s,
         elapsed_s=time.perf_counter() - started_s,
     )

@@ -308,3 +308,43 @@ async def test_many_more_segments_than_fit_keep_all_their_bytes(lives: Incarnati
         assert await read_all(container, await container.find(name)) == name.encode() + b" again"
 
 
+
+
+async def test_an_interrupted_freeing_is_finished_by_the_next_life(lives: Incarnations) -> None:
+    """SS-26: storage is freed, the answer is lost or the process dies before that is noted; the repeat succeeds."""
+    container = await lives.start()
+    await container.create(A)
+    await append(container, A, b"abc")
+    await put_away(container, A)
+    await container.find(A)
+    await container.delete(A)
+    lives.chunks.fail("delete", has_effect=True)
+    await asyncio.gather(container.flush(), return_exceptions=True)
+    container = await lives.restart(container)
+    await container.flush()
+    assert not container.state.gone
+    assert await container.storage._user.info(A) is None
+    with pytest.raises(NoSuchSegmentError):
+        await container.delete(A)
+    assert not await container.catalog.exists(A)
+
+
+async def test_an_append_to_an_empty_source_before_its_merge_is_not_lost(lives: Incarnations) -> None:
+    """SS-28: the source was empty when the merge was asked for; what comes before its seal is merged, or refused."""
+    container = await lives.start()
+    source = f"{A}#transaction.{'0' * 32}"
+    for name in (A, source):
+        await container.create(name)
+    await put_away(container, source)  # So that the merge has to wait for it.
+    merging = asyncio.create_task(container.merge(A, source))
+    segment = await container.find(source)
+    outcome: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+    try:
+        container.append(segment, b"late", completer(outcome))
+        await outcome
+        expected = b"late"
+    except SegmentSealedError:
+        expected = b""
+    assert await merging == len(expected)
+    container = await lives.restart(container)
+    assert await read_all(container, A) == expected

@@ -50,7 +50,7 @@ async def checkpoint(container: SegmentContainer) -> None:
     await container.pipeline.barrier()
     container.checkpoints.truncate_log()
     container.checkpoints.write_if_due(is_idle=False)
-    while container.checkpoints._is_truncating:
+    while container.checkpoints._is_truncating:  # noqa: ASYNC110  # There is no event for it.
         await asyncio.sleep(0)
 
 

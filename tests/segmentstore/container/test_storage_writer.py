@@ -265,7 +265,7 @@ async def test_an_error_that_is_not_corruption_leaves_the_log_enabled(lives: Inc
     async def lost(segment: str) -> None:
         raise StorageNotPrimaryError(segment, owner_epoch=9, epoch=1)
 
-    owner.open = lost  # type: ignore[method-assign, assignment]  # As storage answers a zombie.
+    owner.open = lost  # type: ignore[method-assign]  # As storage answers a zombie.
     container.writer._wake.set()
     await turns(20)
     assert container.status is ContainerStatus.FAILED

@@ -188,8 +188,8 @@ class ChildWorkKind(Enum):
 class PendingChildWork:
     """A workflow on a group, a table or a whole scope that was begun and must be finished, by whoever finds it.
 
-    `id` pins the life that is meant. What is wanted stands in the record of that life; if that record does not exist,
-    the workflow has changed nothing yet and is forgotten.
+    What is wanted of a group or a table stands in its record, whatever life it is of; without a record the workflow has
+    changed nothing yet and is forgotten. `id` is that of the life that was meant; it pins the scope to be deleted.
     """
 
     kind: ChildWorkKind

@@ -81,16 +81,15 @@ async def delete_table(context: WorkflowContext, scope: str, table: str) -> None
 async def finish_table(context: WorkflowContext, scope: str, table: str) -> None:
     """Bring the table's unfinished workflow to its end, if there is one.
 
-    What is to be done is in the record; an announcement without one, or of another life, announced nothing that lasted.
+    What is to be done is in the record, not in the announcement: one without a record announced nothing that lasted.
     """
-    work = await context.index.get_child(ChildKind.TABLE, scope, table)
-    if work is None:
+    if await context.index.get_child(ChildKind.TABLE, scope, table) is None:
         return
     try:
         found = await context.tables.get(scope, table)
     except NoSuchScopeError:
         found = None
-    if found is not None and found.record.id == work.id:
+    if found is not None:
         record = found.record
         names = [table_segment_name(scope, table, segment.number) for segment in record.segments()]
         if record.state is ChildState.CREATING:

@@ -131,10 +131,9 @@ async def _announce(
 async def finish_group(context: WorkflowContext, scope: str, group: str) -> None:
     """Bring the group's unfinished workflow to its end, if there is one. The stream's own must be finished.
 
-    What is to be done is in the record; an announcement without one, or of another life, announced nothing that lasted.
+    What is to be done is in the record, not in the announcement: one without a record announced nothing that lasted.
     """
-    work = await context.index.get_child(ChildKind.GROUP, scope, group)
-    if work is None:
+    if await context.index.get_child(ChildKind.GROUP, scope, group) is None:
         return
     try:
         found = await context.groups.get(scope, group)

@@ -154,8 +154,10 @@ class Catalog:
         The caller keeps the segment in use.
         """
         if segment.has_record:
-            await self._tables.remove(self._table, [TableRemoval(segment.name.encode())], -1)
-            segment.has_record = False
+            # Not while records are written: the one of this segment may be among them, and must not come behind.
+            async with self._put_away:
+                await self._tables.remove(self._table, [TableRemoval(segment.name.encode())], -1)
+                segment.has_record = False
 
     # Putting away.
 

@@ -199,7 +199,10 @@ class Segment:
         return NO_VALUE
 
     def close_indexes(self) -> None:
-        """Give the memory of what is cached of the segment's index back."""
+        """Give the memory of what is cached of the segment's indexes back."""
+        if self.table is not None:
+            self.table.close()
+            self.table = None
         if self.attribute_index is not None:
             self.attribute_index.close()
             self.attribute_index = None

@@ -67,6 +67,8 @@ class ContainerState:
         self._flush_piece_max = settings.flush_bytes
         self._loop = asyncio.get_running_loop()
         self.on_storage_work: Callable[[], None] = lambda: None
+        #: Called when long-term storage may have relieved something.
+        self.on_relief: Callable[[], None] = lambda: None
 
     def _equip(self, segment: Segment) -> None:
         segment.index = ReadIndex(self.cache, segment, self.victims)

@@ -154,6 +154,7 @@ class StorageWriter:
         self._state.cache.advance(self._loop.time())
         if self._is_pressed:
             self._state.cache.evict()
+        self._state.on_relief()
         self._checkpoints.truncate_log()
         self._checkpoints.write_if_due(is_idle=not self._state.unflushed)
 

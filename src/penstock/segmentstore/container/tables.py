@@ -124,18 +124,26 @@ class Tables:
             )
         return loading.result()
 
+    def close(self, error: Exception) -> None:
+        """End the waits for tables that are being loaded: the container stops."""
+        loading, self._loading = self._loading, {}
+        for future in loading.values():
+            if not future.done():
+                future.set_exception(error)
+                future.exception()  # Nobody may be waiting any more.
+
     async def _load(self, segment: Segment) -> None:
         loading = self._loading[segment.id]
         try:
             segment.table = await self._indexer.load(segment)
             loading.set_result(segment.table)
         except asyncio.CancelledError:
-            loading.set_exception(TableBusyError(segment.name, "its container has stopped"))
-            raise
+            raise  # The container stops, and `close` tells those who wait.
         except Exception as error:  # noqa: BLE001 - whoever waits hears of it, as of an error of their own
             loading.set_exception(error)
         finally:
-            del self._loading[segment.id]
+            if loading.done():
+                self._loading.pop(segment.id, None)
             if loading.done() and not loading.cancelled():
                 loading.exception()  # Nobody may be waiting any more.
 

@@ -172,6 +172,7 @@ class SimulatedCluster:
             chunks=self._chunks(host, DirectoryChunkStorage(directory.tier2, runtime, settings.long_term_storage)),
             runtime=runtime,
             settings=settings.segment_store,
+            cache_directory=directory.cache(0),
             container_ids=[
                 container for container in range(count) if self.locator.endpoint_of(container) == _endpoint(host)
             ],

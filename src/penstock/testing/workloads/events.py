@@ -175,6 +175,63 @@ class Writer(Workload):
             self.world.problem(f"{self.name} cannot write to {self._stream}: {error!r}")
 
 
+class WriterCrowd(Writer):
+    """Keeps many event writers open and writes with now one, now the other; after a fault all of them reconnect.
+
+    Each has a key of its own, so that its events must stay in order.
+    """
+
+    def __init__(
+        self, world: World, host: Host, name: str, rng: random.Random, *, stream: str, writer_count: int,
+        events_per_s: float,
+    ) -> None:  # fmt: skip
+        super().__init__(world, host, name, rng, stream=stream, keys=(), events_per_s=events_per_s)
+        self._writer_count = writer_count
+        self._writers: list[tuple[EventWriter, str]] = []
+
+    async def run(self) -> None:
+        """See `Workload.run`."""
+        world, rng = self.world, self.rng
+        try:
+            while world.is_writing:
+                await self.rest(1.0 / self._events_per_s)
+                if len(self._writers) < self._writer_count:
+                    try:
+                        writer = await self.client.event_writer(self._stream).start()
+                    except ControllerUnavailableError:
+                        continue
+                    self._writers.append((writer, f"{self.name}-{self._number}"))
+                at = rng.randrange(len(self._writers))
+                writer, key = self._writers[at]
+                if not await self._write_one(writer, key) or rng.random() < 0.05:
+                    del self._writers[at]
+                    await self._leave(writer)
+        finally:
+            while self._writers:
+                await self._leave(self._writers.pop()[0])
+
+    async def _write_one(self, writer: EventWriter, key: str) -> bool:
+        self._number += 1
+        event = make_event(self._stream, self.name, key, self._number, self.world.padding(self.rng))
+        call = self.world.history.invoke(self.name, WriteEvent(self._stream, key, event))
+        self.world.counts["events of crowds"] += 1
+        try:
+            ack = await writer.write(event, key)
+        except PenstockError as error:
+            self._failed(call, error)
+            return False
+        ack.when_done(partial(self._settled, call, ack))
+        return True
+
+    async def _leave(self, writer: EventWriter) -> None:
+        try:
+            await writer.flush()
+        except PenstockError:
+            pass  # Each event's ack has said so.
+        finally:
+            await writer.abandon()
+
+
 class GroupReader(Workload):
     """A reader of a group. All readers of a group record one pass: nobody dies, so it is exactly once.
 

@@ -3,17 +3,28 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
 from penstock.client.settings import ClientSettings
 from penstock.controller.settings import ControllerSettings
-from penstock.segmentstore.settings import CacheSettings, ContainerSettings, SegmentStoreSettings
+from penstock.segmentstore.settings import (
+    ActivitySettings,
+    CacheSettings,
+    ContainerSettings,
+    DiskCacheSettings,
+    IndexSettings,
+    SegmentStoreSettings,
+)
 from penstock.segmentstore.tier1.local_log import LocalLogSettings
 from penstock.testing.chunk_faults import ChunkFaults
 from penstock.testing.simulation.cluster import ClusterSettings, SimulatedCluster
 from penstock.testing.simulation.faults import FaultPlan
 from penstock.testing.simulation.host import Host
-from penstock.testing.workloads.events import GroupReader, StreamKeeper, Writer
+from penstock.testing.workloads.attributes import AttributeClient
+from penstock.testing.workloads.crowd import MergeClient, SegmentCrowd
+from penstock.testing.workloads.events import GroupReader, StreamKeeper, Writer, WriterCrowd
+from penstock.testing.workloads.many_keys import KEY_LENGTH, ManyKeys
 from penstock.testing.workloads.plans import PlanSettings, draw_plan
 from penstock.testing.workloads.segments import ByteAppender, ByteReader, SegmentLives
 from penstock.testing.workloads.tables import CounterClient, TableClient
@@ -23,7 +34,10 @@ from penstock.testing.workloads.world import SCOPE, Workload, World
 _KIB = 1024
 MAIN_STREAM = f"{SCOPE}/events"
 TRIMMED_STREAM = f"{SCOPE}/trimmed"
-ALL_WORKLOADS = ("events", "readers", "transactions", "trimmed", "tables", "counters", "bytes", "lives")
+ALL_WORKLOADS = (
+    "events", "readers", "transactions", "trimmed", "tables", "counters", "bytes", "lives",
+    "crowd", "writers", "merges", "attributes", "keys",
+)  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +70,6 @@ class Profile:
     cache_bytes_min: int = 256 * _KIB
     work_stall_rate: float = 0.001
 
-
     def of_length(self, work_s: float) -> Profile:
         """Return this profile for runs of about `work_s` seconds, what comes after the work included."""
         factor = work_s / 60.0
@@ -78,6 +91,7 @@ class Scenario:
     rollover_bytes: int
     mean_gap_s: float
     payload_bytes_max: int
+    crowd_size: int
     plan: FaultPlan
 
     @classmethod
@@ -88,6 +102,7 @@ class Scenario:
         workloads = tuple(name for name in profile.workloads if name == "events" or rng.random() < profile.share)
         # A generator of its own, so that what else a seed draws stays as it was.
         cluster = _draw_cluster(rng, random.Random(f"{seed}/chunk faults/{profile.name}"), profile)
+        cluster = _with_limits(cluster, random.Random(f"{seed}/limits/{profile.name}"))
         names = [f"store-{number}" for number in range(1, cluster.store_count + 1)]
         if not cluster.is_combined:
             names.append("controller")
@@ -103,6 +118,7 @@ class Scenario:
             rollover_bytes=rng.choice((0, 4 * _KIB, 16 * _KIB)),
             mean_gap_s=rng.choice((0.7, 1.0, 2.0)),
             payload_bytes_max=rng.choice((50, 500, 3000)),
+            crowd_size=_crowd_size(profile, seed),
             plan=draw_plan(rng, names, clients, profile.plan),
         )
 
@@ -187,7 +203,54 @@ class Scenario:
             made.append(ByteReader(*place("byte-reader"), segment=segment))
         if "lives" in self.workloads:
             made.append(SegmentLives(*place("lives"), prefix=f"{SCOPE}/life", mean_gap_s=2 * self.mean_gap_s))
+        self._add_crowds(made, place)
         return made
+
+    def _add_crowds(
+        self, made: list[Workload], place: Callable[[str], tuple[World, Host, str, random.Random]]
+    ) -> None:
+        """Add what needs more segments, attributes and keys than memory has room for."""
+        if "crowd" in self.workloads:
+            made.append(
+                SegmentCrowd(
+                    *place("crowd"), prefix=f"{SCOPE}/crowd", segment_count=self.crowd_size,
+                    mean_gap_s=self.mean_gap_s / 4,
+                )
+            )  # fmt: skip
+        if "writers" in self.workloads:
+            made.append(
+                WriterCrowd(
+                    *place("writers"), stream=MAIN_STREAM, writer_count=min(12, self.crowd_size),
+                    events_per_s=2.0 / self.mean_gap_s,
+                )
+            )  # fmt: skip
+        if "merges" in self.workloads:
+            made.append(
+                MergeClient(*place("merges"), target=f"{SCOPE}/merged/0.#epoch.0", mean_gap_s=self.mean_gap_s)
+            )
+        if "attributes" in self.workloads:
+            for number in range(2):
+                made.append(
+                    AttributeClient(
+                        *place(f"attributes-{number}"), segment=f"{SCOPE}/attributes/0.#epoch.0", number=number,
+                        mean_gap_s=self.mean_gap_s / 2,
+                    )
+                )  # fmt: skip
+        if "keys" in self.workloads:
+            values: dict[tuple[str, bytes, int], bytes] = {}
+            for number in range(2):
+                for key_length in (0, KEY_LENGTH):
+                    made.append(
+                        ManyKeys(
+                            *place(f"keys-{key_length}-{number}"), table=f"{SCOPE}/keys{key_length}/0.#epoch.0",
+                            key_length=key_length, key_count=self.crowd_size, values=values,
+                            mean_gap_s=self.mean_gap_s,
+                        )
+                    )  # fmt: skip
+
+
+def _crowd_size(profile: Profile, seed: int) -> int:
+    return random.Random(f"{seed}/crowd/{profile.name}").choice((30, 60, 90))
 
 
 def _draw_chunk_faults(rng: random.Random) -> ChunkFaults | None:
@@ -268,6 +331,45 @@ def _draw_cluster(rng: random.Random, chunk_rng: random.Random, profile: Profile
             reader_timeout_s=10_000.0,
         ),
     )
+
+
+def _with_limits(cluster: ClusterSettings, rng: random.Random) -> ClusterSettings:
+    """Return a cluster that can keep little in memory: few segments, few attributes, few keys of tables."""
+    container = replace(
+        cluster.segment_store.container,
+        active_segments_max=rng.randint(20, 50),
+        active_segments_idle_max=rng.choice((0, 4, 12)),
+        deactivation_interval_s=rng.uniform(0.3, 3.0),
+        deactivation_batch_max=rng.choice((1, 3, 2500)),
+        attributes_in_memory_max=rng.choice((2, 8)),
+        attributes_cached_max=rng.choice((1, 4, 16)),
+        attributes_flush_count=rng.choice((1, 4, 12)),
+        attributes_unflushed_max=rng.choice((12, 64)),
+        table_index_min_bytes=rng.choice((500, 2 * _KIB, 8 * _KIB)),
+        table_index_percent=rng.choice((1, 12, 50)),
+        table_index_max_bytes=rng.choice((2, 16)) * _KIB,
+        table_unindexed_bytes_max=rng.choice((16, 64)) * _KIB,
+        table_unindexed_bytes_max_system=rng.choice((64, 256)) * _KIB,
+        table_index_retry_s=rng.uniform(0.1, 0.5),
+        table_index_wait_timeout_s=5.0,
+        index_chunk_bytes_max=rng.choice((1, 4, 64)) * _KIB,
+        flush_slow_s=rng.choice((0.3, 5.0)),
+        index=IndexSettings(
+            page_bytes=rng.choice((256, 512, 8 * _KIB)),
+            read_bytes_max=rng.choice((512, 16 * _KIB)),
+            compact_slack_bytes=rng.choice((512, 8 * _KIB)),
+            truncate_bytes_min=rng.choice((256, 4 * _KIB)),
+            redo_max=rng.choice((1, 4)),
+        ),
+        activity=ActivitySettings(interval_s=rng.uniform(0.2, 1.0), index_entry_bytes=rng.choice((0, 600, 4 * _KIB))),
+    )
+    disk_cache = DiskCacheSettings(
+        bytes_max=rng.choice((0, 16, 64)) * _KIB,
+        slot_bytes=container.read_ahead_bytes,
+        piece_bytes_min=100,
+        pending_bytes_max=32 * _KIB,
+    )
+    return replace(cluster, segment_store=replace(cluster.segment_store, container=container, disk_cache=disk_cache))
 
 
 def draw_workload_world(scenario: Scenario, cluster: SimulatedCluster) -> World:

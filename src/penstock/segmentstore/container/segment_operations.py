@@ -1,0 +1,465 @@
+"""`SegmentOperations`: what can be asked of the segments of a running container.
+
+Each operation is validated against the accepted state, changes it and goes to the log in one turn of the loop; only
+what it needs may have to be brought into memory before. Refusals that rest on something not yet durable wait for that.
+
+Source: segment store specification, sections 1.4, 2.1 and 2.2.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from enum import Enum
+
+from penstock.model.errors import (
+    AttributesNotLoadedError,
+    BadAttributeError,
+    BadEventNumberError,
+    BadOffsetError,
+    ContainerOfflineError,
+    InvalidArgumentError,
+    NoSuchSegmentError,
+    SegmentExistsError,
+    SegmentInactiveError,
+    SegmentMergedError,
+    SegmentSealedError,
+    SegmentTruncatedError,
+    UnsupportedOperationError,
+)
+from penstock.model.names import is_transient_segment
+from penstock.model.segments import NO_VALUE, Buffer, SegmentInfo
+from penstock.runtime.runtime import Runtime
+from penstock.segmentstore.container.attribute_updates import AttributeUpdate, evaluate
+from penstock.segmentstore.container.attributes import Attributes
+from penstock.segmentstore.container.catalog import Catalog
+from penstock.segmentstore.container.operations import (
+    NO_WRITER,
+    Create,
+    Delete,
+    Merge,
+    RareOperation,
+    Seal,
+    Truncate,
+    UpdateAttributes,
+    UpdatePolicy,
+    encode_append_header,
+)
+from penstock.segmentstore.container.pipeline import OnDone, OperationPipeline, completer
+from penstock.segmentstore.container.segment import Segment, SegmentFlags
+from penstock.segmentstore.container.state import ContainerState
+from penstock.segmentstore.container.tables import Tables
+
+#: Attributes of a transient segment, see the segment store specification, rule R5.5.
+TRANSIENT_ATTRIBUTES_MAX = 16
+
+
+class ContainerStatus(Enum):
+    """Where a container is in its life."""
+
+    NEW = "new"
+    STARTING = "starting"
+    RUNNING = "running"
+    STOPPING = "stopping"
+    STOPPED = "stopped"
+    FAILED = "failed"
+
+
+class SegmentOperations:
+    """The operations of one container; `SegmentContainer` gives it its parts and its life."""
+
+    state: ContainerState
+    pipeline: OperationPipeline
+    catalog: Catalog
+    attributes: Attributes
+    tables: Tables
+
+    def __init__(self, container_id: int, runtime: Runtime) -> None:
+        self.id = container_id
+        self.status = ContainerStatus.NEW
+        self._runtime = runtime
+        self._loop = asyncio.get_running_loop()
+
+    def _check_running(self) -> None:
+        if self.status is not ContainerStatus.RUNNING:
+            raise ContainerOfflineError(self.id, f"it is {self.status.value}")
+        self.pipeline.check_open()
+
+    def segment(self, name: str) -> Segment:
+        """Return an active segment.
+
+        Raises `NoSuchSegmentError`, `ContainerOfflineError`, and `SegmentInactiveError` where `find` must look.
+        """
+        if self.status is not ContainerStatus.RUNNING:
+            raise ContainerOfflineError(self.id, f"it is {self.status.value}")
+        return self.catalog.get(name)
+
+    async def find(self, name: str) -> Segment:
+        """Return a segment, active from now on, whether it was in memory or not.
+
+        Raises `NoSuchSegmentError`, `ContainerOfflineError`, `TooManyActiveSegmentsError`.
+        """
+        try:
+            return self.segment(name)
+        except SegmentInactiveError:
+            segment = await self.catalog.find(name)
+        self._check_running()
+        return segment
+
+    def _live(self, segment: Segment) -> None:
+        if segment.is_inactive:
+            raise SegmentInactiveError(segment.name)
+        if segment.is_merged:
+            raise SegmentMergedError(segment.name)
+        if segment.is_deleted:
+            raise NoSuchSegmentError(segment.name)
+
+    async def submit(self, operation: RareOperation) -> None:
+        """Log an operation that was accepted, wait until it is durable."""
+        future: asyncio.Future[None] = self._loop.create_future()
+        self.pipeline.add_operation(operation, completer(future))
+        await future
+
+    async def create(
+        self,
+        name: str,
+        *,
+        flags: SegmentFlags = SegmentFlags.NONE,
+        key_length: int = 0,
+        scale_type: int = 0,
+        target_rate: int = 0,
+        rollover_bytes: int = 0,
+    ) -> Segment:
+        """Create a segment. Raises `SegmentExistsError` once the existing one is durable."""
+        self._check_running()
+        if name not in self.state.metadata.by_name:
+            await self.catalog.make_room(name)
+        if await self.catalog.exists(name):
+            await self.pipeline.barrier()
+            raise SegmentExistsError(name)
+        return await self._create(
+            name,
+            flags=flags,
+            key_length=key_length,
+            scale_type=scale_type,
+            target_rate=target_rate,
+            rollover_bytes=rollover_bytes,
+        )
+
+    async def _create(
+        self,
+        name: str,
+        *,
+        flags: SegmentFlags = SegmentFlags.NONE,
+        key_length: int = 0,
+        scale_type: int = 0,
+        target_rate: int = 0,
+        rollover_bytes: int = 0,
+    ) -> Segment:
+        self.pipeline.check_open()
+        metadata = self.state.metadata
+        if is_transient_segment(name):
+            flags |= SegmentFlags.TRANSIENT
+        operation = Create(
+            metadata.next_segment_id,
+            name,
+            int(flags),
+            key_length,
+            scale_type,
+            target_rate,
+            rollover_bytes,
+            self._runtime.wall_clock_ms(),
+        )
+        segment = self.state.accept_create(operation)
+        if segment.is_table:
+            self.state.new_table(segment)
+        await self.submit(operation)
+        return segment
+
+    def append(
+        self,
+        segment: Segment,
+        data: Buffer,
+        on_done: OnDone,
+        *,
+        event_count: int = 0,
+        writer_id: bytes = NO_WRITER,
+        event_number: int = NO_VALUE,
+        stored_event_number: int = NO_VALUE,
+        expected_offset: int | None = None,
+    ) -> int:
+        """Validate and accept an append; return the segment's length after it. `data` must not change any more.
+
+        `on_done` is called when the bytes are durable, in the order of the calls. Raises at once, changing nothing:
+        `SegmentSealedError`, `NoSuchSegmentError`, `SegmentMergedError`; `BadEventNumberError` when the writer's
+        last number is not `stored_event_number`; `BadOffsetError`; `ContainerOfflineError`.
+        """
+        self.pipeline.check_open()
+        if segment.is_sealed or segment.is_deleted:
+            self._live(segment)
+            raise SegmentSealedError(segment.name)
+        if event_number != NO_VALUE:
+            stored = segment.attributes.get(writer_id, NO_VALUE)
+            if stored == NO_VALUE and segment.has_attribute_index and writer_id not in segment.attributes:
+                raise AttributesNotLoadedError(segment.name, (writer_id,))
+            if stored != stored_event_number:
+                raise BadEventNumberError(segment.name, writer_id=writer_id, event_number=event_number, stored=stored)
+        offset = segment.length
+        if expected_offset is not None and expected_offset != offset:
+            raise BadOffsetError(segment.name, expected=expected_offset, actual=offset)
+        segment.is_touched = True
+        state = self.state
+        pipeline = self.pipeline
+        now_ms = self._runtime.wall_clock_ms()
+        # Before anything is accepted: a value that cannot be encoded must leave no bytes that the log does not have.
+        number = pipeline.next_sequence_number()
+        header = encode_append_header(number, segment.id, offset, now_ms, event_count, event_number, writer_id)
+        state.accept_append(
+            segment,
+            data,
+            event_count=event_count,
+            writer_id=writer_id,
+            event_number=event_number,
+            time_ms=now_ms,
+        )
+        end = segment.length
+
+        def done(error: BaseException | None) -> None:
+            if error is None:
+                state.durable_append(segment, number, offset, end)
+            on_done(error)
+
+        pipeline.add(header, data, done)
+        return end
+
+    def _append_internal(self, segment: Segment, data: Buffer) -> asyncio.Future[None]:
+        """Accept bytes of the container's own; the future ends when they are durable."""
+        future: asyncio.Future[None] = self._loop.create_future()
+        self.append(segment, data, completer(future))
+        return future
+
+    async def seal(self, name: str) -> None:
+        """Seal a segment. Raises `SegmentSealedError` once the earlier seal is durable."""
+        segment = await self.find(name)
+        self.pipeline.check_open()
+        if segment.is_sealed:
+            await self.pipeline.barrier()
+            raise SegmentSealedError(name)
+        future: asyncio.Future[None] = self._loop.create_future()
+        self._accept_seal(segment, completer(future))
+        await future
+
+    def _accept_seal(self, segment: Segment, on_done: OnDone) -> None:
+        operation = Seal(segment.id, segment.length, self._runtime.wall_clock_ms())
+        self.state.accept_seal(segment, operation.time_ms)
+
+        def done(error: BaseException | None) -> None:
+            if error is None:
+                self.state.durable_seal(segment, number)
+            on_done(error)
+
+        number = self.pipeline.add_operation(operation, done)
+
+    async def truncate(self, name: str, offset: int) -> None:
+        """Forget the bytes before `offset`. Raises `SegmentTruncatedError` outside [start, length]."""
+        segment = await self.find(name)
+        self.pipeline.check_open()
+        if not segment.start_offset <= offset <= segment.length:
+            await self.pipeline.barrier()
+            raise SegmentTruncatedError(name, start_offset=segment.start_offset, offset=offset)
+        if offset > segment.start_offset:
+            self._accept_truncate(segment, offset)
+        await self.pipeline.barrier()
+
+    def _accept_truncate(self, segment: Segment, offset: int) -> None:
+        operation = Truncate(segment.id, offset, self._runtime.wall_clock_ms())
+        self.state.accept_truncate(segment, offset, operation.time_ms)
+
+        def done(error: BaseException | None) -> None:
+            if error is None:
+                self.state.durable_truncate(segment, number, offset)
+
+        number = self.pipeline.add_operation(operation, done)
+
+    def _truncate_table(self, segment: Segment, offset: int) -> None:
+        """Truncate a table whose head was compacted, unless it is gone."""
+        self.pipeline.check_open()
+        if not segment.is_deleted and offset > segment.start_offset:
+            self._accept_truncate(segment, offset)
+
+    async def delete(self, name: str) -> None:
+        """Delete a segment; its storage is freed in the background. Raises `NoSuchSegmentError`."""
+        self._check_running()
+        try:
+            segment = await self.find(name)
+        except NoSuchSegmentError:
+            await self.pipeline.barrier()
+            raise
+        with segment.in_use():
+            await self.catalog.forget_record(segment)
+            self._check_running()
+            if segment.is_deleted or segment.is_merged:
+                await self.pipeline.barrier()
+                raise NoSuchSegmentError(name)
+            self.state.accept_delete(segment)
+        future: asyncio.Future[None] = self._loop.create_future()
+        complete = completer(future)
+
+        def done(error: BaseException | None) -> None:
+            if error is None:
+                self.state.durable_delete(segment)
+            complete(error)
+
+        self.pipeline.add_operation(Delete(segment.id), done)
+        await future
+
+    async def merge(self, target_name: str, source_name: str, updates: Sequence[AttributeUpdate] = ()) -> int:
+        """Append all of `source` to `target` and delete it; return the target's length.
+
+        `updates` change the target's attributes in the same step. A source that does not exist counts as merged
+        already. Raises `SegmentSealedError` (of the target), `BadAttributeError` when a condition of `updates` does
+        not hold, `InvalidArgumentError` for a truncated source or a table; nothing has changed then.
+        """
+        target = await self.find(target_name)
+        with target.in_use():
+            try:
+                source = await self.find(source_name)
+            except NoSuchSegmentError:
+                await self.pipeline.barrier()
+                return target.durable_length
+            with source.in_use():
+                await self.catalog.forget_record(source)
+                await self.attributes.load(target, [update.attribute_id for update in updates])
+                return await self._merge(target, source, updates)
+
+    async def _merge(self, target: Segment, source: Segment, updates: Sequence[AttributeUpdate]) -> int:
+        self._check_running()
+        target_name, source_name = target.name, source.name
+        self._live(target)
+        if source.is_deleted or source.is_merged:
+            await self.pipeline.barrier()
+            return target.durable_length
+        if target.is_sealed:
+            await self.pipeline.barrier()
+            raise SegmentSealedError(target_name)
+        if source is target or source.is_table or target.is_table:
+            raise InvalidArgumentError(
+                f"{source_name} cannot be merged into {target_name}: both must be stream segments"
+            )
+        if source.start_offset:
+            raise InvalidArgumentError(f"{source_name} cannot be merged: it was truncated at {source.start_offset}")
+        try:
+            values = evaluate(target_name, target.attributes, updates)
+        except BadAttributeError:
+            await self.pipeline.barrier()
+            raise
+        if not source.is_sealed:
+            # Accepted right before the merge, nothing can come between; the merge is durable only if the seal is.
+            self._accept_seal(source, lambda _: None)
+        offset = target.length
+        # The pieces of a large event are one event.
+        event_count = 1 if source.flags & SegmentFlags.TRANSIENT else source.event_count
+        operation = Merge(
+            target.id, source.id, offset, source.length, event_count, self._runtime.wall_clock_ms(), values
+        )
+        self.state.accept_merge(target, source, operation)
+        end = target.length
+        future: asyncio.Future[None] = self._loop.create_future()
+        complete = completer(future)
+
+        def done(error: BaseException | None) -> None:
+            if error is None:
+                self.state.durable_merge(target, source, number, offset, end)
+            complete(error)
+
+        number = self.pipeline.add_operation(operation, done)
+        await future
+        return end
+
+    async def update_policy(self, name: str, *, scale_type: int, target_rate: int) -> None:
+        """Store a segment's scaling policy."""
+        segment = await self.find(name)
+        self.pipeline.check_open()
+        if segment.is_sealed:
+            raise SegmentSealedError(name)
+        self.state.accept_policy(segment, scale_type, target_rate)
+        await self.submit(UpdatePolicy(segment.id, scale_type, target_rate))
+
+    async def get_attribute(self, name: str, attribute_id: bytes) -> int:
+        """Return a durable attribute value, or `NO_VALUE`."""
+        segment = await self.find(name)
+        await self.attributes.load(segment, (attribute_id,))
+        value = segment.attribute(attribute_id)
+        await self.pipeline.barrier()
+        return value
+
+    async def update_attribute(self, name: str, attribute_id: bytes, *, value: int, expected: int) -> bool:
+        """Compare-and-set an attribute; return whether it matched, once that answer is durable."""
+        segment = await self.find(name)
+        with segment.in_use():
+            await self.attributes.load(segment, (attribute_id,))
+        self._check_running()
+        self._live(segment)
+        if segment.is_sealed:
+            raise SegmentSealedError(name)
+        if segment.attribute(attribute_id) != expected:
+            await self.pipeline.barrier()
+            return False
+        if (
+            segment.flags & SegmentFlags.TRANSIENT
+            and attribute_id not in segment.attributes
+            and len(segment.attributes) >= TRANSIENT_ATTRIBUTES_MAX
+        ):
+            raise UnsupportedOperationError(
+                f"{name}: a transient segment has at most {TRANSIENT_ATTRIBUTES_MAX} attributes"
+            )
+        self.state.accept_attributes(segment, {attribute_id: value})
+        await self.submit(UpdateAttributes(segment.id, {attribute_id: value}))
+        return True
+
+    async def info(self, name: str) -> SegmentInfo:
+        """Return the durable state of a segment, which need not become active for that."""
+        while True:
+            try:
+                segment = self.segment(name)
+                break
+            except SegmentInactiveError:
+                stored = await self.catalog.inactive(name)
+                if name in self.state.metadata.by_name:
+                    continue
+                if stored is None:
+                    await self.pipeline.barrier()
+                    raise NoSuchSegmentError(name) from None
+                return SegmentInfo(
+                    name,
+                    stored.start_offset,
+                    stored.length,
+                    stored.is_sealed,
+                    stored.last_modified_ms,
+                    bool(stored.flags & SegmentFlags.TABLE),
+                )
+        with segment.in_use():
+            await self.pipeline.barrier()
+        self._live(segment)
+        return SegmentInfo(
+            name,
+            segment.durable_start_offset,
+            segment.durable_length,
+            segment.durable_sealed,
+            segment.last_modified_ms,
+            segment.is_table,
+        )
+
+    async def delete_table(self, name: str, *, must_be_empty: bool) -> None:
+        """Delete a table segment."""
+        segment = await self.find(name)
+        if not segment.is_table:
+            raise UnsupportedOperationError(f"{name} is not a table segment")
+        if must_be_empty:
+            await self.tables.check_empty(segment)
+        await self.delete(name)
+
+    def _barrier_future(self) -> asyncio.Future[None]:
+        future: asyncio.Future[None] = self._loop.create_future()
+        self.pipeline.when_durable(completer(future))
+        return future

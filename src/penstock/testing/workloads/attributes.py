@@ -1,0 +1,127 @@
+"""Clients that share many attributes of one segment: compare-and-set, linearisable for each attribute."""
+
+from __future__ import annotations
+
+import random
+
+from penstock.model.errors import PenstockError, SegmentExistsError
+from penstock.model.segments import NO_VALUE, VERSION_ABSENT
+from penstock.testing.history import GetKey, KeyValue, PutKey, RemoveKey
+from penstock.testing.simulation.host import Host
+from penstock.testing.workloads.world import Workload, World
+
+#: Attributes that all clients change, and those that one alone changes, and removes.
+_SHARED_COUNT = 12
+_OWN_COUNT = 12
+#: Clients of one segment at most: their values are never equal.
+_CLIENTS_MAX = 8
+
+
+class AttributeClient(Workload):
+    """Reads and compare-and-sets attributes. `number`: which of the clients of that segment this is.
+
+    A value is a moment in time, so the values of an attribute grow. To the history an attribute is the key of a table
+    whose versions are its values.
+    """
+
+    def __init__(
+        self, world: World, host: Host, name: str, rng: random.Random, *, segment: str, number: int, mean_gap_s: float
+    ) -> None:
+        super().__init__(world, host, name, rng)
+        assert number < _CLIENTS_MAX
+        self._segment = segment
+        self._number = number
+        self._mean_gap_s = mean_gap_s
+        self._shared = [bytes(14) + bytes([2, at]) for at in range(_SHARED_COUNT)]
+        self._own = [bytes(14) + bytes([16 + number, at]) for at in range(_OWN_COUNT)]
+        #: Not removed any more: a late change may still come, and would then begin with a value that had been.
+        self._doubtful: set[bytes] = set()
+        self._known: dict[bytes, int] = {}
+
+    async def prepare(self) -> None:
+        """See `Workload.prepare`."""
+        try:
+            await self.client.segments.create_segment(self._segment)
+        except SegmentExistsError:
+            pass  # Another client of the same segment was first.
+
+    async def run(self) -> None:
+        """See `Workload.run`."""
+        while self.world.is_writing:
+            await self.rest(self._mean_gap_s)
+            attribute = self.rng.choice(self._shared if self.rng.random() < 0.5 else self._own)
+            try:
+                if attribute not in self._known or self.rng.random() < 0.4:
+                    await self._get(attribute)
+                elif attribute[14] >= 16 and attribute not in self._doubtful and self.rng.random() < 0.2:
+                    await self._remove(attribute)
+                else:
+                    await self._set(attribute)
+            except PenstockError as error:
+                if not self.world.is_passing(error):
+                    self.world.problem(f"{self.name}: attributes of {self._segment}: {error!r}")
+                    return
+
+    async def verify(self) -> None:
+        """See `Workload.verify`."""
+        for attribute in [*self._shared, *self._own]:
+
+            async def get(attribute: bytes = attribute) -> None:
+                await self._get(attribute)
+
+            await self.world.insist(f"attribute {attribute.hex()} of {self._segment}", get)
+
+    async def _get(self, attribute: bytes) -> None:
+        history = self.world.history
+        call = history.invoke(self.name, GetKey(self._segment, attribute))
+        try:
+            value = await self.client.segments.get_attribute(self._segment, attribute)
+        except PenstockError as error:
+            history.fail(call, error)
+            raise
+        self._known[attribute] = value
+        if value == NO_VALUE:
+            history.ok(call)
+        else:
+            history.ok(call, KeyValue(str(value).encode(), value))
+
+    async def _set(self, attribute: bytes) -> None:
+        history, expected = self.world.history, self._known[attribute]
+        value = int(self.world.now_s * 1e6) * _CLIENTS_MAX + self._number
+        version = VERSION_ABSENT if expected == NO_VALUE else expected
+        call = history.invoke(self.name, PutKey(self._segment, attribute, str(value).encode(), version))
+        try:
+            is_set = await self.client.segments.update_attribute(
+                self._segment, attribute, value=value, expected=expected
+            )
+        except PenstockError as error:
+            history.unknown(call, error)
+            self._doubtful.add(attribute)
+            del self._known[attribute]
+            raise
+        if is_set:
+            self._known[attribute] = value
+            history.ok(call, value)
+            self.world.counts["attributes set"] += 1
+        else:
+            del self._known[attribute]
+            history.refuse(call, "the condition did not hold")
+
+    async def _remove(self, attribute: bytes) -> None:
+        history, expected = self.world.history, self._known.pop(attribute)
+        if expected == NO_VALUE:
+            return
+        call = history.invoke(self.name, RemoveKey(self._segment, attribute, expected))
+        try:
+            is_removed = await self.client.segments.update_attribute(
+                self._segment, attribute, value=NO_VALUE, expected=expected
+            )
+        except PenstockError as error:
+            history.unknown(call, error)
+            self._doubtful.add(attribute)
+            raise
+        if is_removed:
+            history.ok(call)
+            self.world.counts["attributes removed"] += 1
+        else:
+            history.refuse(call, "the condition did not hold")
