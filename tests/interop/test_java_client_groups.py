@@ -131,7 +131,7 @@ def test_a_group_reads_on_from_the_head_of_a_truncated_stream(java: JavaProcess,
 
 
 def test_events_are_found_again_by_their_pointers(java: JavaProcess, server: StandaloneProcess) -> None:
-    """Each event read comes with a pointer, a text that finds it again after SIGKILL; times that are noted do no harm."""
+    """Each event read comes with a pointer, bytes that find it again after SIGKILL. Noted times do no harm."""
     assert java.run(create_stream, "orders", 2)
     java.run(note_times, "orders", 5)
     assert java.run(calls.create_group, "audit", {"orders": ("", "")})
@@ -169,6 +169,7 @@ def test_groups_live_and_die(java: JavaProcess, server: StandaloneProcess) -> No
         java.run(calls.create_group, "broken", {"missing": ("", "")})
 
     # The whole scope goes: streams, groups and tables.
+    java.run(calls.close_readers, "audit", ["reader1"])
     assert java.run(create_table, "prices")
     assert java.run(delete_scope, True)
     kill_and_restart(server)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
+from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
@@ -21,11 +23,11 @@ from penstock.model.errors import (
 )
 from penstock.model.routing import admin_container_of, container_of
 from penstock.model.segments import TableUpdate
-from penstock.segmentstore.settings import SegmentStoreSettings
+from penstock.segmentstore.settings import DiskCacheSettings, SegmentStoreSettings
 from penstock.segmentstore.store import SegmentStore
 from penstock.segmentstore.tier1.durable_log import LogFrame
 from penstock.segmentstore.tier1.memory_log import MemoryLogFactory
-from support.containers import QUIET, SMALL_CACHE, FaultyChunks, memory_runtime, memory_store, turns, until
+from support.containers import QUIET, SMALL_CACHE, FaultyChunks, evict_all, memory_runtime, memory_store, turns, until
 
 SETTINGS = SegmentStoreSettings(
     container_count=4,
@@ -287,3 +289,37 @@ async def test_the_containers_own_tables_are_found_by_number_by_administrators_a
     assert admin_container_of(A, 4) == admin_container_of(f"{A}$attributes-12", 4) == container_of(A, 4)
     names = [f"_system/containers/storage_metadata_{number}" for number in range(8)]
     assert [container_of(name, 8) for name in names] != list(range(8))
+
+
+async def test_evicted_bytes_are_read_again_from_the_disk_cache(tmp_path: Path) -> None:
+    """With a second level of the cache, what left memory is found on the local disk; long-term storage is not asked."""
+    runtime = memory_runtime()
+    chunks = FaultyChunks()
+    settings = SegmentStoreSettings(
+        container_count=1,
+        cache=SMALL_CACHE,
+        container=replace(QUIET, read_ahead_bytes=64 * 1024),
+        disk_cache=DiskCacheSettings(bytes_max=1 << 20, slot_bytes=64 * 1024, piece_bytes_min=1),
+    )
+    store = SegmentStore(
+        logs=MemoryLogFactory(runtime), chunks=chunks, runtime=runtime, settings=settings, cache_directory=str(tmp_path)
+    )
+    await store.start()
+    data = bytes(range(256)) * 400
+    await store.create_segment(A)
+    await store.append(A, data)
+    (container,) = store.containers
+    await container.flush()
+    evict_all(container)
+    assert (await store.read(A, 0, 50_000)).joined() == data[:50_000]
+    assert store.disk_cache is not None
+    await store.disk_cache.settle()
+    evict_all(container)
+    await store.disk_cache.settle()
+    calls = chunks.calls["read"]
+    assert (await store.read(A, 100, 40_000)).joined() == data[100:40_100]
+    assert chunks.calls["read"] == calls
+    assert store.disk_cache.statistics.hit_count
+    await store.stop()
+    assert list(tmp_path.iterdir()) == []
+    await runtime.work.close()

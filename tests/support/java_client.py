@@ -132,6 +132,7 @@ class JavaSession:
     def __init__(self, send: Callable[[tuple[int, str, object]], None]) -> None:
         self._send = send
         self._thread = threading.local()
+        self._lock = threading.RLock()
         self.config: JavaObject = None
         self.kept: dict[str, JavaObject] = {}
 
@@ -142,28 +143,34 @@ class JavaSession:
         return jpype.JClass(name if name.startswith(("java.", "io.")) else f"io.pravega.client.{name}")
 
     def connect(self, uri: str) -> None:
-        """Talk to this controller from now on."""
+        """Talk to this controller from now on. Nothing of another one may be kept."""
         import jpype
 
+        assert not self.kept, f"still connected: {list(self.kept)}"
         builder = self.java("ClientConfig").builder()
         self.config = builder.controllerURI(jpype.JClass("java.net.URI").create(uri)).build()
 
     def keep(self, name: str, make: Callable[[], JavaObject]) -> JavaObject:
-        """Return the object kept under a name, made when there is none. It is closed with the session."""
-        if name not in self.kept:
-            self.kept[name] = make()
-        return self.kept[name]
+        """Return the object kept under a name, made when there is none. It is closed with the session.
+
+        `make` may keep others, which it needs. Calls that run at the same time wait for each other here.
+        """
+        with self._lock:
+            if name not in self.kept:
+                self.kept[name] = make()
+            return self.kept[name]
 
     def close(self, name: str) -> None:
         """Close one kept object now."""
         self.kept.pop(name).close()
 
     def disconnect(self) -> None:
-        """Close everything that is kept, the latest first."""
-        while self.kept:
-            _, made = self.kept.popitem()
-            if hasattr(made, "close"):
-                made.close()
+        """Close everything that is kept, the latest first. Raises what went wrong, when all is closed."""
+        with contextlib.ExitStack() as stack:
+            for made in self.kept.values():
+                if hasattr(made, "close"):
+                    stack.callback(made.close)
+            self.kept.clear()
 
     def say(self, note: str) -> None:
         """Tell the test how far the call is: see `JavaCall.wait_for`."""
@@ -322,6 +329,8 @@ class JavaProcess:
                     "EOFError", f"{what}: the Java process ended with code {self._process.exitcode}"
                 ) from None
             self._calls[number].take(kind, value)
+            if kind != "note":
+                del self._calls[number]
 
     def kill(self) -> None:
         """End it. Fine when it has ended."""

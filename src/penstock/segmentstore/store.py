@@ -73,9 +73,10 @@ class SegmentStore:
         self.settings = settings
         self.cache = Cache(settings.cache)
         self.runtime = runtime
-        self._disk_cache: DiskCache | None = None
+        #: The second level of the cache, if the settings ask for one.
+        self.disk_cache: DiskCache | None = None
         if settings.disk_cache.bytes_max and cache_directory:
-            self._disk_cache = DiskCache(cache_directory, settings.disk_cache, runtime)
+            self.disk_cache = DiskCache(cache_directory, settings.disk_cache, runtime)
         self._logs = logs
         self._chunks = chunks
         self._container_ids = range(settings.container_count) if container_ids is None else container_ids
@@ -91,8 +92,8 @@ class SegmentStore:
         A container whose log is corrupt or disabled stays offline and the others serve; any other error stops the
         start and is raised.
         """
-        if self._disk_cache is not None:
-            await self._disk_cache.open()
+        if self.disk_cache is not None:
+            await self.disk_cache.open()
         if self._assignment is None:
             await self._monitor.start(self._container_ids)
             return
@@ -119,7 +120,7 @@ class SegmentStore:
             settings=self.settings.container,
             on_failure=self._container_failed,
             throttle=self.settings.throttle,
-            disk_cache=self._disk_cache,
+            disk_cache=self.disk_cache,
         )
         await container.start()
         return container
@@ -130,8 +131,8 @@ class SegmentStore:
     async def stop(self) -> None:
         """Finish what was accepted and stop every container."""
         await self._monitor.stop()
-        if self._disk_cache is not None:
-            await self._disk_cache.close()
+        if self.disk_cache is not None:
+            await self.disk_cache.close()
         await self._chunks.close()
 
     @property

@@ -23,6 +23,8 @@ G11  validation against all that was accepted before           `check_container`
 G12  corruption stops the container, nothing is skipped        `check_store` (failed ones do not serve); byte flips
 ===  ========================================================  ==============================================
 
+What is not in memory, inactive segments, attribute indexes and table indexes, has its checks in `invariants_indexes`.
+
 This module looks behind the underscores of the container's parts: it asserts how they keep their books.
 """
 
@@ -41,6 +43,7 @@ from penstock.segmentstore.container.segment import PendingAppend, PendingMerge,
 from penstock.segmentstore.container.table_entries import parse_entries
 from penstock.segmentstore.store import SegmentStore
 from penstock.segmentstore.tier2.chunk_name import chunk_origin
+from penstock.testing.invariants_indexes import check_activity, check_attributes
 
 #: How long each chunk was when it was last looked at, and in which epoch that was.
 ChunkLooks = dict[str, tuple[int, int]]
@@ -52,6 +55,7 @@ def check_container(container: SegmentContainer) -> list[str]:
         return []
     violations = [
         *_check_metadata(container),
+        *check_activity(container),
         *_check_pipeline(container.pipeline),
         *_check_checkpoints(container),
     ]
@@ -229,6 +233,7 @@ def _check_segment(container: SegmentContainer, segment: Segment) -> Iterator[st
         yield "G11: it is sealed durably, but still takes appends"
     if segment.durable_sealed and segment.durable_length != segment.length:
         yield f"G3: it is sealed durably at {segment.length}, but only {segment.durable_length} bytes are durable"
+    yield from check_attributes(container, segment)
     yield from _check_index(segment.index)
     for future, offset in segment.waiters.items():
         is_over = segment.durable_sealed or segment.is_deleted or segment.is_merged

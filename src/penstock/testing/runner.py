@@ -24,6 +24,7 @@ from penstock.model.errors import CorruptionError, PenstockError
 from penstock.segmentstore.store import SegmentStore
 from penstock.testing.history import EpochStarted, check_history
 from penstock.testing.invariants import InvariantMonitor, check_storage, check_store, check_tables
+from penstock.testing.invariants_indexes import check_catalog, check_indexes
 from penstock.testing.mechanisms import counted
 from penstock.testing.simulation.cluster import SimulatedCluster
 from penstock.testing.simulation.errors import HostDownError, SimulationError
@@ -97,8 +98,11 @@ def run(
     play = _Play(scenario)
     inside: Counter[str] = Counter()
     with (
-        _errors_logged() as logged, _quiet_ends(), counted(inside), Simulation(seed, settings, trace=trace) as simulation
-    ):  # fmt: skip
+        _errors_logged() as logged,
+        _quiet_ends(),
+        counted(inside),
+        Simulation(seed, settings, trace=trace) as simulation,
+    ):
         try:
             play.play(simulation)
         except SimulationError as error:
@@ -294,7 +298,7 @@ class _Play:
                 continue
             self._look(host, store)
             for container in store.containers:
-                for check in (check_tables, check_storage):
+                for check in (check_tables, check_indexes, check_catalog, check_storage):
                     try:
                         violations = await host.run(check(container))
                     except (HostDownError, PenstockError):

@@ -17,7 +17,7 @@ from penstock.model.errors import (
 )
 from penstock.model.names import TRANSACTION_DELIMITER
 from penstock.model.segments import NO_VALUE
-from penstock.testing.history import AppendBytes, Invocation, ReadRange
+from penstock.testing.history import AppendBytes, ReadRange
 from penstock.testing.simulation.host import Host
 from penstock.testing.workloads.world import Workload, World
 from penstock.wire.commands import AttributeUpdate, MergeSegments, SegmentAttributeUpdated, SegmentsMerged
@@ -127,24 +127,24 @@ class SegmentCrowd(Workload):
         self._number += 1
         data = f"<{self.name} {self._number} ".encode() + self.world.padding(self.rng) + b">"
         call = history.invoke(self.name, AppendBytes(member.history_name, data))
+        member.doubt += len(data)
         try:
             end = await self.client.segments.append(member.name, data)
         except SegmentSealedError as error:
             history.fail(call, error)
+            member.doubt -= len(data)
             if not member.is_sealed:
                 self._wrong(member, "it is sealed")
         except PenstockError as error:
-            self._lost(call, error)
-            member.doubt += len(data)
+            history.unknown(call, error)
             raise
         else:
             history.ok(call, end - len(data))
             if member.is_sealed:
                 self._wrong(member, "it took an append after it was sealed")
+            if end < member.length + len(data):
+                self._wrong(member, f"{len(data)} bytes behind {member.length} end at {end}")
             self._saw_length(member, end)
-
-    def _lost(self, call: Invocation, error: PenstockError) -> None:
-        self.world.history.unknown(call, error)
 
     async def _set_attribute(self, member: _Member) -> None:
         attribute = bytes(15) + bytes([self.rng.randrange(1, 12)])
