@@ -11,12 +11,13 @@ import json
 import os
 import platform
 import shutil
+import signal
 import socket
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -43,10 +44,21 @@ def cpu_s(pid: int) -> float:
 
 
 def memory_mb(pid: int) -> dict[str, float]:
-    """Return resident and proportional memory of a process in MB (10^6 bytes)."""
+    """Return a process's resident, proportional and highest resident memory in MB (10^6 bytes)."""
     text = Path(f"/proc/{pid}/smaps_rollup").read_text()
     found = {line.split(":")[0]: int(line.split()[1]) for line in text.splitlines()[1:]}
-    return {"rss_mb": round(found["Rss"] * 1024 / 1e6, 1), "pss_mb": round(found["Pss"] * 1024 / 1e6, 1)}
+    status = Path(f"/proc/{pid}/status").read_text()
+    highest = next(int(line.split()[1]) for line in status.splitlines() if line.startswith("VmHWM:"))
+    return {
+        "rss_mb": round(found["Rss"] * 1024 / 1e6, 1),
+        "pss_mb": round(found["Pss"] * 1024 / 1e6, 1),
+        "rss_max_mb": round(highest * 1024 / 1e6, 1),
+    }
+
+
+def load() -> dict[str, object]:
+    """Say what else the machine was doing: figures of a busy one are lower."""
+    return {"load_average": [round(value, 1) for value in os.getloadavg()]}
 
 
 def raw_disk(directory: Path) -> dict[str, float]:
@@ -108,6 +120,7 @@ class Server:
 
     process: subprocess.Popen[str]
     uri: str
+    store_port: int
     data_directory: Path
     ready_s: float
 
@@ -115,6 +128,28 @@ class Server:
     def pid(self) -> int:
         """The server's process id."""
         return self.process.pid
+
+    def kill(self) -> None:
+        """End it as a power cut would, as far as the process is concerned."""
+        self.process.kill()
+        self.process.wait()
+
+    def counts(self) -> list[dict[str, float]]:
+        """Return what the containers hold in memory; for a server that was started with `is_observed`."""
+        path = _counts_path(self.data_directory)
+        path.unlink(missing_ok=True)
+        self.process.send_signal(signal.SIGUSR1)
+        deadline_s = time.monotonic() + 30
+        while not path.exists():
+            if time.monotonic() > deadline_s:
+                raise SystemExit("the server did not tell its counts")
+            time.sleep(0.01)
+        found: list[dict[str, float]] = json.loads(path.read_text())
+        return found
+
+
+def _counts_path(data_directory: Path) -> Path:
+    return data_directory / "counts.json"
 
 
 def _free_port() -> int:
@@ -124,27 +159,54 @@ def _free_port() -> int:
 
 
 @contextmanager
-def server(data_directory: Path, *options: str) -> Iterator[Server]:
-    """Run `penstock standalone` on free ports until the block ends."""
+def server(
+    data_directory: Path,
+    *options: str,
+    settings: Mapping[str, object] | None = None,
+    is_observed: bool = False,
+    profile: Path | None = None,
+) -> Iterator[Server]:
+    """Run `penstock standalone` on free ports until the block ends.
+
+    `settings`: by dotted name, beyond what there are options for. `is_observed`: `Server.counts` works. `profile`:
+    run under cProfile, which costs about half of the speed, and leave the profile in that file.
+    """
     port = _free_port()
+    command = ["-m", "penstock"]
+    environment = dict(os.environ)
+    for name, value in (settings or {}).items():
+        environment["PENSTOCK_" + name.replace(".", "__").upper()] = str(value)
+    if is_observed or profile is not None:
+        command = [str(Path(__file__).with_name("_server.py"))]
+    if is_observed:
+        environment["BENCH_COUNTS"] = str(_counts_path(data_directory))
+    if profile is not None:
+        environment["BENCH_PROFILE"] = str(profile)
     begin = time.perf_counter()
     process = subprocess.Popen(
         [
-            *(sys.executable, "-m", "penstock", "standalone", "--json", "--data-dir", str(data_directory / "store")),
+            *(sys.executable, *command, "standalone", "--json", "--data-dir", str(data_directory / "store")),
             *("--controller-port", str(port), "--segment-store-port", "0", *options),
         ],
         stdout=subprocess.PIPE,
         text=True,
+        env=environment,
     )
     try:
         assert process.stdout is not None
         line = process.stdout.readline()
         if not line:
             raise SystemExit(f"the server did not start: exit code {process.wait()}")
-        yield Server(process, f"tcp://127.0.0.1:{port}", data_directory, time.perf_counter() - begin)
+        store_port = int(json.loads(line)["segment_store"].rpartition(":")[2])
+        data_directory.mkdir(parents=True, exist_ok=True)
+        yield Server(process, f"tcp://127.0.0.1:{port}", store_port, data_directory, time.perf_counter() - begin)
     finally:
         process.terminate()
-        process.wait(30)
+        try:
+            process.wait(60)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
 
 
 @contextmanager
@@ -159,12 +221,17 @@ def work_directory(options: argparse.Namespace) -> Iterator[Path]:
 
 def parser(description: str) -> argparse.ArgumentParser:
     """Return a parser with the options that all commands have."""
-    made = argparse.ArgumentParser(description=description)
+    made = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
     made.add_argument("--directory", default=".", help="where the data go: the disk that is measured")
     made.add_argument("--seconds", type=float, default=10.0, help="how long each measurement runs")
+    made.add_argument("--quick", action="store_true", help="everything small: shows that the command works, no figures")
     return made
 
 
 def report(name: str, figures: dict[str, object]) -> None:
     """Print a result as one JSON object."""
-    print(json.dumps({"bench": name, "durability": "synced before ack", "hardware": hardware(), **figures}, indent=2))
+    print(
+        json.dumps(
+            {"bench": name, "durability": "synced before ack", "hardware": hardware(), **load(), **figures}, indent=2
+        )
+    )

@@ -348,3 +348,23 @@ async def test_an_append_to_an_empty_source_before_its_merge_is_not_lost(lives: 
     assert await merging == len(expected)
     container = await lives.restart(container)
     assert await read_all(container, A) == expected
+
+
+async def test_a_record_that_the_log_does_not_tell_of_goes_with_its_segment(lives: Incarnations) -> None:
+    """Crashed between the record and `Deactivate`, then deleted: the segment must not come back from its record."""
+    container = await lives.start()
+    segment = await container.create(A)
+    await append(container, A, b"abc")
+    await container.flush()
+    lives.logs.hold_appends(0)
+    leaving = asyncio.create_task(container.catalog.deactivate([segment], 1))
+    await turns()
+    with segment.in_use():  # So that it stays, as after a crash before `Deactivate`.
+        lives.logs.release_appends(0)
+        assert await leaving == 0
+    assert segment.has_record
+    container = await lives.restart(container)
+    await container.delete(A)
+    container = await lives.restart(container)
+    with pytest.raises(NoSuchSegmentError):
+        await container.find(A)

@@ -63,6 +63,10 @@ class Catalog:
         self._put_away = asyncio.Lock()
         self.deactivated_count = 0
         self.activated_count = 0
+        if self.has_inactive:
+            # The log does not say whose record the last life wrote without getting as far as to put the segment away.
+            for segment in self._metadata.by_name.values():
+                segment.has_record = not segment.is_system
 
     # Finding.
 

@@ -81,7 +81,7 @@ class Segment:
         attributes: values by id; all of them, unless `has_attribute_index`. Then those not in here are in the index,
             and `NO_VALUE` stands for "known to be absent".
         dirty_attributes: ids whose values in `attributes` the attribute index does not have.
-        has_record: the container's metadata table has a record of it, perhaps an old one.
+        has_record: the container's metadata table may have a record of it, perhaps an old one.
         is_inactive: it has left memory; this object is what somebody still holds of it. Find the segment again.
         use_count: calls that rely on this object across waits; while there are any it stays in memory.
         is_touched: used since the last look for idle segments.
@@ -201,7 +201,7 @@ class Segment:
     def close_indexes(self) -> None:
         """Give the memory of what is cached of the segment's indexes back."""
         if self.table is not None:
-            self.table.close()
+            self.table.end_life()
             self.table = None
         if self.attribute_index is not None:
             self.attribute_index.close()

@@ -107,6 +107,7 @@ class TableIndex:
         end: the log up to here has been applied; the segment's length, except while the log is scanned.
         frozen_end: `frozen` covers the log from `mark.indexed_offset` up to here.
         generation: grows when the frozen tail goes: what was looked up before may be missing in the layers then.
+        is_over: it has left memory: without its index, keys would seem to be absent that are not.
         is_index_open: False while the outcome of an update of the index is unknown; it can be read all the same.
         waiters: updates that wait for the index to catch up.
     """
@@ -122,6 +123,7 @@ class TableIndex:
         "is_compacting",
         "is_flush_spawned",
         "is_index_open",
+        "is_over",
         "key_length",
         "mark",
         "retry_at_s",
@@ -135,6 +137,7 @@ class TableIndex:
         self.key_length = key_length
         self.index: SortedIndex | None = None
         self.is_index_open = False
+        self.is_over = False
         self.mark = TableMark()
         self.tail = Tail()
         self.frozen: Tail | None = None
@@ -177,6 +180,7 @@ class TableIndex:
         """Find out for every key of `tail` what the state below has, and count it."""
         # None of them is in the frozen tail: `set` looks there.
         while tail.unresolved and (tail is self.tail or tail is self.frozen):
+            self.check_in_memory()
             assert self.index is not None
             keys = list(islice(tail.unresolved, LOOKUP_COUNT))
             generation = self.generation
@@ -211,6 +215,7 @@ class TableIndex:
 
         Does not wait when everything is in memory. The answer is good until the caller waits for anything.
         """
+        self.check_in_memory()
         if self.index is None:
             return _NOTHING
         while True:
@@ -225,6 +230,7 @@ class TableIndex:
             else:
                 return loaded
             values = await index.get(wanted)
+            self.check_in_memory()
             if (index.generation, self.generation) == (index_generation, generation):
                 return dict(zip(wanted, values, strict=True))
 
@@ -339,6 +345,16 @@ class TableIndex:
         index, self.index = self.index, None
         if index is not None:
             index.close()
+
+    def end_life(self) -> None:
+        """Give all memory back: the segment is gone, or its container ends. Look-ups under way raise."""
+        self.is_over = True
+        self.close()
+
+    def check_in_memory(self) -> None:
+        """Raise `TableBusyError` once the table has left memory."""
+        if self.is_over:
+            raise TableBusyError(self.segment, "its state has left memory meanwhile; try again")
 
     def wake(self) -> None:
         """Let those who wait for the index look again."""

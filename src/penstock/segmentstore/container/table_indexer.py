@@ -171,6 +171,7 @@ class TableIndexer:
         if segment.durable_length < table.frozen_end:
             await self._barrier()
         await table.resolve(frozen)
+        table.check_in_memory()
         mark = table.frozen_mark()
         table.is_index_open = False  # Whatever happens to the update, from here on its outcome is in doubt.
         await table.index.update(frozen.slots, mark.encode())
@@ -195,6 +196,7 @@ class TableIndexer:
     async def _reopen(self, segment: Segment, table: TableIndex) -> None:
         assert table.index is not None
         await table.index.open()
+        table.check_in_memory()
         mark = TableMark.decode(segment.name, table.index.mark)
         table.is_index_open = True
         indexed_offset = max(mark.indexed_offset, 0)  # Cleared, and nothing written since.

@@ -39,12 +39,14 @@ async def page_of(
     """
     limit = min(limit, PAGE_ENTRIES_MAX)
     while True:
+        table.check_in_memory()
         index = table.index
         generation = table.generation
         stored: Sequence[PageItem] = ()
         if index is not None:
             index_generation = index.generation
             stored = await index.page(after=after, first=first, last=last, limit=limit)
+            table.check_in_memory()
             if index.generation != index_generation:
                 continue
         if (table.index, table.generation) != (index, generation):
