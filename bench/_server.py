@@ -29,7 +29,7 @@ class ObservedStandalone(standalone.Standalone):
 
     def _write_counts(self) -> None:
         counts = []
-        containers = self.store.containers() if self.store is not None else []
+        containers = self.store.containers if self.store is not None else []
         for container in containers:
             state, catalog = container.state, container.catalog
             counts.append(

@@ -10,7 +10,7 @@ Source: segment store specification, section 2.1.
 from __future__ import annotations
 
 import struct
-from typing import ClassVar
+from typing import ClassVar, get_args
 
 import msgspec
 
@@ -166,22 +166,6 @@ class SpillAttributes(msgspec.Struct, frozen=True, array_like=True):
     segment_id: int
 
 
-Operation = (
-    Append
-    | Create
-    | Seal
-    | Merge
-    | UpdateAttributes
-    | Truncate
-    | Checkpoint
-    | Delete
-    | Forget
-    | UpdatePolicy
-    | UpdatePinned
-    | Deactivate
-    | Activate
-    | SpillAttributes
-)
 RareOperation = (
     Create
     | Seal
@@ -197,25 +181,9 @@ RareOperation = (
     | Activate
     | SpillAttributes
 )
+Operation = Append | RareOperation
 
-_RARE: dict[int, type[RareOperation]] = {
-    kind.TYPE: kind
-    for kind in (
-        Create,
-        Seal,
-        Merge,
-        UpdateAttributes,
-        Truncate,
-        Checkpoint,
-        Delete,
-        Forget,
-        UpdatePolicy,
-        UpdatePinned,
-        Deactivate,
-        Activate,
-        SpillAttributes,
-    )
-}
+_RARE: dict[int, type[RareOperation]] = {kind.TYPE: kind for kind in get_args(RareOperation)}
 _encode = msgspec.msgpack.Encoder().encode
 _decoders = {number: msgspec.msgpack.Decoder(kind) for number, kind in _RARE.items()}
 
