@@ -33,7 +33,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import pairwise
 
-from penstock.model.errors import NoSuchSegmentError, PenstockError
+from penstock.model.errors import NoSuchChunkError, NoSuchSegmentError, PenstockError
 from penstock.model.segments import READ_LENGTH_MAX
 from penstock.segmentstore.container.cache import Cache
 from penstock.segmentstore.container.container import ContainerStatus, SegmentContainer
@@ -396,7 +396,12 @@ async def _check_stored(container: SegmentContainer, segment: Segment, looks: Ch
                 f"G10: chunk {chunk.name} grew from {length} to {chunk.length} bytes after epoch {origin.epoch}, "
                 f"which made it, had ended (now: {epoch})"
             )
-        info = await container._chunks.info(chunk.name)
+        try:
+            info = await container._chunks.info(chunk.name)
+        except NoSuchChunkError:
+            if chunk in await storage.chunks_of(segment.name):
+                raise
+            return ()  # Truncated, or moved, while it was looked at.
         if info.length < chunk.length:
             violations.append(f"G8: chunk {chunk.name} has {info.length} bytes, its record says {chunk.length}")
     return violations or await _check_stored_bytes(container, segment, stored.start_offset, stored.length)

@@ -7,9 +7,11 @@ Source: segment store specification, section 8.7.
 
 from __future__ import annotations
 
+import asyncio
 from dataclasses import dataclass
 
 from penstock.model.errors import (
+    ChunkError,
     CorruptionError,
     InvalidArgumentError,
     NoSuchChunkError,
@@ -154,11 +156,24 @@ async def _walk(
     return found
 
 
+async def _read_with_retries(context: StorageContext, chunk: str, offset: int, length: int) -> bytes:
+    """Read from a chunk, again if that fails: a container that starts needs very many reads to succeed."""
+    settings = context.settings
+    for attempt in range(1, settings.chunk_read_attempts):
+        try:
+            return await context.chunks.read(chunk, offset, length)
+        except NoSuchChunkError:
+            raise
+        except ChunkError:
+            await asyncio.sleep(settings.chunk_read_retry_s * attempt)
+    return await context.chunks.read(chunk, offset, length)
+
+
 async def _read_chunk(context: StorageContext, chunk: ChunkRecord, start: int, end: int) -> memoryview:
     """Return verified bytes [`start`, `end`) of a chunk."""
     first, last = block_range(start, end, length=chunk.length, block_length=chunk.block_length)
     try:
-        data = await context.chunks.read(chunk.name, first, last - first)
+        data = await _read_with_retries(context, chunk.name, first, last - first)
     except NoSuchChunkError as error:
         raise _ChunkGone(
             CorruptionError(chunk.name, 0, f"the chunk is gone, its record says {chunk.length} bytes")

@@ -43,6 +43,8 @@ class ChunkedStorageSettings:
         chunks_per_commit_max: chunk records that one commit removes; longer lists go in several commits.
         operations_max: changes under way or waiting for their segment; more wait outside, in order.
         read_attempts_max: how often a read looks again when chunks vanish under it.
+        chunk_read_attempts: how often a read of a chunk is tried when the storage fails it, with a pause of ...
+        chunk_read_retry_s: ... this, and longer after each.
         page_length: records read at a time when all are listed.
     """
 
@@ -56,6 +58,8 @@ class ChunkedStorageSettings:
     chunks_per_commit_max: int = 1000
     operations_max: int = 256
     read_attempts_max: int = 5
+    chunk_read_attempts: int = 3
+    chunk_read_retry_s: float = 0.1
     page_length: int = 256
 
 
