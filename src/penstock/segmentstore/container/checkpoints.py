@@ -16,6 +16,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Coroutine
+from itertools import chain
 from typing import Protocol
 
 from penstock.model.errors import PenstockError
@@ -72,6 +73,8 @@ class Checkpoints:
         # The log is truncated by one job at a time, to the newest mark that was usable when it began.
         self._truncate_to: CheckpointMark | None = None
         self._is_truncating = False
+        #: The segment that kept the log from being cut the last time.
+        self._blocker_id = 0
         pipeline.on_frames_sent = self.write_if_due
 
     def write(self) -> None:
@@ -115,9 +118,17 @@ class Checkpoints:
         """Let the log be cut, in the background, at the last checkpoint behind which everything unflushed lies."""
         if not self.marks:
             return
-        first_unflushed = min(map(self._first_unflushed, self._state.unflushed.values()), default=None)
+        unflushed = self._state.unflushed
+        oldest = self.marks[0].sequence_number
+        first_unflushed = 1 << 63
+        # Usually the one that stood in the way the last time still does: there may be very many to look at.
+        for segment in chain(filter(None, (unflushed.get(self._blocker_id),)), unflushed.values()):
+            first_unflushed = min(first_unflushed, self._first_unflushed(segment))
+            if first_unflushed <= oldest:
+                self._blocker_id = segment.id
+                return
         usable: CheckpointMark | None = None
-        while self.marks and (first_unflushed is None or self.marks[0].sequence_number < first_unflushed):
+        while self.marks and self.marks[0].sequence_number < first_unflushed:
             usable = self.marks.popleft()
         if usable is not None:
             self._truncate_to = usable

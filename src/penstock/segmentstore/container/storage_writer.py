@@ -149,6 +149,14 @@ class StorageWriter:
             or not isinstance(pending[-1], PendingAppend)
         )
 
+    def _is_wanted(self, segment: Segment, now_s: float) -> bool:
+        state = self._state
+        if segment.id in state.gone:
+            return segment.id not in state.metadata.merges
+        if segment.id in state.unflushed and (self._is_pressed or self._is_due(segment, now_s)):
+            return True
+        return segment.id in state.attribute_work and self._attributes.is_due(segment)
+
     def _acknowledge(self) -> None:
         """Let go of what long-term storage has: in the cache, and in the log."""
         self._state.cache.advance(self._loop.time())
@@ -203,11 +211,16 @@ class StorageWriter:
         else:
             self._jobs.pop(segment.id, None)
             self._retry_at_s.pop(segment.id, None)
-        if is_free or segment.id in self._due_again:
+        now_s = self._loop.time()
+        is_due_again = segment.id in self._due_again
+        self._due_again.discard(segment.id)
+        if is_free:
             # A segment of the name of one that is free now may be waiting for that.
-            self._due_again.discard(segment.id)
             self._wake.set()
-        self._start_jobs(self._loop.time())
+        elif is_due_again and self._is_wanted(segment, now_s):
+            # Only this one: a look at all of them finds those that have a job due again, and would never end.
+            self._want(segment, now_s)
+        self._start_jobs(now_s)
         if not self._jobs:
             self._acknowledge()
 
