@@ -26,7 +26,7 @@ from penstock.segmentstore.container.container import SegmentContainer
 from penstock.segmentstore.container.pipeline import completer
 from penstock.segmentstore.container.storage import attribute_index_segment
 from penstock.segmentstore.tier2.memory import MemoryChunkStorage
-from support.containers import Incarnations, append, turns, until
+from support.containers import Incarnations, append, pause_writer, turns, until
 
 A = "s/a/0.#epoch.0"
 SMALL = {"attributes_in_memory_max": 8, "attributes_cached_max": 16, "attributes_flush_count": 10}
@@ -198,6 +198,7 @@ async def test_a_failed_write_of_the_index_loses_and_invents_nothing(lives: Inca
     source = f"{A}#transaction.{'0' * 32}"
     await container.create(source)
     await container.merge(A, source, [AttributeUpdate(ident(1), UpdateKind.ACCUMULATE, 5)])
+    await pause_writer(container)  # It would do it again at once.
     lives.chunks.fail("write", has_effect=has_effect)
     with pytest.raises(StorageError):
         await flushed(container)
