@@ -70,7 +70,7 @@ def raw_disk(directory: Path) -> dict[str, float]:
         for offset in range(0, size, 1024 * 1024):
             os.pwrite(descriptor, bytes(1024 * 1024), offset)
         os.fsync(descriptor)
-        samples = []
+        samples: list[float] = []
         block = os.urandom(4096)
         begin = time.perf_counter()
         while time.perf_counter() - begin < 1.0:

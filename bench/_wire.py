@@ -67,7 +67,14 @@ def say(text: str) -> None:
 
 
 async def for_each(
-    port: int, what: str, numbers: range, work: Work, *, connections: int, window: int, per_connection_max: int = 1 << 62
+    port: int,
+    what: str,
+    numbers: range,
+    work: Work,
+    *,
+    connections: int,
+    window: int,
+    per_connection_max: int = 1 << 62,
 ) -> float:
     """Do `work` for each of `numbers`, which are divided among connections; return the seconds that it took.
 

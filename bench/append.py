@@ -10,7 +10,6 @@ reader is a process of its own, so that its CPU is seen apart.
 
 from __future__ import annotations
 
-import argparse
 import multiprocessing
 import os
 import time
@@ -41,12 +40,13 @@ def follow(uri: str, segment_names: list[str], pipe: Connection) -> None:
 
 def main() -> None:
     options = parser(__doc__ or "")
-    options.formatter_class = argparse.RawDescriptionHelpFormatter
     options.add_argument("--event-bytes", type=int, default=100)
     options.add_argument("--segments", type=int, default=1)
     options.add_argument("--batch", type=int, default=0, help="events per write_many; 0: about 1 MB")
     options.add_argument("--follow", action="store_true", help="a reader follows (of the first segment)")
     arguments = options.parse_args()
+    if arguments.quick:
+        arguments.seconds = 0.3
     size = arguments.event_bytes
     batch_count = arguments.batch or max(1, 1_000_000 // size)
 

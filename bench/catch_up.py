@@ -5,7 +5,6 @@
 
 from __future__ import annotations
 
-import argparse
 import os
 import time
 
@@ -17,9 +16,10 @@ STREAM = "bench/catch-up"
 
 def main() -> None:
     options = parser(__doc__ or "")
-    options.formatter_class = argparse.RawDescriptionHelpFormatter
     options.add_argument("--megabytes", type=int, default=400)
     arguments = options.parse_args()
+    if arguments.quick:
+        arguments.megabytes = 20
     event = os.urandom(1000)
     with work_directory(arguments) as directory:
         disk = raw_disk(directory)

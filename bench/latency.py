@@ -12,6 +12,7 @@ import argparse
 import asyncio
 import struct
 import time
+from functools import partial
 
 import penstock
 import penstock.aio
@@ -49,7 +50,12 @@ async def measure(uri: str, arguments: argparse.Namespace) -> dict[str, object]:
             if arguments.rate == 0:
                 while clock() < stop:
                     start = clock()
-                    await (await writer.write(struct.pack(">d", start) + filler))
+                    done = asyncio.Event()
+                    lone = await writer.write(struct.pack(">d", start) + filler)
+                    lone.when_done(done.set)
+                    await done.wait()
+                    if lone.error is not None:
+                        raise lone.error
                     acknowledged_s.append(clock() - start)
                     sent += 1
             else:
@@ -62,7 +68,7 @@ async def measure(uri: str, arguments: argparse.Namespace) -> dict[str, object]:
                     while sent < (now - begin) * arguments.rate:
                         start = clock()
                         ack = await writer.write(struct.pack(">d", start) + filler)
-                        ack.when_done(lambda start=start: note(start))
+                        ack.when_done(partial(note, start))
                         sent += 1
                     await asyncio.sleep(0.001)
             await writer.flush()
@@ -78,11 +84,12 @@ async def measure(uri: str, arguments: argparse.Namespace) -> dict[str, object]:
 
 def main() -> None:
     options = parser(__doc__ or "")
-    options.formatter_class = argparse.RawDescriptionHelpFormatter
     options.add_argument("--rate", type=int, default=10_000)
     options.add_argument("--event-bytes", type=int, default=100)
     options.add_argument("--read", action="store_true")
     arguments = options.parse_args()
+    if arguments.quick:
+        arguments.seconds, arguments.rate = 0.5, min(arguments.rate, 1000)
     with work_directory(arguments) as directory, server(directory) as running:
         disk = raw_disk(directory)
         before_s, before_client_s = cpu_s(running.pid), time.process_time()

@@ -62,17 +62,13 @@ async def phases(
         await ask(connection, lambda id_: AppendBlockEnd(writer, len(data), data, 1, 1, id_), DataAppended)
 
     async def read(connection: WireConnection, number: int) -> None:
-        reply = await ask(
-            connection, lambda id_: ReadSegment(name_of(number), 0, size + 8, "", id_), SegmentRead
-        )
+        reply = await ask(connection, lambda id_: ReadSegment(name_of(number), 0, size + 8, "", id_), SegmentRead)
         assert isinstance(reply, SegmentRead)
         if bytes(reply.buffer) != event_of(number, size):
             raise SystemExit(f"{name_of(number)}: read {len(reply.buffer)} bytes that are not what was written")
 
     async def info(connection: WireConnection, number: int) -> None:
-        reply = await ask(
-            connection, lambda id_: GetStreamSegmentInfo(id_, name_of(number), ""), StreamSegmentInfo
-        )
+        reply = await ask(connection, lambda id_: GetStreamSegmentInfo(id_, name_of(number), ""), StreamSegmentInfo)
         assert isinstance(reply, StreamSegmentInfo)
         if reply.write_offset != size + 8:
             raise SystemExit(f"{name_of(number)} has {reply.write_offset} bytes, {size + 8} were written")
@@ -99,7 +95,9 @@ async def phases(
     if profile is None:
         with server(directory, "--containers", "1", is_observed=True) as running:
             figures["ready_after_kill_s"] = round(running.ready_s, 2)
-            await for_each(running.store_port, "after a kill, info", numbers[:: max(1, segment_count // 1000)], info, **lanes)
+            await for_each(
+                running.store_port, "after a kill, info", numbers[:: max(1, segment_count // 1000)], info, **lanes
+            )
             figures["memory_after_kill"] = memory_mb(running.pid)
     return figures
 

@@ -5,7 +5,6 @@
 
 from __future__ import annotations
 
-import argparse
 import time
 
 import penstock
@@ -14,10 +13,11 @@ from _common import memory_mb, parser, raw_disk, report, server, work_directory
 
 def main() -> None:
     options = parser(__doc__ or "")
-    options.formatter_class = argparse.RawDescriptionHelpFormatter
     options.add_argument("--runs", type=int, default=5)
     options.add_argument("--idle-seconds", type=float, default=5.0)
     arguments = options.parse_args()
+    if arguments.quick:
+        arguments.runs, arguments.idle_seconds = 1, 0.1
     ready_s, first_event_s = [], []
     memory: dict[str, float] = {}
     with work_directory(arguments) as directory:

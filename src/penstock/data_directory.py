@@ -110,7 +110,7 @@ class DataDirectory:
                 )
             self._lock = self._disk.lock(os.path.join(self.root, LOCK_NAME))
         except OSError as error:
-            raise DataDirectoryError(f"{self.root} cannot be used as data directory: {error.strerror}") from error
+            raise self._unusable(error) from error
         try:
             identity = self._read_identity() or self._write_identity(container_count)
             if identity.container_count != container_count:
@@ -118,10 +118,15 @@ class DataDirectory:
                     f"{self.root} was made with {identity.container_count} containers and that number cannot change: "
                     f"start with --containers {identity.container_count}, not {container_count}"
                 )
-        except BaseException:
+        except BaseException as error:
             self.close()
+            if isinstance(error, OSError):
+                raise self._unusable(error) from error
             raise
         return identity
+
+    def _unusable(self, error: OSError) -> DataDirectoryError:
+        return DataDirectoryError(f"{self.root} cannot be used as data directory: {error.strerror}")
 
     @property
     def lock_descriptor(self) -> int:

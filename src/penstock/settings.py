@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import math
 import socket
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields, is_dataclass
 
 from penstock.controller.settings import ControllerSettings
 from penstock.model.errors import InvalidArgumentError
@@ -18,6 +19,28 @@ SEGMENT_STORE_PORT = 6000
 CACHE_BYTES_MIN = 16 * 1024 * 1024
 
 _WILDCARDS = ("0.0.0.0", "::", "")
+
+#: Settings that mean something at 0, beside those whose default it is. With any other the server would stand still, or
+#: never stop to try.
+MAY_BE_ZERO = frozenset((
+    "controller_port", "segment_store_port", "port",
+    # Pauses and patience.
+    "restart_delay_s", "return_delay_s", "restart_window_s", "lock_wait_s_max", "lock_retry_delay_s",
+    "retry_time_max_s", "disabled_retry_s", "retry_delay_ms_first", "retry_delay_ms_max", "lease_slack_ms",
+    "writer_retry_s", "table_index_retry_s", "table_index_wait_timeout_s", "active_segments_wait_s", "drain_timeout_s",
+    # Ages and thresholds: at once, always.
+    "entry_age_s_max", "flush_age_s", "flush_slow_s", "expiry_s", "checkpoint_log_bytes_idle", "table_compact_bytes",
+    "table_index_min_bytes", "compact_slack_bytes", "truncate_bytes_min", "piece_bytes_min", "slow_reply_bytes",
+    "small_append_length", "active_segments_idle_max", "completed_transaction_ttl_ms", "lease_ms_min",
+    # Shares.
+    "cache_margin_percent", "log_begin_percent", "backlog_begin_percent", "checkpoint_share_percent_max",
+    "table_utilisation_percent", "table_index_percent", "attributes_flush_share_percent", "move_percent",
+    # Counts and caches: none.
+    "restart_count_max", "failures_max", "flush_slow_max", "read_ahead_count_max", "read_ahead_segments_max",
+    "whole_read_bytes", "index_entry_bytes", "index_segments_max", "attributes_in_memory_max", "attributes_cached_max",
+    "backlog_operations_max", "pending_bytes_max", "move_pages_min", "redo_max", "spare_file_count_max",
+    "open_files_max", "known_directories_max", "completed_transactions_listed_max",
+))  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,6 +157,22 @@ class StandaloneSettings:
             )
         if self.stop_timeout_s <= 0 or self.blocking_thread_count_max < 1:
             raise InvalidArgumentError("stop_timeout_s and blocking_thread_count_max are above 0")
+        admin = self.segment_store.admin
+        if admin.is_enabled and not 0 <= admin.port <= 65536 - self.segment_stores:
+            raise InvalidArgumentError(
+                f"segment_store.admin.port is {admin.port}: it is 0 (any free one), or it and one more for each "
+                "further segment store are at most 65535"
+            )
+
+    def checked(self) -> StandaloneSettings:
+        """Return these settings, or raise `InvalidArgumentError` for values that no part can work with.
+
+        For what people wrote; what programs make is theirs to know.
+        """
+        _check_numbers(self, "")
+        if not self.data_dir:
+            raise InvalidArgumentError("data_dir is empty: name a directory")
+        return self
 
     def _check_several_stores(self) -> None:
         if self.is_memory:
@@ -141,6 +180,13 @@ class StandaloneSettings:
                 f"segment_stores is {self.segment_stores}, but what is in memory belongs to one process: "
                 "use a data directory, or one segment store"
             )
+        try:
+            self.data_dir.encode()
+        except UnicodeEncodeError as error:
+            # The child processes are told in JSON.
+            raise InvalidArgumentError(
+                f"data_dir is {self.data_dir!a}: several segment stores need a path that is Unicode"
+            ) from error
         first, end = self.segment_store_port, self.segment_store_port + self.segment_stores
         if first and (end > 65536 or first <= self.controller_port < end):
             raise InvalidArgumentError(
@@ -159,3 +205,18 @@ class StandaloneSettings:
     def listening_host(self) -> str:
         """The host under which this machine reaches its own ports."""
         return {"0.0.0.0": "127.0.0.1", "::": "::1", "": "127.0.0.1"}.get(self.host, self.host)
+
+
+def _check_numbers(settings: object, above: str) -> None:
+    """Check every number in `settings`, which is called `above`, and in the tables below."""
+    if not is_dataclass(settings):
+        return
+    for setting in fields(settings):
+        value, name = getattr(settings, setting.name), f"{above}{setting.name}"
+        if is_dataclass(value):
+            _check_numbers(value, f"{name}.")
+        elif isinstance(value, (int, float)) and not isinstance(value, bool):
+            if not math.isfinite(value) or value < 0:
+                raise InvalidArgumentError(f"{name} is {value}: it is a finite number, and not negative")
+            if value == 0 and setting.default != 0 and setting.name not in MAY_BE_ZERO:
+                raise InvalidArgumentError(f"{name} is 0: it is above that; the default is {setting.default}")

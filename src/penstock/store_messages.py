@@ -15,6 +15,8 @@ from penstock.model.errors import PenstockError, ProtocolError
 
 #: The longest line either side takes; settings and a few thousand container ids are far below.
 LINE_BYTES_MAX = 1024 * 1024
+#: Of an error's text, what is told: a line has room for that of two thousand containers, which may fail together.
+_FAILURE_CHARACTERS_MAX = 400
 
 
 class Message(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag_field="event"):
@@ -124,7 +126,8 @@ def _decode(line: bytes, kind: type[M]) -> M:
 def failures_of(failures: dict[int, BaseException]) -> dict[int, Failure]:
     """Return failures in the form that they are told in."""
     return {
-        container_id: Failure(type(error).__name__, str(error)) for container_id, error in sorted(failures.items())
+        container_id: Failure(type(error).__name__, str(error)[:_FAILURE_CHARACTERS_MAX])
+        for container_id, error in sorted(failures.items())
     }
 
 

@@ -105,9 +105,15 @@ class StoreProcess:
         assert self.process.stdin is not None
         os.set_blocking(self.process.stdin.fileno(), False)
         self._reader = asyncio.StreamReader(LINE_BYTES_MAX)
-        self._pipe, _ = await asyncio.get_running_loop().connect_read_pipe(
-            lambda: asyncio.StreamReaderProtocol(self._reader), self.process.stdout
-        )
+        try:
+            self._pipe, _ = await asyncio.get_running_loop().connect_read_pipe(
+                lambda: asyncio.StreamReaderProtocol(self._reader), self.process.stdout
+            )
+        except BaseException:
+            # It has no order yet, and nobody else knows of it.
+            self.process.kill()
+            self.process.wait()
+            raise
         self._write(encode_message(order))
 
     def ask(self, containers: Sequence[int]) -> None:
@@ -283,12 +289,20 @@ class StoreProcesses:
                 self.arrange()
                 await asyncio.sleep(delay_s)
                 delay_s = min(2 * delay_s, self._watch.restart_delay_s_max)
+                late = loop.call_later(self._watch.health_timeout_s, self._is_late, store)
                 try:
                     await self._begin(store, ())
                 except (StoreProcessError, ProtocolError, OSError) as error:
                     logger.warning("%s; trying again", error)
                     deaths.append(loop.time())
+                finally:
+                    late.cancel()
             self.arrange()
+
+    def _is_late(self, store: StoreProcess) -> None:
+        """Note that a new process takes its time: its containers, which it has not got yet, need not wait for it."""
+        self._send_away(store, f"it is not ready after {self._watch.health_timeout_s:g} s")
+        self.arrange()
 
     async def _watch_over(self, store: StoreProcess) -> None:
         """Listen to a process and ask it how it is, until it ends."""

@@ -47,6 +47,8 @@ def test_version_is_told_for_people_and_programs() -> None:
         (["--config", "/does/not/exist.toml"], "cannot be read"),
         (["--host", "256.1.1.1", "--controller-port", "0", "--segment-store-port", "0"], "cannot listen on"),
         (["--data-dir", "/dev/null/x"], "cannot be used as data directory"),
+        (["--data-dir", ""], "data_dir is empty"),
+        (["--data-dir", "/tmp/\udcff", "--segment-stores", "2"], "a path that is Unicode"),
     ],
 )
 def test_wrong_settings_are_told_in_a_line_without_a_traceback(arguments: list[str], told: str) -> None:

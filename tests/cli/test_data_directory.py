@@ -58,6 +58,16 @@ def test_what_a_crash_may_leave_is_no_hindrance(tmp_path: Path, runtime: Runtime
     assert DataDirectory(str(tmp_path), runtime).open(4).container_count == 4
 
 
+@pytest.mark.parametrize("name", ["penstock.toml", "penstock.toml.new", "LOCK"])
+def test_what_cannot_be_read_or_written_is_told(tmp_path: Path, runtime: Runtime, name: str) -> None:
+    """A directory where a file belongs; the lock is given back."""
+    (tmp_path / name).mkdir()
+    with pytest.raises(DataDirectoryError, match="cannot be used as data directory: Is a directory"):
+        DataDirectory(str(tmp_path), runtime).open(4)
+    (tmp_path / name).rmdir()
+    DataDirectory(str(tmp_path), runtime).open(4)
+
+
 def test_data_without_an_identity_are_not_taken_over(tmp_path: Path, runtime: Runtime) -> None:
     """The number of containers would be a guess."""
     (tmp_path / "tier1").mkdir()

@@ -6,12 +6,13 @@ from collections.abc import Sequence
 
 import pytest
 
-from penstock.model.errors import ConnectionLostError, ProtocolError
+from penstock.model.errors import ConnectionLostError, ProtocolError, StorageError
 from penstock.model.routing import container_of
 from penstock.runtime.runtime import real_runtime
 from penstock.segmentstore.settings import SegmentStoreSettings
 from penstock.settings import StandaloneSettings
 from penstock.store_messages import (
+    LINE_BYTES_MAX,
     Failure,
     Question,
     Ready,
@@ -178,3 +179,12 @@ def test_failures_are_told_by_kind_and_message() -> None:
     assert failures_of({2: ValueError("two"), 1: OSError("one")}) == {
         1: Failure("OSError", "one"), 2: Failure("ValueError", "two"),
     }  # fmt: skip
+
+
+def test_the_failures_of_two_thousand_containers_fit_in_a_line() -> None:
+    """A longer line would be taken for nonsense, and the process that says it for broken."""
+    failures: dict[int, BaseException] = {number: StorageError("no space left " * 100) for number in range(2000)}
+    state = State(1, (), tuple(range(2000)), failures_of(failures))
+    line = encode_message(state)
+    assert len(line) <= LINE_BYTES_MAX
+    assert decode_from_child(line) == state

@@ -377,6 +377,9 @@ async def test_keys_and_values_have_limits(segments: Segments) -> None:
     for update in (TableUpdate(key + b"k", b""), TableUpdate(b"", b""), TableUpdate(b"k", value + b"v")):
         with pytest.raises(InvalidArgumentError):
             await segments.table_put(TABLE, [update])
+        if len(update.key) != 1:
+            with pytest.raises(InvalidArgumentError):
+                await segments.table_get(TABLE, [update.key])
     await segments.create_table("s/_tables/fixed", key_length=4)
     await segments.table_put("s/_tables/fixed", [TableUpdate(b"1234", b"")])
     with pytest.raises(InvalidArgumentError):

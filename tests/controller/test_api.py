@@ -486,6 +486,24 @@ async def test_configuration_of_a_missing_stream_is_not_found(stub):
         assert await status_of(stub.getStreamConfiguration(missing)) == "NOT_FOUND"
 
 
+@pytest.mark.parametrize("missing", [info("x" * 10_000), info(scope="x" * 10_000)])
+async def test_names_too_long_for_the_store_are_of_nothing_that_exists(stub, missing):
+    """Changes are told that there is no such stream, group or scope, as they are for shorter names."""
+    group = pb.ReaderGroupConfiguration(
+        scope=missing.scope, readerGroupName=missing.stream, maxOutstandingCheckpointRequest=1,
+        readerGroupId="00000000-0000-4000-8000-000000000000", startingStreamCuts=[pb.StreamCut(streamInfo=info())],
+    )  # fmt: skip
+    statuses = [
+        (await stub.sealStream(missing)).status == pb.UpdateStreamStatus.STREAM_NOT_FOUND,
+        (await stub.deleteStream(missing)).status == pb.DeleteStreamStatus.STREAM_NOT_FOUND,
+        (await stub.truncateStream(pb.StreamCut(streamInfo=missing, cut={0: 0}))).status
+        == pb.UpdateStreamStatus.STREAM_NOT_FOUND,
+        (await stub.createReaderGroup(group)).status
+        in (pb.CreateReaderGroupResponse.SCOPE_NOT_FOUND, pb.CreateReaderGroupResponse.INVALID_RG_NAME),
+    ]
+    assert statuses == [True] * 4
+
+
 async def test_concurrent_creators_get_one_stream(stub, wire):
     """Twenty clients create the same stream with different counts: one SUCCESS, and that one's count."""
     replies = await asyncio.gather(*(stub.createStream(config(segments=count)) for count in range(1, 21)))

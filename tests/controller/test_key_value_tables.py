@@ -282,6 +282,58 @@ async def test_stream_that_comes_in_behind_the_last_look_goes_with_its_scope(ser
     assert not cluster.store.tables[layout.PENDING_CHILD_WORK].entries
 
 
+async def test_scope_made_anew_behind_its_deletion_can_be_deleted_itself(service, cluster):
+    """A deletion is still withdrawing its announcement when the scope is there again, and is to go again.
+
+    The second deletion must not take the first one's announcement for its own.
+    """
+    gate, began = asyncio.Event(), asyncio.Event()
+    remove = cluster.store.table_remove
+
+    async def slow(segment, removals, **options):
+        if segment == layout.PENDING_CHILD_WORK and not began.is_set():
+            began.set()
+            await gate.wait()
+        await remove(segment, removals, **options)
+
+    cluster.store.table_remove = slow
+    first = asyncio.ensure_future(service.delete_scope_recursive("scope"))
+    await began.wait()
+    await service.create_scope("scope")
+    await service.create_stream("scope", "a", StreamConfig(Scaling.fixed(1)))
+    second = asyncio.ensure_future(service.delete_scope_recursive("scope"))
+    for _ in range(100):
+        await asyncio.sleep(0)
+    gate.set()
+    await asyncio.gather(first, second)
+    assert not await service.scope_exists("scope")
+    assert not cluster.store.segments
+    assert not cluster.store.tables[layout.PENDING_CHILD_WORK].entries
+
+
+async def test_scope_is_created_once_and_never_by_half_beside_its_deletion(service, cluster):
+    """Of many who create it at once one is told so; who deletes it meanwhile leaves no table of it behind."""
+    made = await asyncio.gather(*(service.create_scope("other") for _ in range(3)), return_exceptions=True)
+    assert sorted(type(found).__name__ for found in made) == ["NoneType", "ScopeExistsError", "ScopeExistsError"]
+    await service.delete_scope("other")
+    create = cluster.store.create_table
+    deletions = []
+
+    async def racing(segment, **options):
+        if "/other/" in segment and not deletions:
+            deletions.append(asyncio.ensure_future(service.delete_scope("other")))
+            for _ in range(100):
+                await asyncio.sleep(0)
+        await create(segment, **options)
+
+    cluster.store.create_table = racing
+    await service.create_scope("other")
+    await asyncio.gather(*deletions)
+    assert deletions
+    assert not await service.scope_exists("other")
+    assert not [name for name in cluster.store.tables if "/other/" in name]
+
+
 # Over gRPC.
 
 

@@ -7,7 +7,7 @@ import asyncio
 import grpc
 import pytest
 
-from penstock.model.errors import StorageError
+from penstock.model.errors import NoSuchStreamError, StorageError
 from penstock.model.policies import Scaling, StreamConfig
 from penstock.rpc import controller_pb2 as pb
 
@@ -71,6 +71,25 @@ async def test_first_marks_of_many_writers_at_once_are_all_kept(note):
     assert await asyncio.gather(*(note(5, {0: 5}, writer=f"w{n}") for n in range(20))) == [NOTED.SUCCESS] * 20
     for number in range(20):
         assert await note(4, {0: 5}, writer=f"w{number}") == NOTED.INVALID_TIME
+
+
+async def test_first_mark_beside_the_deletion_of_its_stream_leaves_no_table(note, wire):
+    """The mark finds no table, and the stream is deleted before it has made one: nobody would ever remove that."""
+    store, service = wire.cluster.store, wire.service
+    put = store.table_put
+    deletions = []
+
+    async def racing(segment, updates, **options):
+        if "writersPositions" in segment and not deletions:
+            await service.seal_stream("scope", "a")
+            deletions.append(await service.delete_stream("scope", "a"))
+        return await put(segment, updates, **options)
+
+    store.table_put = racing
+    with pytest.raises(NoSuchStreamError):
+        await service.writer_marks.note("scope", "a", "w", 1, {0: 1})
+    assert deletions
+    assert not [name for name in store.tables if "writersPositions" in name]
 
 
 async def test_removed_writer_may_come_back_and_unknown_ones_are_told(note, wire):

@@ -402,6 +402,38 @@ def test_containers_move_away_from_a_store_that_keeps_ending_and_back_when_it_is
     assert " ERROR " not in server.log
 
 
+def test_containers_move_away_from_a_store_whose_new_process_hangs_before_it_is_ready(
+    make_quick: Callable[..., StandaloneProcess], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They need not wait for `start_timeout_s`, which is two minutes; the process that hangs is not given up either.
+
+    What hangs is the interpreter itself, as it does when its files are on a disk that does not answer.
+    """
+    flag = tmp_path / "hang"
+    site = tmp_path / "site"
+    site.mkdir()
+    (site / "sitecustomize.py").write_text(
+        "import os, sys, time\n"
+        f"while sys.orig_argv[-2:] == ['segment-store', '0'] and os.path.exists({str(flag)!r}):\n"
+        "    time.sleep(0.05)\n"
+    )
+    monkeypatch.setenv("PYTHONPATH", str(site), prepend=os.pathsep)
+    server = make_quick(health_timeout_s=4.0).start()
+    first, second = ports(server)
+    create(first, SEGMENTS[0])
+    append(first, SEGMENTS[0], b"w" * 16)
+    flag.touch()
+    server.signal_store(0, signal.SIGKILL)
+    eventually(lambda: length(second, SEGMENTS[0]) is not None, "the other store has the container")
+    assert "segment store 0 is away, its containers move to the others: it is not ready after 4 s" in server.log
+    flag.unlink()
+    eventually(lambda: length(first, SEGMENTS[0]) is not None, "the container is at home again")
+    assert content(first, SEGMENTS[0]) == EVENT
+    assert server.log.count("starting it again") == 1
+    assert server.terminate() == 0
+    assert " ERROR " not in server.log
+
+
 def test_a_store_that_slept_through_the_loss_of_its_containers_harms_nobody(
     make_quick: Callable[..., StandaloneProcess],
 ) -> None:

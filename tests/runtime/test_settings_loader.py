@@ -9,7 +9,7 @@ import pytest
 
 from penstock.model.errors import InvalidArgumentError
 from penstock.runtime.settings import SettingsError, load_settings, setting_paths, settings_from, settings_values
-from penstock.settings import StandaloneSettings
+from penstock.settings import MAY_BE_ZERO, StandaloneSettings
 
 
 @pytest.fixture
@@ -94,6 +94,48 @@ def test_values_are_checked_by_the_settings_themselves() -> None:
     """What no type says."""
     with pytest.raises(InvalidArgumentError, match="between 0"):
         load_settings(StandaloneSettings, flags={"controller_port": -1})
+
+
+def value_at(settings: object, path: str) -> object:
+    for name in path.split("."):
+        settings = getattr(settings, name)
+    return settings
+
+
+NUMBERS = [
+    path
+    for path in setting_paths(StandaloneSettings)
+    if type(value_at(StandaloneSettings(), path)) in (int, float)
+]
+
+
+@pytest.mark.parametrize("path", NUMBERS)
+def test_no_number_is_negative_or_without_end(path: str) -> None:
+    """Whatever is set, the error names the setting; 0 only where it means something."""
+    name = path.rpartition(".")[2]
+    default = value_at(StandaloneSettings(), path)
+    bad = [-1] if isinstance(default, int) else [-0.5, float("nan"), float("inf")]
+    if default != 0 and name not in MAY_BE_ZERO:
+        bad.append(0)
+    for value in bad:
+        with pytest.raises(InvalidArgumentError, match=name):
+            load_settings(StandaloneSettings, flags={path: value}).checked()
+
+
+def test_defaults_pass_every_check() -> None:
+    """And what may be 0 is the name of a setting."""
+    assert StandaloneSettings().checked() == StandaloneSettings()
+    assert {path.rpartition(".")[2] for path in NUMBERS} >= MAY_BE_ZERO
+
+
+@pytest.mark.parametrize(("port", "stores"), [(65536, 1), (70000, 1), (65534, 3), (-1, 1)])
+def test_a_port_for_administrators_that_is_none_is_refused(port: int, stores: int) -> None:
+    """Some event loops take 70000 for 4464. One that is off is not looked at."""
+    flags = {"segment_store.admin.port": port, "segment_store.admin.is_enabled": True, "segment_stores": stores}
+    with pytest.raises(InvalidArgumentError, match=r"segment_store\.admin\.port"):
+        load_settings(StandaloneSettings, flags=flags)
+    load_settings(StandaloneSettings, flags={**flags, "segment_store.admin.is_enabled": False})
+    load_settings(StandaloneSettings, flags={**flags, "segment_store.admin.port": 65536 - stores})
 
 
 def test_every_setting_has_a_path() -> None:

@@ -229,6 +229,22 @@ async def test_what_is_not_the_protocol_closes_the_connection(bench: Bench, data
     await wire.close()
 
 
+async def test_half_a_request_does_not_keep_a_connection_for_ever(bench: Bench) -> None:
+    """Two of them would shut all other administrators out. Saying nothing between two requests is fine."""
+    slow = AdminServer(bench.store, settings=replace(ADMIN, frame_timeout_s=0.05))
+    await slow.start()
+    quiet = await RawWire.open(slow.port)
+    for half in (b"\xff", struct.pack(">ii", -3, 100), struct.pack(">ii", -3, 100) + b"x"):
+        wire = await RawWire.open(slow.port)
+        wire.writer.write(half)
+        assert await wire.receive() is None
+        await wire.close()
+    quiet.send(KeepAlive())
+    assert await quiet.receive() == KeepAlive()
+    await quiet.close()
+    await slow.stop()
+
+
 async def test_connections_are_bounded(bench: Bench) -> None:
     first, second = await RawWire.open(bench.admin.port), await RawWire.open(bench.admin.port)
     third = await RawWire.open(bench.admin.port, greet=False)

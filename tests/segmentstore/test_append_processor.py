@@ -9,7 +9,7 @@ from dataclasses import replace
 
 import pytest
 
-from penstock.model.errors import ProtocolError
+from penstock.model.errors import BadOffsetError, ProtocolError, SegmentSealedError
 from penstock.model.segments import NO_VALUE
 from penstock.segmentstore.append_processor import AppendProcessor
 from penstock.segmentstore.settings import SegmentStoreSettings
@@ -272,6 +272,51 @@ async def test_a_segment_deleted_while_it_was_away_refuses_what_waits(bench: Ben
     await turns(50)
     assert isinstance(bench.replies.sent[-1], NoSuchSegment)
     assert bench.replies.outstanding_bytes == 0
+
+
+async def test_a_set_up_does_not_tell_of_a_deletion_before_it_is_durable(bench: Bench) -> None:
+    """Until then a crash would bring the segment back."""
+    bench.logs.hold_appends(0)
+    deleting = asyncio.create_task(bench.store.delete_segment(A))
+    await turns()
+    await bench.set_up()
+    await turns()
+    assert not bench.replies.sent
+    bench.logs.release_appends(0)
+    await deleting
+    await turns()
+    assert isinstance(bench.replies.sent[-1], NoSuchSegment)
+    assert bench.replies.outstanding_bytes == 0
+
+
+async def test_commands_that_are_held_back_count_though_they_bring_no_bytes(bench: Bench) -> None:
+    """Set-ups behind one whose segment is being found: a client cannot pile them up without end."""
+    await put_away(bench)
+    for number in range(100):
+        bench.processor.set_up(SetupAppend(number, W, A, ""))
+    assert bench.replies.outstanding_bytes >= 99 * 256
+    await turns(50)
+    assert bench.replies.outstanding_bytes == 0
+    assert len(bench.replies.sent) == 100
+
+
+@pytest.mark.parametrize("expected_offset", [None, 7])
+async def test_an_append_is_not_refused_before_what_that_rests_on_is_durable(
+    bench: Bench, expected_offset: int | None
+) -> None:
+    """A seal, or the bytes that make the expected offset wrong, in the log's hands."""
+    (container,) = bench.store.containers
+    bench.logs.hold_appends(0)
+    sealing = asyncio.create_task(container.seal(A)) if expected_offset is None else None
+    await turns()
+    appending = asyncio.create_task(bench.store.append(A, b"x"))
+    refused = asyncio.create_task(bench.store.append(A, b"y", expected_offset=expected_offset))
+    await turns()
+    assert not refused.done()
+    bench.logs.release_appends(0)
+    with pytest.raises((SegmentSealedError, BadOffsetError)):
+        await refused
+    await asyncio.gather(appending, *([sealing] if sealing is not None else ()), return_exceptions=True)
 
 
 async def test_a_writer_whose_number_left_memory_is_found_again(bench: Bench) -> None:

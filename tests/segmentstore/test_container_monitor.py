@@ -21,6 +21,7 @@ from penstock.model.errors import (
 )
 from penstock.segmentstore.container_monitor import ContainerMonitor
 from penstock.segmentstore.settings import SegmentStoreSettings
+from penstock.testing.simulation.simulation import Simulation
 from support.containers import turns, until
 
 SETTINGS = SegmentStoreSettings(
@@ -295,6 +296,50 @@ async def test_a_container_that_ends_by_itself_is_cleared_away_and_started_again
     assert world.monitor.running[3] is not failed
     assert world.monitor.failures == {}
     await world.monitor.stop()
+
+
+def test_a_container_that_keeps_ending_waits_longer_each_time() -> None:
+    """Each incarnation costs a recovery. One that has served for a while begins with the short pause again."""
+    settings = replace(SETTINGS, restart_delay_s=0.5, restart_delay_s_max=4.0)
+
+    async def run() -> None:
+        loop = asyncio.get_running_loop()
+        world = World(settings)
+        await world.monitor.start({3})
+
+        async def pause_s() -> float:
+            ended_s = loop.time()
+            world.monitor.failed(3, world.monitor.running[3], StorageError("gone"))
+            await until(lambda: 3 in world.monitor.running)
+            return round(loop.time() - ended_s, 1)
+
+        assert [await pause_s() for _ in range(5)] == [0.5, 1.0, 2.0, 4.0, 4.0]
+        await asyncio.sleep(4.5)
+        assert await pause_s() == 0.5
+        await world.monitor.stop()
+
+    with Simulation(1) as simulation:
+        simulation.run(run)
+
+
+async def test_a_container_that_cannot_stop_keeps_none_of_the_others_from_it() -> None:
+    """Its error is raised once all have stopped."""
+    world = World()
+    await world.monitor.start({1, 2, 3})
+    broken = world.monitor.running[1]
+
+    async def fail() -> None:
+        raise StorageError("it cannot")
+
+    broken.stop = fail  # type: ignore[method-assign]
+    world.stops.clear()
+    stop = asyncio.ensure_future(world.monitor.stop())
+    await turns()
+    assert not stop.done()
+    world.stops.set()
+    with pytest.raises(StorageError, match="it cannot"):
+        await stop
+    assert sorted(world.living) == [1]
 
 
 async def test_a_failed_container_that_is_taken_away_stays_away() -> None:

@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import pytest
 
-from penstock.testing.mutations import MUTATIONS, Mutation, seeds_of
+from penstock.testing.mutation import Mutation
+from penstock.testing.mutations import MUTATIONS, seeds_of
 from penstock.testing.runner import run
 
 #: What the promise is; each is found within far fewer, as its profile aims at it.

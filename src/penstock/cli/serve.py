@@ -30,7 +30,7 @@ def serve(config: Path | None, flags: Mapping[str, object], *, started_s: float,
 
     `started_s`: when the process began, on `time.perf_counter`. Raises what settings and start raise.
     """
-    settings = load_settings(StandaloneSettings, file=config, environment=os.environ, flags=flags)
+    settings = load_settings(StandaloneSettings, file=config, environment=os.environ, flags=flags).checked()
     logging.basicConfig(
         stream=sys.stderr,
         level=settings.log_level.upper(),
@@ -63,6 +63,8 @@ async def _serve(settings: StandaloneSettings, started_s: float, as_json: bool) 
         if not start.done():
             start.cancel()
             await asyncio.wait((start,))
+            if as_json:
+                _print_line(json.dumps({"event": "stopped"}))
             return True
         start.result()
         # What the start left will live as long as the process: no collection needs to look at it again.

@@ -52,6 +52,7 @@ from penstock.controller.writer_marks import WriterMarks
 from penstock.model.errors import (
     ContainerNotFoundError,
     InvalidArgumentError,
+    MetadataConflictError,
     NoSuchReaderGroupError,
     NoSuchScopeError,
     NoSuchStreamError,
@@ -161,7 +162,7 @@ class ControllerService:
                 case ChildKind.TABLE:
                     await self.key_value_tables.recover(scope, name)
                 case ChildKind.SCOPE:
-                    await self._finish_deletion(scope)
+                    await self._alone_on_scope(scope, lambda: self._delete_closed_scope(scope))
                 case _:
                     assert_never(kind)
         except PenstockError:
@@ -182,7 +183,9 @@ class ControllerService:
     async def create_scope(self, scope: str) -> None:
         """Create a scope. Raises `InvalidNameError`, `ScopeExistsError`."""
         check_scope_name(scope)
-        await self._catalog.create_scope(scope, self._context.new_id())
+        # Its deletion meanwhile would not find the tables that are still to be made.
+        async with self._locks.hold(scope):
+            await self._catalog.create_scope(scope, self._context.new_id())
 
     async def delete_scope(self, scope: str) -> None:
         """Delete a scope that holds no stream, reader group or table. Raises `NoSuchScopeError`, `ScopeNotEmptyError`.
@@ -198,19 +201,26 @@ class ControllerService:
         """
         if scope == SYSTEM_SCOPE:
             raise ScopeNotEmptyError(f"scope {scope} belongs to the system")
-        try:
-            async with self._locks.hold(scope):
-                scope_id = await self._catalog.scope_id(scope, cached=False)
-                work = self._context.child_work(ChildWorkKind.DELETE, scope_id)
-                await self._context.index.add_child(ChildKind.SCOPE, scope, "", work)
-                await self._catalog.close_scope(scope)
-        except NoSuchScopeError:
-            return
-        await self._finish_deletion(scope)
 
-    async def _finish_deletion(self, scope: str) -> None:
+        async def run() -> None:
+            # What is announced may be the deletion of an earlier scope of this name.
+            await self._delete_closed_scope(scope)
+            try:
+                async with self._locks.hold(scope):
+                    scope_id = await self._catalog.scope_id(scope, cached=False)
+                    work = self._context.child_work(ChildWorkKind.DELETE, scope_id)
+                    if not await self._context.index.add_child(ChildKind.SCOPE, scope, "", work):
+                        raise MetadataConflictError(f"scope {scope}: another deletion has just begun; try again")
+                    await self._catalog.close_scope(scope)
+            except NoSuchScopeError:
+                return
+            await self._delete_closed_scope(scope)
+
+        await self._alone_on_scope(scope, run)
+
+    async def _alone_on_scope(self, scope: str, work: Callable[[], Awaitable[None]]) -> None:
         # Not the scope's own lock: that one is held while something is added to the scope.
-        await self._runner.alone(f"/{scope}", lambda: self._delete_closed_scope(scope))
+        await self._runner.alone(f"/{scope}", work)
 
     async def _delete_closed_scope(self, scope: str) -> None:
         """Delete what a scope holds, and the scope; withdraw the announcement."""

@@ -65,7 +65,10 @@ class WriterMarks:
                 try:
                     await tables.tables.put(table, writer, mark, version=version)
                 except NoSuchSegmentError:
-                    await tables.tables.store.create_table(table)
+                    # Under the lock: a deletion of the stream that goes on meanwhile would never see the table.
+                    async with self._context.locks.hold(tables.name):
+                        await tables.state()
+                        await tables.tables.store.create_table(table)
                 except MetadataConflictError:
                     continue
                 else:

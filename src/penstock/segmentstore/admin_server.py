@@ -113,13 +113,19 @@ class AdminServer:
             raise ProtocolError(f"peer speaks versions {hello.low} to {hello.high}")
         while True:
             writer.write(encode(await self._answer(await self._receive(reader))))
-            await writer.drain()
+            async with asyncio.timeout(self._settings.frame_timeout_s):
+                await writer.drain()
 
     async def _receive(self, reader: asyncio.StreamReader) -> WireCommand:
-        type_code, length = _FRAME_HEADER.unpack(await reader.readexactly(_FRAME_HEADER.size))
-        if not 0 <= length <= self._settings.frame_length_max:
-            raise ProtocolError(f"a frame of {length} bytes to the administrator's port")
-        return decode(type_code, memoryview(await reader.readexactly(length)))
+        # An administrator may think as long as they like, but not in the middle of a request: connections are few.
+        header = await reader.readexactly(1)
+        async with asyncio.timeout(self._settings.frame_timeout_s):
+            header += await reader.readexactly(_FRAME_HEADER.size - len(header))
+            type_code, length = _FRAME_HEADER.unpack(header)
+            if not 0 <= length <= self._settings.frame_length_max:
+                raise ProtocolError(f"a frame of {length} bytes to the administrator's port")
+            content = await reader.readexactly(length)
+        return decode(type_code, memoryview(content))
 
     async def _answer(self, command: WireCommand) -> WireCommand:
         name = type(command).__name__

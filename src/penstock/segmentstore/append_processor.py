@@ -50,6 +50,8 @@ from penstock.wire.commands import (
 )
 
 _FRAME_HEADER_LENGTH = 8
+#: What a held back command counts beside its data: set-ups and empty appends must not pile up without end.
+_HELD_COMMAND_BYTES = 512
 
 
 class Replies(Protocol):
@@ -147,8 +149,8 @@ class AppendProcessor:
     def _in_line(self, again: _Again, length: int) -> None:
         """Do it now, or behind what is held back."""
         if self._is_held:
-            self._line.append((again, length))
-            self._replies.note_outstanding(length)
+            self._line.append((again, length + _HELD_COMMAND_BYTES))
+            self._replies.note_outstanding(length + _HELD_COMMAND_BYTES)
         else:
             again(None)
 
@@ -188,7 +190,11 @@ class AppendProcessor:
             container = self._store.container(command.segment)
             segment = container.segment(command.segment)
         except NoSuchSegmentError:
-            replies.send(encode(NoSuchSegment(command.request_id, command.segment)))
+            if failure is None:
+                # Its deletion may not be durable yet: looked for once more, which waits for that.
+                self._hold_for(_activate(container, command.segment), again, 0)
+            else:
+                replies.send(encode(NoSuchSegment(command.request_id, command.segment)))
             return
         except (ContainerNotFoundError, ContainerOfflineError):
             replies.send(encode(WrongHost(command.request_id, command.segment, "")))
@@ -273,9 +279,7 @@ class AppendProcessor:
         def again(failure: PenstockError | None) -> None:
             self._accept(writer_id, data, event_number, event_count, expected_offset, request_id, failure)
 
-        # Behind what is held back.
-        self._line.append((again, len(data)))
-        self._replies.note_outstanding(len(data))
+        self._in_line(again, len(data))
 
     def _accept(
         self,

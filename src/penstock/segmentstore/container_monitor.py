@@ -5,7 +5,8 @@ stopped. Each start and stop is a task that marks its container as pending until
 container is left alone, and the end of a task is followed by a round. So there are never two incarnations of one
 container here, and however an assignment flaps, what runs in the end is the last one.
 
-A container that ended by itself, or could not start, gets a fresh incarnation after a pause that grows.
+A container that ended by itself, or could not start, gets a fresh incarnation after a pause that grows until one has
+served for longer than the longest pause.
 
 Source: segment store specification, rules R1.4 to R1.8 and R1.12.
 """
@@ -61,6 +62,8 @@ class ContainerMonitor(Generic[C]):
         #: Containers that wait for their next start, and how long the wait after that will be.
         self._retries: dict[int, asyncio.TimerHandle] = {}
         self._delays_s: dict[int, float] = {}
+        #: When incarnations began to serve, by container id.
+        self._began_s: dict[int, float] = {}
         self._slots = asyncio.Semaphore(settings.parallel_starts)
         self._following: asyncio.Task[None] | None = None
         self.is_stopping = False
@@ -84,7 +87,8 @@ class ContainerMonitor(Generic[C]):
             self._retries.pop(container_id).cancel()
         for container_id in [one for one in self.failures if one not in self._assigned]:
             del self.failures[container_id]
-            self._delays_s.pop(container_id, None)
+        for container_id in [one for one in self._delays_s if one not in self._assigned]:
+            del self._delays_s[container_id]
         self._round()
 
     def follow(self, source: AssignmentSource) -> None:
@@ -151,8 +155,8 @@ class ContainerMonitor(Generic[C]):
                 # It may have been a long wait.
                 if container_id in self._assigned:
                     self.running[container_id] = await self._started(container_id)
+                    self._began_s[container_id] = asyncio.get_running_loop().time()
                     self.failures.pop(container_id, None)
-                    self._delays_s.pop(container_id, None)
         except (CorruptionError, LogDisabledError) as error:
             # Until somebody has looked into it and enabled the log.
             logger.error("container %d stays offline: %s", container_id, error)
@@ -205,6 +209,9 @@ class ContainerMonitor(Generic[C]):
             return
         del self.running[container_id]
         self.failures[container_id] = error
+        served_s = asyncio.get_running_loop().time() - self._began_s[container_id]
+        if served_s > self._settings.restart_delay_s_max:
+            self._delays_s.pop(container_id, None)
         self._stop_later(container_id, container, error)
 
     def _stop_later(self, container_id: int, container: C, failure: BaseException | None = None) -> None:
@@ -226,7 +233,10 @@ class ContainerMonitor(Generic[C]):
             self._round()
 
     async def stop(self) -> None:
-        """Stop every container; nothing is started any more. Fine to call again."""
+        """Stop every container; nothing is started any more. Fine to call again.
+
+        Raises the first error of a container that could not stop in order, once all have ended.
+        """
         self.is_stopping = True
         if self._following is not None:
             self._following.cancel()
@@ -239,4 +249,7 @@ class ContainerMonitor(Generic[C]):
         await asyncio.gather(*self._starts.values(), *self._stops.values(), return_exceptions=True)
         containers = [self.running[container_id] for container_id in sorted(self.running)]
         self.running.clear()
-        await asyncio.gather(*(container.stop() for container in containers))
+        ends = await asyncio.gather(*(container.stop() for container in containers), return_exceptions=True)
+        for end in ends:
+            if isinstance(end, BaseException):
+                raise end

@@ -230,8 +230,8 @@ class Connection(asyncio.BufferedProtocol):
         try:
             container, segment = self._store.find(command.segment)
             data = container.reader.read_cached(segment, command.offset, length)
-        except SegmentInactiveError:
-            data = None
+        except (SegmentInactiveError, NoSuchSegmentError):
+            data = None  # Brought into memory; or said to be gone once that is durable.
         except PenstockError as error:
             self._send_read_error(command, error)
             return

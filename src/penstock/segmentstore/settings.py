@@ -162,6 +162,7 @@ class ContainerSettings:
         flush_slow_s: ... not counting those that take longer than this ...
         flush_slow_max: ... which are at most so many; storage that is stuck for some must not hold the others up.
         writer_interval_s: how often the storage writer looks for due work.
+        writer_look_share_percent: with very many segments a look takes a while; this share of the time is spent on it.
         writer_retry_s: pause after a failed round of the storage writer.
         outstanding_bytes_max: bytes accepted but not yet synced to tier 1 before connections are held.
         read_ahead_bytes: a read from long-term storage is extended to the next multiple of this.
@@ -186,6 +187,7 @@ class ContainerSettings:
         table_index_retry_s: pause after an update of the index that failed.
         table_load_timeout_s: how long calls wait for a table's state to be loaded.
         active_segments_max: segments in memory at once; others are put away first, then calls are refused.
+        active_segments_wait_s: how long a call waits for others to be put away before it is refused.
         active_segments_idle_max: above this many, segments not used for `deactivation_interval_s` are put away.
         deactivation_interval_s: how often idle segments are looked for.
         deactivation_batch_max: segments put away in one step.
@@ -212,6 +214,7 @@ class ContainerSettings:
     flush_slow_s: float = 5.0
     flush_slow_max: int = 64
     writer_interval_s: float = 0.25
+    writer_look_share_percent: int = 10
     writer_retry_s: float = 1.0
     outstanding_bytes_max: int = 64 * MIB
     read_ahead_bytes: int = 1 * MIB
@@ -234,6 +237,7 @@ class ContainerSettings:
     table_index_retry_s: float = 1.0
     table_load_timeout_s: float = 60.0
     active_segments_max: int = 25_000
+    active_segments_wait_s: float = 30.0
     active_segments_idle_max: int = 1000
     deactivation_interval_s: float = 60.0
     deactivation_batch_max: int = 2500
@@ -292,6 +296,7 @@ class AdminSettings:
         host, port: where; 0 takes any free port.
         connections_max: administrators served at once; more are refused.
         handshake_timeout_s: time for the peer's Hello.
+        frame_timeout_s: time for a begun request to arrive completely, and for an answer to be taken.
         frame_length_max: longest request in bytes.
     """
 
@@ -300,6 +305,7 @@ class AdminSettings:
     port: int = 9999
     connections_max: int = 16
     handshake_timeout_s: float = 30.0
+    frame_timeout_s: float = 30.0
     frame_length_max: int = 64 * 1024
 
 

@@ -10,6 +10,7 @@ from collections.abc import AsyncIterator, Collection, Sequence
 from contextlib import asynccontextmanager
 
 from penstock.model.errors import (
+    BadOffsetError,
     ContainerNotFoundError,
     InvalidArgumentError,
     NoSuchChunkError,
@@ -49,6 +50,8 @@ from penstock.segmentstore.statistics import ContainerStatistics
 from penstock.segmentstore.tier1.durable_log import DurableLogFactory
 from penstock.segmentstore.tier2.chunk_storage import ChunkStorage
 
+#: They may rest on what was accepted and is not durable yet.
+_REFUSALS = (BadOffsetError, NoSuchSegmentError, SegmentMergedError, SegmentSealedError)
 _SYSTEM_PREFIX = f"{SYSTEM_SCOPE}/containers/"
 
 
@@ -130,10 +133,12 @@ class SegmentStore:
 
     async def stop(self) -> None:
         """Finish what was accepted and stop every container."""
-        await self._monitor.stop()
-        if self.disk_cache is not None:
-            await self.disk_cache.close()
-        await self._chunks.close()
+        try:
+            await self._monitor.stop()
+        finally:
+            if self.disk_cache is not None:
+                await self.disk_cache.close()
+            await self._chunks.close()
 
     @property
     def is_ready(self) -> bool:
@@ -178,7 +183,11 @@ class SegmentStore:
         container = self.container(segment)
         found = await container.find(segment)
         with found.in_use():
-            yield container, found
+            try:
+                yield container, found
+            except _REFUSALS:
+                await container.pipeline.barrier()  # What a refusal rests on must not be undone by a crash.
+                raise
 
     @asynccontextmanager
     async def _using_own(self, segment: str) -> AsyncIterator[tuple[SegmentContainer, Segment]]:

@@ -244,13 +244,15 @@ class MemorySegments:
         table = self._table(segment)
         return TableInfo(segment, 0, table.length, len(table.entries), table.key_length)
 
+    def _check_key(self, name: str, table: _Table, key: bytes) -> None:
+        if not 1 <= len(key) <= TABLE_KEY_LENGTH_MAX or (table.key_length and len(key) != table.key_length):
+            raise InvalidArgumentError(f"{name}: a key of {len(key)} bytes does not fit this table")
+
     def _check(self, name: str, table: _Table, conditions: Sequence[TableUpdate | TableRemoval], offset: int) -> None:
         if offset >= 0 and offset != table.length:
             raise BadOffsetError(name, expected=offset, actual=table.length)
         for condition in conditions:
-            key = condition.key
-            if not 1 <= len(key) <= TABLE_KEY_LENGTH_MAX or (table.key_length and len(key) != table.key_length):
-                raise InvalidArgumentError(f"{name}: a key of {len(key)} bytes does not fit this table")
+            self._check_key(name, table, condition.key)
             if isinstance(condition, TableUpdate) and len(condition.value) > TABLE_VALUE_LENGTH_MAX:
                 raise InvalidArgumentError(f"{name}: a value of {len(condition.value)} bytes is too large")
         # As the wire has it: missing keys are reported before keys of another version.
@@ -294,6 +296,8 @@ class MemorySegments:
         """See `Segments.table_get`."""
         await asyncio.sleep(0)
         table = self._table(segment)
+        for key in keys:
+            self._check_key(segment, table, key)
         return [table.entries.get(key) for key in keys]
 
     async def table_entries(

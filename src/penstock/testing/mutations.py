@@ -10,7 +10,7 @@ from __future__ import annotations
 import random
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from penstock.client.append_window import AppendWindow, Block
 from penstock.client.segment_events import SegmentEvents
@@ -33,58 +33,11 @@ from penstock.segmentstore.tier1 import log_recovery
 from penstock.segmentstore.tier1.local_log import LocalLog
 from penstock.segmentstore.tier1.log_directory import LogDirectory
 from penstock.segmentstore.tier2 import segment_read
-from penstock.testing.workloads.plans import PlanSettings
-from penstock.testing.workloads.scenario import Profile
+from penstock.testing.mutation import Mutation, patched, short_profile
+from penstock.testing.mutations_memory import MEMORY_MUTATIONS
 from penstock.wire.commands import SetupAppend, WireCommand
 
 _KIB = 1024
-
-
-@dataclass(frozen=True, slots=True)
-class Mutation:
-    """A planted bug.
-
-    Attributes:
-        name: what is wrong, in a few words.
-        breaks: the promise that does not hold any more.
-        profile: what the scenarios that shall find it are drawn from.
-        apply: the patch.
-    """
-
-    name: str
-    breaks: str
-    profile: Profile
-    apply: Callable[[], AbstractContextManager[None]]
-
-
-@contextmanager
-def _patched(owner: object, name: str, value: object) -> Iterator[None]:
-    before = getattr(owner, name)
-    setattr(owner, name, value)
-    try:
-        yield
-    finally:
-        setattr(owner, name, before)
-
-
-def _profile(
-    name: str, *workloads: str, kinds: tuple[str, ...] = ("Crash", "CrashAtDiskCall"), gap_s: float = 2.0
-) -> Profile:
-    """Return a short profile: one store, few workloads, faults close together."""
-    plan = PlanSettings(
-        duration_s=12.0,
-        lasts_s_max=2.0,
-        mean_gap_s_min=gap_s / 2,
-        mean_gap_s_max=gap_s,
-        kinds=kinds,
-        swizzle_rate=0.0,
-        crash_loop_rate=0.0,
-        zombie_rate=0.0,
-    )
-    return Profile(
-        name=name, plan=plan, workloads=("events", *workloads), share=1.0, takeover_gap_s=0.0, writing_s=14.0,
-        store_count_max=1,
-    )  # fmt: skip
 
 
 # Tier 1.
@@ -115,20 +68,20 @@ def _acknowledge_before_sync() -> Iterator[None]:
         finally:
             file.file = before  # type: ignore[attr-defined]  # see above
 
-    with _patched(LocalLog, "_write_batch", write_batch):
+    with patched(LocalLog, "_write_batch", write_batch):
         yield
 
 
 def _skip_log_checksums() -> AbstractContextManager[None]:
-    return _patched(log_recovery, "frame_matches", lambda header, payload: True)
+    return patched(log_recovery, "frame_matches", lambda header, payload: True)
 
 
 def _ignore_fence() -> AbstractContextManager[None]:
-    return _patched(LogDirectory, "check_owned", lambda self: None)
+    return patched(LogDirectory, "check_owned", lambda self: None)
 
 
 def _truncate_log_too_far() -> AbstractContextManager[None]:
-    return _patched(ContainerStorage, "first_unflushed", lambda self, segment: 1 << 62)
+    return patched(ContainerStorage, "first_unflushed", lambda self, segment: 1 << 62)
 
 
 @contextmanager
@@ -142,7 +95,7 @@ def _forget_last_frame() -> Iterator[None]:
                 yield held
             held = frame
 
-    with _patched(LocalLog, "frames", frames):
+    with patched(LocalLog, "frames", frames):
         yield
 
 
@@ -157,7 +110,7 @@ def _acknowledge_when_accepted() -> Iterator[None]:
         original(self, header, data, lambda error: None)
         self._loop.call_soon(on_done, None)
 
-    with _patched(OperationPipeline, "add", add):
+    with patched(OperationPipeline, "add", add):
         yield
 
 
@@ -169,10 +122,10 @@ def _answer_setup_with_accepted() -> Iterator[None]:
         def at_once(pipeline: OperationPipeline, on_done: OnDone) -> None:
             on_done(None)
 
-        with _patched(OperationPipeline, "when_durable", at_once):
+        with patched(OperationPipeline, "when_durable", at_once):
             original(self, command)
 
-    with _patched(AppendProcessor, "set_up", set_up):
+    with patched(AppendProcessor, "set_up", set_up):
         yield
 
 
@@ -187,7 +140,7 @@ def _serve_what_is_not_durable() -> Iterator[None]:
         finally:
             segment.durable_length = durable_length
 
-    with _patched(SegmentReader, "read_cached", read_cached):
+    with patched(SegmentReader, "read_cached", read_cached):
         yield
 
 
@@ -201,7 +154,7 @@ def _remove_event_number_check() -> Iterator[None]:
             options["stored_event_number"] = segment.attributes.get(options["writer_id"], NO_VALUE)  # type: ignore[call-overload]  # `bytes`, as `append` has it
         return original_append(self, segment, data, on_done, **options)  # type: ignore[arg-type]  # see above
 
-    with _patched(SegmentContainer, "append", append):
+    with patched(SegmentContainer, "append", append):
         yield
 
 
@@ -210,7 +163,7 @@ def _evict_what_storage_lacks() -> Iterator[None]:
     def may_go(self: _Block) -> bool:
         return not self.is_open
 
-    with _patched(_Block, "may_go", may_go):
+    with patched(_Block, "may_go", may_go):
         yield
 
 
@@ -225,21 +178,21 @@ def _count_as_stored_too_early() -> AbstractContextManager[None]:
         segment.index.evict(segment.index.cached_bytes)
         await self._storage.write(segment, start, found.data)
 
-    return _patched(SegmentFlusher, "_write", write)
+    return patched(SegmentFlusher, "_write", write)
 
 
 def _skip_table_conditions() -> AbstractContextManager[None]:
     def check_nothing(self: TableIndex, updates: Sequence[TableUpdate | TableRemoval], loaded: Loaded) -> None:
         """Accept any version."""
 
-    return _patched(TableIndex, "_check_conditions", check_nothing)
+    return patched(TableIndex, "_check_conditions", check_nothing)
 
 
 def _ignore_truncation() -> AbstractContextManager[None]:
     async def truncate_segment(self: SegmentStore, segment: str, offset: int) -> None:
         """Say that it is done."""
 
-    return _patched(SegmentStore, "truncate_segment", truncate_segment)
+    return patched(SegmentStore, "truncate_segment", truncate_segment)
 
 
 # Tier 2.
@@ -249,7 +202,7 @@ def _skip_chunk_checksums() -> AbstractContextManager[None]:
     def verify_nothing(chunk: str, start: int, data: bytes, checksums: Sequence[int], *, block_length: int) -> None:
         """Accept any bytes."""
 
-    return _patched(segment_read, "verify_blocks", verify_nothing)
+    return patched(segment_read, "verify_blocks", verify_nothing)
 
 
 # Client and controller.
@@ -268,7 +221,7 @@ def _renumber_on_resend() -> Iterator[None]:
         self.ready.extendleft(reversed(stored))
         return []
 
-    with _patched(AppendWindow, "reconnect", reconnect):
+    with patched(AppendWindow, "reconnect", reconnect):
         yield
 
 
@@ -282,7 +235,7 @@ def _read_from_start() -> Iterator[None]:
     ) -> None:  # fmt: skip
         original(self, segments, segment, 0, settings, on_ready)
 
-    with _patched(SegmentEvents, "__init__", made):
+    with patched(SegmentEvents, "__init__", made):
         yield
 
 
@@ -290,14 +243,14 @@ def _repeat_changes() -> AbstractContextManager[None]:
     async def change(self: WireSegments, segment: str, make: Callable[[int], WireCommand]) -> WireCommand:
         return await self._ask(segment, make)
 
-    return _patched(WireSegments, "_change", change)
+    return patched(WireSegments, "_change", change)
 
 
 def _commit_instead_of_abort() -> AbstractContextManager[None]:
     async def decide(context: object, tables: object, transaction: object, *, at_version: int | None = None) -> object:
         return await decide_commit(context, tables, transaction, writer_id="", timestamp=0)  # type: ignore[arg-type]  # passed on as they came
 
-    return _patched(transactions_service, "decide_abort", decide)
+    return patched(transactions_service, "decide_abort", decide)
 
 
 _LINKS = ("Partition", "Reset", "SlowLink")
@@ -306,80 +259,82 @@ _SLOW_WORK = 0.3
 MUTATIONS: tuple[Mutation, ...] = (
     Mutation(
         "acknowledge before sync", "acknowledged means synced",
-        _profile("crashes"), _acknowledge_before_sync,
+        short_profile("crashes"), _acknowledge_before_sync,
     ),
     Mutation(
         "acknowledge when accepted", "acknowledged means synced",
-        _profile("crashes", "bytes"), _acknowledge_when_accepted,
+        short_profile("crashes", "bytes"), _acknowledge_when_accepted,
     ),
     Mutation(
         "answer set-up with what is accepted", "a writer that reconnects loses no event",
-        replace(_profile("resets", kinds=("Reset", "CrashAtDiskCall"), gap_s=0.5), work_stall_rate=_SLOW_WORK),
+        replace(short_profile("resets", kinds=("Reset", "CrashAtDiskCall"), gap_s=0.5), work_stall_rate=_SLOW_WORK),
         _answer_setup_with_accepted,
     ),
     Mutation(
         "serve what is not durable", "what was read stays",
-        replace(_profile("stalled reads", "bytes", "readers", gap_s=1.0), work_stall_rate=_SLOW_WORK),
+        replace(short_profile("stalled reads", "bytes", "readers", gap_s=1.0), work_stall_rate=_SLOW_WORK),
         _serve_what_is_not_durable,
     ),
     Mutation(
         "skip the checksums of the log", "corrupt data are never served",
-        replace(_profile("log bit flips", "bytes", "tables"), bit_flip_count=40, bit_flip_place="/log-"),
+        replace(short_profile("log bit flips", "bytes", "tables"), bit_flip_count=40, bit_flip_place="/log-"),
         _skip_log_checksums,
     ),
     Mutation(
         "skip the checksums of chunks", "corrupt data are never served",
-        replace(_profile("chunk bit flips", "bytes", "tables"), bit_flip_count=6, bit_flip_place="/tier2/sim/"),
+        replace(short_profile("chunk bit flips", "bytes", "tables"), bit_flip_count=6, bit_flip_place="/tier2/sim/"),
         _skip_chunk_checksums,
     ),
     Mutation(
         "ignore the fence", "an old owner can do no harm",
-        replace(_profile("takeovers", "bytes"), takeover_gap_s=1.0), _ignore_fence,
+        replace(short_profile("takeovers", "bytes"), takeover_gap_s=1.0), _ignore_fence,
     ),
     Mutation(
         "truncate the log too far", "the log is cut only before what is stored",
-        _profile("crashes"), _truncate_log_too_far,
+        short_profile("crashes"), _truncate_log_too_far,
     ),
     Mutation(
         "forget the last frame of the log", "an acknowledged operation survives any crash",
-        _profile("crashes"), _forget_last_frame,
+        short_profile("crashes"), _forget_last_frame,
     ),
     Mutation(
         "remove the event number check", "a writer that reconnects duplicates no event",
-        replace(_profile("links", kinds=_LINKS, gap_s=1.0), work_stall_rate=_SLOW_WORK), _remove_event_number_check,
+        replace(short_profile("links", kinds=_LINKS, gap_s=1.0), work_stall_rate=_SLOW_WORK),
+        _remove_event_number_check,
     ),
     Mutation(
         "send with new event numbers", "a writer that reconnects duplicates no event",
-        _profile("links", kinds=_LINKS, gap_s=1.0), _renumber_on_resend,
+        short_profile("links", kinds=_LINKS, gap_s=1.0), _renumber_on_resend,
     ),
     Mutation(
         "evict what storage lacks", "bytes not in storage stay in memory",
-        replace(_profile("small cache", "bytes"), cache_bytes_min=8 * _KIB), _evict_what_storage_lacks,
+        replace(short_profile("small cache", "bytes"), cache_bytes_min=8 * _KIB), _evict_what_storage_lacks,
     ),
     Mutation(
         "count as stored before the write", "bytes not in storage stay in memory",
-        _profile("crashes", "readers", "bytes"), _count_as_stored_too_early,
+        short_profile("crashes", "readers", "bytes"), _count_as_stored_too_early,
     ),
     Mutation(
         "skip the conditions of tables", "conditional updates are linearisable",
-        _profile("tables", "tables"), _skip_table_conditions,
+        short_profile("tables", "tables"), _skip_table_conditions,
     ),
     Mutation(
         "repeat changes whose reply was lost", "a lost reply is neither success nor failure",
-        _profile("table links", "tables", "bytes", kinds=_LINKS, gap_s=1.0), _repeat_changes,
+        short_profile("table links", "tables", "bytes", kinds=_LINKS, gap_s=1.0), _repeat_changes,
     ),
     Mutation(
         "forget truncations", "truncated bytes are gone",
-        _profile("truncations", "bytes", "lives"), _ignore_truncation,
+        short_profile("truncations", "bytes", "lives"), _ignore_truncation,
     ),
     Mutation(
         "read a segment from its start", "a group reads each event once",
-        _profile("hand-overs", "readers"), _read_from_start,
+        short_profile("hand-overs", "readers"), _read_from_start,
     ),
     Mutation(
         "commit instead of abort", "an aborted transaction is never seen",
-        _profile("transactions", "transactions"), _commit_instead_of_abort,
+        short_profile("transactions", "transactions"), _commit_instead_of_abort,
     ),
+    *MEMORY_MUTATIONS,
 )  # fmt: skip
 """All planted bugs."""
 

@@ -38,7 +38,7 @@ from penstock.testing.workloads.events import StreamKeeper
 from penstock.testing.workloads.scenario import Profile, Scenario, draw_workload_world
 from penstock.testing.workloads.segments import ByteReader
 from penstock.testing.workloads.tables import TableClient
-from penstock.testing.workloads.takeover import take_over
+from penstock.testing.workloads.takeover import reassign, take_over
 from penstock.testing.workloads.world import Workload, World
 
 _CHECK_INTERVAL_S = 1.0
@@ -324,12 +324,13 @@ class _Play:
             if not self.world.is_writing:
                 return
             host = rng.choice(cluster.stores)
+            is_reassigned = rng.random() < 0.3
             try:
-                what = await host.run(take_over(cluster, host, rng))
+                what = await host.run((reassign if is_reassigned else take_over)(cluster, host, rng))
             except HostDownError:
                 continue
             if what is not None:
-                self.fault_counts["Takeover"] += 1
+                self.fault_counts["Reassignment" if is_reassigned else "Takeover"] += 1
                 cluster.simulation.trace.add(self.world.now_s, f"fault {host.name}: {what}")
 
     def _flip_bits(self, host: Host, simulation: Simulation) -> None:

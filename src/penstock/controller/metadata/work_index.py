@@ -9,6 +9,10 @@ from penstock.controller.metadata.records import PendingWork, TransactionIndexEn
 from penstock.controller.metadata.scope_records import ChildKind, PendingChildWork
 from penstock.controller.metadata.transaction_ids import TransactionId
 from penstock.controller.metadata.typed import Tables
+from penstock.model.names import SCOPE_NAME_LENGTH_MAX, STREAM_NAME_LENGTH_MAX
+
+#: Longer names are never given: they need not fit in a key.
+_NAME_LENGTH_MAX = max(SCOPE_NAME_LENGTH_MAX, STREAM_NAME_LENGTH_MAX)
 
 
 class WorkIndex:
@@ -26,7 +30,9 @@ class WorkIndex:
         return await self._tables.create(layout.PENDING_WORK, f"{scope}/{stream}", work)
 
     async def get(self, scope: str, stream: str) -> PendingWork | None:
-        """Return the unfinished workflow of a stream."""
+        """Return the unfinished workflow of a stream; None for a name that is too long to have one."""
+        if max(len(scope), len(stream)) > _NAME_LENGTH_MAX:
+            return None
         found = await self._tables.get(layout.PENDING_WORK, f"{scope}/{stream}", PendingWork)
         return None if found is None else found.record
 
@@ -45,7 +51,9 @@ class WorkIndex:
         return await self._tables.create(layout.PENDING_CHILD_WORK, f"{kind.value}/{scope}/{name}", work)
 
     async def get_child(self, kind: ChildKind, scope: str, name: str) -> PendingChildWork | None:
-        """Return the unfinished workflow of a group, table or scope."""
+        """Return the unfinished workflow of a group, table or scope; None for a name that is too long to have one."""
+        if max(len(scope), len(name)) > _NAME_LENGTH_MAX:
+            return None
         found = await self._tables.get(layout.PENDING_CHILD_WORK, f"{kind.value}/{scope}/{name}", PendingChildWork)
         return None if found is None else found.record
 

@@ -45,6 +45,8 @@ class Activity:
         touched = self._touched.get(segment.id)
         if touched is None:
             touched = self._touched[segment.id] = Touched(segment)
+        elif touched.segment is not segment:
+            touched.segment = segment  # It left memory and came back since: it goes on where it was.
         return touched
 
     def behind(self, touched: Touched) -> None:

@@ -5,7 +5,8 @@ See docs/segments.md. Source: segment store specification, section 5.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Container, Iterable, Sequence
+from itertools import islice
 from typing import Protocol
 
 from penstock.model.errors import AttributesNotLoadedError, BadOffsetError, NoSuchSegmentError
@@ -53,24 +54,22 @@ class Attributes:
 
     async def load(self, segment: Segment, attribute_ids: Iterable[bytes]) -> None:
         """Bring the values of `attribute_ids` into memory. Values written meanwhile win over those loaded."""
-        if not segment.has_attribute_index:
+        if not segment.has_attribute_index or segment.is_inactive:
             return
-        missing = [attribute_id for attribute_id in attribute_ids if attribute_id not in segment.attributes]
-        if not missing:
-            return
+        wanted = dict.fromkeys(attribute_ids)
         with segment.in_use():
-            while True:
+            # More than once when some that were there have been let go meanwhile.
+            while missing := [attribute_id for attribute_id in wanted if attribute_id not in segment.attributes]:
                 index = await self._index(segment)
                 generation = index.generation
                 values = await index.get(missing)
-                # A value written, flushed and trimmed meanwhile is newer than what was read.
-                if index is segment.attribute_index and index.generation == generation:
-                    break
-        if segment.is_deleted or segment.is_merged:
-            raise NoSuchSegmentError(segment.name)
-        self.trim(segment)
-        for attribute_id, value in zip(missing, values, strict=True):
-            segment.attributes.setdefault(attribute_id, NO_VALUE if value is None else _decode(value))
+                if segment.is_deleted or segment.is_merged:
+                    raise NoSuchSegmentError(segment.name)
+                if index is not segment.attribute_index or index.generation != generation:
+                    continue  # A value written, flushed and trimmed meanwhile is newer than what was read.
+                self.trim(segment, spared=wanted)
+                for attribute_id, value in zip(missing, values, strict=True):
+                    segment.attributes.setdefault(attribute_id, NO_VALUE if value is None else _decode(value))
 
     async def _index(self, segment: Segment) -> SortedIndex:
         index = segment.attribute_index
@@ -83,17 +82,19 @@ class Attributes:
             index = segment.attribute_index
         return index
 
-    def trim(self, segment: Segment) -> None:
+    def trim(self, segment: Segment, spared: Container[bytes] = ()) -> None:
         """Let values go that the index has, when there are too many in memory; those loaded first go first."""
         attributes = segment.attributes
-        excess = len(attributes) - self._settings.attributes_cached_max
+        dirty = segment.dirty_attributes
+        # Dirty ones cannot go, and may be many more than this: counted in, every call would look through all of them.
+        excess = len(attributes) - len(dirty) - self._settings.attributes_cached_max
         if not segment.has_attribute_index or excess <= 0:
             return
         # Some more than needed, so that not every call looks through all of them.
         excess += self._settings.attributes_cached_max // 4
-        dirty = segment.dirty_attributes
-        clean = [attribute_id for attribute_id in attributes if attribute_id not in dirty]
-        for attribute_id in clean[:excess]:
+        clean = (attribute_id for attribute_id in attributes if attribute_id not in dirty)
+        leaving = (attribute_id for attribute_id in clean if attribute_id not in spared)
+        for attribute_id in list(islice(leaving, excess)):
             del attributes[attribute_id]
 
     # Writing.
@@ -106,8 +107,17 @@ class Attributes:
     async def bring_in(self, segment: Segment, attribute_ids: Sequence[bytes]) -> None:
         """Make room for another writer's number, and load `attribute_ids`."""
         with segment.in_use():
-            while not segment.is_deleted and len(segment.dirty_attributes) >= self._settings.attributes_unflushed_max:
+            while len(segment.dirty_attributes) >= self._settings.attributes_unflushed_max:
+                if segment.is_deleted or segment.is_merged:
+                    raise NoSuchSegmentError(segment.name)  # Nothing of it is flushed any more.
                 await self.flush(segment)
+            await self.load(segment, attribute_ids)
+
+    async def prepare(self, segment: Segment, attribute_ids: Sequence[bytes]) -> None:
+        """Load `attribute_ids`, which are about to be changed, and make room for those that are not dirty yet."""
+        with segment.in_use():
+            if any(attribute_id not in segment.dirty_attributes for attribute_id in attribute_ids):
+                await self.bring_in(segment, attribute_ids)
             await self.load(segment, attribute_ids)
 
     def spill_if_due(self, segment: Segment) -> None:
@@ -116,6 +126,7 @@ class Attributes:
             not segment.has_attribute_index
             and len(segment.attributes) > self._settings.attributes_in_memory_max
             and not segment.flags & SegmentFlags.TRANSIENT
+            and not (segment.is_deleted or segment.is_merged or segment.is_inactive)
         ):
             self._state.accept_spill(segment)
             self._log(SpillAttributes(segment.id))
@@ -144,8 +155,7 @@ class Attributes:
                 await index.update(changes, b"")
             except BadOffsetError:
                 # An earlier update whose reply was lost is there after all. Values are absolute: write them again.
-                segment.attribute_index = None
-                await (await self._index(segment)).update(changes, b"")
+                await index.update(changes, b"")
             attributes = segment.attributes
             for attribute_id, value in values.items():
                 if attributes.get(attribute_id) == value:

@@ -29,6 +29,9 @@ from penstock.segmentstore.settings import ContainerSettings
 
 logger = logging.getLogger(__name__)
 
+#: After one of these the incarnation must not go on.
+_FATAL = (CorruptionError, LogFencedError, StorageNotPrimaryError)
+
 
 def metadata_segment(container_id: int) -> str:
     """Return the name of a container's table of inactive segments."""
@@ -58,7 +61,8 @@ class Catalog:
         self._settings = settings
         self._log = log
         self._flush = flush
-        self._finding: dict[str, tuple[asyncio.Lock, int]] = {}
+        #: Activations under way; others who want the same segment wait for their end.
+        self._finding: dict[str, asyncio.Future[None]] = {}
         self._room = asyncio.Lock()
         self._put_away = asyncio.Lock()
         self.deactivated_count = 0
@@ -87,21 +91,29 @@ class Catalog:
 
     async def find(self, name: str) -> Segment:
         """Return a segment, active from now on. Raises `NoSuchSegmentError`, `TooManyActiveSegmentsError`."""
+        while True:
+            try:
+                return self.get(name)
+            except SegmentInactiveError:
+                finding = self._finding.get(name)
+            if finding is None:
+                break
+            await asyncio.wait((finding,))
+            # What this one waited for in vain it must not wait for again. That there was no such segment when the
+            # other looked says nothing, though.
+            if not finding.cancelled() and (error := finding.exception()) is not None:
+                raise error
+        finding = self._finding[name] = asyncio.get_running_loop().create_future()
         try:
-            return self.get(name)
-        except SegmentInactiveError:
-            pass
-        lock, waiting = self._finding.get(name, (None, 0))
-        if lock is None:
-            lock = asyncio.Lock()
-        self._finding[name] = lock, waiting + 1
-        try:
-            async with lock:
-                return self._metadata.by_name.get(name) or await self._activate(name)
+            return await self._activate(name)
+        except PenstockError as error:
+            if not isinstance(error, NoSuchSegmentError):
+                finding.set_exception(error)
+                finding.exception()  # Nobody may be waiting.
+            raise
         finally:
-            lock, waiting = self._finding.pop(name)
-            if waiting > 1:
-                self._finding[name] = lock, waiting - 1
+            del self._finding[name]
+            finding.cancel()
 
     async def _activate(self, name: str) -> Segment:
         record = await self._record(name)
@@ -160,16 +172,41 @@ class Catalog:
         if segment.has_record:
             # Not while records are written: the one of this segment may be among them, and must not come behind.
             async with self._put_away:
+                if segment.is_deleted or segment.is_merged:
+                    return  # Another call was faster; the record may be that of a later segment of the name.
                 await self._tables.remove(self._table, [TableRemoval(segment.name.encode())], -1)
                 segment.has_record = False
 
     # Putting away.
 
+    @property
+    def is_full(self) -> bool:
+        """Whether no more segments may become active before others go."""
+        return self._metadata.active_count >= self._settings.active_segments_max
+
     async def make_room(self, name: str) -> None:
-        """Return once one more segment may become active. Raises `TooManyActiveSegmentsError`."""
-        limit = self._settings.active_segments_max
-        if self._metadata.active_count < limit:
+        """Return once one more segment may become active.
+
+        Raises `TooManyActiveSegmentsError`, after `active_segments_wait_s` at the latest: storage may be stuck.
+        """
+        if not self.is_full:
             return
+        settings = self._settings
+        try:
+            async with asyncio.timeout(settings.active_segments_wait_s) as deadline:
+                await self._make_room(name)
+        except TimeoutError as error:
+            if not deadline.expired():
+                raise
+            raise TooManyActiveSegmentsError(
+                name,
+                active_count=self._metadata.active_count,
+                active_max=settings.active_segments_max,
+                reason=f"long-term storage did not take them within {settings.active_segments_wait_s:g} s",
+            ) from error
+
+    async def _make_room(self, name: str) -> None:
+        limit = self._settings.active_segments_max
         async with self._room:
             if self._metadata.active_count < limit:
                 return
@@ -178,7 +215,7 @@ class Catalog:
             if not await self.deactivate(self._idle_first(), count):
                 try:
                     await self._flush_some(count)
-                except (CorruptionError, LogFencedError, StorageNotPrimaryError):
+                except _FATAL:
                     raise
                 except (PenstockError, OSError) as error:
                     reason = f"flushing them failed: {error}"
@@ -209,9 +246,9 @@ class Catalog:
                 await self._flush(segment)
 
         results = await asyncio.gather(*map(flush, candidates[:count]), return_exceptions=True)
-        for result in results:
-            if isinstance(result, BaseException):
-                raise result
+        errors = [result for result in results if isinstance(result, BaseException)]
+        if errors:
+            raise next((error for error in errors if isinstance(error, _FATAL)), errors[0])
 
     async def deactivate_idle(self) -> int:
         """Put segments away that were not used since the last call, when there are many; return how many."""
@@ -262,6 +299,8 @@ class Catalog:
         """Whether long-term storage has everything of a segment and nobody relies on its object."""
         return not (
             segment.is_system
+            # Bounded by what connections do; the next start has to find those that a crash leaves behind.
+            or segment.is_transient
             or segment.is_deleted
             or segment.is_merged
             or segment.is_inactive
@@ -274,6 +313,8 @@ class Catalog:
             or segment.waiters
             or segment.use_count
             or segment.flush_lock.locked()
+            # Dirty attributes, or too many for a record: they are about to be moved.
+            or segment.id in self._state.attribute_work
             or (segment.has_attribute_index and segment.dirty_attributes)
             or (segment.is_table and self._tables.is_busy(segment))
         )

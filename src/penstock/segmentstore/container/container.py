@@ -326,22 +326,6 @@ class SegmentContainer(SegmentOperations):
             segment.close_indexes()
 
     def _fail(self, error: BaseException) -> None:
-        if isinstance(error, CorruptionError) and self.status is ContainerStatus.RUNNING and self.failure is None:
-            self.spawn(self._fail_if_owner(error))
-        else:
-            self._fail_now(error)
-
-    async def _fail_if_owner(self, error: CorruptionError) -> None:
-        """End because of damage, unless it is none: one that was shut out meets what its successor has freed."""
-        try:
-            async with asyncio.timeout(self._settings.stop_timeout_s):
-                self.checkpoints.write()
-                await self.pipeline.barrier()
-        except (TimeoutError, PenstockError, OSError) as log_error:
-            logger.info("container %d: its log says after %s: %r", self.id, error, log_error)
-        self._fail_now(error)  # Without effect if the log has ended it.
-
-    def _fail_now(self, error: BaseException) -> None:
         if self.failure is not None or self.status in (ContainerStatus.STOPPING, ContainerStatus.STOPPED):
             return
         self.failure = error

@@ -84,6 +84,9 @@ class Segment:
         has_record: the container's metadata table may have a record of it, perhaps an old one.
         is_inactive: it has left memory; this object is what somebody still holds of it. Find the segment again.
         use_count: calls that rely on this object across waits; while there are any it stays in memory.
+        is_table: the bytes are table entries.
+        is_system: it is one of the container's own segments.
+        is_transient: it is for the pieces of one large event, and is never put away.
         is_touched: used since the last look for idle segments.
     """
 
@@ -109,7 +112,10 @@ class Segment:
         "is_merged",
         "is_sealed",
         "is_storage_open",
+        "is_system",
+        "is_table",
         "is_touched",
+        "is_transient",
         "key_length",
         "last_modified_ms",
         "length",
@@ -130,6 +136,10 @@ class Segment:
         self.id = segment_id
         self.name = name
         self.flags = flags
+        # Asked for all the time, and an `&` of flags costs as much as ten attributes.
+        self.is_table = bool(flags & SegmentFlags.TABLE)
+        self.is_system = bool(flags & SegmentFlags.SYSTEM)
+        self.is_transient = bool(flags & SegmentFlags.TRANSIENT)
         self.key_length = key_length
         self.created_ms = created_ms
         self.last_modified_ms = created_ms
@@ -166,16 +176,6 @@ class Segment:
         self.index: ReadIndex
         self.table: TableIndex | None = None
         self.waiters: dict[asyncio.Future[None], int] = {}
-
-    @property
-    def is_table(self) -> bool:
-        """Whether the bytes are table entries."""
-        return bool(self.flags & SegmentFlags.TABLE)
-
-    @property
-    def is_system(self) -> bool:
-        """Whether it is one of the container's own segments."""
-        return bool(self.flags & SegmentFlags.SYSTEM)
 
     @contextmanager
     def in_use(self) -> Iterator[None]:

@@ -69,8 +69,8 @@ class SegmentFlusher:
             raise
 
     async def _flush_locked(self, segment: Segment) -> None:
-        if self._state.gone and self._state.is_name_taken(segment):
-            return
+        if segment.is_inactive or self._state.is_name_taken(segment):
+            return  # Storage has all of an inactive one; what its id means now is not this object's.
         # Appends that become durable meanwhile wait for the next round: the others want their turn.
         stop = segment.durable_length
         pending = segment.pending
@@ -145,7 +145,7 @@ class SegmentFlusher:
         await self._finish_merge(target, source)
         if target.pending and target.pending[0] is piece:
             target.pending.popleft()
-        await self._forget(source)
+        await self._forget_merged(source)
         return True
 
     async def _finish_merge(self, target: Segment, source: Segment) -> None:
@@ -154,12 +154,21 @@ class SegmentFlusher:
             piece = source.pending.popleft()
             if isinstance(piece, PendingMerge):
                 await self._finish_merge(source, piece.source)
-                await self._forget(piece.source)
+                await self._forget_merged(piece.source)
         target.index.complete_merge(source)
         self._state.metadata.merges.pop(source.id, None)
 
+    async def _forget_merged(self, source: Segment) -> None:
+        async with source.flush_lock:  # Its attributes may be on their way to the index, and would bring that back.
+            await self._forget(source)
+
     async def _forget(self, segment: Segment) -> None:
-        await self._storage.delete_indexes(segment)
+        table = segment.table
+        if table is None:
+            await self._storage.delete_indexes(segment)
+        else:
+            async with table.flush_lock:  # For the same reason.
+                await self._storage.delete_indexes(segment)
         self._state.accept_forget(segment)
         await self._submit(Forget(segment.id))
         self._state.durable_forget(segment.id)

@@ -100,9 +100,13 @@ class SegmentOperations:
         Raises `NoSuchSegmentError`, `ContainerOfflineError`, `TooManyActiveSegmentsError`.
         """
         try:
-            return self.segment(name)
-        except SegmentInactiveError:
-            segment = await self.catalog.find(name)
+            try:
+                return self.segment(name)
+            except SegmentInactiveError:
+                segment = await self.catalog.find(name)
+        except NoSuchSegmentError:
+            await self.pipeline.barrier()  # Until its deletion is durable a crash would bring it back.
+            raise
         self._check_running()
         return segment
 
@@ -132,11 +136,14 @@ class SegmentOperations:
     ) -> Segment:
         """Create a segment. Raises `SegmentExistsError` once the existing one is durable."""
         self._check_running()
-        if name not in self.state.metadata.by_name:
-            await self.catalog.make_room(name)
-        if await self.catalog.exists(name):
-            await self.pipeline.barrier()
-            raise SegmentExistsError(name)
+        is_first = True
+        while is_first or self.catalog.is_full:  # Others may have taken the room while it was looked for the name.
+            is_first = False
+            if name not in self.state.metadata.by_name:
+                await self.catalog.make_room(name)
+            if await self.catalog.exists(name):
+                await self.pipeline.barrier()
+                raise SegmentExistsError(name)
         return await self._create(
             name,
             flags=flags,
@@ -290,17 +297,18 @@ class SegmentOperations:
     async def delete(self, name: str) -> None:
         """Delete a segment; its storage is freed in the background. Raises `NoSuchSegmentError`."""
         self._check_running()
-        try:
-            segment = await self.find(name)
-        except NoSuchSegmentError:
-            await self.pipeline.barrier()
-            raise
+        await self._delete(await self.find(name))
+
+    async def _delete(self, segment: Segment, *, must_be_empty: bool = False) -> None:
         with segment.in_use():
             await self.catalog.forget_record(segment)
+            if must_be_empty and not segment.is_deleted:
+                # Last of all: nothing may be put behind it.
+                await self.tables.check_empty(segment)
             self._check_running()
             if segment.is_deleted or segment.is_merged:
                 await self.pipeline.barrier()
-                raise NoSuchSegmentError(name)
+                raise NoSuchSegmentError(segment.name)
             self.state.accept_delete(segment)
         future: asyncio.Future[None] = self._loop.create_future()
         complete = completer(future)
@@ -325,11 +333,10 @@ class SegmentOperations:
             try:
                 source = await self.find(source_name)
             except NoSuchSegmentError:
-                await self.pipeline.barrier()
                 return target.durable_length
             with source.in_use():
                 await self.catalog.forget_record(source)
-                await self.attributes.load(target, [update.attribute_id for update in updates])
+                await self.attributes.prepare(target, [update.attribute_id for update in updates])
                 return await self._merge(target, source, updates)
 
     async def _merge(self, target: Segment, source: Segment, updates: Sequence[AttributeUpdate]) -> int:
@@ -381,6 +388,7 @@ class SegmentOperations:
         segment = await self.find(name)
         self.pipeline.check_open()
         if segment.is_sealed:
+            await self.pipeline.barrier()
             raise SegmentSealedError(name)
         self.state.accept_policy(segment, scale_type, target_rate)
         await self.submit(UpdatePolicy(segment.id, scale_type, target_rate))
@@ -396,11 +404,11 @@ class SegmentOperations:
     async def update_attribute(self, name: str, attribute_id: bytes, *, value: int, expected: int) -> bool:
         """Compare-and-set an attribute; return whether it matched, once that answer is durable."""
         segment = await self.find(name)
-        with segment.in_use():
-            await self.attributes.load(segment, (attribute_id,))
+        await self.attributes.prepare(segment, (attribute_id,))
         self._check_running()
         self._live(segment)
         if segment.is_sealed:
+            await self.pipeline.barrier()
             raise SegmentSealedError(name)
         if segment.attribute(attribute_id) != expected:
             await self.pipeline.barrier()
@@ -423,6 +431,9 @@ class SegmentOperations:
             try:
                 segment = self.segment(name)
                 break
+            except NoSuchSegmentError:
+                await self.pipeline.barrier()
+                raise
             except SegmentInactiveError:
                 stored = await self.catalog.inactive(name)
                 if name in self.state.metadata.by_name:
@@ -455,9 +466,8 @@ class SegmentOperations:
         segment = await self.find(name)
         if not segment.is_table:
             raise UnsupportedOperationError(f"{name} is not a table segment")
-        if must_be_empty:
-            await self.tables.check_empty(segment)
-        await self.delete(name)
+        self._check_running()
+        await self._delete(segment, must_be_empty=must_be_empty)
 
     def _barrier_future(self) -> asyncio.Future[None]:
         future: asyncio.Future[None] = self._loop.create_future()

@@ -80,7 +80,7 @@ class SortedIndex(Protocol):
         """
 
     def close(self) -> None:
-        """Give the memory of cached pages back. The index may be used again."""
+        """Give the memory of cached pages back. The index may be used again, and keeps pages once it is opened."""
 
 
 #: As long as a table key may be.

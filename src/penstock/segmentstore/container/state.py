@@ -62,6 +62,7 @@ class ContainerState:
         self._lately_merged: dict[str, int] = {}
         self.unflushed: dict[int, Segment] = {}
         self.gone: dict[int, Segment] = {}
+        self._gone_ids: dict[str, dict[int, None]] = {}
         self.attribute_work: dict[int, Segment] = {}
         self._attributes_in_memory_max = settings.attributes_in_memory_max
         self._flush_piece_max = settings.flush_bytes
@@ -75,7 +76,12 @@ class ContainerState:
 
     def is_name_taken(self, segment: Segment) -> bool:
         """Whether storage may still hold an earlier segment of this one's name; it holds nothing of this one then."""
-        return any(other.name == segment.name and other.id < segment.id for other in self.gone.values())
+        ids = self._gone_ids.get(segment.name)
+        return ids is not None and min(ids) < segment.id
+
+    def _note_gone(self, segment: Segment) -> None:
+        self.gone[segment.id] = segment
+        self._gone_ids.setdefault(segment.name, {})[segment.id] = None
 
     # Accepted effects.
 
@@ -163,6 +169,7 @@ class ContainerState:
             segment.is_inactive = True
             # Looked at by whoever still holds the object: nothing can be appended to it any more.
             segment.is_sealed = True
+            segment.attributes = {}
             segment.index.clear()
             segment.close_indexes()
             self.attribute_work.pop(segment.id, None)
@@ -256,7 +263,7 @@ class ContainerState:
         for source in self._sources_of(segment):
             del self.metadata.merges[source.id]
             self.durable_delete(source)
-        self.gone[segment.id] = segment
+        self._note_gone(segment)
         self.unflushed.pop(segment.id, None)
         self.attribute_work.pop(segment.id, None)
         segment.pending.clear()
@@ -269,7 +276,7 @@ class ContainerState:
         target.durable_length = end
         source.durable_sealed = True
         target.pending.append(PendingMerge(sequence_number, source, start, end))
-        self.gone[source.id] = source
+        self._note_gone(source)
         self.attribute_work.pop(source.id, None)
         self.unflushed[target.id] = target
         target.wake_readers()
@@ -286,10 +293,16 @@ class ContainerState:
         segment.close_indexes()
         segment.pending.clear()
         self.unflushed.pop(segment.id, None)
+        self.attribute_work.pop(segment.id, None)
 
     def durable_forget(self, segment_id: int) -> None:
         """Drop the last trace of a segment that storage holds nothing of."""
-        self.gone.pop(segment_id, None)
+        segment = self.gone.pop(segment_id, None)
+        if segment is not None:
+            ids = self._gone_ids[segment.name]
+            del ids[segment_id]
+            if not ids:
+                del self._gone_ids[segment.name]
 
     # Recovery.
 
@@ -392,9 +405,11 @@ class ContainerState:
         """
         self.metadata.restore(snapshot)
         for segment in self.metadata.gone_segments():
-            self.gone[segment.id] = segment
+            self._note_gone(segment)
         for segment in self.metadata.by_id.values():
-            if segment.is_sealed and not segment.storage_sealed and segment.id not in self.gone:
+            if segment.id in self.gone:
+                continue
+            if segment.is_sealed and not segment.storage_sealed:
                 segment.pending.append(PendingSeal(0))
                 self.unflushed[segment.id] = segment
             if segment.dirty_attributes or len(segment.attributes) > self._attributes_in_memory_max:

@@ -6,14 +6,16 @@ Either way a change of a record is an append to the fenced log.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Iterator, Sequence
-from typing import Protocol
+import asyncio
+from collections.abc import Awaitable, Callable, Iterator, Sequence
+from typing import Protocol, TypeVar
 
-from penstock.model.errors import CorruptionError, NoSuchSegmentError
+from penstock.model.errors import ContainerOfflineError, CorruptionError, NoSuchSegmentError, OutcomeUnknownError
 from penstock.model.segments import Buffer, TableEntry, TablePage, TableRemoval, TableUpdate
 from penstock.runtime.runtime import Runtime
 from penstock.segmentstore.container.operations import RareOperation, UpdatePinned
 from penstock.segmentstore.container.read_index import Missing
+from penstock.segmentstore.container.reader import StorageReadTimeoutError
 from penstock.segmentstore.container.segment import PendingAppend, PendingMerge, PendingSeal, Segment, SegmentFlags
 from penstock.segmentstore.container.state import ContainerState
 from penstock.segmentstore.container.tables import Tables
@@ -26,6 +28,8 @@ from penstock.segmentstore.tier2.chunked_storage import (
 )
 from penstock.segmentstore.tier2.metadata import MemoryMetadataTable
 from penstock.segmentstore.tier2.storage_context import ChunkedStorageSettings
+
+T = TypeVar("T")
 
 
 class CreateSegment(Protocol):
@@ -83,22 +87,47 @@ def table_index_segment(segment: Segment) -> str:
 class ChunkedIndexStorage:
     """`IndexStorage` over one segment of chunked storage that only the storage writer knows."""
 
-    def __init__(self, storage: ChunkedStorage, name: str, *, chunk_length_max: int) -> None:
+    def __init__(
+        self,
+        storage: ChunkedStorage,
+        name: str,
+        *,
+        chunk_length_max: int,
+        read: Callable[[ChunkedStorage, str, int, int], Awaitable[bytes]],
+        read_timeout_s: float,
+    ) -> None:
         self._storage = storage
+        self._read = read
         self._name = name
         self._chunk_length_max = chunk_length_max
+        self._read_timeout_s = read_timeout_s
 
     async def open(self) -> tuple[int, int]:
         """See `IndexStorage.open`."""
-        stored = await self._storage.open(self._name)
+        stored = await self._in_time(self._storage.open(self._name), "open it")
         return (0, 0) if stored is None else (stored.start_offset, stored.length)
 
     async def read(self, offset: int, length: int) -> bytes:
         """See `IndexStorage.read`."""
-        data = await self._storage.read(self._name, offset, length)
+        data = await self._in_time(
+            self._read(self._storage, self._name, offset, length), f"return {length} bytes at {offset}"
+        )
         if len(data) != length:
             raise CorruptionError(self._name, offset + len(data), f"{length - len(data)} bytes of the index are gone")
         return data
+
+    async def _in_time(self, call: Awaitable[T], what: str) -> T:
+        """Return what `call` does, soon: calls of clients wait for it, and some of them hold what others need."""
+        timeout_s = self._read_timeout_s
+        try:
+            async with asyncio.timeout(timeout_s) as deadline:
+                return await call
+        except TimeoutError as error:
+            if not deadline.expired():
+                raise
+            raise StorageReadTimeoutError(
+                f"{self._name}: long-term storage did not {what} within {timeout_s:g} s"
+            ) from error
 
     async def append(self, offset: int, data: Sequence[Buffer]) -> int:
         """See `IndexStorage.append`."""
@@ -231,14 +260,15 @@ class ContainerStorage:
         that it frees would be forgotten with the log. A seal is found again in any checkpoint.
         """
         pending = segment.pending
-        for piece in list(pending):
-            if isinstance(piece, PendingAppend):
-                if piece.end > segment.storage_length:
-                    return piece.sequence_number
-                pending.remove(piece)
-            elif not isinstance(piece, PendingSeal):
+        while pending:
+            piece = pending[0]
+            if not isinstance(piece, PendingAppend):
+                break
+            if piece.end > segment.storage_length:
                 return piece.sequence_number
-        return 1 << 63
+            pending.popleft()
+        # Behind a seal there are truncations at most.
+        return next((piece.sequence_number for piece in pending if not isinstance(piece, PendingSeal)), 1 << 63)
 
     async def open_for_write(self, segment: Segment) -> StoredSegment | None:
         """Claim a segment's storage for this incarnation."""
@@ -246,7 +276,18 @@ class ContainerStorage:
 
     async def read(self, segment: Segment, offset: int, length: int) -> bytes:
         """Return exactly `length` verified bytes."""
-        return await self.of(segment).read(segment.name, offset, length)
+        return await self._read(self.of(segment), segment.name, offset, length)
+
+    async def _read(self, storage: ChunkedStorage, name: str, offset: int, length: int) -> bytes:
+        try:
+            return await storage.read(name, offset, length)
+        except CorruptionError:
+            # It may be none: an incarnation that was shut out meets what its successor has freed. The log knows.
+            try:
+                await self._submit(UpdatePinned({}))
+            except OutcomeUnknownError as error:
+                raise ContainerOfflineError(self._container_id, str(error)) from error
+            raise
 
     async def write(self, segment: Segment, offset: int, data: Sequence[Buffer]) -> int:
         """Append at the stored length; return the new stored length."""
@@ -263,7 +304,13 @@ class ContainerStorage:
         return self._index(segment, table_index_segment(segment))
 
     def _index(self, segment: Segment, name: str) -> ChunkedIndexStorage:
-        return ChunkedIndexStorage(self.of(segment), name, chunk_length_max=self._settings.index_chunk_bytes_max)
+        return ChunkedIndexStorage(
+            self.of(segment),
+            name,
+            chunk_length_max=self._settings.index_chunk_bytes_max,
+            read=self._read,
+            read_timeout_s=self._settings.storage_read_timeout_s,
+        )
 
     async def delete_indexes(self, segment: Segment) -> None:
         """Free the indexes of a segment that is gone. May be repeated."""

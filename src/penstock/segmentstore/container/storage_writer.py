@@ -34,6 +34,9 @@ logger = logging.getLogger(__name__)
 
 #: After one of these the incarnation must not go on.
 _FATAL = (CorruptionError, LogFencedError, StorageNotPrimaryError)
+#: Looks that take no longer are not worth spacing out.
+_QUICK_LOOK_S = 0.002
+_LOOK_PAUSE_S_MAX = 2.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,7 +114,13 @@ class StorageWriter:
                 except TimeoutError:
                     pass  # Look for due work all the same.
                 self._wake.clear()
+                begin_s = self._loop.time()
                 self._look()
+                look_s = self._loop.time() - begin_s
+                if look_s > _QUICK_LOOK_S:
+                    # Whatever calls for the next one: jobs go on meanwhile with what is queued.
+                    pause_s = look_s * 100 / self._settings.writer_look_share_percent
+                    await asyncio.sleep(min(pause_s, _LOOK_PAUSE_S_MAX))
         except Exception as error:
             self._end(error)
             raise

@@ -147,6 +147,8 @@ class TableIndexer:
         what it has by then is not written again.
         """
         async with table.flush_lock:
+            if segment.is_deleted:
+                return  # Its index is freed, or will be, and must not come back.
             for attempt in range(1, self._settings.table_index_attempts + 1):
                 try:
                     await self._flush(segment, table)

@@ -89,6 +89,7 @@ class Tables:
         self._compactor = TableCompactor(settings, reader, append=append, truncate=truncate)
         self._reads = TableReader(reader, self.index_of)
         self._loading: dict[int, asyncio.Future[TableIndex]] = {}
+        self._closed_by: Exception | None = None
         self._loop = asyncio.get_running_loop()
 
     # Jobs.
@@ -112,6 +113,8 @@ class Tables:
             raise UnsupportedOperationError(f"{segment.name} is not a table segment")
         if segment.table is not None:
             return segment.table
+        if self._closed_by is not None:
+            raise self._closed_by
         loading = self._loading.get(segment.id)
         if loading is None:
             loading = self._loading[segment.id] = self._loop.create_future()
@@ -125,7 +128,8 @@ class Tables:
         return loading.result()
 
     def close(self, error: Exception) -> None:
-        """End the waits for tables that are being loaded: the container stops."""
+        """End the waits for tables that are being loaded, and load none any more: the container stops."""
+        self._closed_by = error
         loading, self._loading = self._loading, {}
         for future in loading.values():
             if not future.done():

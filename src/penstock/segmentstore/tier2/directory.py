@@ -17,6 +17,7 @@ import posixpath
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
+from itertools import islice
 from typing import TypeVar
 
 from penstock.model.errors import (
@@ -257,8 +258,8 @@ class DirectoryChunkStorage:
     def _evict(self) -> None:
         excess = len(self._files) - self._settings.open_files_max
         if excess > 0:
-            idle = [name for name, opened in self._files.items() if opened.user_count == 0]
-            for name in idle[:excess]:
+            idle = (name for name, opened in self._files.items() if opened.user_count == 0)
+            for name in list(islice(idle, excess)):
                 self._drop(name)
 
     def _forget(self, name: str, opened: _OpenFile) -> None:

@@ -103,6 +103,7 @@ class _Servers:
     life: int
     stops: AsyncExitStack
     store: SegmentStore | None = None
+    server: SegmentStoreServer | None = None
     controller: ControllerService | None = None
     is_ready: bool = False
 
@@ -173,15 +174,14 @@ class SimulatedCluster:
             runtime=runtime,
             settings=settings.segment_store,
             cache_directory=directory.cache(0),
-            container_ids=[
-                container for container in range(count) if self.locator.endpoint_of(container) == _endpoint(host)
-            ],
+            container_ids=self.container_ids(host),
         )
         await store.start()
         servers.store = store
         servers.stops.push_async_callback(store.stop)
         server = SegmentStoreServer(store)
         await server.start("0.0.0.0", SEGMENT_STORE_PORT)
+        servers.server = server
         servers.stops.push_async_callback(server.stop)
         if settings.is_combined and host.name == self.locator.stores[0]:
             segments: Segments = store if settings.store_count == 1 else self._wire_segments(host)
@@ -247,6 +247,16 @@ class SimulatedCluster:
         """Return the store in a host's process. To look at; use it on its host only."""
         servers = self._current(host)
         return None if servers is None else servers.store
+
+    def container_ids(self, host: Host) -> list[int]:
+        """Return the containers that a store is to run."""
+        count = self.settings.segment_store.container_count
+        return [container for container in range(count) if self.locator.endpoint_of(container) == _endpoint(host)]
+
+    def server(self, host: Host) -> SegmentStoreServer | None:
+        """Return the TCP front in a host's process. To look at."""
+        servers = self._current(host)
+        return None if servers is None else servers.server
 
     def controller_service(self) -> ControllerService | None:
         """Return the controller in its host's process. To look at; use it on its host only."""

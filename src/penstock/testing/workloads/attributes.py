@@ -48,8 +48,12 @@ class AttributeClient(Workload):
     async def run(self) -> None:
         """See `Workload.run`."""
         while self.world.is_writing:
-            await self.rest(self._mean_gap_s)
             attribute = self.rng.choice(self._shared if self.rng.random() < 0.5 else self._own)
+            if self.rng.random() < 0.15:
+                await self.meet()
+                attribute = self._shared[int(self.world.now_s) % _SHARED_COUNT]  # The others take the same.
+            else:
+                await self.rest(self._mean_gap_s)
             try:
                 if attribute not in self._known or self.rng.random() < 0.4:
                     await self._get(attribute)

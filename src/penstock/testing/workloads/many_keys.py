@@ -52,7 +52,7 @@ class ManyKeys(Workload):
     async def run(self) -> None:
         """See `Workload.run`."""
         while self.world.is_writing:
-            await self.rest(self._mean_gap_s)
+            await (self.meet() if self.rng.random() < 0.1 else self.rest(self._mean_gap_s))
             kind = self.rng.random()
             try:
                 if kind < 0.45:

@@ -46,12 +46,14 @@ class ByteAppender(Workload):
     async def run(self) -> None:
         """See `Workload.run`."""
         while self.world.is_writing:
-            await self.rest(self._mean_gap_s)
+            await (self.meet() if self.rng.random() < 0.1 else self.rest(self._mean_gap_s))
             try:
                 if self._truncates and self.rng.random() < 0.05:
                     await self._truncate()
                 elif self.rng.random() < 0.2:
                     await self._look()
+                elif self.rng.random() < 0.1:
+                    await self._locate()
                 else:
                     await self._append()
             except PenstockError as error:
@@ -90,6 +92,19 @@ class ByteAppender(Workload):
             return  # It was truncated further before.
         self.world.history.see(self.name, OffsetSeen(f"start of {self._segment}", offset))
         self.world.counts["segment truncations"] += 1
+
+    async def _locate(self) -> None:
+        """Ask for a border between appends behind some byte."""
+        before = self._length
+        offset = self.rng.randint(before // 2, before)
+        try:
+            border = await self.client.segments.locate_offset(self._segment, offset)
+        except SegmentTruncatedError:
+            return  # It was truncated further before.
+        info = await self.client.segments.segment_info(self._segment)
+        if not offset <= border <= info.length:
+            self.world.problem(f"{self._segment}: the border behind {offset} is {border}, its length is {info.length}")
+        self.world.counts["borders located"] += 1
 
     async def _look(self) -> None:
         info = await self.client.segments.segment_info(self._segment)

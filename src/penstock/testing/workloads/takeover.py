@@ -1,7 +1,9 @@
-"""A second incarnation of a container in the same process: the first, which does not know, is the zombie."""
+"""Containers that change owners: a second incarnation beside the first, which does not know and is the zombie; and
+containers that are taken from a store in order, and given back."""
 
 from __future__ import annotations
 
+import asyncio
 import random
 
 from penstock.model.errors import PenstockError
@@ -33,6 +35,23 @@ async def take_over(cluster: SimulatedCluster, host: Host, rng: random.Random) -
     finally:
         await intruder.stop()
     return f"container {zombie.id} was taken over"
+
+
+async def reassign(cluster: SimulatedCluster, host: Host, rng: random.Random) -> str | None:
+    """Take one of a store's containers away, which stops it in order, and give it back a little later.
+
+    Returns what was done, None if there was nothing to do. Run it on `host`.
+    """
+    store = cluster.store(host)
+    if store is None or not store.containers:
+        return None
+    before = cluster.container_ids(host)
+    chosen = rng.choice(before)
+    store.set_assignment([container for container in before if container != chosen])
+    # Mostly long enough for it to stop, sometimes it is wanted again while it does.
+    await asyncio.sleep(rng.choice((0.0, 0.01, 0.5, 2.0)))
+    store.set_assignment(before)
+    return f"container {chosen} was taken away and given back"
 
 
 def _incarnation(store: SegmentStore, zombie: SegmentContainer) -> SegmentContainer:

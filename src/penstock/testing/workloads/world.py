@@ -146,6 +146,10 @@ class Workload:
         """Pause between two calls."""
         await asyncio.sleep(min(self.rng.expovariate(1.0 / mean_s), 10 * mean_s))
 
+    async def meet(self, interval_s: float = 5.0) -> None:
+        """Do nothing until a round time, when others begin at the same moment: what they share may be idle by then."""
+        await asyncio.sleep(interval_s - self.world.now_s % interval_s)
+
 
 def _short(value: object) -> str:
     text = str(value)

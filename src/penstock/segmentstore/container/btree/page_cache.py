@@ -22,6 +22,7 @@ class PageCache:
     def __init__(self, cache: Cache) -> None:
         self._cache = cache
         self._pages: OrderedDict[int, bytes] = OrderedDict()
+        self._is_closed = False
         self.used_bytes = 0
 
     def __len__(self) -> int:
@@ -46,7 +47,7 @@ class PageCache:
 
     def put(self, offset: int, page: bytes) -> None:
         """Keep a page, if the cache has room."""
-        if self._cache.is_full or offset in self._pages:
+        if self._is_closed or self._cache.is_full or offset in self._pages:
             return
         size = len(page) + PAGE_MEMORY_OVERHEAD
         self._pages[offset] = page
@@ -70,8 +71,13 @@ class PageCache:
         self.used_bytes -= freed
         return freed
 
+    def reopen(self) -> None:
+        """Keep pages again, after `clear`."""
+        self._is_closed = False
+
     def clear(self) -> None:
-        """Let go of everything and leave the cache."""
+        """Let go of everything and leave the cache; reads that are still under way bring nothing back."""
+        self._is_closed = True
         freed, self.used_bytes = self.used_bytes, 0
         self._pages.clear()
         self._cache.shrink(freed)

@@ -96,9 +96,18 @@ class BTreeIndex:
     async def open(self) -> None:
         """Find the last complete update. Raises `CorruptionError` when what is stored is not an index."""
         async with self._lock:
+            self._pages.reopen()
             await self._open()
 
     async def _open(self) -> Footer:
+        for _ in range(self._settings.redo_max):
+            try:
+                return await self._read_footer()
+            except SegmentTruncatedError:
+                continue  # An update of another object of this index has come between, and given the footer back.
+        return await self._read_footer()
+
+    async def _read_footer(self) -> Footer:
         self._is_doubtful = True
         start_offset, length = await self._storage.open()
         state = self._state
@@ -132,7 +141,7 @@ class BTreeIndex:
         self.stored_bytes = state.end - self._start_offset
 
     def close(self) -> None:
-        """Give the memory of cached pages back. The index may be used again."""
+        """Give the memory of cached pages back. The index may be used again, and keeps pages once it is opened."""
         self._pages.clear()
 
     # -- Reading

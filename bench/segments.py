@@ -1,0 +1,103 @@
+"""Write throughput on 1, 10, 100 and 1000 segments at equal load, by several writers.
+
+    python bench/segments.py
+    python bench/segments.py --writers 1 --counts 1 100
+
+At each count the same bytes are under way in blocks of the same length, from the same number of writers; each of them
+writes to all segments in turn. Rounds over all counts alternate, each run has a fresh server, and what is reported is
+the median: the machine of one minute is not that of the next. The baseline is the first count, one segment.
+"""
+
+from __future__ import annotations
+
+import argparse
+import statistics
+from pathlib import Path
+
+from _common import cpu_s, memory_mb, parser, percentiles_ms, raw_disk, report, server, work_directory
+from _load import AppendLoad, block_of
+from _wire import ask as ask_for
+from _wire import for_each, run, say
+from penstock.wire.commands import CreateSegment, SegmentCreated
+from penstock.wire.connection import WireConnection
+
+
+async def one_run(arguments: argparse.Namespace, directory: Path, count: int) -> dict[str, object]:
+    """Measure one count of segments on a fresh server."""
+    names = [f"bench/spread/{number}.#epoch.0" for number in range(count)]
+    block = block_of(arguments.event_bytes, arguments.block_events)
+
+    async def create(connection: WireConnection, number: int) -> None:
+        await ask_for(connection, lambda id_: CreateSegment(id_, names[number], 0, 0, ""), SegmentCreated)
+
+    with server(directory) as running:
+        await for_each(running.store_port, "create", range(count), create, connections=1, window=64)
+        load = AppendLoad(
+            running.store_port,
+            writers=arguments.writers,
+            segments=names,
+            block=block,
+            event_count=arguments.block_events,
+        )
+        await load.set_up(arguments.window)
+        before_s = cpu_s(running.pid)
+        blocks, took_s = await load.run_for(arguments.seconds)
+        used_s = cpu_s(running.pid) - before_s
+        await load.close()
+        payload = blocks * arguments.block_events * arguments.event_bytes
+        figures: dict[str, object] = {
+            "mb_per_s": round(payload / took_s / 1e6, 1),
+            "events_per_s": round(blocks * arguments.block_events / took_s),
+            "server_cpu_s_per_gb": round(used_s / max(1, payload) * 1e9, 2),
+            "append_to_ack": percentiles_ms(load.latencies_s),
+            **memory_mb(running.pid),
+        }
+    say(f"{count} segments: {figures}")
+    return figures
+
+
+async def measure(arguments: argparse.Namespace) -> None:
+    """Measure all counts in rounds; print the report."""
+    runs: dict[int, list[dict[str, object]]] = {count: [] for count in arguments.counts}
+    with work_directory(arguments) as directory:
+        disk = raw_disk(directory)
+        for round_number in range(arguments.rounds):
+            for count in arguments.counts:
+                place = directory / f"{round_number}-{count}"
+                runs[count].append(await one_run(arguments, place, count))
+        medians = {
+            count: statistics.median(float(str(figures["mb_per_s"])) for figures in found)
+            for count, found in runs.items()
+        }
+        first = medians[arguments.counts[0]]
+        report(
+            "segments",
+            {
+                "writers": arguments.writers,
+                "event_bytes": arguments.event_bytes,
+                "block_events": arguments.block_events,
+                "blocks_under_way": arguments.window,
+                "median_mb_per_s": medians,
+                "to_first_count": {count: round(median / first, 3) for count, median in medians.items()},
+                "runs": runs,
+                "raw_disk": disk,
+            },
+        )
+
+
+def main() -> None:
+    options = parser(__doc__ or "")
+    options.add_argument("--counts", type=int, nargs="+", default=[1, 10, 100, 1000], help="numbers of segments")
+    options.add_argument("--writers", type=int, default=10)
+    options.add_argument("--rounds", type=int, default=3)
+    options.add_argument("--event-bytes", type=int, default=1000)
+    options.add_argument("--block-events", type=int, default=16, help="events in each append")
+    options.add_argument("--window", type=int, default=500, help="blocks under way, of all writers together")
+    arguments = options.parse_args()
+    if arguments.quick:
+        arguments.counts, arguments.rounds, arguments.seconds = [1, 10], 1, 0.3
+    run(measure(arguments))
+
+
+if __name__ == "__main__":
+    main()

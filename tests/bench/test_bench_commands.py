@@ -1,0 +1,71 @@
+"""The commands in `bench/` work: each is run with `--quick` and must print one JSON object with what all of them have.
+
+Their figures are not looked at: a test does not time anything.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+pytestmark = pytest.mark.e2e
+
+BENCH = Path(__file__).resolve().parents[2] / "bench"
+SOURCES = BENCH.parent / "src"
+
+#: Each command with the options that make another path of it run, and fields that its report must have.
+COMMANDS = {
+    "append": (["--follow"], {"events_per_s", "reader"}),
+    "cached_reads": ([], {"mb_per_s", "bare_socket_mb_per_s"}),
+    "catch_up": ([], {"mb_per_s", "in_chunks_share"}),
+    "latency": (["--read"], {"append_to_ack", "write_to_reader"}),
+    "many_segments": ([], {"many", "baseline"}),
+    "recovery": ([], {"sizes"}),
+    "segments": ([], {"median_mb_per_s", "to_first_count"}),
+    "startup": ([], {"process_to_ready_s", "idle_memory"}),
+    "tables": ([], {"steps", "slowest_to_first_size", "recovery"}),
+    "writer_ids": ([], {"tenths", "slowest_to_first_tenth", "recovery"}),
+}
+
+
+def run(name: str, *options: str) -> subprocess.CompletedProcess[str]:
+    """Run a command to its end."""
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(SOURCES), os.environ.get("PYTHONPATH", "")])}
+    return subprocess.run(
+        [sys.executable, str(BENCH / f"{name}.py"), *options],
+        capture_output=True,
+        text=True,
+        env=environment,
+        timeout=100,
+        check=False,
+    )
+
+
+def test_every_command_is_run_here() -> None:
+    """A command that nobody runs rots. Spark's has a session of its own and is left out."""
+    found = {path.stem for path in BENCH.glob("*.py") if not path.stem.startswith("_")}
+    assert found - {"spark_read"} == set(COMMANDS)
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_command_reports(name: str, tmp_path: Path) -> None:
+    """One JSON object on standard output, whatever is said about progress, and nothing left in the directory."""
+    options, fields = COMMANDS[name]
+    done = run(name, "--quick", "--directory", str(tmp_path), *options)
+    assert done.returncode == 0, done.stderr
+    figures = json.loads(done.stdout)
+    assert {"bench", "durability", "hardware", "load_average", "raw_disk"} | fields <= figures.keys()
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_help_shows_how_to_call() -> None:
+    """`--help` has the examples of the command's own documentation, line by line."""
+    done = run("many_segments", "--help")
+    assert done.returncode == 0
+    assert "python bench/many_segments.py" in done.stdout
+    assert "--segments" in done.stdout

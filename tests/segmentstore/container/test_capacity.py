@@ -1,0 +1,149 @@
+"""What a container may hold and do, small: bounds that do not grow with what exists, counted and never timed.
+
+The commands in `bench/` show the same with 100 000 segments and a million writers and keys.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Iterator
+
+import pytest
+
+from penstock.model.segments import NO_VALUE
+from penstock.segmentstore.container.segment import Segment
+from penstock.segmentstore.container.storage_writer import StorageWriter
+from support.containers import Incarnations, append, read_all, until
+
+A = "s/a/0.#epoch.0"
+
+
+@pytest.fixture
+async def lives() -> AsyncIterator[Incarnations]:
+    """A container's lives; closed in the end."""
+    incarnations = Incarnations()
+    yield incarnations
+    await incarnations.close()
+
+
+def name_of(number: int) -> str:
+    """Return a segment's name."""
+    return f"s/many/{number}.#epoch.0"
+
+
+async def test_memory_and_checkpoints_are_bounded_by_what_is_active(lives: Incarnations) -> None:
+    """300 segments are made, written and read where 20 may be active: no more ever are, nothing is lost."""
+    limit, count = 20, 300
+    container = await lives.start(active_segments_max=limit)
+    checkpoint_bytes: list[int] = []
+
+    def look() -> None:
+        metadata = container.state.metadata
+        assert metadata.active_count <= limit
+        assert len(metadata.by_id) <= limit + metadata.system_count
+        checkpoint_bytes.append(len(metadata.snapshot()))
+
+    for number in range(count):
+        await container.create(name_of(number))
+        look()
+    for number in range(count):
+        await container.find(name_of(number))
+        await append(container, name_of(number), b"%08d" % number)
+        look()
+    first_half = max(checkpoint_bytes[:count])
+    for number in range(count):
+        assert await read_all(container, await container.find(name_of(number))) == b"%08d" % number
+        look()
+    assert max(checkpoint_bytes) < 2 * first_half
+    container = await lives.restart(container)
+    look()
+    assert await read_all(container, await container.find(name_of(7))) == b"%08d" % 7
+
+
+class CountedAttributes(dict[bytes, int]):
+    """Attributes that know how often somebody looked through all of them."""
+
+    pass_count = 0
+
+    def __iter__(self) -> Iterator[bytes]:
+        self.pass_count += 1
+        return super().__iter__()
+
+
+async def test_values_that_cannot_go_are_not_looked_through(lives: Incarnations) -> None:
+    """Far more changed values than may stay cached cost a load nothing; of the others the oldest leave in batches."""
+    container = await lives.start(attributes_in_memory_max=2, attributes_cached_max=8, attributes_unflushed_max=1000)
+    segment = await container.create(A)
+    for number in range(100):
+        await container.update_attribute(A, b"%016d" % number, value=number, expected=NO_VALUE)
+    container.attributes.due()
+    await container.attributes.flush(segment)
+    for number in range(100, 200):
+        await container.update_attribute(A, b"%016d" % number, value=number, expected=NO_VALUE)
+    assert len(segment.dirty_attributes) == 100
+    counted = segment.attributes = CountedAttributes(segment.attributes)
+    for number in range(40):
+        assert await container.get_attribute(A, b"%016d" % number) == number
+        assert len(counted) - len(segment.dirty_attributes) <= 8 + 1
+    assert counted.pass_count <= 40 // 2
+
+
+async def test_a_flush_of_many_segments_is_not_a_look_at_all_of_them_for_each(
+    lives: Incarnations, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The storage writer is woken again while jobs run; what it looks at then is not everything, again and again."""
+    count = 200
+    looks = 0
+    look = StorageWriter._look
+
+    def counted(self: StorageWriter) -> None:
+        nonlocal looks
+        looks += 1
+        look(self)
+
+    container = await lives.start(flush_age_s=0.0)
+    for number in range(count):
+        await container.create(name_of(number))
+    lives.chunks.hold("write")
+    for number in range(count):
+        await append(container, name_of(number), b"%08d" % number)
+    monkeypatch.setattr(StorageWriter, "_look", counted)
+    container.state.on_storage_work()
+    await until(lambda: lives.chunks.calls["write"] > 0)
+    # Once more while they run: those that do become due again.
+    container.state.on_storage_work()
+    await until(lambda: looks == 2)
+    lives.chunks.release("write")
+    await until(lambda: all(container.segment(name_of(number)).storage_length == 8 for number in range(count)))
+    assert looks <= 4
+
+
+async def test_a_log_that_cannot_be_cut_is_not_searched_again(
+    lives: Incarnations, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """While one segment of many holds the log up, a round asks that one alone; once it is flushed the log is cut."""
+    container = await lives.start()
+    for number in range(50):
+        await container.create(name_of(number))
+        await append(container, name_of(number), b"waits")
+    container.checkpoints.write()
+    await until(lambda: len(container.checkpoints.marks) > 0)
+    blocker = container.segment(name_of(49))
+    asked: list[int] = []
+
+    def counted(segment: Segment) -> int:
+        # All others are written to all the time: what they wait with is newer than the checkpoint.
+        asked.append(segment.id)
+        return 1 if segment is blocker and blocker.id in container.state.unflushed else 1 << 62
+
+    monkeypatch.setattr(container.storage, "first_unflushed", counted)
+    container.checkpoints.truncate_log()
+    assert len(asked) >= 50
+    for _ in range(10):
+        asked.clear()
+        container.checkpoints.truncate_log()
+        assert asked == [blocker.id]
+    await container.writer.flush(blocker)
+    asked.clear()
+    container.checkpoints.truncate_log()
+    assert len(asked) >= 49
+    assert not container.checkpoints.marks
