@@ -6,6 +6,9 @@
 At each count the same bytes are under way in blocks of the same length, from the same number of writers; each of them
 writes to all segments in turn. Rounds over all counts alternate, each run has a fresh server, and what is reported is
 the median: the machine of one minute is not that of the next. The baseline is the first count, one segment.
+
+How much of the moving to long-term storage falls into the time that is measured depends on how much each segment gets:
+`in_chunks_mb` tells. One segment uses one container and its log, many use all of them; `--containers 1` takes that out.
 """
 
 from __future__ import annotations
@@ -30,7 +33,7 @@ async def one_run(arguments: argparse.Namespace, directory: Path, count: int) ->
     async def create(connection: WireConnection, number: int) -> None:
         await ask_for(connection, lambda id_: CreateSegment(id_, names[number], 0, 0, ""), SegmentCreated)
 
-    with server(directory) as running:
+    with server(directory, "--containers", str(arguments.containers)) as running:
         await for_each(running.store_port, "create", range(count), create, connections=1, window=64)
         load = AppendLoad(
             running.store_port,
@@ -44,11 +47,14 @@ async def one_run(arguments: argparse.Namespace, directory: Path, count: int) ->
         blocks, took_s = await load.run_for(arguments.seconds)
         used_s = cpu_s(running.pid) - before_s
         await load.close()
+        chunks = (directory / "store" / "tier2" / "bench").rglob("*")
+        chunk_bytes = sum(path.stat().st_size for path in chunks if path.is_file())
         payload = blocks * arguments.block_events * arguments.event_bytes
         figures: dict[str, object] = {
             "mb_per_s": round(payload / took_s / 1e6, 1),
             "events_per_s": round(blocks * arguments.block_events / took_s),
             "server_cpu_s_per_gb": round(used_s / max(1, payload) * 1e9, 2),
+            "in_chunks_mb": round(chunk_bytes / 1e6, 1),
             "append_to_ack": percentiles_ms(load.latencies_s),
             **memory_mb(running.pid),
         }
@@ -74,6 +80,7 @@ async def measure(arguments: argparse.Namespace) -> None:
             "segments",
             {
                 "writers": arguments.writers,
+                "containers": arguments.containers,
                 "event_bytes": arguments.event_bytes,
                 "block_events": arguments.block_events,
                 "blocks_under_way": arguments.window,
@@ -89,6 +96,7 @@ def main() -> None:
     options = parser(__doc__ or "")
     options.add_argument("--counts", type=int, nargs="+", default=[1, 10, 100, 1000], help="numbers of segments")
     options.add_argument("--writers", type=int, default=10)
+    options.add_argument("--containers", type=int, default=4, help="one segment uses one of them, many use all")
     options.add_argument("--rounds", type=int, default=3)
     options.add_argument("--event-bytes", type=int, default=1000)
     options.add_argument("--block-events", type=int, default=16, help="events in each append")

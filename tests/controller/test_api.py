@@ -61,6 +61,18 @@ async def test_controller_list_has_the_published_endpoint(cluster):
     assert [(node.endpoint, node.port) for node in found.nodeURI] == [("controller.example", 19090)]
 
 
+async def test_no_host_at_all_is_every_address_of_the_machine(cluster):
+    """As for the segment store; clients are told a name that they can use."""
+    from penstock.rpc.controller_pb2_grpc import ControllerServiceStub
+
+    async with (
+        GrpcServer(await cluster.start(), "", 0) as server,
+        grpc.aio.insecure_channel(f"127.0.0.1:{server.port}") as channel,
+    ):
+        found = await ControllerServiceStub(channel).getControllerServerList(pb.ServerRequest())
+    assert [node.endpoint for node in found.nodeURI] == ["localhost"]
+
+
 async def test_scope_is_created_once_under_a_legal_name(wire):
     """API-2: success, then exists; names that break the rules are invalid; the empty name is an error."""
     create = wire.stub.createScope

@@ -183,6 +183,10 @@ def test_a_directory_in_use_is_left_alone(tmp_path: Path) -> None:
     assert answer.exit_code == 2
     assert "is not empty" in answer.output
     assert [each.name for each in tmp_path.iterdir()] == ["mine"]
+    # A file is as good a reason; programs are told in JSON.
+    answer = invoke("--json", "--data-dir", str(tmp_path / "mine"))
+    assert answer.exit_code == 2
+    assert json.loads(answer.output)["event"] == "error"
 
 
 def test_a_failure_exits_with_1_and_keeps_the_logs(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -197,7 +201,8 @@ def test_a_failure_exits_with_1_and_keeps_the_logs(monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr(command, "missing_packages", list)
     answer = invoke("--json")
     assert answer.exit_code == 1
-    assert "the results count 1 flights, 2 were written" in answer.output
+    error = json.loads(answer.output.splitlines()[0])
+    assert (error["kind"], error["message"]) == ("AccountingError", "the results count 1 flights, 2 were written")
     assert (tmp_path / "store.log").exists()
 
 

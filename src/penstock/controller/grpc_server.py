@@ -59,7 +59,7 @@ class GrpcServer:
         return self._port
 
     def _server_list(self) -> list[tuple[str, int]]:
-        host = self._published_host or ("localhost" if self._host in ("0.0.0.0", "::") else self._host)
+        host = self._published_host or ("localhost" if self._host in ("0.0.0.0", "::", "") else self._host)
         return [(host, self._published_port or self._port)]
 
     async def start(self) -> None:
@@ -75,7 +75,8 @@ class GrpcServer:
             ],
         )
         server.add_generic_rpc_handlers((self._handlers(),))
-        address = f"[{self._host}]" if ":" in self._host else self._host
+        host = self._host or "::"  # As everywhere else: no host is all of them.
+        address = f"[{host}]" if ":" in host else host
         try:
             self._port = server.add_insecure_port(f"{address}:{self._wanted_port}")
         except RuntimeError as error:

@@ -41,6 +41,11 @@ def _find(catalog: Catalog, name: str) -> tuple[str, int] | None:
     return ("inside: finds that had to look", 1) if name not in catalog._metadata.by_name else None
 
 
+def _make_room(catalog: Catalog, _: str) -> tuple[str, int] | None:
+    is_due = catalog._metadata.active_count >= catalog._settings.active_segments_max
+    return ("inside: rooms made", 1) if is_due else None
+
+
 def _always(name: str) -> _Meaning:
     return lambda *_, **__: (f"inside: {name}", 1)
 
@@ -52,6 +57,7 @@ _POINTS: Final[tuple[tuple[type, str, _Meaning], ...]] = (
     (Attributes, "flush", _always("attribute flushes")),
     (Attributes, "bring_in", _always("writers that waited for their number")),
     (Catalog, "inactive", _always("infos of inactive segments")),
+    (Catalog, "make_room", _make_room),
     (Catalog, "_flush_some", _always("flushes for room")),
     (Catalog, "find", _find),
     (BTreeIndex, "update", _index_update),

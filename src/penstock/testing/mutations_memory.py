@@ -228,7 +228,9 @@ MEMORY_MUTATIONS: tuple[Mutation, ...] = (
     ),
     Mutation(
         "activate by stale records", "a segment is active once",
-        replace(short_profile("shared inactive segments", "attributes", "bytes", "keys"), cache_bytes_min=_TINY_CACHE),
+        replace(
+            short_profile("shared inactive segments", "attributes", "counters", "bytes"), cache_bytes_min=_TINY_CACHE
+        ),
         _activate_by_stale_records,
     ),
     Mutation(

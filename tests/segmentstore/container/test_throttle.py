@@ -179,3 +179,16 @@ def test_a_cancelled_wait_leaves_nothing_behind() -> None:
         assert source.throttle.waiting_count == 0
 
     in_virtual_time(scenario)
+
+
+def test_the_shortest_delays_pass_on_the_loop_of_the_server() -> None:
+    """Under a millisecond uvloop gives a handle that is no timer; nothing may rely on that."""
+    uvloop = pytest.importorskip("uvloop")
+
+    async def scenario() -> None:
+        utilisation = 0.80 + 1e-6
+        assert 0 < Source(utilisation).throttle.delay_s() < 0.0005
+        await Source(utilisation).waited_s()
+
+    with asyncio.Runner(loop_factory=uvloop.Loop) as runner:
+        runner.run(scenario())

@@ -86,7 +86,8 @@ class Throttle:
         self._load = load
         self._is_exempt = is_exempt
         self._is_closed = False
-        self._waiters: dict[asyncio.Future[None], None] = {}
+        #: Each ends with whether the whole time is over.
+        self._waiters: dict[asyncio.Future[bool], None] = {}
 
     @property
     def waiting_count(self) -> int:
@@ -101,7 +102,7 @@ class Throttle:
         """Compute the delays under way anew: something was relieved, or an exempt operation has come."""
         for waiter in self._waiters:
             if not waiter.done():
-                waiter.set_result(None)
+                waiter.set_result(False)
 
     def close(self) -> None:
         """End all waits, now and in future: the container stops (R1.31)."""
@@ -137,19 +138,18 @@ class Throttle:
         """Sleep until the time is over or `notify`; return how long it was, at least `seconds` if it was over."""
         loop = asyncio.get_running_loop()
         begin_s = loop.time()
-        waiter: asyncio.Future[None] = loop.create_future()
+        waiter: asyncio.Future[bool] = loop.create_future()
         self._waiters[waiter] = None
+        # Not asked when it is due: uvloop's timer of less than a millisecond does not say.
         timer = loop.call_later(seconds, _wake, waiter)
-        is_over = True
         try:
-            await waiter
-            is_over = loop.time() >= timer.when()
+            is_over = await waiter
         finally:
             timer.cancel()
             del self._waiters[waiter]
         return seconds if is_over else loop.time() - begin_s
 
 
-def _wake(waiter: asyncio.Future[None]) -> None:
+def _wake(waiter: asyncio.Future[bool]) -> None:
     if not waiter.done():
-        waiter.set_result(None)
+        waiter.set_result(True)

@@ -337,8 +337,8 @@ def _with_limits(cluster: ClusterSettings, rng: random.Random) -> ClusterSetting
     """Return a cluster that can keep little in memory: few segments, few attributes, few keys of tables."""
     container = replace(
         cluster.segment_store.container,
-        active_segments_max=rng.randint(20, 50),
-        active_segments_idle_max=rng.choice((0, 4, 12)),
+        active_segments_max=rng.randint(12, 40),
+        active_segments_idle_max=rng.choice((0, 4, 1000)),
         deactivation_interval_s=rng.uniform(0.3, 3.0),
         deactivation_batch_max=rng.choice((1, 3, 2500)),
         attributes_in_memory_max=rng.choice((2, 8)),

@@ -141,7 +141,7 @@ class CounterClient(Workload):
     async def run(self) -> None:
         """See `Workload.run`."""
         while self.world.is_writing:
-            await self.rest(self._mean_gap_s)
+            await (self.meet() if self.rng.random() < 0.2 else self.rest(self._mean_gap_s))
             try:
                 await self._count()
             except PenstockError as error:
