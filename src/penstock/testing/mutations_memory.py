@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import replace
@@ -58,6 +59,7 @@ def _activate_by_stale_records() -> Iterator[None]:
         record = await self._record(name)
         if record is None:
             raise NoSuchSegmentError(name)
+        await asyncio.sleep(0.002)  # As any read may take, so that the bug is seen soon.
         await self.make_room(name)
         operation = Activate(record)
         segment = self._state.accept_activate(operation)
@@ -82,6 +84,7 @@ def _put_away_what_has_changed() -> AbstractContextManager[None]:
                 return 0
             updates = [TableUpdate(segment.name.encode(), encode_record(segment)) for segment in leaving]
             await self._tables.put(self._table, updates, -1)
+            await asyncio.sleep(0.02)  # As any write may take, so that the bug is seen soon.
             # The second look is what is left out.
             for segment in leaving:
                 if segment.is_table:
@@ -132,6 +135,7 @@ def _load_over_newer_attributes() -> Iterator[None]:
         if missing:
             with segment.in_use():
                 values = await (await self._index(segment)).get(missing)
+                await asyncio.sleep(0.002)  # As any read may take, so that the bug is seen soon.
             self.trim(segment)
             for attribute_id, value in zip(missing, values, strict=True):
                 found = NO_VALUE if value is None else int.from_bytes(value, "big", signed=True)
