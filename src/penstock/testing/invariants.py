@@ -91,6 +91,8 @@ def check_cache(cache: Cache) -> list[str]:
     held = sum(entry.byte_count for entry in cache.entries())
     if held != cache.used_bytes - cache.member_bytes:
         return [f"cache: it counts {cache.used_bytes - cache.member_bytes} bytes, its members hold {held}"]
+    if count := sum(1 for _ in cache.forgotten()):
+        return [f"cache: {count} entries are set aside that long-term storage has, and would never go"]
     return []
 
 

@@ -120,8 +120,45 @@ async def test_a_full_cache_calls_back_once_it_has_room() -> None:
     assert calls == ["at once"]
     segment.storage_length = 1000
     cache.evict()
+    assert calls == ["at once"]  # Set aside, until it is told.
+    segment.index.stored(0)
+    cache.evict()
     assert calls == ["at once", "later"]
     assert cache.used_bytes == 0
+
+
+async def test_what_storage_lacks_is_not_looked_at_by_each_sweep() -> None:
+    """Set aside when a sweep meets it, it is looked at again when storage has it, and only then."""
+    cache = Cache(CacheSettings(bytes_max=100_000, target_percent=10, small_append_length=1))
+    lacking = [segment_in(cache, number) for number in range(100)]
+    for segment in lacking:
+        segment.index.append(0, bytes(1000))
+        segment.length = 1000
+    cache.evict()
+    for _ in range(5):
+        await asyncio.sleep(0)
+    assert cache.aside_count >= 90
+    looks = 0
+    may_go = _Block.may_go
+
+    def counted(block: _Block) -> bool:
+        nonlocal looks
+        looks += 1
+        return may_go(block)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(_Block, "may_go", counted)
+        for _ in range(10):
+            cache.evict()
+        assert looks < 110 - cache.aside_count + 10
+        lacking[7].storage_length = 600
+        lacking[7].index.stored(0)
+        assert cache.aside_count >= 90  # Not all of it yet.
+        lacking[7].storage_length = 1000
+        lacking[7].index.stored(600)
+        cache.evict()
+    assert offsets(lacking[7]) == []
+    assert offsets(lacking[8]) == [0]
 
 
 async def test_a_cache_that_cannot_evict_does_not_try_at_every_append() -> None:
@@ -217,6 +254,7 @@ async def test_what_is_not_used_for_too_long_goes_although_there_is_room() -> No
     cache.advance(32)
     assert offsets(segment) == [100, 300]
     segment.storage_length = 400
+    segment.index.stored(300)
     for now_s in range(33, 100):
         cache.advance(now_s)
     assert offsets(segment) == []
@@ -289,6 +327,7 @@ async def test_one_step_of_an_eviction_is_bounded_and_the_rest_follows_in_later_
     for _ in range(5000 // 512 + 1):
         await asyncio.sleep(0)
     stored.storage_length = 20_000
+    stored.index.stored(0)
     before = cache.used_bytes
     assert before == 50_000
     freed = cache.evict()

@@ -4,7 +4,8 @@ One cache serves all containers of a process. Two kinds of things are counted. *
 remembers the generation (about a second) of its last use and is filed under it, so that the oldest are found
 without looking at the others. *Members* hold bytes of their own kind, index pages for instance, and free the least
 useful by themselves; they count as older than every entry. Only bytes that long-term storage has may go (invariant
-G7). Above the target the oldest go; near the limit nothing is taken in but what storage lacks; at the limit not even
+G7); what a sweep meets that storage lacks is set aside until storage has it, or each sweep would look at all of it
+again. Above the target the oldest go; near the limit nothing is taken in but what storage lacks; at the limit not even
 that: connections are held back until the storage writers have caught up.
 
 One call of `evict` looks at a bounded number of entries; what is left is done in the following turns of the loop.
@@ -27,6 +28,10 @@ class Evictable(Protocol):
 
     def evict(self, bytes_wanted: int) -> int:
         """Free up to about `bytes_wanted` bytes that storage has; return how many were freed."""
+
+
+#: Filed under no generation: set aside until storage has the bytes.
+_ASIDE = -1
 
 
 class CacheEntry:
@@ -81,6 +86,8 @@ class Cache:
         self._generations: OrderedDict[int, _Generation] = OrderedDict({0: _Generation()})
         self._current = self._generations[0]
         self._entry_count = 0
+        #: Entries that storage lacked when a sweep met them; not in `_entry_count`.
+        self._aside: OrderedDict[CacheEntry, None] = OrderedDict()
         self._members: OrderedDict[Evictable, None] = OrderedDict()
         self._on_relief: list[Callable[[], None]] = []
         # After an eviction that did not free enough: no other one on growth before use has passed this.
@@ -110,6 +117,16 @@ class Cache:
         """Iterate over all entries, for checks."""
         for generation in self._generations.values():
             yield from generation.entries
+        yield from self._aside
+
+    @property
+    def aside_count(self) -> int:
+        """Entries set aside, because storage lacked them when a sweep met them."""
+        return len(self._aside)
+
+    def forgotten(self) -> Iterator[CacheEntry]:
+        """Iterate over entries that are set aside although storage has them, for checks: there are none."""
+        return (entry for entry in self._aside if entry.may_go())
 
     def when_relieved(self, callback: Callable[[], None]) -> None:
         """Call `callback` once, as soon as the cache is below its hard limit."""
@@ -152,9 +169,21 @@ class Cache:
 
     def unfile(self, entry: CacheEntry) -> None:
         """Take an entry out, and its bytes out of the count."""
-        del self._generations[entry.filed_in].entries[entry]
-        self._entry_count -= 1
+        if entry.filed_in == _ASIDE:
+            del self._aside[entry]
+        else:
+            del self._generations[entry.filed_in].entries[entry]
+            self._entry_count -= 1
         self.discount(entry.byte_count)
+
+    def stored(self, entry: CacheEntry) -> None:
+        """Storage has the entry's bytes now: it may go in its turn."""
+        if entry.filed_in == _ASIDE:
+            del self._aside[entry]
+            # It deserves as much as what is read now.
+            entry.filed_in = entry.generation = self.generation
+            self._current.entries[entry] = None
+            self._entry_count += 1
 
     def count(self, byte_count: int) -> None:
         """Count bytes that an entry grew by, and evict if that is too much."""
@@ -273,13 +302,17 @@ class Cache:
             self._evict_above_bytes = min(self._evict_above_bytes, self._next_threshold())
 
     def _take_oldest(self, number: int, oldest: _Generation) -> None:
-        """File the first entry anew if it was used since, or is not in storage yet; else let it go."""
+        """File the first entry anew if it was used since, set it aside if storage lacks it; else let it go."""
         entry = next(iter(oldest.entries))
         generation = entry.generation
         if generation <= number:
             if self._let_go(entry):
                 return
-            generation = self.generation  # By the time it may go it deserves as much as what is read now.
+            del oldest.entries[entry]
+            self._entry_count -= 1
+            entry.filed_in = _ASIDE
+            self._aside[entry] = None
+            return
         del oldest.entries[entry]
         entry.filed_in = entry.generation = generation
         self._generations[generation].entries[entry] = None

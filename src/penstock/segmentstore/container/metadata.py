@@ -224,7 +224,9 @@ class ContainerMetadata:
         for stored in self._decode(snapshot).segments:
             segment = self.by_id.get(stored.segment_id)
             if segment is not None:
-                segment.storage_length = max(segment.storage_length, min(stored.storage_length, segment.length))
+                before = segment.storage_length
+                segment.storage_length = max(before, min(stored.storage_length, segment.length))
+                segment.index.stored(before)
 
     def _decode(self, snapshot: bytes) -> ContainerSnapshot:
         try:

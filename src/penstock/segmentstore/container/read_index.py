@@ -169,6 +169,7 @@ class ReadIndex:
         source.index.cached_bytes = 0
         self._entries[at : at + 1] = moved
         self._starts[at : at + 1] = [block.start for block in moved]
+        self.stored(shift)
 
     @property
     def takes_stored(self) -> bool:
@@ -262,6 +263,17 @@ class ReadIndex:
             if type(last) is _Block and last.is_open:
                 last.is_open = False
                 last.generation = self._cache.generation
+
+    def stored(self, start: int) -> None:
+        """Long-term storage has the bytes from `start` to the segment's storage length now: they may be evicted."""
+        length = self._segment.storage_length
+        cache = self._cache
+        for at in range(max(bisect_right(self._starts, start) - 1, 0), len(self._entries)):
+            entry = self._entries[at]
+            if entry.start >= length:
+                break
+            if type(entry) is _Block and entry.may_go():
+                cache.stored(entry)
 
     def _evicted(self, block: _Block) -> None:
         """Let a block go that the cache found to be of little use."""

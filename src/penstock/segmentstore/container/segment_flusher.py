@@ -114,7 +114,8 @@ class SegmentFlusher:
                 f"long-term storage has {length} bytes, the container stored {segment.storage_length} "
                 f"of {segment.durable_length}",
             )
-        segment.storage_length = length
+        before, segment.storage_length = segment.storage_length, length
+        segment.index.stored(before)
         segment.storage_sealed = stored is not None and stored.is_sealed
         segment.is_storage_open = True
 
@@ -129,6 +130,7 @@ class SegmentFlusher:
                 raise NoSuchSegmentError(segment.name)
             raise CorruptionError(segment.name, start, "bytes that long-term storage does not have left the memory")
         segment.storage_length = await self._storage.write(segment, start, found.data)
+        segment.index.stored(start)
 
     async def _merge(self, target: Segment, piece: PendingMerge) -> bool:
         """Merge in storage, and say whether that is done: not if the target is being deleted."""

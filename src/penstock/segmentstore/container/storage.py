@@ -219,6 +219,7 @@ class ContainerStorage:
         for target, source, offset in reversed(merges):
             if target.storage_length >= offset + source.length:
                 source.storage_length = source.length
+                source.index.stored(0)
             else:
                 await self._resolve(source)
         for target, source, offset in merges:
@@ -240,6 +241,7 @@ class ContainerStorage:
                         f"long-term storage has {stored.length} bytes, more than the log knows of",
                     )
                 segment.storage_length = max(segment.storage_length, stored.length)
+                segment.index.stored(0)
                 segment.storage_sealed = stored.is_sealed
         first = max(segment.storage_length, segment.start_offset)
         while first < segment.length:
