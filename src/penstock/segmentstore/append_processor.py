@@ -9,7 +9,8 @@ Source: wire protocol specification, section 3; segment store specification, sec
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine
+from functools import partial
 from typing import Protocol
 
 from penstock.model.errors import (
@@ -154,17 +155,17 @@ class AppendProcessor:
         else:
             again(None)
 
-    def _hold_for(self, work: Coroutine[None, None, None], again: _Again, length: int) -> None:
+    def _hold_for(self, work: Callable[[], Awaitable[object]], again: _Again, length: int) -> None:
         """Hold the connection's appends back until `work` is done, then go on with `again`."""
         self._is_held = True
         self._line.appendleft((again, length))
         self._replies.note_outstanding(length)
         self._replies.spawn(self._held(work))
 
-    async def _held(self, work: Coroutine[None, None, None]) -> None:
+    async def _held(self, work: Callable[[], Awaitable[object]]) -> None:
         failure: PenstockError | None = None
         try:
-            await work
+            await work()
         except PenstockError as error:
             failure = error
         self._is_held = False
@@ -192,7 +193,7 @@ class AppendProcessor:
         except NoSuchSegmentError:
             if failure is None:
                 # Its deletion may not be durable yet: looked for once more, which waits for that.
-                self._hold_for(_activate(container, command.segment), again, 0)
+                self._hold_for(partial(container.find, command.segment), again, 0)
             else:
                 replies.send(encode(NoSuchSegment(command.request_id, command.segment)))
             return
@@ -200,7 +201,7 @@ class AppendProcessor:
             replies.send(encode(WrongHost(command.request_id, command.segment, "")))
             return
         except SegmentInactiveError:
-            self._hold_for(_activate(container, command.segment), again, 0)
+            self._hold_for(partial(container.find, command.segment), again, 0)
             return
         except PenstockError as error:
             replies.abort(f"writer of {command.segment} could not be set up: {error}")
@@ -216,7 +217,7 @@ class AppendProcessor:
             container.attributes.check_room(segment)
             stored = segment.attribute(command.writer_id)
         except AttributesNotLoadedError as error:
-            self._hold_for(container.attributes.bring_in(segment, error.attribute_ids), again, 0)
+            self._hold_for(partial(container.attributes.bring_in, segment, error.attribute_ids), again, 0)
             return
         # What is accepted now is durable when the callback runs; a later append is rejected until then, because its
         # writer is not set up yet.
@@ -312,7 +313,7 @@ class AppendProcessor:
                     writer_id, data, event_number, event_count, expected_offset, request_id, failure, is_admitted=True
                 )
 
-            self._hold_for(container.admit(), admitted, length)
+            self._hold_for(container.admit, admitted, length)
             return
         try:
             if failure is not None:
@@ -344,7 +345,7 @@ class AppendProcessor:
                     writer_id, data, event_number, event_count, expected_offset, request_id, failure, is_admitted=True
                 )
 
-            self._hold_for(_bring_in(state, error), again, length)
+            self._hold_for(partial(_bring_in, state, error), again, length)
             return
         except PenstockError as error:
             self._refuse(state, event_number, request_id, error)
@@ -428,10 +429,6 @@ class AppendProcessor:
         self._to_acknowledge.clear()
         self._line.clear()
         self._block = None
-
-
-async def _activate(container: SegmentContainer, segment: str) -> None:
-    await container.find(segment)
 
 
 async def _bring_in(state: WriterState, error: SegmentInactiveError | AttributesNotLoadedError) -> None:
