@@ -391,8 +391,10 @@ class ContainerState:
         target_id, offset = self.metadata.merges.pop(source.id, (0, 0))
         target = self.metadata.by_id.get(target_id)
         if target is not None:
-            target.storage_length = max(target.storage_length, offset + source.length)
+            before = target.storage_length
+            target.storage_length = max(before, offset + source.length)
             target.index.complete_merge(source)
+            target.index.stored(before)
             for piece in target.pending:
                 if isinstance(piece, PendingMerge) and piece.source is source:
                     target.pending.remove(piece)
