@@ -66,6 +66,8 @@ class SegmentFlusher:
             segment.is_storage_open = False
             if segment.is_deleted and isinstance(error, PenstockError) and not isinstance(error, LogFencedError):
                 return  # Storage was in the middle of freeing it.
+            if isinstance(error, CorruptionError):
+                await self._storage.check_owner()
             raise
 
     async def _flush_locked(self, segment: Segment) -> None:
@@ -182,10 +184,14 @@ class SegmentFlusher:
             # Another call may have freed it meanwhile, and a new segment may have its name.
             if gone.get(segment.id) is not segment or segment.id in self._state.metadata.merges:
                 return False
-            if segment.is_deleted:
-                try:
-                    await self._storage.of(segment).delete(segment.name)
-                except NoSuchSegmentError:
-                    pass  # Never flushed, or freed before a crash.
-            await self._forget(segment)
+            try:
+                if segment.is_deleted:
+                    try:
+                        await self._storage.of(segment).delete(segment.name)
+                    except NoSuchSegmentError:
+                        pass  # Never flushed, or freed before a crash.
+                await self._forget(segment)
+            except CorruptionError:
+                await self._storage.check_owner()
+                raise
             return True

@@ -7,7 +7,7 @@ Either way a change of a record is an append to the fenced log.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterator, Sequence
+from collections.abc import Awaitable, Iterator, Sequence
 from typing import Protocol, TypeVar
 
 from penstock.model.errors import ContainerOfflineError, CorruptionError, NoSuchSegmentError, OutcomeUnknownError
@@ -84,6 +84,13 @@ def table_index_segment(segment: Segment) -> str:
     return f"{segment.name}$table-{segment.id:x}"
 
 
+class Judged(Protocol):
+    """Does a call of long-term storage, and believes what it says of damage only from the owner of the container."""
+
+    def __call__(self, call: Awaitable[T]) -> Awaitable[T]:
+        """Return or raise what `call` does, or `ContainerOfflineError`."""
+
+
 class ChunkedIndexStorage:
     """`IndexStorage` over one segment of chunked storage that only the storage writer knows."""
 
@@ -93,24 +100,24 @@ class ChunkedIndexStorage:
         name: str,
         *,
         chunk_length_max: int,
-        read: Callable[[ChunkedStorage, str, int, int], Awaitable[bytes]],
+        judged: Judged,
         read_timeout_s: float,
     ) -> None:
         self._storage = storage
-        self._read = read
+        self._judged = judged
         self._name = name
         self._chunk_length_max = chunk_length_max
         self._read_timeout_s = read_timeout_s
 
     async def open(self) -> tuple[int, int]:
         """See `IndexStorage.open`."""
-        stored = await self._in_time(self._storage.open(self._name), "open it")
+        stored = await self._in_time(self._judged(self._storage.open(self._name)), "open it")
         return (0, 0) if stored is None else (stored.start_offset, stored.length)
 
     async def read(self, offset: int, length: int) -> bytes:
         """See `IndexStorage.read`."""
         data = await self._in_time(
-            self._read(self._storage, self._name, offset, length), f"return {length} bytes at {offset}"
+            self._judged(self._storage.read(self._name, offset, length)), f"return {length} bytes at {offset}"
         )
         if len(data) != length:
             raise CorruptionError(self._name, offset + len(data), f"{length - len(data)} bytes of the index are gone")
@@ -131,11 +138,13 @@ class ChunkedIndexStorage:
 
     async def append(self, offset: int, data: Sequence[Buffer]) -> int:
         """See `IndexStorage.append`."""
-        return await self._storage.write(self._name, offset, data, chunk_length_max=self._chunk_length_max)
+        return await self._judged(
+            self._storage.write(self._name, offset, data, chunk_length_max=self._chunk_length_max)
+        )
 
     async def truncate(self, offset: int) -> None:
         """See `IndexStorage.truncate`."""
-        await self._storage.truncate(self._name, offset)
+        await self._judged(self._storage.truncate(self._name, offset))
 
 
 class ContainerStorage:
@@ -278,24 +287,31 @@ class ContainerStorage:
 
     async def read(self, segment: Segment, offset: int, length: int) -> bytes:
         """Return exactly `length` verified bytes."""
-        return await self._read(self.of(segment), segment.name, offset, length)
-
-    async def _read(self, storage: ChunkedStorage, name: str, offset: int, length: int) -> bytes:
-        try:
-            return await storage.read(name, offset, length)
-        except CorruptionError:
-            # It may be none: an incarnation that was shut out meets what its successor has freed. The log knows.
-            try:
-                await self._submit(UpdatePinned({}))
-            except OutcomeUnknownError as error:
-                raise ContainerOfflineError(self._container_id, str(error)) from error
-            raise
+        return await self._judged(self.of(segment).read(segment.name, offset, length))
 
     async def write(self, segment: Segment, offset: int, data: Sequence[Buffer]) -> int:
         """Append at the stored length; return the new stored length."""
         return await self.of(segment).write(
             segment.name, offset, data, chunk_length_max=segment.rollover_bytes or None
         )
+
+    async def check_owner(self) -> None:
+        """Return if nobody has shut this incarnation out, or raise `ContainerOfflineError`.
+
+        To be called before corruption is believed: an incarnation that was shut out meets what its successor has
+        freed. The log knows.
+        """
+        try:
+            await self._submit(UpdatePinned({}))
+        except OutcomeUnknownError as error:
+            raise ContainerOfflineError(self._container_id, str(error)) from error
+
+    async def _judged(self, call: Awaitable[T]) -> T:
+        try:
+            return await call
+        except CorruptionError:
+            await self.check_owner()
+            raise
 
     def attribute_index(self, segment: Segment) -> ChunkedIndexStorage:
         """Return where a segment's attribute index is stored."""
@@ -310,7 +326,7 @@ class ContainerStorage:
             self.of(segment),
             name,
             chunk_length_max=self._settings.index_chunk_bytes_max,
-            read=self._read,
+            judged=self._judged,
             read_timeout_s=self._settings.storage_read_timeout_s,
         )
 
