@@ -72,6 +72,11 @@ class AppendWriter:
         self._pump()
         await self._is_done
 
+    def offer(self, block_count: int) -> None:
+        """Write so many blocks more, as soon as the window allows."""
+        self._blocks_left += block_count
+        self._pump()
+
     def stop(self) -> None:
         """Begin no more blocks."""
         self._blocks_left = 0
@@ -172,6 +177,29 @@ class AppendLoad:
             writer.stop()
         await running
         return blocks, took_s
+
+    async def offer_for(self, seconds: float, blocks_per_s: float) -> tuple[int, float]:
+        """Offer blocks at a fixed rate instead; what the server does not take in time is left behind."""
+        loop = asyncio.get_running_loop()
+        begin_s = loop.time()
+        warm_s = seconds / 10
+        offered = 0
+        counted: tuple[int, float] | None = None
+        while (elapsed_s := loop.time() - begin_s) < seconds + warm_s:
+            if counted is None and elapsed_s >= warm_s:
+                counted = self.acknowledged, time.perf_counter()
+                for writer in self._writers:
+                    writer.latencies_s.clear()
+            due = int(elapsed_s * blocks_per_s) - offered
+            for number in range(due):
+                self._writers[(offered + number) % len(self._writers)].offer(1)
+            offered += due
+            await asyncio.sleep(0.002)
+        assert counted is not None
+        result = self.acknowledged - counted[0], time.perf_counter() - counted[1]
+        for writer in self._writers:
+            writer.stop()
+        return result
 
     async def run_blocks(self, count: int) -> float:
         """Write so many blocks; return the seconds until the last is acknowledged."""

@@ -2,6 +2,7 @@
 
     python bench/segments.py
     python bench/segments.py --writers 1 --counts 1 100
+    python bench/segments.py --rate-mb 100
 
 At each count the same bytes are under way in blocks of the same length, from the same number of writers; each of them
 writes to all segments in turn. Rounds over all counts alternate, each run has a fresh server, and what is reported is
@@ -44,7 +45,11 @@ async def one_run(arguments: argparse.Namespace, directory: Path, count: int) ->
         )
         await load.set_up(arguments.window)
         before_s = cpu_s(running.pid)
-        blocks, took_s = await load.run_for(arguments.seconds)
+        if arguments.rate_mb:
+            rate = arguments.rate_mb * 1e6 / (arguments.block_events * arguments.event_bytes)
+            blocks, took_s = await load.offer_for(arguments.seconds, rate)
+        else:
+            blocks, took_s = await load.run_for(arguments.seconds)
         used_s = cpu_s(running.pid) - before_s
         await load.close()
         chunks = (directory / "store" / "tier2" / "bench").rglob("*")
@@ -84,6 +89,7 @@ async def measure(arguments: argparse.Namespace) -> None:
                 "event_bytes": arguments.event_bytes,
                 "block_events": arguments.block_events,
                 "blocks_under_way": arguments.window,
+                "offered_mb_per_s": arguments.rate_mb or "as fast as it goes",
                 "median_mb_per_s": medians,
                 "to_first_count": {count: round(median / first, 3) for count, median in medians.items()},
                 "runs": runs,
@@ -100,6 +106,7 @@ def main() -> None:
     options.add_argument("--rounds", type=int, default=3)
     options.add_argument("--event-bytes", type=int, default=1000)
     options.add_argument("--block-events", type=int, default=16, help="events in each append")
+    options.add_argument("--rate-mb", type=float, default=0.0, help="offered load in MB/s; 0: as fast as it goes")
     options.add_argument("--window", type=int, default=500, help="blocks under way, of all writers together")
     arguments = options.parse_args()
     if arguments.quick:
