@@ -196,6 +196,18 @@ async def test_a_failure_of_the_search_for_idle_segments_ends_the_container(
         container.segment(A)
 
 
+async def test_a_failure_of_any_job_in_the_background_ends_the_container(lives: Incarnations) -> None:
+    """A bug in one must not leave a container that serves on without it."""
+    container = await lives.start()
+
+    async def fail() -> None:
+        raise RuntimeError("a bug")
+
+    container.spawn(fail())
+    await until(lambda: bool(lives.failures))
+    assert str(lives.failures[0]) == "a bug"
+
+
 async def test_creating_an_inactive_name_is_refused(lives: Incarnations) -> None:
     """A name is taken whether its segment is in memory or not; and free again behind its deletion."""
     container = await lives.start()

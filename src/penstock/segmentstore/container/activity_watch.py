@@ -74,7 +74,7 @@ class ActivityWatch:
             pass  # It ends, and this job with it.
         except CorruptionError as error:
             logger.error("container %d: index of %s: %s", self._container_id, note.segment.name, error)
-        except PenstockError as error:
+        except (PenstockError, OSError) as error:
             logger.warning("container %d: index of %s: %s", self._container_id, note.segment.name, error)
 
     async def _index(self, note: Touched) -> None:

@@ -16,6 +16,7 @@ Source: segment store specification, section 4.5.
 from __future__ import annotations
 
 import asyncio
+from abc import ABC, abstractmethod
 from collections import OrderedDict
 from collections.abc import Callable, Iterator
 from typing import Protocol
@@ -34,7 +35,7 @@ class Evictable(Protocol):
 _ASIDE = -1
 
 
-class CacheEntry:
+class CacheEntry(ABC):
     """Bytes that are filed by the generation of their last use; `generation` is set by whoever uses them."""
 
     __slots__ = ("filed_in", "generation")
@@ -43,17 +44,17 @@ class CacheEntry:
     generation: int
 
     @property
+    @abstractmethod
     def byte_count(self) -> int:
         """How many bytes go with it."""
-        raise NotImplementedError
 
+    @abstractmethod
     def may_go(self) -> bool:
         """Whether long-term storage has all of its bytes."""
-        raise NotImplementedError
 
+    @abstractmethod
     def leave(self) -> None:
         """Take it out of wherever it is found. The cache takes it out of its own books."""
-        raise NotImplementedError
 
 
 class _Generation:

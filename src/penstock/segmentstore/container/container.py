@@ -220,17 +220,14 @@ class SegmentContainer(SegmentOperations):
 
     async def _put_idle_segments_away(self) -> None:
         """Look for idle segments every so often, for as long as the container runs."""
-        try:
-            while True:
-                await asyncio.sleep(self._settings.deactivation_interval_s)
-                try:
-                    await self.catalog.deactivate_idle()
-                except (CorruptionError, LogFencedError, StorageNotPrimaryError):
-                    raise
-                except (PenstockError, OSError) as error:
-                    logger.warning("container %d: idle segments stay in memory: %s", self.id, error)
-        except Exception as error:  # noqa: BLE001 - whatever it is, the container must not go on without
-            self._fail(error)
+        while True:
+            await asyncio.sleep(self._settings.deactivation_interval_s)
+            try:
+                await self.catalog.deactivate_idle()
+            except (CorruptionError, LogFencedError, StorageNotPrimaryError):
+                raise
+            except (PenstockError, OSError) as error:
+                logger.warning("container %d: idle segments stay in memory: %s", self.id, error)
 
     def must_wait(self) -> bool:
         """Whether an append or table update of a caller has to be held until `admit` returns."""
@@ -337,10 +334,15 @@ class SegmentContainer(SegmentOperations):
             self._on_failure(self, error)
 
     def spawn(self, coroutine: Coroutine[None, None, None]) -> None:
-        """Run a background job that ends with the container."""
+        """Run a background job that ends with the container; what it raises ends the container."""
         task = self._loop.create_task(coroutine)
         self._background.add(task)
-        task.add_done_callback(self._background.discard)
+        task.add_done_callback(self._background_done)
+
+    def _background_done(self, task: asyncio.Task[None]) -> None:
+        self._background.discard(task)
+        if not task.cancelled() and (error := task.exception()) is not None:
+            self._fail(error)
 
     def _spawn_table_job(self, what: str, segment: Segment) -> None:
         async def run() -> None:
@@ -348,7 +350,7 @@ class SegmentContainer(SegmentOperations):
                 await self.tables.run(what, segment)
             except (CorruptionError, StorageNotPrimaryError) as error:
                 self._fail(error)
-            except PenstockError as error:
+            except (PenstockError, OSError) as error:
                 # Nothing depends on it; the next write to the table that finds it due begins again.
                 logger.info("container %d: %s of %s ended: %s", self.id, what, segment.name, error)
 

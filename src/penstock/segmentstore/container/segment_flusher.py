@@ -13,7 +13,13 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Protocol
 
-from penstock.model.errors import CorruptionError, LogFencedError, NoSuchSegmentError, PenstockError
+from penstock.model.errors import (
+    CorruptionError,
+    LogFencedError,
+    NoSuchSegmentError,
+    PenstockError,
+    StorageNotPrimaryError,
+)
 from penstock.segmentstore.container.operations import Forget, RareOperation
 from penstock.segmentstore.container.read_index import Found
 from penstock.segmentstore.container.segment import (
@@ -26,6 +32,9 @@ from penstock.segmentstore.container.segment import (
 from penstock.segmentstore.container.state import ContainerState
 from penstock.segmentstore.container.storage import ContainerStorage
 from penstock.segmentstore.settings import ContainerSettings
+
+#: Somebody else owns the container: that ends this incarnation, whatever it was about.
+_SHUT_OUT = (LogFencedError, StorageNotPrimaryError)
 
 
 class Submit(Protocol):
@@ -64,7 +73,7 @@ class SegmentFlusher:
         except BaseException as error:
             # Whatever was in doubt is looked up again before the next write.
             segment.is_storage_open = False
-            if segment.is_deleted and isinstance(error, PenstockError) and not isinstance(error, LogFencedError):
+            if segment.is_deleted and isinstance(error, PenstockError) and not isinstance(error, _SHUT_OUT):
                 return  # Storage was in the middle of freeing it.
             if isinstance(error, CorruptionError):
                 await self._storage.check_owner()
