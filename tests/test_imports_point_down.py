@@ -29,9 +29,9 @@ ALLOWED = {
     "quickstart": {"model", "runtime", "client", "spark", "top"},
     "cli": {"model", "runtime", "wire", "client", "quickstart", "top"},
 }
-#: Modules directly under `penstock` that assemble a process; the rest there are the client's front door.
+#: Modules and packages directly under `penstock` that assemble a process; other modules are the client's front door.
 TOP = {
-    "standalone", "settings", "data_directory", "store_child", "store_messages", "store_processes", "__main__",
+    "standalone", "settings", "data_directory", "store_processes", "__main__",
 }  # fmt: skip
 
 #: Rooms under the determinism seam.
@@ -86,9 +86,9 @@ def imports(tree: ast.Module) -> Iterator[tuple[str, list[str], int]]:
 def room_of(parts: tuple[str, ...]) -> str:
     """Return the layer of a module by its path below `penstock`."""
     first = parts[0].removesuffix(".py") if parts else "__init__"
-    if len(parts) <= 1 and first not in ALLOWED:
-        return "top" if first in TOP else "client"
-    return first
+    if first in TOP:
+        return "top"
+    return "client" if len(parts) <= 1 and first not in ALLOWED else first
 
 
 def layers_imported(module: str, names: list[str]) -> Iterator[str]:

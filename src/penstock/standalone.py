@@ -40,8 +40,8 @@ from penstock.segmentstore.tier2.chunk_storage import ChunkStorage
 from penstock.segmentstore.tier2.directory import DirectoryChunkStorage
 from penstock.segmentstore.tier2.memory import MemoryChunkStorage
 from penstock.settings import StandaloneSettings
-from penstock.store_messages import StoreProcessError, StoreRefusedError
-from penstock.store_processes import StoreProcesses
+from penstock.store_processes.messages import StoreProcessError, StoreRefusedError
+from penstock.store_processes.processes import StoreProcesses
 
 _LOCK_RETRY_DELAY_S = 0.05
 

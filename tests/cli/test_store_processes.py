@@ -11,7 +11,7 @@ from penstock.model.routing import container_of
 from penstock.runtime.runtime import real_runtime
 from penstock.segmentstore.settings import SegmentStoreSettings
 from penstock.settings import StandaloneSettings
-from penstock.store_messages import (
+from penstock.store_processes.messages import (
     LINE_BYTES_MAX,
     Failure,
     Question,
@@ -24,7 +24,7 @@ from penstock.store_messages import (
     encode_message,
     failures_of,
 )
-from penstock.store_processes import StoreProcess, StoreProcesses
+from penstock.store_processes.processes import StoreProcess, StoreProcesses
 
 
 class Told(StoreProcess):

@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import pytest
 
-from penstock.testing.mutation import Mutation
-from penstock.testing.mutations import MUTATIONS, seeds_of
+from penstock.testing.mutations.catalog import MUTATIONS, seeds_of
+from penstock.testing.mutations.mutation import Mutation
 from penstock.testing.runner import run
 
 #: What the promise is; each is found within far fewer, as its profile aims at it.

@@ -22,9 +22,9 @@ from penstock.segmentstore.settings import (
     SegmentStoreSettings,
 )
 from penstock.segmentstore.store import SegmentStore
+from penstock.testing.checks.history import WriteEvent, check_history
+from penstock.testing.checks.invariants import check_store
 from penstock.testing.chunk_faults import ChunkFaults
-from penstock.testing.history import WriteEvent, check_history
-from penstock.testing.invariants import check_store
 from penstock.testing.simulation.cluster import ClusterSettings, SimulatedCluster
 from penstock.testing.simulation.host import Host
 from penstock.testing.simulation.simulation import Simulation

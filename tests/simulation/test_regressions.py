@@ -28,17 +28,17 @@ from penstock.model.errors import (
 )
 from penstock.rpc import controller_pb2 as pb
 from penstock.runtime.runtime import real_runtime
-from penstock.segmentstore.container.cache import Cache
-from penstock.segmentstore.container.recovery import recover
+from penstock.segmentstore.container.log.recovery import recover
+from penstock.segmentstore.container.reads.cache import Cache
 from penstock.segmentstore.container.state import ContainerState
-from penstock.segmentstore.container.table_index import TableBusyError, TableIndex
-from penstock.segmentstore.container.table_reads import page_of
+from penstock.segmentstore.container.tables.index import TableBusyError, TableIndex
+from penstock.segmentstore.container.tables.reads import page_of
 from penstock.segmentstore.settings import CacheSettings, ContainerSettings
 from penstock.segmentstore.tier1.local_log import LocalLog, LocalLogSettings
 from penstock.segmentstore.tier1.memory_log import MemoryLogFactory
 from penstock.segmentstore.tier2.memory import MemoryChunkStorage
 from penstock.testing.memory_index import MemoryIndexStorage, MemorySortedIndex
-from penstock.testing.mutations import MUTATIONS
+from penstock.testing.mutations.catalog import MUTATIONS
 from penstock.testing.runner import run
 from penstock.testing.simulation.cluster import SimulatedCluster
 from penstock.testing.simulation.simulation import Simulation

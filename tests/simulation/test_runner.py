@@ -15,7 +15,7 @@ from typer.testing import CliRunner
 
 from penstock.model.errors import InvalidArgumentError
 from penstock.testing.__main__ import Totals, app, parse_seeds
-from penstock.testing.mutations import MUTATIONS, seeds_of
+from penstock.testing.mutations.catalog import MUTATIONS, seeds_of
 from penstock.testing.runner import run, shrink_failure
 from penstock.testing.simulation.faults import FaultPlan
 from penstock.testing.story import Story

@@ -10,7 +10,7 @@ from penstock.segmentstore.container.btree.pages import (
     pointer_at,
 )
 from penstock.segmentstore.container.btree.tree import BTreeIndex
-from penstock.segmentstore.container.cache import Cache
+from penstock.segmentstore.container.reads.cache import Cache
 from penstock.segmentstore.settings import CacheSettings, IndexSettings
 from penstock.testing.memory_index import MemoryIndexStorage
 

@@ -12,9 +12,9 @@ from penstock.model.errors import StorageError
 from penstock.model.segments import Buffer
 from penstock.runtime.disk import LocalDisk
 from penstock.runtime.runtime import Runtime, ThreadedWork
-from penstock.segmentstore.container.cache import Cache
 from penstock.segmentstore.container.container import SegmentContainer
-from penstock.segmentstore.container.pipeline import completer
+from penstock.segmentstore.container.log.pipeline import completer
+from penstock.segmentstore.container.reads.cache import Cache
 from penstock.segmentstore.container.segment import Segment
 from penstock.segmentstore.settings import CacheSettings, ContainerSettings, SegmentStoreSettings
 from penstock.segmentstore.store import SegmentStore

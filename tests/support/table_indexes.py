@@ -10,11 +10,11 @@ from dataclasses import dataclass, field
 from functools import cached_property
 
 from penstock.model.errors import BadOffsetError, StorageError
+from penstock.segmentstore.container.btree.sorted_index import MARK_LENGTH_MAX, SortedIndex
 from penstock.segmentstore.container.btree.tree import BTreeIndex
 from penstock.segmentstore.container.container import SegmentContainer
 from penstock.segmentstore.container.segment import Segment
-from penstock.segmentstore.container.sorted_index import MARK_LENGTH_MAX, SortedIndex
-from penstock.segmentstore.container.table_entries import SLOT_LENGTH
+from penstock.segmentstore.container.tables.entries import SLOT_LENGTH
 from penstock.segmentstore.settings import IndexSettings
 from penstock.testing.memory_index import MemoryIndexStorage
 from support.containers import Incarnations

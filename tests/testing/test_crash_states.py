@@ -20,9 +20,9 @@ from penstock.model.errors import CorruptionError, StorageError
 from penstock.model.segments import Buffer, TableEntry, TableRemoval, TableUpdate
 from penstock.runtime.disk import Disk, DiskFile
 from penstock.runtime.runtime import Runtime
-from penstock.segmentstore.container.cache import Cache
 from penstock.segmentstore.container.container import SegmentContainer
-from penstock.segmentstore.container.pipeline import completer
+from penstock.segmentstore.container.log.pipeline import completer
+from penstock.segmentstore.container.reads.cache import Cache
 from penstock.segmentstore.container.segment import SegmentFlags
 from penstock.segmentstore.settings import CacheSettings, ContainerSettings
 from penstock.segmentstore.tier1.durable_log import LogAddress
@@ -35,8 +35,8 @@ from penstock.segmentstore.tier2.chunked_storage import ChunkedStorage
 from penstock.segmentstore.tier2.directory import DirectoryChunkStorage
 from penstock.segmentstore.tier2.metadata import MemoryMetadataTable
 from penstock.segmentstore.tier2.storage_context import ChunkedStorageSettings
+from penstock.testing.checks.invariants import check_container, check_storage, check_tables
 from penstock.testing.crash_states import CrashLimits, Exploration, RecordingDisk, Seen, crash_states, explore
-from penstock.testing.invariants import check_container, check_storage, check_tables
 from penstock.testing.simulation.disk import SimulatedDisk
 from penstock.testing.simulation.disk_faults import DiskFaults, NameOrder
 

@@ -24,8 +24,8 @@ def segment_store(
     # Only now: the help of all commands should not load a server.
     from penstock.cli.serve import bound_heaps, new_loop
     from penstock.model.errors import PenstockError, ProtocolError
-    from penstock.store_child import end_with_parent, run_child
-    from penstock.store_messages import LINE_BYTES_MAX, Refusal, decode_order, encode_message
+    from penstock.store_processes.child import end_with_parent, run_child
+    from penstock.store_processes.messages import LINE_BYTES_MAX, Refusal, decode_order, encode_message
 
     if sys.stdin.isatty():
         raise fail(

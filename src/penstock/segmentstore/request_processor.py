@@ -29,7 +29,7 @@ from penstock.model.errors import (
 )
 from penstock.model.names import transient_segment_name
 from penstock.model.segments import TableRemoval, TableUpdate
-from penstock.segmentstore.container.attribute_updates import AttributeUpdate, UpdateKind
+from penstock.segmentstore.container.attributes.updates import AttributeUpdate, UpdateKind
 from penstock.segmentstore.store import SegmentStore
 from penstock.wire import commands as wire
 from penstock.wire.commands import WireCommand

@@ -37,11 +37,11 @@ from penstock.model.segments import (
 )
 from penstock.runtime.bulk import for_each
 from penstock.runtime.runtime import Runtime
-from penstock.segmentstore.container.attribute_updates import AttributeUpdate
-from penstock.segmentstore.container.cache import Cache
+from penstock.segmentstore.container.attributes.updates import AttributeUpdate
 from penstock.segmentstore.container.container import ContainerStatus, SegmentContainer
-from penstock.segmentstore.container.disk_cache import DiskCache
-from penstock.segmentstore.container.pipeline import completer
+from penstock.segmentstore.container.log.pipeline import completer
+from penstock.segmentstore.container.reads.cache import Cache
+from penstock.segmentstore.container.reads.disk_cache import DiskCache
 from penstock.segmentstore.container.segment import Segment, SegmentFlags
 from penstock.segmentstore.container_monitor import AssignmentSource, ContainerMonitor
 from penstock.segmentstore.core_attributes import core_attribute, is_core_attribute

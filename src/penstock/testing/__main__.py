@@ -16,9 +16,9 @@ from typing import Annotated
 import typer
 
 from penstock.model.errors import InvalidArgumentError
-from penstock.testing.mutation import Mutation
-from penstock.testing.mutations import MUTATIONS
-from penstock.testing.process_run import processes
+from penstock.testing.mutations.catalog import MUTATIONS
+from penstock.testing.mutations.mutation import Mutation
+from penstock.testing.processes.run import processes
 from penstock.testing.runner import Outcome, run, shrink_failure
 from penstock.testing.simulation.faults import FaultPlan
 from penstock.testing.story import Story

@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 
 from penstock.model.errors import BadOffsetError, InvalidArgumentError, SegmentTruncatedError, StorageError
 from penstock.model.segments import Buffer
-from penstock.segmentstore.container.sorted_index import KEY_LENGTH_MAX, MARK_LENGTH_MAX
+from penstock.segmentstore.container.btree.sorted_index import KEY_LENGTH_MAX, MARK_LENGTH_MAX
 
 
 class MemoryIndexStorage:

@@ -22,10 +22,10 @@ from typing import TextIO
 
 from penstock.model.errors import CorruptionError, PenstockError
 from penstock.segmentstore.store import SegmentStore
-from penstock.testing.history import EpochStarted, check_history
-from penstock.testing.invariants import InvariantMonitor, check_storage, check_store, check_tables
-from penstock.testing.invariants_indexes import check_catalog, check_indexes
-from penstock.testing.mechanisms import counted
+from penstock.testing.checks.history import EpochStarted, check_history
+from penstock.testing.checks.invariants import InvariantMonitor, check_storage, check_store, check_tables
+from penstock.testing.checks.invariants_indexes import check_catalog, check_indexes
+from penstock.testing.checks.mechanisms import counted
 from penstock.testing.simulation.cluster import SimulatedCluster
 from penstock.testing.simulation.errors import HostDownError, SimulationError
 from penstock.testing.simulation.faults import FaultPlan, shrink

@@ -11,7 +11,7 @@ import pytest
 
 from penstock.model.segments import NO_VALUE
 from penstock.segmentstore.container.segment import Segment
-from penstock.segmentstore.container.storage_writer import StorageWriter
+from penstock.segmentstore.container.storage.storage_writer import StorageWriter
 from support.containers import Incarnations, append, read_all, until
 
 A = "s/a/0.#epoch.0"

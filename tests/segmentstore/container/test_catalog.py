@@ -20,7 +20,7 @@ from penstock.model.errors import (
 )
 from penstock.model.segments import NO_VALUE, VERSION_ANY, TableUpdate
 from penstock.segmentstore.container.container import SegmentContainer
-from penstock.segmentstore.container.pipeline import completer
+from penstock.segmentstore.container.log.pipeline import completer
 from penstock.segmentstore.container.segment import SegmentFlags
 from support.containers import Incarnations, append, read_all, turns, until
 

@@ -22,7 +22,7 @@ from penstock.model.errors import (
 from penstock.model.segments import NO_VALUE, VERSION_ANY, TableUpdate
 from penstock.segmentstore.container.container import SegmentContainer
 from penstock.segmentstore.container.segment import Segment, SegmentFlags
-from penstock.segmentstore.container.storage import attribute_index_segment, table_index_segment
+from penstock.segmentstore.container.storage.container_storage import attribute_index_segment, table_index_segment
 from support.containers import Incarnations, append, evict_all, pause_writer, read_all, turns, until
 
 A, B = "s/a/0.#epoch.0", "s/b/0.#epoch.0"

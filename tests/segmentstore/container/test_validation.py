@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator
 import pytest
 
 from penstock.model.errors import BadEventNumberError, BadOffsetError, InvalidArgumentError
-from penstock.segmentstore.container.pipeline import completer
+from penstock.segmentstore.container.log.pipeline import completer
 from support.containers import Incarnations, append, read_all
 
 A, B = "s/t/0.#epoch.0", "s/t/1.#epoch.0"

@@ -19,12 +19,12 @@ from penstock.model.errors import (
     TooManyActiveSegmentsError,
 )
 from penstock.model.segments import TableRemoval, TableUpdate
-from penstock.segmentstore.container.attributes import LogOperation
+from penstock.segmentstore.container.attributes.attributes import LogOperation
+from penstock.segmentstore.container.log.operations import Activate, Deactivate
 from penstock.segmentstore.container.metadata import SegmentSnapshot, decode_record, encode_record
-from penstock.segmentstore.container.operations import Activate, Deactivate
 from penstock.segmentstore.container.segment import Segment
 from penstock.segmentstore.container.state import ContainerState
-from penstock.segmentstore.container.tables import Tables
+from penstock.segmentstore.container.tables.tables import Tables
 from penstock.segmentstore.settings import ContainerSettings
 
 logger = logging.getLogger(__name__)

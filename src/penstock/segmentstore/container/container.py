@@ -21,29 +21,33 @@ from penstock.model.errors import (
     StorageNotPrimaryError,
 )
 from penstock.runtime.runtime import Runtime
-from penstock.segmentstore.container.activity_watch import ActivityWatch
-from penstock.segmentstore.container.attributes import VALUE_LENGTH as ATTRIBUTE_LENGTH
-from penstock.segmentstore.container.attributes import Attributes
+from penstock.segmentstore.container.activity.offset_index import OffsetIndexes
+from penstock.segmentstore.container.activity.watch import ActivityWatch
+from penstock.segmentstore.container.attributes.attributes import VALUE_LENGTH as ATTRIBUTE_LENGTH
+from penstock.segmentstore.container.attributes.attributes import Attributes
+from penstock.segmentstore.container.btree.sorted_index import IndexStorage, SortedIndex
 from penstock.segmentstore.container.btree.tree import BTreeIndex
-from penstock.segmentstore.container.cache import Cache
 from penstock.segmentstore.container.catalog import Catalog, metadata_segment
-from penstock.segmentstore.container.checkpoints import Checkpoints
-from penstock.segmentstore.container.disk_cache import DiskCache
-from penstock.segmentstore.container.offset_index import OffsetIndexes
-from penstock.segmentstore.container.operations import (
+from penstock.segmentstore.container.log.checkpoints import Checkpoints
+from penstock.segmentstore.container.log.operations import (
     RareOperation,
 )
-from penstock.segmentstore.container.pipeline import OperationPipeline
-from penstock.segmentstore.container.reader import SegmentReader
-from penstock.segmentstore.container.recovery import Recovered, recover
+from penstock.segmentstore.container.log.pipeline import OperationPipeline
+from penstock.segmentstore.container.log.recovery import Recovered, recover
+from penstock.segmentstore.container.reads.cache import Cache
+from penstock.segmentstore.container.reads.disk_cache import DiskCache
+from penstock.segmentstore.container.reads.reader import SegmentReader
 from penstock.segmentstore.container.segment import Segment, SegmentFlags
 from penstock.segmentstore.container.segment_operations import ContainerStatus, SegmentOperations
-from penstock.segmentstore.container.sorted_index import IndexStorage, SortedIndex
 from penstock.segmentstore.container.state import ContainerState
-from penstock.segmentstore.container.storage import ContainerStorage, attribute_index_segment, table_index_segment
-from penstock.segmentstore.container.storage_writer import StorageWriter
-from penstock.segmentstore.container.table_entries import SLOT_LENGTH
-from penstock.segmentstore.container.tables import Tables
+from penstock.segmentstore.container.storage.container_storage import (
+    ContainerStorage,
+    attribute_index_segment,
+    table_index_segment,
+)
+from penstock.segmentstore.container.storage.storage_writer import StorageWriter
+from penstock.segmentstore.container.tables.entries import SLOT_LENGTH
+from penstock.segmentstore.container.tables.tables import Tables
 from penstock.segmentstore.container.throttle import Load, Throttle
 from penstock.segmentstore.settings import ContainerSettings, ThrottleSettings
 from penstock.segmentstore.tier1.durable_log import DurableLog

@@ -19,9 +19,9 @@ from penstock.model.errors import AttributesNotLoadedError
 from penstock.model.segments import NO_VALUE
 
 if TYPE_CHECKING:
-    from penstock.segmentstore.container.read_index import ReadIndex
-    from penstock.segmentstore.container.sorted_index import SortedIndex
-    from penstock.segmentstore.container.table_index import TableIndex
+    from penstock.segmentstore.container.btree.sorted_index import SortedIndex
+    from penstock.segmentstore.container.reads.read_index import ReadIndex
+    from penstock.segmentstore.container.tables.index import TableIndex
 
 
 class SegmentFlags(IntFlag):

@@ -30,10 +30,10 @@ from penstock.model.errors import (
 from penstock.model.names import is_transient_segment
 from penstock.model.segments import NO_VALUE, Buffer, SegmentInfo
 from penstock.runtime.runtime import Runtime
-from penstock.segmentstore.container.attribute_updates import AttributeUpdate, evaluate
-from penstock.segmentstore.container.attributes import Attributes
+from penstock.segmentstore.container.attributes.attributes import Attributes
+from penstock.segmentstore.container.attributes.updates import AttributeUpdate, evaluate
 from penstock.segmentstore.container.catalog import Catalog
-from penstock.segmentstore.container.operations import (
+from penstock.segmentstore.container.log.operations import (
     NO_WRITER,
     Create,
     Delete,
@@ -45,10 +45,10 @@ from penstock.segmentstore.container.operations import (
     UpdatePolicy,
     encode_append_header,
 )
-from penstock.segmentstore.container.pipeline import OnDone, OperationPipeline, completer
+from penstock.segmentstore.container.log.pipeline import OnDone, OperationPipeline, completer
 from penstock.segmentstore.container.segment import Segment, SegmentFlags
 from penstock.segmentstore.container.state import ContainerState
-from penstock.segmentstore.container.tables import Tables
+from penstock.segmentstore.container.tables.tables import Tables
 
 #: Attributes of a transient segment, see the segment store specification, rule R5.5.
 TRANSIENT_ATTRIBUTES_MAX = 16

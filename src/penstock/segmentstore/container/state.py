@@ -10,10 +10,8 @@ import asyncio
 from collections.abc import Callable, Iterable
 
 from penstock.model.segments import NO_VALUE, Buffer
-from penstock.segmentstore.container.activity import Activity
-from penstock.segmentstore.container.cache import Cache
-from penstock.segmentstore.container.metadata import ContainerMetadata
-from penstock.segmentstore.container.operations import (
+from penstock.segmentstore.container.activity.activity import Activity
+from penstock.segmentstore.container.log.operations import (
     Activate,
     Append,
     Checkpoint,
@@ -30,7 +28,9 @@ from penstock.segmentstore.container.operations import (
     UpdatePinned,
     UpdatePolicy,
 )
-from penstock.segmentstore.container.read_index import ReadIndex, Victims
+from penstock.segmentstore.container.metadata import ContainerMetadata
+from penstock.segmentstore.container.reads.cache import Cache
+from penstock.segmentstore.container.reads.read_index import ReadIndex, Victims
 from penstock.segmentstore.container.segment import (
     PendingMerge,
     PendingSeal,
@@ -38,7 +38,7 @@ from penstock.segmentstore.container.segment import (
     Segment,
     SegmentFlags,
 )
-from penstock.segmentstore.container.table_index import TableIndex
+from penstock.segmentstore.container.tables.index import TableIndex
 from penstock.segmentstore.settings import ContainerSettings
 
 #: Merged segments whose names are remembered, for clients that ask again because they lost the answer.

@@ -6,7 +6,7 @@ import random
 
 from penstock.model.errors import PenstockError, SegmentExistsError
 from penstock.model.segments import NO_VALUE, VERSION_ABSENT
-from penstock.testing.history import GetKey, KeyValue, PutKey, RemoveKey
+from penstock.testing.checks.history import GetKey, KeyValue, PutKey, RemoveKey
 from penstock.testing.simulation.host import Host
 from penstock.testing.workloads.world import Workload, World
 

@@ -17,7 +17,7 @@ from penstock.model.errors import (
 )
 from penstock.model.names import TRANSACTION_DELIMITER
 from penstock.model.segments import NO_VALUE
-from penstock.testing.history import AppendBytes, ReadRange
+from penstock.testing.checks.history import AppendBytes, ReadRange
 from penstock.testing.simulation.host import Host
 from penstock.testing.workloads.world import Workload, World
 from penstock.wire.commands import AttributeUpdate, MergeSegments, SegmentAttributeUpdated, SegmentsMerged

@@ -19,7 +19,7 @@ from penstock.model.errors import (
 from penstock.model.events import EventAssembler, offsets_of
 from penstock.model.names import segment_name, split_scoped_name
 from penstock.model.policies import Scaling
-from penstock.testing.history import EventSeen, FullRead, Invocation, WriteEvent
+from penstock.testing.checks.history import EventSeen, FullRead, Invocation, WriteEvent
 from penstock.testing.simulation.host import Host
 from penstock.testing.workloads.world import Workload, World
 

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from penstock.model.errors import PenstockError, SegmentExistsError, TableKeyMissingError, TableKeyVersionError
 from penstock.model.segments import VERSION_ABSENT, VERSION_ANY, TableEntry, TableRemoval, TableUpdate, next_fixed_key
-from penstock.testing.history import GetKey, Invocation, KeyValue, PutKey, RemoveKey
+from penstock.testing.checks.history import GetKey, Invocation, KeyValue, PutKey, RemoveKey
 from penstock.testing.simulation.host import Host
 from penstock.testing.workloads.world import Workload, World
 

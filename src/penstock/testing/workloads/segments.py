@@ -14,7 +14,7 @@ from penstock.model.errors import (
     SegmentSealedError,
     SegmentTruncatedError,
 )
-from penstock.testing.history import AppendBytes, OffsetSeen, ReadRange
+from penstock.testing.checks.history import AppendBytes, OffsetSeen, ReadRange
 from penstock.testing.simulation.host import Host
 from penstock.testing.workloads.world import Workload, World
 

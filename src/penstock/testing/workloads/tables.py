@@ -11,7 +11,7 @@ from penstock.model.errors import (
     TableKeyVersionError,
 )
 from penstock.model.segments import NO_VALUE, VERSION_ABSENT, VERSION_ANY, TableRemoval, TableUpdate
-from penstock.testing.history import GetKey, Invocation, KeyValue, OffsetSeen, PutKey, RemoveKey
+from penstock.testing.checks.history import GetKey, Invocation, KeyValue, OffsetSeen, PutKey, RemoveKey
 from penstock.testing.simulation.host import Host
 from penstock.testing.workloads.world import Workload, World
 

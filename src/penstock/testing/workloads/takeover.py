@@ -7,8 +7,8 @@ import asyncio
 import random
 
 from penstock.model.errors import PenstockError
-from penstock.segmentstore.container.cache import Cache
 from penstock.segmentstore.container.container import ContainerStatus, SegmentContainer
+from penstock.segmentstore.container.reads.cache import Cache
 from penstock.segmentstore.store import SegmentStore
 from penstock.testing.simulation.cluster import SimulatedCluster
 from penstock.testing.simulation.host import Host

@@ -12,7 +12,7 @@ from penstock.model.errors import (
     StreamError,
     TransactionError,
 )
-from penstock.testing.history import AbortTransaction, CommitTransaction, WriteEvent
+from penstock.testing.checks.history import AbortTransaction, CommitTransaction, WriteEvent
 from penstock.testing.simulation.host import Host
 from penstock.testing.workloads.events import make_event
 from penstock.testing.workloads.world import Workload, World

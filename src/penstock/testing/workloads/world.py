@@ -10,8 +10,8 @@ from typing import TypeVar
 
 from penstock.client.client import Client
 from penstock.model.errors import ControllerUnavailableError, OutcomeUnknownError, PenstockError
-from penstock.testing.history import History, Invocation, Outcome
-from penstock.testing.history_events import Call, Observation, Result
+from penstock.testing.checks.history import History, Invocation, Outcome
+from penstock.testing.checks.history_events import Call, Observation, Result
 from penstock.testing.simulation.cluster import SimulatedCluster
 from penstock.testing.simulation.host import Host
 

@@ -10,7 +10,7 @@ import google_crc32c
 
 from penstock.model.errors import CorruptionError, InvalidArgumentError
 from penstock.segmentstore.container.btree.pages import PAGE_OVERHEAD, Pointer
-from penstock.segmentstore.container.sorted_index import MARK_LENGTH_MAX
+from penstock.segmentstore.container.btree.sorted_index import MARK_LENGTH_MAX
 
 FOOTER_FORMAT_VERSION: Final = 1
 FOOTER_MAGIC: Final = b"PSIX"

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections import OrderedDict
 from typing import Final
 
-from penstock.segmentstore.container.cache import Cache
+from penstock.segmentstore.container.reads.cache import Cache
 
 #: What a page takes beside its own bytes: its object, the key and the place in the order.
 PAGE_MEMORY_OVERHEAD: Final = 200

@@ -41,9 +41,9 @@ from penstock.segmentstore.container.btree.page_reader import PageReader
 from penstock.segmentstore.container.btree.plan import add_moves, plan_update
 from penstock.segmentstore.container.btree.read import find_cached, find_values, scan
 from penstock.segmentstore.container.btree.rewrite import Rewriter
+from penstock.segmentstore.container.btree.sorted_index import KEY_LENGTH_MAX, MARK_LENGTH_MAX, IndexStorage
 from penstock.segmentstore.container.btree.sorting import sorted_in_slices
-from penstock.segmentstore.container.cache import Cache
-from penstock.segmentstore.container.sorted_index import KEY_LENGTH_MAX, MARK_LENGTH_MAX, IndexStorage
+from penstock.segmentstore.container.reads.cache import Cache
 from penstock.segmentstore.settings import IndexSettings
 
 _log = logging.getLogger(__name__)

@@ -1,0 +1,1 @@
+"""What appends leave behind: statistics and borders between them."""

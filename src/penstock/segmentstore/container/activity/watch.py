@@ -1,0 +1,102 @@
+"""`ActivityWatch`: the background job of a container that turns notes of activity into statistics and indexes."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+
+from penstock.model.errors import ContainerOfflineError, CorruptionError, PenstockError
+from penstock.model.names import has_index_segment
+from penstock.segmentstore.container.activity.activity import Activity, Border, Touched
+from penstock.segmentstore.container.activity.offset_index import OffsetIndexes
+from penstock.segmentstore.settings import ActivitySettings
+from penstock.segmentstore.statistics import Statistics
+
+logger = logging.getLogger(__name__)
+
+#: Index segments written at the same time: their entries share syncs of the log.
+_CONCURRENCY_MAX = 64
+
+
+class ActivityWatch:
+    """Looks at a container's activity now and again. A failure of an index is logged: the next border tries again."""
+
+    def __init__(
+        self,
+        container_id: int,
+        activity: Activity,
+        indexes: OffsetIndexes,
+        settings: ActivitySettings,
+    ) -> None:
+        self._container_id = container_id
+        self._activity = activity
+        self._indexes = indexes
+        self._settings = settings
+        self._loop = asyncio.get_running_loop()
+        # Of segments that got data lately, the offset of the last entry, least lately used first.
+        self._indexed: dict[int, int] = {}
+        self.statistics = Statistics(container_id, settings.statistics, self._loop.time())
+
+    async def run(self) -> None:
+        """Look for ever."""
+        self._activity.take()  # What recovery did is no load.
+        while True:
+            await asyncio.sleep(self._settings.interval_s)
+            await self.look()
+
+    async def look(self) -> None:
+        """Bring in what has happened since the last look."""
+        notes = [note for note in self._activity.take() if _counts(note)]
+        now_s = self._loop.time()
+        for note in notes:
+            segment = note.segment
+            self.statistics.add(
+                segment.id,
+                segment.name,
+                events=segment.event_count - note.event_count,
+                byte_count=segment.length - note.length,
+                scale_type=segment.scale_type,
+                target_rate=segment.target_rate,
+                now_s=now_s,
+            )
+            if segment.is_deleted or (segment.is_sealed and not segment.is_inactive):
+                self.statistics.forget(segment.id)
+        self.statistics.advance(now_s)
+        if self._settings.index_entry_bytes <= 0:
+            return
+        for at in range(0, len(notes), _CONCURRENCY_MAX):
+            await asyncio.gather(*map(self._try_to_index, notes[at : at + _CONCURRENCY_MAX]))
+
+    async def _try_to_index(self, note: Touched) -> None:
+        try:
+            await self._index(note)
+        except ContainerOfflineError:
+            pass  # It ends, and this job with it.
+        except CorruptionError as error:
+            logger.error("container %d: index of %s: %s", self._container_id, note.segment.name, error)
+        except (PenstockError, OSError) as error:
+            logger.warning("container %d: index of %s: %s", self._container_id, note.segment.name, error)
+
+    async def _index(self, note: Touched) -> None:
+        segment = note.segment
+        if segment.is_deleted or segment.is_sealed or not self._indexes.may_have_one(segment):
+            return
+        last = self._indexed.pop(segment.id, None)
+        if last is None:
+            last = await self._indexes.last_offset(segment)
+            while len(self._indexed) >= self._settings.index_segments_max:
+                del self._indexed[next(iter(self._indexed))]
+        borders: list[Border] = [border for border in note.borders if border[0] > last]
+        if borders:
+            last = borders[-1][0]
+        if segment.length - last >= self._settings.index_entry_bytes:
+            borders.append((segment.length, segment.event_count, segment.last_modified_ms))
+            last = segment.length
+        if borders:
+            await self._indexes.write(segment, borders)
+        self._indexed[segment.id] = last
+
+
+def _counts(note: Touched) -> bool:
+    segment = note.segment
+    return not (segment.is_table or segment.is_system) and has_index_segment(segment.name)

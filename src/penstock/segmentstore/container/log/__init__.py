@@ -1,0 +1,1 @@
+"""The log side: operations, frames, pipeline, checkpoints, recovery."""

@@ -1,0 +1,148 @@
+"""`Checkpoints`: when a container writes its metadata to its log, and where the log may be cut.
+
+A checkpoint holds the metadata of all segments at its place in the log, so that a recovery may begin there. It is used
+to cut the log once everything before it is in long-term storage. Under load there is always something unflushed before
+the newest one, so older ones are remembered and stay usable.
+
+The reference implementation writes one every 300 frames, or after 256 MiB in at least 300 frames. Here a frame is one
+turn of the event loop and may hold a single small append, thousands of them in a second, so a number of frames only
+counts once the log behind the last checkpoint is long compared with that checkpoint. And the threshold in bytes
+is smaller, because what a restart costs is the bytes that it reads back.
+
+Source: segment store specification, sections 0.2 and 2.8.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Coroutine
+from itertools import chain
+from typing import Protocol
+
+from penstock.model.errors import PenstockError
+from penstock.segmentstore.container.log.operations import Checkpoint
+from penstock.segmentstore.container.log.pipeline import CheckpointMark, OperationPipeline
+from penstock.segmentstore.container.segment import Segment
+from penstock.segmentstore.container.state import ContainerState
+from penstock.segmentstore.settings import ContainerSettings
+from penstock.segmentstore.tier1.durable_log import DurableLog
+
+
+class Spawn(Protocol):
+    """Runs a background job that ends with the container."""
+
+    def __call__(self, coroutine: Coroutine[None, None, None]) -> None:
+        """Start it."""
+
+
+class Checkpoints:
+    """The checkpoints of one incarnation.
+
+    `first_unflushed` gives the sequence number of a segment's first operation that long-term storage does not have.
+    `replayed_bytes` and `replayed_frames` were read by recovery: they count like what is written since, or the log of
+    a container that does little between its restarts would never be cut.
+    """
+
+    def __init__(
+        self,
+        state: ContainerState,
+        pipeline: OperationPipeline,
+        log: DurableLog,
+        *,
+        settings: ContainerSettings,
+        first_unflushed: Callable[[Segment], int],
+        replayed_bytes: int,
+        replayed_frames: int,
+        spawn: Spawn,
+        fail: Callable[[BaseException], None],
+    ) -> None:
+        #: Durable checkpoints that the log was not truncated to yet, oldest first.
+        self.marks: deque[CheckpointMark] = deque()
+        self.is_pending = False
+        self._state = state
+        self._pipeline = pipeline
+        self._log = log
+        self._settings = settings
+        self._first_unflushed = first_unflushed
+        self._spawn = spawn
+        self._fail = fail
+        # Where the pipeline's counters stood at the last checkpoint, and how long that one was.
+        self._bytes_before = -replayed_bytes
+        self._frames_before = -replayed_frames
+        self._last_length = 0
+        # The log is truncated by one job at a time, to the newest mark that was usable when it began.
+        self._truncate_to: CheckpointMark | None = None
+        self._is_truncating = False
+        #: The segment that kept the log from being cut the last time.
+        self._blocker_id = 0
+        pipeline.on_frames_sent = self.write_if_due
+
+    def write(self) -> None:
+        """Add a checkpoint of the accepted state to the log."""
+        self.is_pending = True
+
+        def durable(mark: CheckpointMark) -> None:
+            self.is_pending = False
+            if mark.address is not None:
+                self.marks.append(mark)
+                if len(self.marks) > self._settings.checkpoints_max:
+                    # Flushing lags far behind: keep every other one.
+                    self.marks = deque(list(self.marks)[::2])
+
+        pipeline = self._pipeline
+        bytes_before = pipeline.logged_bytes
+        pipeline.add_checkpoint(Checkpoint(self._state.metadata.snapshot()), durable)
+        # Counted from behind it: a large one must not call for the next. Its own last frame is still to be sent.
+        self._bytes_before = pipeline.logged_bytes
+        self._frames_before = pipeline.frame_count + 1
+        self._last_length = self._bytes_before - bytes_before
+
+    def write_if_due(self, *, is_idle: bool = False) -> None:
+        """Write a checkpoint when enough was logged since the last one. `is_idle`: nothing waits to be flushed."""
+        if self.is_pending:
+            return
+        settings = self._settings
+        pipeline = self._pipeline
+        logged = pipeline.logged_bytes - self._bytes_before
+        if (
+            logged > settings.checkpoint_log_bytes
+            or (is_idle and logged > settings.checkpoint_log_bytes_idle)
+            or (
+                pipeline.frame_count - self._frames_before >= settings.checkpoint_frames
+                and logged * settings.checkpoint_share_percent_max >= self._last_length * 100
+            )
+        ):
+            self.write()
+
+    def truncate_log(self) -> None:
+        """Let the log be cut, in the background, at the last checkpoint behind which everything unflushed lies."""
+        if not self.marks:
+            return
+        unflushed = self._state.unflushed
+        oldest = self.marks[0].sequence_number
+        first_unflushed = 1 << 63
+        # Usually the one that stood in the way the last time still does: there may be very many to look at.
+        for segment in chain(filter(None, (unflushed.get(self._blocker_id),)), unflushed.values()):
+            first_unflushed = min(first_unflushed, self._first_unflushed(segment))
+            if first_unflushed <= oldest:
+                self._blocker_id = segment.id
+                return
+        usable: CheckpointMark | None = None
+        while self.marks and self.marks[0].sequence_number < first_unflushed:
+            usable = self.marks.popleft()
+        if usable is not None:
+            self._truncate_to = usable
+            if not self._is_truncating:
+                self._is_truncating = True
+                self._spawn(self._truncate())
+
+    async def _truncate(self) -> None:
+        try:
+            while (mark := self._truncate_to) is not None:
+                self._truncate_to = None
+                assert mark.address is not None
+                await self._log.truncate(mark.address)
+        except (PenstockError, OSError) as error:
+            self._fail(error)
+        finally:
+            self._is_truncating = False

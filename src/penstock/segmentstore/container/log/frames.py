@@ -1,0 +1,132 @@
+"""Frames: how records of any length are laid into log frames of bounded length, and read back.
+
+A frame's payload is a format version byte and entries; an entry is flags (u8), length (u32) and bytes. A record is
+one entry with both flags, or several entries in consecutive frames: only the first carries FIRST, only the last
+carries LAST. Pure: no I/O. Source: segment store specification, sections 2.4 and 2.7 (R2.11-R2.15, R2.30-R2.32).
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterator
+
+from penstock.model.segments import Buffer
+from penstock.segmentstore.container.log.operations import FORMAT_VERSION
+
+ENTRY_HEADER = struct.Struct(">BI")
+FIRST = 1
+LAST = 2
+_VERSION = bytes((FORMAT_VERSION,))
+#: A frame must have room for an entry header and some bytes to be worth opening an entry in.
+_ENTRY_ROOM_MIN = ENTRY_HEADER.size + 64
+
+
+class FrameBuilder:
+    """Gathers records into the parts of frames. Buffers are referenced, not copied."""
+
+    __slots__ = ("_length_max", "length", "parts")
+
+    def __init__(self, length_max: int) -> None:
+        self._length_max = length_max
+        self.parts: list[Buffer] = [_VERSION]
+        self.length = 1
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether nothing was added since the last `take`."""
+        return self.length == 1
+
+    def fits(self, record_length: int) -> bool:
+        """Say whether a record goes into the current frame whole."""
+        return self.length + ENTRY_HEADER.size + record_length <= self._length_max
+
+    def add(self, header: bytes, data: Buffer | None, record_length: int) -> None:
+        """Add a record that `fits`: its header bytes and, if it has them, its data."""
+        self.parts.append(ENTRY_HEADER.pack(FIRST | LAST, record_length) + header)
+        if data is not None and len(data):
+            self.parts.append(data)
+        self.length += ENTRY_HEADER.size + record_length
+
+    def take(self) -> tuple[list[Buffer], int]:
+        """Return the current frame's parts and length, and begin a new frame."""
+        taken = self.parts, self.length
+        self.parts = [_VERSION]
+        self.length = 1
+        return taken
+
+    def add_spanning(self, header: bytes, data: Buffer | None) -> Iterator[tuple[list[Buffer], int]]:
+        """Add a record of any length; yield each frame that it filled, in order."""
+        pieces = [memoryview(header)]
+        if data is not None and len(data):
+            pieces.append(memoryview(data).cast("B"))
+        rest = sum(map(len, pieces))
+        flags = FIRST
+        while rest:
+            room = self._length_max - self.length - ENTRY_HEADER.size
+            if room < _ENTRY_ROOM_MIN:
+                yield self.take()
+                continue
+            count = min(room, rest)
+            rest -= count
+            if not rest:
+                flags |= LAST
+            self.parts.append(ENTRY_HEADER.pack(flags, count))
+            self.length += ENTRY_HEADER.size + count
+            flags = 0
+            while count:
+                piece = pieces[0][:count]
+                self.parts.append(piece)
+                count -= len(piece)
+                if len(piece) == len(pieces[0]):
+                    del pieces[0]
+                else:
+                    pieces[0] = pieces[0][len(piece) :]
+
+
+class RecordReader:
+    """Puts records together again from frames in log order."""
+
+    __slots__ = ("_open", "_seen_any")
+
+    def __init__(self) -> None:
+        self._open: list[memoryview] | None = None
+        self._seen_any = False
+
+    def feed(self, frame: bytes) -> list[Buffer]:
+        """Return the records that end in `frame`.
+
+        A record that was never completed is dropped, whether the log ended there or a later incarnation wrote on.
+        Raises `ValueError` with the offset in the frame when the bytes cannot be entries.
+        """
+        if not frame or frame[0] != FORMAT_VERSION:
+            raise ValueError(f"frame format version {frame[0] if frame else 'missing'}, expected {FORMAT_VERSION}")
+        records: list[Buffer] = []
+        view = memoryview(frame)
+        position = 1
+        end = len(frame)
+        while position < end:
+            if end - position < ENTRY_HEADER.size:
+                raise ValueError(f"entry header cut off at byte {position} of the frame")
+            flags, length = ENTRY_HEADER.unpack_from(view, position)
+            start = position + ENTRY_HEADER.size
+            position = start + length
+            if flags & ~(FIRST | LAST) or position > end or not length:
+                raise ValueError(f"bad entry (flags {flags}, length {length}) at byte {start} of the frame")
+            body = view[start:position]
+            if flags & FIRST:
+                self._open = None  # An open record before it was never completed: nobody was told it was stored.
+                if flags & LAST:
+                    records.append(body)
+                else:
+                    self._open = [body]
+            elif self._open is not None:
+                self._open.append(body)
+                if flags & LAST:
+                    records.append(b"".join(self._open))
+                    self._open = None
+            elif self._seen_any:
+                raise ValueError(f"entry at byte {start} of the frame continues a record that never began")
+            # Else: the log was truncated inside this record; its end is a leftover.
+            if flags:
+                self._seen_any = True
+        return records

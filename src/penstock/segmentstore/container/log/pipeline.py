@@ -1,0 +1,352 @@
+"""The operation pipeline: accepted operations to frames, frames to tier 1, acknowledgements in order.
+
+Validation and acceptance happen at the call, in the loop's thread, against state that includes everything accepted
+before (invariant G11). Records are gathered into the current frame, which goes to the log at the end of the loop's
+turn or when it is full; the log syncs many frames at once. When a frame is durable its operations become visible and
+their callers hear of it, in order. After one failed write nothing more is accepted and nothing is acknowledged: only
+a new incarnation that reads the log knows what is there. Until then the outcome of what the log had been given is
+unknown, and what it had not been given was not applied.
+
+Source: segment store specification, sections 2.2-2.6.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from penstock.model.errors import ContainerOfflineError, OutcomeUnknownError, PenstockError
+from penstock.model.segments import Buffer
+from penstock.segmentstore.container.log.frames import FrameBuilder
+from penstock.segmentstore.container.log.operations import RareOperation, encode_operation
+from penstock.segmentstore.settings import MIB
+from penstock.segmentstore.tier1.durable_log import DurableLog, LogAddress
+
+#: Called with None once the operation is durable. When the pipeline ended before: with `OutcomeUnknownError` if the
+#: record had been given to the log, else with `ContainerOfflineError`.
+OnDone = Callable[[BaseException | None], None]
+
+
+@dataclass(slots=True)
+class CheckpointMark:
+    """A durable checkpoint: the log may be truncated to `address`, the last frame before it (None: there is none)."""
+
+    sequence_number: int
+    address: LogAddress | None
+
+
+@dataclass(slots=True, eq=False)
+class _Frame:
+    """A frame in the log's hands: whom to tell, and the last record that ends in it or before."""
+
+    callbacks: list[OnDone]
+    length: int
+    sequence_number: int
+    future: asyncio.Future[LogAddress]
+    since_s: float
+    is_told: bool = False
+
+
+class OperationPipeline:
+    """One container's pipeline. `fail` is called once, with the cause, when a log write failed.
+
+    `last_sequence_number` and `last_address` are those of the last record and frame that recovery read.
+
+    Acceptance is synchronous and never refused for load. Whoever admits operations of clients asks `is_full` before,
+    and waits with `when_shrunk`.
+    """
+
+    def __init__(
+        self,
+        container_id: int,
+        log: DurableLog,
+        *,
+        last_sequence_number: int,
+        last_address: LogAddress | None,
+        fail: Callable[[BaseException], None],
+        outstanding_bytes_max: int = 64 * MIB,
+    ) -> None:
+        self.container_id = container_id
+        self.outstanding_bytes_max = outstanding_bytes_max
+        self.sequence_number = last_sequence_number
+        self.durable_sequence_number = last_sequence_number
+        #: Bytes of records, and frames, given to the log so far.
+        self.logged_bytes = 0
+        self.frame_count = 0
+        #: Called at the end of a turn of the loop in which frames were sent: every accepted operation is in the log's
+        #: hands then, and nothing else.
+        self.on_frames_sent: Callable[[], None] = lambda: None
+        self.error: BaseException | None = None
+        self._log = log
+        self._fail = fail
+        self._loop = asyncio.get_running_loop()
+        self._builder = FrameBuilder(log.frame_length_max)
+        self._added_sequence_number = last_sequence_number
+        self._callbacks: list[OnDone] = []
+        self._flush_is_scheduled = False
+        #: Frames whose callers have not been told, in log order; `_frames_in_flight` counts the log's futures.
+        self._waiting_frames: deque[_Frame] = deque()
+        self._frames_in_flight = 0
+        self._bytes_in_flight = 0
+        self._last_durable_address = last_address
+        self._idle: asyncio.Future[None] | None = None
+        self._when_shrunk: list[Callable[[], None]] = []
+
+    @property
+    def outstanding_bytes(self) -> int:
+        """Bytes accepted and not yet durable, as they lie in frames."""
+        return self._bytes_in_flight + (0 if self._builder.is_empty else self._builder.length)
+
+    @property
+    def is_full(self) -> bool:
+        """Whether callers should hold back: `outstanding_bytes_max` is reached. Nothing waits in here for that.
+
+        The container's own operations must not wait for it: storage records and checkpoints are what relieves it.
+        """
+        return self.outstanding_bytes >= self.outstanding_bytes_max
+
+    @property
+    def frames_in_flight(self) -> int:
+        """Frames that the log has been given and has not answered yet."""
+        return self._frames_in_flight
+
+    @property
+    def log_wait_s(self) -> float:
+        """How long the oldest frame that the log has not answered has waited; 0 without one."""
+        return self._loop.time() - self._waiting_frames[0].since_s if self._waiting_frames else 0.0
+
+    def when_shrunk(self, callback: Callable[[], None]) -> None:
+        """Call `callback` once, when less is outstanding than now; at once if nothing is, or the pipeline ended."""
+        if self.error is not None or not self.outstanding_bytes:
+            callback()
+        else:
+            self._when_shrunk.append(callback)
+
+    def _tell_shrunk(self) -> None:
+        callbacks, self._when_shrunk = self._when_shrunk, []
+        for callback in callbacks:
+            callback()
+
+    def check_open(self) -> None:
+        """Raise `ContainerOfflineError` when nothing can be accepted any more."""
+        if self.error is not None:
+            raise ContainerOfflineError(self.container_id, f"its log stopped: {self.error}") from self.error
+
+    def next_sequence_number(self) -> int:
+        """Return the number for the record that is added next; add it before taking another."""
+        self.sequence_number += 1
+        return self.sequence_number
+
+    def add(self, header: bytes, data: Buffer | None, on_done: OnDone) -> None:
+        """Add an accepted record: `header` (with its sequence number) and `data`, which must not change any more."""
+        length = len(header) + (len(data) if data is not None else 0)
+        self.logged_bytes += length
+        builder = self._builder
+        if not builder.fits(length) and length <= self._log.frame_length_max // 2:
+            self._send()
+        if builder.fits(length):
+            builder.add(header, data, length)
+        else:
+            for parts, frame_length in builder.add_spanning(header, data):
+                self._append_frame(parts, frame_length)
+        self._added_sequence_number = self.sequence_number
+        self._callbacks.append(on_done)
+        if not self._flush_is_scheduled:
+            self._flush_is_scheduled = True
+            self._loop.call_soon(self._flush)
+
+    def add_operation(self, operation: RareOperation, on_done: OnDone) -> int:
+        """Add an accepted operation that is not an append; return its sequence number."""
+        number = self.next_sequence_number()
+        try:
+            record = encode_operation(number, operation)
+        except Exception as error:
+            # The operation was accepted, so the state in memory is ahead of what the log can ever say.
+            if self.error is None:
+                self._break(error)
+            raise
+        self.add(record, None, on_done)
+        return number
+
+    def when_durable(self, on_done: OnDone) -> None:
+        """Call `on_done` once everything accepted so far is durable; at once if it is already."""
+        if self.error is not None:
+            on_done(self._offline(self.error))
+        elif not self._builder.is_empty:
+            self._callbacks.append(on_done)
+        elif self._waiting_frames:
+            self._waiting_frames[-1].callbacks.append(on_done)
+        else:
+            on_done(None)
+
+    async def barrier(self) -> None:
+        """Return once everything accepted so far is durable. Raises `ContainerOfflineError` if that fails."""
+        if self.error is None and self.durable_sequence_number == self.sequence_number:
+            return
+        future: asyncio.Future[None] = self._loop.create_future()
+        self.when_durable(completer(future))
+        try:
+            await future
+        except OutcomeUnknownError as error:
+            # The caller only waited; it has no outcome of its own.
+            raise ContainerOfflineError(self.container_id, str(error)) from error
+
+    def add_checkpoint(self, operation: RareOperation, on_durable: Callable[[CheckpointMark], None]) -> None:
+        """Add a checkpoint at the start of a new frame, so that the log can be truncated right before it."""
+        self._send()
+        mark = CheckpointMark(0, None)
+
+        def note_address(error: BaseException | None) -> None:
+            if error is None:
+                mark.address = self._last_durable_address
+
+        def done(error: BaseException | None) -> None:
+            if error is None:
+                on_durable(mark)
+
+        self.when_durable(note_address)
+        mark.sequence_number = self.add_operation(operation, done)
+
+    def _flush(self) -> None:
+        self._flush_is_scheduled = False
+        self._send()
+        if self.error is None:
+            self.on_frames_sent()
+
+    def _send(self) -> None:
+        if not self._builder.is_empty:
+            parts, length = self._builder.take()
+            self._append_frame(parts, length)
+
+    def _append_frame(self, parts: list[Buffer], length: int) -> None:
+        callbacks, self._callbacks = self._callbacks, []
+        if self.error is not None:
+            self._end(callbacks, self._offline(self.error))
+            return
+        try:
+            future = self._log.append(parts, length)
+        except PenstockError as error:
+            # The log may have failed an earlier frame and say so only at the end of this turn.
+            done = [frame.future for frame in self._waiting_frames if frame.future.done()]
+            causes = [future.exception() for future in done if not future.cancelled()]
+            cause = next((cause for cause in causes if cause is not None), error)
+            self._break(cause)
+            self._end(callbacks, self._offline(cause))
+            return
+        self.frame_count += 1
+        self._frames_in_flight += 1
+        self._bytes_in_flight += length
+        frame = _Frame(callbacks, length, self._added_sequence_number, future, self._loop.time())
+        self._waiting_frames.append(frame)
+        future.add_done_callback(lambda _: self._frame_done(frame))
+
+    def _frame_done(self, frame: _Frame) -> None:
+        self._frames_in_flight -= 1
+        self._bytes_in_flight -= frame.length
+        future = frame.future
+        error: BaseException | None
+        if future.cancelled():
+            error = ContainerOfflineError(self.container_id, "stopped while the log was being written")
+        else:
+            error = future.exception()
+        if error is not None and self.error is None:
+            self._break(error)
+        if self.error is None and not frame.is_told:
+            self._commit_through(frame)
+        if self.error is not None and not frame.is_told:
+            frame.is_told = True
+            self._end(frame.callbacks, self._outcome_unknown(self.error))
+        if self._idle is not None and not self._frames_in_flight and not self._idle.done():
+            self._idle.set_result(None)
+        if self._when_shrunk:
+            self._tell_shrunk()
+
+    def _commit_through(self, frame: _Frame) -> None:
+        """Tell the callers of every frame up to this one: once it is durable those before it are."""
+        waiting = self._waiting_frames
+        while self.error is None and not frame.is_told:
+            head = waiting.popleft()
+            future = head.future
+            if future.done() and not future.cancelled() and future.exception() is None:
+                self._last_durable_address = future.result()
+            self.durable_sequence_number = head.sequence_number
+            head.is_told = True
+            self._end(head.callbacks, None)
+
+    def _offline(self, cause: BaseException) -> ContainerOfflineError:
+        error = ContainerOfflineError(self.container_id, f"its log stopped: {cause}")
+        error.__cause__ = cause
+        return error
+
+    def _outcome_unknown(self, cause: BaseException) -> OutcomeUnknownError:
+        error = OutcomeUnknownError(f"container {self.container_id} stopped while its log was being written: {cause}")
+        error.__cause__ = cause
+        return error
+
+    def _break(self, error: BaseException) -> None:
+        self.error = error
+        callbacks, self._callbacks = self._callbacks, []
+        self._end(callbacks, self._offline(error))
+        self._fail(error)
+        self._tell_shrunk()
+
+    def _end(self, callbacks: list[OnDone], error: BaseException | None) -> None:
+        for on_done in callbacks:
+            try:
+                on_done(error)
+            except Exception as fault:  # noqa: BLE001 - a bug of one caller; each case below says so loudly
+                if error is not None:
+                    # The others must hear of the end all the same.
+                    self._report(fault)
+                    continue
+                # A bug in applying a durable operation: the state in memory is in doubt, the log is not.
+                if self.error is None:
+                    self._break(fault)
+                error = self._outcome_unknown(fault)
+                try:
+                    on_done(error)
+                except Exception as second:  # noqa: BLE001 - reported; the others must hear of the end
+                    self._report(second)
+
+    def _report(self, fault: Exception) -> None:
+        self._loop.call_exception_handler(
+            {"message": f"container {self.container_id}: a caller could not be told of a failure", "exception": fault}
+        )
+
+    async def close(self) -> None:
+        """Send what is waiting, wait for it, then accept nothing more."""
+        self._send()
+        if self._frames_in_flight:
+            if self._idle is None or self._idle.done():
+                self._idle = self._loop.create_future()
+            await asyncio.shield(self._idle)
+        self.abandon("stopped")
+
+    def abandon(self, reason: str) -> None:
+        """Accept nothing more and end what waits; frames in the log's hands end when the log says so."""
+        if self.error is None:
+            self.error = ContainerOfflineError(self.container_id, reason)
+        callbacks, self._callbacks = self._callbacks, []
+        self._end(callbacks, self._offline(self.error))
+        while self._waiting_frames:
+            frame = self._waiting_frames.popleft()
+            if not frame.is_told:
+                frame.is_told = True
+                self._end(frame.callbacks, self._outcome_unknown(self.error))
+        self._tell_shrunk()
+
+
+def completer(future: asyncio.Future[None]) -> OnDone:
+    """Return a callback that ends `future`."""
+
+    def done(error: BaseException | None) -> None:
+        if future.done():
+            return
+        if error is None:
+            future.set_result(None)
+        else:
+            future.set_exception(error)
+
+    return done

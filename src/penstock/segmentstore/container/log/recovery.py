@@ -1,0 +1,234 @@
+"""Recovery: a container's state from its log.
+
+Source: segment store specification, section 2.7.
+"""
+
+from __future__ import annotations
+
+import logging
+import struct
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from penstock.model.errors import CorruptionError
+from penstock.model.segments import Buffer
+from penstock.segmentstore.container.log.frames import RecordReader
+from penstock.segmentstore.container.log.operations import (
+    APPEND_HEADER,
+    APPEND_TYPE,
+    NO_VALUE,
+    RECORD_HEADER,
+    Append,
+    Checkpoint,
+    decode_operation,
+)
+from penstock.segmentstore.container.state import ContainerState
+from penstock.segmentstore.tier1.durable_log import DurableLog, LogAddress
+from penstock.segmentstore.tier1.frame_format import crc32c
+
+logger = logging.getLogger(__name__)
+
+#: A record may come again, byte for byte, while it is among so many that came last: some logs write a frame twice
+#: when the answer to the first write was lost. Anything else that goes back is corruption.
+REPEATED_RECORDS_MAX = 25
+#: Longer records are not kept for the comparison, only their length and checksum.
+_KEPT_RECORD_LENGTH_MAX = 1024 * 1024
+_unpack_record_header = RECORD_HEADER.unpack_from
+_unpack_append_header = APPEND_HEADER.unpack_from
+
+
+@dataclass(frozen=True, slots=True)
+class Recovered:
+    """What a recovery read: the last record's number, the last frame's address (None: an empty log), and counts."""
+
+    last_sequence_number: int
+    last_address: LogAddress | None
+    operation_count: int
+    frame_count: int
+    byte_count: int
+    has_checkpoint: bool
+    repeated_count: int = 0
+
+
+class RepeatedRecords:
+    """The records that came last, to tell a harmless repetition from damage. Costs nothing per record."""
+
+    __slots__ = ("_latest",)
+
+    def __init__(self) -> None:
+        self._latest: list[Buffer | _Fingerprint] = []
+
+    def add(self, records: Sequence[Buffer]) -> None:
+        """Remember the records of a frame. They must not change."""
+        latest = [*self._latest, *records[-REPEATED_RECORDS_MAX:]]
+        self._latest = [_kept(record) for record in latest[-REPEATED_RECORDS_MAX:]]
+
+    def check(self, sequence_number: int, last: int, record: Buffer) -> None:
+        """Raise `ValueError` unless `record` is one of those that came last, byte for byte."""
+        for kept in self._latest:
+            known = kept.sequence_number if isinstance(kept, _Fingerprint) else record_number(kept)
+            if known == sequence_number:
+                if kept == _kept(record):
+                    return
+                raise ValueError(f"sequence number {sequence_number} comes twice, with different records")
+        raise ValueError(f"sequence number {sequence_number} does not follow {last}")
+
+
+@dataclass(frozen=True, slots=True)
+class _Fingerprint:
+    """What is kept of a long record."""
+
+    sequence_number: int
+    length: int
+    checksum: int
+
+
+def record_number(record: Buffer) -> int:
+    """Return a record's sequence number. Raises `ValueError` when it is too short to have one."""
+    try:
+        number: int = _unpack_record_header(record)[1]
+    except struct.error as error:
+        raise ValueError(f"{len(record)} bytes are no operation") from error
+    return number
+
+
+def _unpack_append(record: Buffer) -> tuple[int, int, int, int, int, int, bytes]:
+    """Return sequence number, segment id, offset, time, event count, event number and writer id of an append."""
+    try:
+        _, number, segment_id, offset, time_ms, event_count, event_number, writer_id = _unpack_append_header(record)
+    except struct.error as error:
+        raise ValueError(f"{len(record)} bytes are no append") from error
+    if event_number >= 1 << 63:
+        event_number -= 1 << 64
+    return number, segment_id, offset, time_ms, event_count, event_number, writer_id
+
+
+def _kept(record: Buffer | _Fingerprint) -> Buffer | _Fingerprint:
+    if isinstance(record, _Fingerprint) or len(record) <= _KEPT_RECORD_LENGTH_MAX:
+        return record
+    return _Fingerprint(record_number(record), len(record), crc32c(bytes(record)))
+
+
+class AppendRuns:
+    """Replays appends of one frame together: those to a segment that follow each other as if they were one.
+
+    A log of small appends is replayed several times as fast as one by one. What the state sees is the same: the bytes,
+    the events, each writer's last event number. Call `flush` before anything else is replayed.
+    """
+
+    __slots__ = ("_runs", "_state")
+
+    def __init__(self, state: ContainerState) -> None:
+        self._state = state
+        self._runs: dict[int, _Run] = {}
+
+    def add(self, record: Buffer) -> None:
+        """Add an append's record. It or `flush` raises what `ContainerState.replay` does."""
+        number, segment_id, offset, time_ms, event_count, event_number, writer_id = _unpack_append(record)
+        run = self._runs.get(segment_id)
+        if run is not None:
+            if offset == run.end and (
+                event_number == NO_VALUE or run.event_number == NO_VALUE or writer_id == run.writer_id
+            ):
+                run.data.append(memoryview(record)[APPEND_HEADER.size :])
+                run.end += len(record) - APPEND_HEADER.size
+                run.time_ms = time_ms
+                run.event_count += event_count
+                if event_number != NO_VALUE:
+                    run.event_number = event_number
+                    run.writer_id = writer_id
+                return
+            self._replay(segment_id, run)
+        data = memoryview(record)[APPEND_HEADER.size :]
+        self._runs[segment_id] = _Run(
+            number, offset, offset + len(data), time_ms, event_count, event_number, writer_id, [data]
+        )
+
+    def flush(self) -> None:
+        """Replay what was added."""
+        if self._runs:
+            for segment_id, run in self._runs.items():
+                self._replay(segment_id, run)
+            self._runs.clear()
+
+    def _replay(self, segment_id: int, run: _Run) -> None:
+        data: Buffer = run.data[0] if len(run.data) == 1 else b"".join(run.data)
+        append = Append(segment_id, run.start, run.time_ms, run.event_count, run.event_number, run.writer_id, data)
+        self._state.replay(run.number, append)
+
+
+@dataclass(slots=True)
+class _Run:
+    """Appends to one segment without a gap. `number` is that of the first; what is not a sum is of the last."""
+
+    number: int
+    start: int
+    end: int
+    time_ms: int
+    event_count: int
+    event_number: int
+    writer_id: bytes
+    data: list[memoryview]
+
+
+async def recover(log: DurableLog, state: ContainerState) -> Recovered:
+    """Replay every frame of an opened log into an empty `state`.
+
+    Raises `CorruptionError` when the frames cannot be what was written; nothing may be served then.
+    """
+    reader = RecordReader()
+    latest = RepeatedRecords()
+    appends = AppendRuns(state)
+    last = 0
+    operations = frames = byte_count = repeated = 0
+    address: LogAddress | None = None
+    has_checkpoint = False
+    container = f"log of container {state.metadata.container_id}"
+    async for frame in log.frames():
+        frames += 1
+        byte_count += len(frame.data)
+        if address is not None and frame.address <= address:
+            raise CorruptionError(container, frame.address, f"frame address does not follow {address}")
+        address = frame.address
+        try:
+            records = reader.feed(frame.data)
+            replayed = 0
+            for index, record in enumerate(records):
+                number = record_number(record)
+                if number <= last:
+                    # Rare: what of this frame came before it counts among the latest, too.
+                    latest.add(records[replayed:index])
+                    replayed = index + 1
+                    latest.check(number, last, record)
+                    repeated += 1
+                    logger.warning(
+                        "%s: record %d comes again at %d, byte for byte; the repetition is left out",
+                        container,
+                        number,
+                        frame.address,
+                    )
+                    continue
+                last = number
+                if record[0] == APPEND_TYPE:
+                    if has_checkpoint:
+                        appends.add(record)
+                        operations += 1
+                    continue
+                _, operation = decode_operation(record)
+                if has_checkpoint:
+                    appends.flush()
+                    state.replay(number, operation)
+                    operations += 1
+                elif isinstance(operation, Checkpoint):
+                    state.restore(operation.snapshot)
+                    has_checkpoint = True
+            appends.flush()
+            latest.add(records[replayed:])
+        except (KeyError, ValueError) as error:
+            raise CorruptionError(container, frame.address, f"record cannot be replayed: {error!r}") from error
+    if log.is_truncated and not has_checkpoint:
+        # It was truncated right before a checkpoint that was durable. Without that the container would come up empty.
+        raise CorruptionError(
+            container, address or 0, "the log was truncated, but the checkpoint that it then began with is gone"
+        )
+    return Recovered(last, address, operations, frames, byte_count, has_checkpoint, repeated)

@@ -1,0 +1,1 @@
+"""The read path: cache, read index, reader."""

@@ -1,0 +1,323 @@
+"""`ReadIndex`: which bytes of one segment are in memory.
+
+Entries are ordered by offset and never overlap. Small appends are gathered into blocks; a block that still grows is
+copied out on reads, as are small parts of large blocks, which a view would keep alive; everything else is handed out
+as views. A merged source stays in its own index, behind a redirect, until long-term storage has merged it too.
+
+Source: segment store specification, section 4.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left, bisect_right
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from penstock.model.segments import Buffer
+from penstock.segmentstore.container.reads.cache import Cache, CacheEntry
+
+if TYPE_CHECKING:
+    from penstock.segmentstore.container.segment import Segment
+
+#: A view may keep so many times its own length of memory alive; what would keep more is copied.
+_VIEW_SHARE_MAX = 4
+
+
+class Victims:
+    """What becomes of stored bytes that leave the memory; one per container. `keep` may be set at any time."""
+
+    __slots__ = ("keep",)
+
+    def __init__(self) -> None:
+        #: Called with the segment, the offset and the bytes; must not wait, nor touch the index.
+        self.keep: Callable[[Segment, int, Buffer], None] | None = None
+
+
+class _Block(CacheEntry):
+    """Bytes from `start`. `data` is a bytearray exactly while the block may still grow (`is_open`)."""
+
+    __slots__ = ("data", "index", "is_open", "start")
+
+    def __init__(self, index: ReadIndex, start: int, data: Buffer, is_open: bool) -> None:
+        self.index = index
+        self.start = start
+        self.data = data
+        self.is_open = is_open
+
+    @property
+    def end(self) -> int:
+        return self.start + len(self.data)
+
+    @property
+    def byte_count(self) -> int:
+        return len(self.data)
+
+    def may_go(self) -> bool:
+        # The last byte is below the storage length. One more, and what was never written would be lost; one less, and
+        # a cache full of the ends of segments would stall the store.
+        return self.start + len(self.data) <= self.index._segment.storage_length
+
+    def leave(self) -> None:
+        self.index._evicted(self)
+
+
+@dataclass(slots=True)
+class _Redirect:
+    """Bytes `[start, end)` are those of the whole of `source`."""
+
+    start: int
+    end: int
+    source: Segment
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """Bytes in memory, in order."""
+
+    data: list[Buffer]
+    length: int
+
+
+@dataclass(frozen=True, slots=True)
+class Missing:
+    """Nothing in memory before `end`: ask long-term storage."""
+
+    end: int
+
+
+@dataclass(frozen=True, slots=True)
+class Redirected:
+    """Ask `source` at `offset`, for at most `length` bytes."""
+
+    source: Segment
+    offset: int
+    length: int
+
+
+class ReadIndex:
+    """Cached bytes of one segment."""
+
+    __slots__ = ("_cache", "_entries", "_is_closed", "_segment", "_starts", "_victims", "cached_bytes")
+
+    def __init__(self, cache: Cache, segment: Segment, victims: Victims | None = None) -> None:
+        self._cache = cache
+        self._segment = segment
+        self._victims = victims
+        self._starts: list[int] = []
+        self._entries: list[_Block | _Redirect] = []
+        self._is_closed = False
+        self.cached_bytes = 0
+
+    def append(self, offset: int, data: Buffer) -> None:
+        """Take in appended bytes. `offset` is the end of what was appended before."""
+        length = len(data)
+        if not length:
+            return
+        cache = self._cache
+        settings = cache.settings
+        last = self._entries[-1] if self._entries else None
+        if (
+            type(last) is _Block
+            and last.is_open
+            and last.start + len(last.data) == offset
+            and len(last.data) + length <= settings.block_length
+        ):
+            last.data += data  # type: ignore[operator]  # A bytearray while it is open.
+            self.cached_bytes += length
+            cache.count(length)
+            return
+        if type(last) is _Block and last.is_open:
+            last.is_open = False
+            last.generation = cache.generation
+        block = (
+            _Block(self, offset, bytearray(data), True)
+            if length < settings.small_append_length
+            else _Block(self, offset, data, False)
+        )
+        self._starts.append(offset)
+        self._entries.append(block)
+        self.cached_bytes += length
+        cache.file(block, length)
+
+    def add_redirect(self, start: int, end: int, source: Segment) -> None:
+        """Lead reads of `[start, end)` to a merged source. Nothing for an empty source."""
+        if end > start:
+            self.freeze_tail()
+            self._starts.append(start)
+            self._entries.append(_Redirect(start, end, source))
+
+    def complete_merge(self, source: Segment) -> None:
+        """Take over what is left in memory of a source that storage has merged, and drop the redirect.
+
+        What is taken over is as old as it was.
+        """
+        at = next((i for i, e in enumerate(self._entries) if type(e) is _Redirect and e.source is source), -1)
+        if at < 0:
+            return
+        shift = self._entries[at].start
+        moved: list[_Block | _Redirect] = []
+        for block in source.index._entries:
+            assert type(block) is _Block
+            block.start += shift
+            block.index = self
+            block.is_open = False
+            moved.append(block)
+        self.cached_bytes += source.index.cached_bytes
+        source.index._entries = []
+        source.index._starts = []
+        source.index.cached_bytes = 0
+        self._entries[at : at + 1] = moved
+        self._starts[at : at + 1] = [block.start for block in moved]
+        self.stored(shift)
+
+    @property
+    def takes_stored(self) -> bool:
+        """Whether bytes of long-term storage may be taken in: not in essential-only mode, nor after `clear`."""
+        return not (self._is_closed or self._cache.is_essential_only)
+
+    def insert_stored(self, offset: int, data: bytes) -> bool:
+        """Take in bytes read from long-term storage, where there are gaps; say whether `takes_stored` let it."""
+        if not self.takes_stored:
+            return False
+        cache = self._cache
+        view = memoryview(data)
+        end = offset + len(data)
+        while offset < end:
+            at = bisect_right(self._starts, offset)
+            if at:
+                covered = self._entries[at - 1].end
+                if covered > offset:
+                    offset = covered
+                    continue
+            stop = min(end, self._starts[at]) if at < len(self._starts) else end
+            piece: Buffer = view[len(data) - (end - offset) : len(data) - (end - stop)]
+            if len(piece) != len(data):
+                piece = bytes(piece)  # A view would keep the whole of `data` alive and uncounted.
+            else:
+                piece = data
+            block = _Block(self, offset, piece, False)
+            self._starts.insert(at, offset)
+            self._entries.insert(at, block)
+            self.cached_bytes += stop - offset
+            try:
+                cache.file(block, stop - offset)  # Others may go for it.
+            except BaseException:
+                at = self._entries.index(block)
+                del self._starts[at], self._entries[at]
+                self.cached_bytes -= stop - offset
+                raise
+            offset = stop
+        return True
+
+    def gap_end(self, offset: int, limit: int) -> int:
+        """Return where the next entry after `offset` begins, at most `limit`."""
+        at = bisect_right(self._starts, offset)
+        return min(limit, self._starts[at]) if at < len(self._starts) else limit
+
+    def lookup(self, offset: int, length: int, *, is_use: bool = True) -> Found | Missing | Redirected:
+        """Find up to `length` (> 0) bytes from `offset`; contiguous cached entries are joined.
+
+        With `is_use` what is found counts as used now; the storage writer's own look does not.
+        """
+        entries = self._entries
+        at = bisect_right(self._starts, offset) - 1
+        entry = entries[at] if at >= 0 else None
+        if entry is None or entry.end <= offset:
+            following = self._starts[at + 1] if at + 1 < len(entries) else offset + length
+            return Missing(min(following, offset + length))
+        if type(entry) is _Redirect:
+            return Redirected(entry.source, offset - entry.start, min(length, entry.end - offset))
+        cache = self._cache
+        generation = cache.generation
+        if is_use:
+            cache.is_touched = True
+        parts: list[Buffer] = []
+        found = 0
+        position = offset
+        while type(entry) is _Block and entry.start <= position:
+            data = entry.data
+            inside = position - entry.start
+            count = min(len(data) - inside, length - found)
+            if is_use:
+                entry.generation = generation
+            if count == len(data) and not entry.is_open:
+                parts.append(data)
+            elif entry.is_open or count * _VIEW_SHARE_MAX < len(data):
+                # A view would forbid an open block to grow, and keep all of a large one alive and uncounted.
+                parts.append(bytes(memoryview(data)[inside : inside + count]))
+            else:
+                parts.append(memoryview(data)[inside : inside + count])
+            found += count
+            position += count
+            at += 1
+            if found == length or at == len(entries):
+                break
+            entry = entries[at]
+        return Found(parts, found)
+
+    def freeze_tail(self) -> None:
+        """Let the last block grow no more, so that views of it may be held."""
+        if self._entries:
+            last = self._entries[-1]
+            if type(last) is _Block and last.is_open:
+                last.is_open = False
+                last.generation = self._cache.generation
+
+    def stored(self, start: int) -> None:
+        """Long-term storage has the bytes from `start` to the segment's storage length now: they may be evicted."""
+        length = self._segment.storage_length
+        cache = self._cache
+        for at in range(max(bisect_right(self._starts, start) - 1, 0), len(self._entries)):
+            entry = self._entries[at]
+            if entry.start >= length:
+                break
+            if type(entry) is _Block and entry.may_go():
+                cache.stored(entry)
+
+    def _evicted(self, block: _Block) -> None:
+        """Let a block go that the cache found to be of little use."""
+        at = bisect_left(self._starts, block.start)
+        assert self._entries[at] is block
+        del self._entries[at], self._starts[at]
+        self.cached_bytes -= len(block.data)
+        if self._victims is not None and (keep := self._victims.keep) is not None:
+            keep(self._segment, block.start, block.data)
+
+    def evict(self, bytes_wanted: int) -> int:
+        """Free up to about `bytes_wanted` stored bytes, lowest offsets first, whatever their age; return how many."""
+        freed = 0
+        for entry in list(self._entries):
+            if freed >= bytes_wanted:
+                break
+            if type(entry) is _Block and entry.may_go():
+                freed += len(entry.data)
+                entry.leave()
+                self._cache.unfile(entry)
+        return freed
+
+    def truncate(self, start_offset: int) -> None:
+        """Drop blocks that lie wholly before `start_offset` and are not waited for by the storage writer."""
+        limit = min(start_offset, self._segment.storage_length)
+        count = 0
+        for entry in self._entries:
+            if type(entry) is not _Block or entry.end > limit:
+                break
+            self.cached_bytes -= len(entry.data)
+            count += 1
+        dropped = self._entries[:count]
+        del self._entries[:count], self._starts[:count]
+        self._unfile(dropped)
+
+    def clear(self) -> None:
+        """Drop everything, for good: the segment is gone, or the container stops."""
+        dropped, self._entries = self._entries, []
+        self._starts = []
+        self._is_closed = True
+        self.cached_bytes = 0
+        self._unfile(dropped)
+
+    def _unfile(self, entries: list[_Block | _Redirect]) -> None:
+        for entry in entries:
+            if type(entry) is _Block:
+                self._cache.unfile(entry)

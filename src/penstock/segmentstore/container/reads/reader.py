@@ -1,0 +1,304 @@
+"""Reads: from the cache, through redirects of merged segments, from the disk cache, and from long-term storage.
+
+A read that the container's end cuts short ends with `ContainerOfflineError`, which clients get as WrongHost: they ask
+where the segment is and read again. An empty answer would do for most of them, but some take it for the end of file.
+
+Source: segment store specification, sections 4.3 and 4.4; wire protocol specification, section 4.1.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Protocol
+
+from penstock.model.errors import (
+    ContainerOfflineError,
+    InvalidArgumentError,
+    NoSuchSegmentError,
+    PenstockError,
+    SegmentSealedError,
+    SegmentTruncatedError,
+    StorageError,
+)
+from penstock.model.segments import Buffer, SegmentData
+from penstock.segmentstore.container.reads.disk_cache import DiskCache, SegmentKey
+from penstock.segmentstore.container.reads.read_ahead import ReadAhead
+from penstock.segmentstore.container.reads.read_index import Found, Missing, Victims
+from penstock.segmentstore.container.segment import Segment
+from penstock.segmentstore.settings import ContainerSettings
+
+
+class StorageRead(Protocol):
+    """Reads verified bytes of a segment from long-term storage."""
+
+    async def __call__(self, segment: Segment, offset: int, length: int) -> bytes:
+        """Return exactly `length` bytes; the range is known to be there."""
+
+
+class TooManyReadsError(PenstockError):
+    """Too many reads wait on one segment."""
+
+    is_retriable = True
+
+
+class StorageReadTimeoutError(StorageError):
+    """Long-term storage did not answer a read in time."""
+
+    is_retriable = True
+
+
+class SegmentReader:
+    """Reads of one container's segments."""
+
+    def __init__(self, container_id: int, settings: ContainerSettings, storage_read: StorageRead) -> None:
+        self._container_id = container_id
+        self._is_closed = False
+        self._settings = settings
+        self._storage_read = storage_read
+        self._storage_slots = asyncio.Semaphore(settings.storage_reads_max)
+        self._pending: dict[tuple[int, int], tuple[int, asyncio.Task[bytes]]] = {}
+        self._tasks: set[asyncio.Task[bytes]] = set()
+        self._loop = asyncio.get_running_loop()
+        self._ahead = ReadAhead(
+            range_bytes=settings.read_ahead_bytes,
+            count_max=settings.read_ahead_count_max,
+            segments_max=settings.read_ahead_segments_max,
+        )
+        self._disk_cache: DiskCache | None = None
+        self._epoch = 0
+
+    def use_disk_cache(self, disk_cache: DiskCache, epoch: int, victims: Victims) -> None:
+        """Look there before long-term storage, and keep there what leaves memory. Once the log is open."""
+        self._disk_cache = disk_cache
+        self._epoch = epoch
+        victims.keep = self._keep_on_disk
+
+    def _keep_on_disk(self, segment: Segment, offset: int, data: Buffer) -> None:
+        if self._disk_cache is not None and not (self._is_closed or segment.is_deleted):
+            self._disk_cache.keep(self._disk_key(segment), offset, data)
+
+    def _disk_key(self, segment: Segment) -> SegmentKey:
+        return SegmentKey(self._container_id, self._epoch, segment.id)
+
+    def read_cached(self, segment: Segment, offset: int, length: int) -> SegmentData | None:
+        """Answer a read at once if its bytes are durable and in memory; None when it takes waiting or storage.
+
+        Raises `SegmentTruncatedError`, `NoSuchSegmentError`, `InvalidArgumentError`.
+        """
+        if segment.is_deleted or segment.is_merged:
+            raise NoSuchSegmentError(segment.name)
+        if offset < segment.durable_start_offset:
+            raise SegmentTruncatedError(segment.name, start_offset=segment.durable_start_offset, offset=offset)
+        available = segment.durable_length - offset
+        if available <= 0:
+            if not segment.durable_sealed:
+                return None
+            if available < 0:
+                raise InvalidArgumentError(
+                    f"{segment.name}: read at {offset}, but the segment is sealed at {segment.durable_length}"
+                )
+            return SegmentData(offset, (), is_at_tail=False, is_end_of_segment=True)
+        if length <= 0:
+            return SegmentData(offset, (), is_at_tail=False, is_end_of_segment=False)
+        wanted = min(length, available)
+        found = segment.index.lookup(offset, wanted)
+        if type(found) is not Found or (found.length < wanted and wanted <= self._settings.whole_read_bytes):
+            return None
+        if self._ahead:
+            limit = segment.storage_length
+            for start, end in self._ahead.cached(segment.id, offset + found.length, limit):
+                self._read_ahead(segment, start, end)
+        is_at_end = found.length == available
+        return SegmentData(
+            offset,
+            found.data,
+            is_at_tail=is_at_end and not segment.durable_sealed,
+            is_end_of_segment=is_at_end and segment.durable_sealed,
+        )
+
+    async def read(self, segment: Segment, offset: int, length: int, *, wait: bool) -> SegmentData:
+        """Read up to `length` durable bytes; see `Segments.read`.
+
+        With `wait`, raises `SegmentSealedError` when the segment is sealed while the read waits at its end.
+        """
+        while True:
+            answer = self.read_cached(segment, offset, length)
+            if answer is not None:
+                return answer
+            if offset >= segment.durable_length:
+                if not wait:
+                    return SegmentData(offset, (), is_at_tail=True, is_end_of_segment=False)
+                await self._wait_for(segment, offset)
+                if segment.durable_sealed and offset >= segment.durable_length:
+                    raise SegmentSealedError(segment.name)
+                continue
+            wanted = min(length, segment.durable_length - offset)
+            data = await self._fetch(segment, offset, wanted)
+            if data is None:
+                continue
+            found = sum(map(len, data))
+            while found < wanted <= self._settings.whole_read_bytes:
+                if (more := await self._fetch(segment, offset + found, wanted - found)) is not None:
+                    data = [*data, *more]
+                    found += sum(map(len, more))
+            is_at_end = offset + found == segment.durable_length
+            return SegmentData(
+                offset,
+                data,
+                is_at_tail=is_at_end and not segment.durable_sealed,
+                is_end_of_segment=is_at_end and segment.durable_sealed,
+            )
+
+    async def read_exactly(self, segment: Segment, offset: int, length: int) -> bytes:
+        """Read `length` accepted bytes, durable or not: for the container's own use of table segments."""
+        parts: list[Buffer] = []
+        end = offset + length
+        while offset < end:
+            if offset < segment.start_offset:
+                raise SegmentTruncatedError(segment.name, start_offset=segment.start_offset, offset=offset)
+            found = segment.index.lookup(offset, end - offset)
+            data = found.data if isinstance(found, Found) else await self._fetch(segment, offset, end - offset)
+            for part in data or ():
+                parts.append(part)
+                offset += len(part)
+        return bytes(parts[0]) if len(parts) == 1 else b"".join(parts)
+
+    async def _wait_for(self, segment: Segment, offset: int) -> None:
+        if self._is_closed:
+            raise self._stopped()
+        if len(segment.waiters) >= self._settings.waiting_reads_max:
+            raise TooManyReadsError(f"{segment.name}: {len(segment.waiters)} reads wait already")
+        future: asyncio.Future[None] = self._loop.create_future()
+        segment.waiters[future] = offset
+        try:
+            await future
+        finally:
+            segment.waiters.pop(future, None)
+
+    async def _fetch(self, segment: Segment, offset: int, length: int) -> list[Buffer] | None:
+        """Get bytes that are not in this segment's memory; None: look again, the place changed meanwhile."""
+        found = segment.index.lookup(offset, length)
+        if isinstance(found, Found):
+            return found.data
+        if not isinstance(found, Missing):
+            source = found.source
+            try:
+                data = await self._fetch(source, found.offset, found.length)
+            except (NoSuchSegmentError, SegmentTruncatedError):
+                if segment.index.lookup(offset, length) != found or segment.is_deleted:
+                    return None
+                # Storage has merged the source, and the writer, whose call failed, does not know it yet.
+                await asyncio.sleep(self._settings.writer_interval_s)
+                return None
+            # Once the redirect is gone the source's name may be another segment's.
+            return data if segment.index.lookup(offset, length) == found else None
+        if self._is_closed:
+            raise self._stopped()
+        if segment.storage_length <= offset:
+            if segment.is_deleted:
+                raise NoSuchSegmentError(segment.name)
+            raise AssertionError(f"{segment.name}: byte {offset} is neither in memory nor in long-term storage")
+        stored = await self._read_storage(segment, offset, min(found.end, segment.storage_length) - offset)
+        return None if stored is None else [stored]
+
+    def _stopped(self) -> ContainerOfflineError:
+        return ContainerOfflineError(self._container_id, "stopped")
+
+    # Storage.
+
+    async def _read_storage(self, segment: Segment, offset: int, length: int) -> bytes | None:
+        """Read from storage up to the next boundary, sharing one read among all who want that range.
+
+        None: the range that was shared no longer has the byte, read again.
+        """
+        start, end, task = self._storage_task(segment, offset)
+        for ahead_start, ahead_end in self._ahead.stored(segment.id, offset, end, segment.storage_length):
+            self._read_ahead(segment, ahead_start, ahead_end)
+        try:
+            data = await asyncio.shield(task)
+        except asyncio.CancelledError:
+            caller = asyncio.current_task()
+            if task.cancelled() and not (caller is not None and caller.cancelling()):
+                raise self._stopped() from None
+            raise
+        except SegmentTruncatedError:
+            if offset < segment.durable_start_offset:
+                raise SegmentTruncatedError(
+                    segment.name, start_offset=segment.durable_start_offset, offset=offset
+                ) from None
+            if start < offset:
+                return None  # It was the beginning of somebody else's range that went.
+            raise
+        if segment.is_deleted:
+            raise NoSuchSegmentError(segment.name)  # The bytes may be those of a later segment of its name.
+        first = offset - start
+        if first >= len(data):
+            return None  # The disk cache had only a part of it.
+        return data[first : first + length] if first or length < len(data) else data
+
+    def _storage_task(self, segment: Segment, offset: int) -> tuple[int, int, asyncio.Task[bytes]]:
+        """Return the read that gets `offset`, a new one if none does, and its range."""
+        boundary = self._settings.read_ahead_bytes
+        end = min((offset // boundary + 1) * boundary, segment.storage_length)
+        end = segment.index.gap_end(offset, end)
+        key = (segment.id, end)
+        start, task = self._pending.get(key, (0, None))
+        if task is None or start > offset:
+            start = offset
+            task = self._loop.create_task(self._read_and_cache(segment, start, end - start))
+            self._pending[key] = (start, task)
+            self._tasks.add(task)
+            task.add_done_callback(lambda done: self._drop_pending(key, done))
+        return start, end, task
+
+    def _read_ahead(self, segment: Segment, start: int, end: int) -> None:
+        """Read a range before somebody asks for it, if there is room and nobody has to wait for that."""
+        if (
+            self._is_closed
+            or len(self._tasks) >= self._settings.storage_reads_max
+            or not segment.index.takes_stored
+            or segment.is_deleted
+            or segment.is_merged
+        ):
+            self._ahead.forget(segment.id)  # Whoever comes to it reads it, and may become sequential again.
+        elif isinstance(segment.index.lookup(start, end - start, is_use=False), Missing):
+            self._storage_task(segment, start)
+
+    def _drop_pending(self, key: tuple[int, int], task: asyncio.Task[bytes]) -> None:
+        self._tasks.discard(task)
+        if key in self._pending and self._pending[key][1] is task:
+            del self._pending[key]
+        if not task.cancelled():
+            task.exception()  # Those who wait for it hear of it; nobody may be left.
+
+    async def _read_and_cache(self, segment: Segment, offset: int, length: int) -> bytes:
+        disk = self._disk_cache
+        data = await disk.read(self._disk_key(segment), offset, length) if disk is not None else None
+        is_on_disk = data is not None
+        if data is None:
+            async with self._storage_slots:
+                try:
+                    async with asyncio.timeout(self._settings.storage_read_timeout_s):
+                        data = await self._storage_read(segment, offset, length)
+                except TimeoutError as error:
+                    raise StorageReadTimeoutError(
+                        f"{segment.name}: long-term storage did not return {length} bytes at {offset} "
+                        f"within {self._settings.storage_read_timeout_s} s"
+                    ) from error
+        # Apart from the read: whatever goes wrong with the cache, those who wait get their bytes.
+        self._loop.call_soon(self._insert, segment, offset, data, is_on_disk)
+        return data
+
+    def _insert(self, segment: Segment, offset: int, data: bytes, is_on_disk: bool) -> None:
+        if segment.is_deleted or segment.is_merged or offset + len(data) <= segment.durable_start_offset:
+            return
+        if not segment.index.insert_stored(offset, data) and not is_on_disk:
+            self._keep_on_disk(segment, offset, data)
+
+    async def close(self) -> None:
+        """End the storage reads under way; those who wait for them hear `ContainerOfflineError`."""
+        self._is_closed = True
+        tasks = list(self._tasks)
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)

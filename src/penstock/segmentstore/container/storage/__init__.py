@@ -1,0 +1,1 @@
+"""The way to long-term storage: flushes and what they need."""

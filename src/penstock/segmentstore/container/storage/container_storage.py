@@ -1,0 +1,350 @@
+"""`ContainerStorage`: a container's view of long-term storage.
+
+User segments have their records in the container's storage metadata table, the container's own segments in its log.
+Either way a change of a record is an append to the fenced log.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Iterator, Sequence
+from typing import Protocol, TypeVar
+
+from penstock.model.errors import ContainerOfflineError, CorruptionError, NoSuchSegmentError, OutcomeUnknownError
+from penstock.model.segments import Buffer, TableEntry, TablePage, TableRemoval, TableUpdate
+from penstock.runtime.runtime import Runtime
+from penstock.segmentstore.container.log.operations import RareOperation, UpdatePinned
+from penstock.segmentstore.container.reads.read_index import Missing
+from penstock.segmentstore.container.reads.reader import StorageReadTimeoutError
+from penstock.segmentstore.container.segment import PendingAppend, PendingMerge, PendingSeal, Segment, SegmentFlags
+from penstock.segmentstore.container.state import ContainerState
+from penstock.segmentstore.container.tables.tables import Tables
+from penstock.segmentstore.settings import ContainerSettings
+from penstock.segmentstore.tier2.chunk_storage import ChunkStorage
+from penstock.segmentstore.tier2.chunked_storage import (
+    ChunkedStorage,
+    ChunkLayout,
+    StoredSegment,
+)
+from penstock.segmentstore.tier2.metadata import MemoryMetadataTable
+from penstock.segmentstore.tier2.storage_context import ChunkedStorageSettings
+
+T = TypeVar("T")
+
+
+class CreateSegment(Protocol):
+    """Creates a segment in the container."""
+
+    def __call__(self, name: str, *, flags: SegmentFlags) -> Awaitable[Segment]:
+        """Create it, durably."""
+
+
+class Submit(Protocol):
+    """Makes an accepted operation durable."""
+
+    def __call__(self, operation: RareOperation) -> Awaitable[None]:
+        """Return when it is durable."""
+
+
+def storage_metadata_segment(container_id: int) -> str:
+    """Return the name of a container's table of storage records."""
+    return f"_system/containers/storage_metadata_{container_id}"
+
+
+class SegmentMetadataTable:
+    """`MetadataTable` over a table segment of the same container."""
+
+    def __init__(self, tables: Tables, segment: Segment) -> None:
+        self._tables = tables
+        self._segment = segment
+
+    async def get(self, keys: Sequence[bytes]) -> Sequence[TableEntry | None]:
+        """See `MetadataTable.get`."""
+        return await self._tables.get(self._segment, keys)
+
+    async def commit(self, updates: Sequence[TableUpdate], removals: Sequence[TableRemoval]) -> Sequence[int]:
+        """See `MetadataTable.commit`."""
+        versions = await self._tables.put(self._segment, updates, -1) if updates else ()
+        if removals:
+            await self._tables.remove(self._segment, [TableRemoval(removal.key) for removal in removals], -1)
+        return versions
+
+    async def page(self, *, limit: int, token: bytes = b"") -> TablePage:
+        """See `MetadataTable.page`."""
+        return await self._tables.entries(self._segment, limit=limit, token=token)
+
+
+def attribute_index_segment(segment: Segment) -> str:
+    """Return the name of a segment's attribute index in long-term storage: no two segments ever share one."""
+    return f"{segment.name}$attributes-{segment.id:x}"
+
+
+def table_index_segment(segment: Segment) -> str:
+    """Return the name of a table's index in long-term storage."""
+    return f"{segment.name}$table-{segment.id:x}"
+
+
+class Judged(Protocol):
+    """Does a call of long-term storage, and believes what it says of damage only from the owner of the container."""
+
+    def __call__(self, call: Awaitable[T]) -> Awaitable[T]:
+        """Return or raise what `call` does, or `ContainerOfflineError`."""
+
+
+class ChunkedIndexStorage:
+    """`IndexStorage` over one segment of chunked storage that only the storage writer knows."""
+
+    def __init__(
+        self,
+        storage: ChunkedStorage,
+        name: str,
+        *,
+        chunk_length_max: int,
+        judged: Judged,
+        read_timeout_s: float,
+    ) -> None:
+        self._storage = storage
+        self._judged = judged
+        self._name = name
+        self._chunk_length_max = chunk_length_max
+        self._read_timeout_s = read_timeout_s
+
+    async def open(self) -> tuple[int, int]:
+        """See `IndexStorage.open`."""
+        stored = await self._in_time(self._judged(self._storage.open(self._name)), "open it")
+        return (0, 0) if stored is None else (stored.start_offset, stored.length)
+
+    async def read(self, offset: int, length: int) -> bytes:
+        """See `IndexStorage.read`."""
+        data = await self._in_time(
+            self._judged(self._storage.read(self._name, offset, length)), f"return {length} bytes at {offset}"
+        )
+        if len(data) != length:
+            raise CorruptionError(self._name, offset + len(data), f"{length - len(data)} bytes of the index are gone")
+        return data
+
+    async def _in_time(self, call: Awaitable[T], what: str) -> T:
+        """Return what `call` does, soon: calls of clients wait for it, and some of them hold what others need."""
+        timeout_s = self._read_timeout_s
+        try:
+            async with asyncio.timeout(timeout_s) as deadline:
+                return await call
+        except TimeoutError as error:
+            if not deadline.expired():
+                raise
+            raise StorageReadTimeoutError(
+                f"{self._name}: long-term storage did not {what} within {timeout_s:g} s"
+            ) from error
+
+    async def append(self, offset: int, data: Sequence[Buffer]) -> int:
+        """See `IndexStorage.append`."""
+        return await self._judged(
+            self._storage.write(self._name, offset, data, chunk_length_max=self._chunk_length_max)
+        )
+
+    async def truncate(self, offset: int) -> None:
+        """See `IndexStorage.truncate`."""
+        await self._judged(self._storage.truncate(self._name, offset))
+
+
+class ContainerStorage:
+    """Reads and writes of one container's segments in long-term storage."""
+
+    def __init__(
+        self,
+        container_id: int,
+        chunks: ChunkStorage,
+        *,
+        state: ContainerState,
+        tables: Tables,
+        submit: Submit,
+        epoch: int,
+        runtime: Runtime,
+        settings: ContainerSettings,
+    ) -> None:
+        self._container_id = container_id
+        self._chunks = chunks
+        self._state = state
+        self._tables = tables
+        self._submit = submit
+        self._epoch = epoch
+        self._runtime = runtime
+        self._settings = settings
+        self._storage_settings = ChunkedStorageSettings()
+        self._system = ChunkedStorage(
+            chunks,
+            MemoryMetadataTable(
+                [TableEntry(key, value, 0) for key, value in state.metadata.pinned.items()],
+                persist=self._persist_pinned,
+            ),
+            epoch=epoch,
+            runtime=runtime,
+            settings=self._storage_settings,
+        )
+        self._user: ChunkedStorage
+
+    async def _persist_pinned(self, updates: Sequence[TableUpdate], removals: Sequence[TableRemoval]) -> None:
+        values: dict[bytes, bytes | None] = {update.key: update.value for update in updates}
+        values.update((removal.key, None) for removal in removals)
+        self._state.accept_pinned(values)
+        await self._submit(UpdatePinned(values))
+
+    async def open(self, create: CreateSegment) -> None:
+        """Find out what storage has of every segment that the log may know too little of.
+
+        Raises `CorruptionError` when storage and log together do not make up a segment.
+        """
+        name = storage_metadata_segment(self._container_id)
+        by_name = self._state.metadata.by_name
+        table = by_name.get(name)
+        if table is None:
+            table = await create(name, flags=SegmentFlags.TABLE | SegmentFlags.SYSTEM)
+        else:
+            await self._resolve(table)
+        self._user = ChunkedStorage(
+            self._chunks,
+            SegmentMetadataTable(self._tables, table),
+            epoch=self._epoch,
+            runtime=self._runtime,
+            settings=self._storage_settings,
+        )
+        for segment in list(by_name.values()):
+            if segment is not table:
+                await self._resolve(segment)
+        await self._resolve_merges()
+
+    async def _resolve_merges(self) -> None:
+        """Find out how far merges came, and lead reads of those that storage has done to the target's own storage."""
+        metadata = self._state.metadata
+        merges: list[tuple[Segment, Segment, int]] = []
+        for source_id, (target_id, offset) in list(metadata.merges.items()):
+            target, source = metadata.by_id[target_id], metadata.by_id[source_id]
+            if any(isinstance(piece, PendingMerge) and piece.source is source for piece in target.pending):
+                merges.append((target, source, offset))
+            else:
+                # From the checkpoint that the log was truncated to: storage had done it by then.
+                del metadata.merges[source_id]
+        # A source may itself be the target of an earlier merge: the last merge says what storage has of the first.
+        for target, source, offset in reversed(merges):
+            if target.storage_length >= offset + source.length:
+                source.storage_length = source.length
+                source.index.stored(0)
+            else:
+                await self._resolve(source)
+        for target, source, offset in merges:
+            if target.storage_length >= offset + source.length:
+                target.index.complete_merge(source)
+
+    def of(self, segment: Segment) -> ChunkedStorage:
+        """Return the storage that keeps a segment's records."""
+        return self._system if segment.is_system else self._user
+
+    async def _resolve(self, segment: Segment) -> None:
+        if segment.length > segment.storage_length and not self._state.is_name_taken(segment):
+            stored = await self.of(segment).info(segment.name)
+            if stored is not None:
+                if stored.length > segment.length:
+                    raise CorruptionError(
+                        segment.name,
+                        segment.length,
+                        f"long-term storage has {stored.length} bytes, more than the log knows of",
+                    )
+                segment.storage_length = max(segment.storage_length, stored.length)
+                segment.index.stored(0)
+                segment.storage_sealed = stored.is_sealed
+        first = max(segment.storage_length, segment.start_offset)
+        while first < segment.length:
+            found = segment.index.lookup(first, segment.length - first)
+            if isinstance(found, Missing):
+                raise CorruptionError(
+                    segment.name,
+                    first,
+                    f"neither the log nor long-term storage has bytes {first} to {found.end}",
+                )
+            first += found.length
+        self.first_unflushed(segment)
+
+    def first_unflushed(self, segment: Segment) -> int:
+        """Return the sequence number of the first operation whose bytes storage does not have (huge if none).
+
+        Drops what storage has from the segment's list of pending work. A truncation counts as bytes do, or the chunks
+        that it frees would be forgotten with the log. A seal is found again in any checkpoint.
+        """
+        pending = segment.pending
+        while pending:
+            piece = pending[0]
+            if not isinstance(piece, PendingAppend):
+                break
+            if piece.end > segment.storage_length:
+                return piece.sequence_number
+            pending.popleft()
+        # Behind a seal there are truncations at most.
+        return next((piece.sequence_number for piece in pending if not isinstance(piece, PendingSeal)), 1 << 63)
+
+    async def open_for_write(self, segment: Segment) -> StoredSegment | None:
+        """Claim a segment's storage for this incarnation."""
+        return await self.of(segment).open(segment.name)
+
+    async def read(self, segment: Segment, offset: int, length: int) -> bytes:
+        """Return exactly `length` verified bytes."""
+        return await self._judged(self.of(segment).read(segment.name, offset, length))
+
+    async def write(self, segment: Segment, offset: int, data: Sequence[Buffer]) -> int:
+        """Append at the stored length; return the new stored length."""
+        return await self.of(segment).write(
+            segment.name, offset, data, chunk_length_max=segment.rollover_bytes or None
+        )
+
+    async def check_owner(self) -> None:
+        """Return if nobody has shut this incarnation out, or raise `ContainerOfflineError`.
+
+        To be called before corruption is believed: an incarnation that was shut out meets what its successor has
+        freed. The log knows.
+        """
+        try:
+            await self._submit(UpdatePinned({}))
+        except OutcomeUnknownError as error:
+            raise ContainerOfflineError(self._container_id, str(error)) from error
+
+    async def _judged(self, call: Awaitable[T]) -> T:
+        try:
+            return await call
+        except CorruptionError:
+            await self.check_owner()
+            raise
+
+    def attribute_index(self, segment: Segment) -> ChunkedIndexStorage:
+        """Return where a segment's attribute index is stored."""
+        return self._index(segment, attribute_index_segment(segment))
+
+    def table_index(self, segment: Segment) -> ChunkedIndexStorage:
+        """Return where a table's index is stored."""
+        return self._index(segment, table_index_segment(segment))
+
+    def _index(self, segment: Segment, name: str) -> ChunkedIndexStorage:
+        return ChunkedIndexStorage(
+            self.of(segment),
+            name,
+            chunk_length_max=self._settings.index_chunk_bytes_max,
+            judged=self._judged,
+            read_timeout_s=self._settings.storage_read_timeout_s,
+        )
+
+    async def delete_indexes(self, segment: Segment) -> None:
+        """Free the indexes of a segment that is gone. May be repeated."""
+        for name in self._index_names(segment):
+            try:
+                await self.of(segment).delete(name)
+            except NoSuchSegmentError:
+                pass  # It never had so much, or they were freed before a crash.
+
+    @staticmethod
+    def _index_names(segment: Segment) -> Iterator[str]:
+        if segment.has_attribute_index:
+            yield attribute_index_segment(segment)
+        if segment.is_table:
+            yield table_index_segment(segment)
+
+    async def layout(self, segment: Segment) -> Sequence[ChunkLayout]:
+        """Return the chunks that hold a segment, for readers that go to storage themselves."""
+        return await self.of(segment).chunks_of(segment.name)

@@ -1,0 +1,206 @@
+"""`SegmentFlusher`: brings one segment's long-term storage up to date with what is durable in the log.
+
+Per segment the order of operations is kept. A write whose outcome is unknown needs no comparison of bytes: the length
+that a segment has in storage is committed in the container's fenced log, bytes behind it are never read, and the next
+write goes to a chunk of its own (`tier2.segment_write`). So the segment's length is looked up again, and the flush
+goes on from there.
+
+Source: segment store specification, sections 7.2 to 7.4.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Protocol
+
+from penstock.model.errors import (
+    CorruptionError,
+    LogFencedError,
+    NoSuchSegmentError,
+    PenstockError,
+    StorageNotPrimaryError,
+)
+from penstock.segmentstore.container.log.operations import Forget, RareOperation
+from penstock.segmentstore.container.reads.read_index import Found
+from penstock.segmentstore.container.segment import (
+    PendingAppend,
+    PendingMerge,
+    PendingSeal,
+    PendingTruncate,
+    Segment,
+)
+from penstock.segmentstore.container.state import ContainerState
+from penstock.segmentstore.container.storage.container_storage import ContainerStorage
+from penstock.segmentstore.settings import ContainerSettings
+
+#: Somebody else owns the container: that ends this incarnation, whatever it was about.
+_SHUT_OUT = (LogFencedError, StorageNotPrimaryError)
+
+
+class Submit(Protocol):
+    """Makes an accepted operation durable."""
+
+    async def __call__(self, operation: RareOperation) -> None:
+        """Return when it is durable."""
+
+
+class SegmentFlusher:
+    """Flushes and frees segments of one container. Invariant: at most one change of a segment in storage at a time.
+
+    `check_open` raises once the container has given its memory up.
+    """
+
+    def __init__(
+        self,
+        state: ContainerState,
+        storage: ContainerStorage,
+        *,
+        settings: ContainerSettings,
+        submit: Submit,
+        check_open: Callable[[], None],
+    ) -> None:
+        self._state = state
+        self._storage = storage
+        self._settings = settings
+        self._submit = submit
+        self._check_open = check_open
+
+    async def flush(self, segment: Segment) -> None:
+        """Bring one segment's storage up to date with what is durable now."""
+        try:
+            async with segment.flush_lock:
+                await self._flush_locked(segment)
+        except BaseException as error:
+            # Whatever was in doubt is looked up again before the next write.
+            segment.is_storage_open = False
+            if segment.is_deleted and isinstance(error, PenstockError) and not isinstance(error, _SHUT_OUT):
+                return  # Storage was in the middle of freeing it.
+            if isinstance(error, CorruptionError):
+                await self._storage.check_owner()
+            raise
+
+    async def _flush_locked(self, segment: Segment) -> None:
+        if segment.is_inactive or self._state.is_name_taken(segment):
+            return  # Storage has all of an inactive one; what its id means now is not this object's.
+        # Appends that become durable meanwhile wait for the next round: the others want their turn.
+        stop = segment.durable_length
+        pending = segment.pending
+        if pending and not segment.is_deleted and not segment.is_storage_open:
+            await self._open(segment)
+        while pending and not segment.is_deleted:
+            piece = pending[0]
+            match piece:
+                case PendingAppend():
+                    if piece.end > segment.storage_length:
+                        if segment.storage_length >= stop:
+                            return
+                        await self._write(segment, piece)
+                    if piece.end > segment.storage_length:
+                        continue
+                case PendingMerge():
+                    if not await self._merge(segment, piece):
+                        return
+                case PendingSeal():
+                    if segment.storage_length and not segment.storage_sealed:
+                        await self._storage.of(segment).seal(segment.name)
+                    segment.storage_sealed = True
+                case PendingTruncate():
+                    if segment.storage_length:
+                        await self._storage.of(segment).truncate(
+                            segment.name, min(piece.offset, segment.storage_length)
+                        )
+                    segment.index.truncate(segment.durable_start_offset)
+            if pending and pending[0] is piece:
+                pending.popleft()
+        if not pending:
+            self._state.unflushed.pop(segment.id, None)
+
+    async def _open(self, segment: Segment) -> None:
+        stored = await self._storage.open_for_write(segment)
+        length = stored.length if stored is not None else 0
+        if length > segment.durable_length or length < segment.storage_length:
+            raise CorruptionError(
+                segment.name,
+                min(length, segment.durable_length),
+                f"long-term storage has {length} bytes, the container stored {segment.storage_length} "
+                f"of {segment.durable_length}",
+            )
+        before, segment.storage_length = segment.storage_length, length
+        segment.index.stored(before)
+        segment.storage_sealed = stored is not None and stored.is_sealed
+        segment.is_storage_open = True
+
+    async def _write(self, segment: Segment, piece: PendingAppend) -> None:
+        start = max(piece.start, segment.storage_length)
+        length = min(piece.end - start, self._settings.flush_write_bytes_max)
+        segment.index.freeze_tail()
+        found = segment.index.lookup(start, length, is_use=False)
+        if not isinstance(found, Found):
+            self._check_open()
+            if segment.is_deleted:
+                raise NoSuchSegmentError(segment.name)
+            raise CorruptionError(segment.name, start, "bytes that long-term storage does not have left the memory")
+        segment.storage_length = await self._storage.write(segment, start, found.data)
+        segment.index.stored(start)
+
+    async def _merge(self, target: Segment, piece: PendingMerge) -> bool:
+        """Merge in storage, and say whether that is done: not if the target is being deleted."""
+        source = piece.source
+        if target.storage_length < piece.end:
+            while source.storage_length < source.length or source.pending:
+                if target.is_deleted or source.is_deleted or self._state.is_name_taken(source):
+                    return False
+                await self.flush(source)
+            storage = self._storage.of(target)
+            await storage.seal(source.name)
+            await storage.concat(target.name, piece.start, source.name)
+            target.storage_length = piece.end
+        await self._finish_merge(target, source)
+        if target.pending and target.pending[0] is piece:
+            target.pending.popleft()
+        await self._forget_merged(source)
+        return True
+
+    async def _finish_merge(self, target: Segment, source: Segment) -> None:
+        """Make the target's what is in memory of a source that storage has merged, and of its own sources."""
+        while source.pending:
+            piece = source.pending.popleft()
+            if isinstance(piece, PendingMerge):
+                await self._finish_merge(source, piece.source)
+                await self._forget_merged(piece.source)
+        target.index.complete_merge(source)
+        self._state.metadata.merges.pop(source.id, None)
+
+    async def _forget_merged(self, source: Segment) -> None:
+        async with source.flush_lock:  # Its attributes may be on their way to the index, and would bring that back.
+            await self._forget(source)
+
+    async def _forget(self, segment: Segment) -> None:
+        table = segment.table
+        if table is None:
+            await self._storage.delete_indexes(segment)
+        else:
+            async with table.flush_lock:  # For the same reason.
+                await self._storage.delete_indexes(segment)
+        self._state.accept_forget(segment)
+        await self._submit(Forget(segment.id))
+        self._state.durable_forget(segment.id)
+
+    async def free(self, segment: Segment) -> bool:
+        """Free what storage holds of a segment that is gone; say whether this call did. A merge frees its source."""
+        gone = self._state.gone
+        async with segment.flush_lock:
+            # Another call may have freed it meanwhile, and a new segment may have its name.
+            if gone.get(segment.id) is not segment or segment.id in self._state.metadata.merges:
+                return False
+            try:
+                if segment.is_deleted:
+                    try:
+                        await self._storage.of(segment).delete(segment.name)
+                    except NoSuchSegmentError:
+                        pass  # Never flushed, or freed before a crash.
+                await self._forget(segment)
+            except CorruptionError:
+                await self._storage.check_owner()
+                raise
+            return True

@@ -1,0 +1,309 @@
+"""`StorageWriter`: moves durable data from the log and the cache to long-term storage, in the background.
+
+It looks every so often, and when it is woken, for segments whose flush is due or that are gone and can be freed; each
+becomes a job of its own. A segment whose storage is stuck holds up nobody: after a while its job no longer counts
+among those that may run at once. A failure is logged and tried again for ever, segment by segment, except
+those that say that this incarnation must not go on: corruption, and the loss of ownership.
+
+Source: segment store specification, sections 7.1, 7.6 and 7.7.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
+
+from penstock.model.errors import (
+    ContainerOfflineError,
+    CorruptionError,
+    LogFencedError,
+    PenstockError,
+    StorageNotPrimaryError,
+)
+from penstock.segmentstore.container.attributes.attributes import Attributes
+from penstock.segmentstore.container.log.checkpoints import Checkpoints
+from penstock.segmentstore.container.segment import PendingAppend, Segment
+from penstock.segmentstore.container.state import ContainerState
+from penstock.segmentstore.container.storage.container_storage import ContainerStorage
+from penstock.segmentstore.container.storage.segment_flusher import SegmentFlusher, Submit
+from penstock.segmentstore.settings import ContainerSettings
+
+logger = logging.getLogger(__name__)
+
+#: After one of these the incarnation must not go on.
+_FATAL = (CorruptionError, LogFencedError, StorageNotPrimaryError)
+#: Looks that take no longer are not worth spacing out.
+_QUICK_LOOK_S = 0.002
+_LOOK_PAUSE_S_MAX = 2.0
+
+
+@dataclass(frozen=True, slots=True)
+class _Job:
+    """The flush or the freeing of one segment."""
+
+    task: asyncio.Task[None]
+    since_s: float
+
+
+class StorageWriter:
+    """The storage writer of one container. Invariant: at most one job of a segment at a time."""
+
+    def __init__(
+        self,
+        state: ContainerState,
+        storage: ContainerStorage,
+        *,
+        settings: ContainerSettings,
+        submit: Submit,
+        checkpoints: Checkpoints,
+        attributes: Attributes,
+        fail: Callable[[BaseException], None],
+        is_log_open: Callable[[], bool],
+    ) -> None:
+        self._state = state
+        self._settings = settings
+        self._checkpoints = checkpoints
+        self._attributes = attributes
+        self._fail = fail
+        self._is_log_open = is_log_open
+        self._flusher = SegmentFlusher(
+            state, storage, settings=settings, submit=submit, check_open=self._check_not_stopped
+        )
+        self._loop = asyncio.get_running_loop()
+        self._wake = asyncio.Event()
+        self._is_stopped = False
+        self._task: asyncio.Task[None] | None = None
+        #: Segments that wait for a job, by id, first come first served.
+        self._queue: dict[int, Segment] = {}
+        self._jobs: dict[int, _Job] = {}
+        #: Segments that became due while their job ran.
+        self._due_again: set[int] = set()
+        #: When a segment whose last job failed may have the next.
+        self._retry_at_s: dict[int, float] = {}
+        self._failure_logged_at_s = -settings.writer_retry_s
+        self.failed_job_count = 0
+        state.on_storage_work = self._wake.set
+
+    def start(self) -> None:
+        """Begin the loop."""
+        self._task = self._loop.create_task(self._run())
+
+    @property
+    def tasks(self) -> Sequence[asyncio.Task[None]]:
+        """The loop and the jobs under way."""
+        loop = [self._task] if self._task is not None else []
+        return [*loop, *(job.task for job in self._jobs.values())]
+
+    async def stop(self) -> None:
+        """End the loop; a write under way is abandoned, and found again by the next incarnation."""
+        self._is_stopped = True
+        tasks, self._task = self.tasks, None
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    async def _run(self) -> None:
+        try:
+            while not self._is_stopped and self._is_log_open():
+                try:
+                    # Not wait_for: in Python 3.11 that loses a cancellation which comes together with the event.
+                    async with asyncio.timeout(self._settings.writer_interval_s):
+                        await self._wake.wait()
+                except TimeoutError:
+                    pass  # Look for due work all the same.
+                self._wake.clear()
+                begin_s = self._loop.time()
+                self._look()
+                look_s = self._loop.time() - begin_s
+                if look_s > _QUICK_LOOK_S:
+                    # Whatever calls for the next one: jobs go on meanwhile with what is queued.
+                    pause_s = look_s * 100 / self._settings.writer_look_share_percent
+                    await asyncio.sleep(min(pause_s, _LOOK_PAUSE_S_MAX))
+        except Exception as error:
+            self._end(error)
+            raise
+
+    def _look(self) -> None:
+        """Queue what is due."""
+        state = self._state
+        now_s = self._loop.time()
+        for segment in state.gone.values():
+            if segment.id not in state.metadata.merges:
+                self._want(segment, now_s)
+        is_pressed = self._is_pressed
+        for segment in state.unflushed.values():
+            if segment.id not in state.gone and (is_pressed or self._is_due(segment, now_s)):
+                self._want(segment, now_s)
+        for segment in self._attributes.due():
+            self._want(segment, now_s)
+        self._start_jobs(now_s)
+        self._acknowledge()
+
+    @property
+    def _is_pressed(self) -> bool:
+        return self._state.cache.used_bytes > self._state.cache.settings.target_bytes
+
+    def _is_due(self, segment: Segment, now_s: float) -> bool:
+        pending = segment.pending
+        if not pending:
+            return True
+        first = pending[0]
+        if not isinstance(first, PendingAppend):
+            return True
+        return (
+            segment.durable_length - segment.storage_length >= self._settings.flush_bytes
+            or now_s - first.since_s >= self._settings.flush_age_s
+            or not isinstance(pending[-1], PendingAppend)
+        )
+
+    def _is_wanted(self, segment: Segment, now_s: float) -> bool:
+        state = self._state
+        if segment.id in state.gone:
+            return segment.id not in state.metadata.merges
+        if segment.id in state.unflushed and (self._is_pressed or self._is_due(segment, now_s)):
+            return True
+        return segment.id in state.attribute_work and self._attributes.is_due(segment)
+
+    def _acknowledge(self) -> None:
+        """Let go of what long-term storage has: in the cache, and in the log."""
+        self._state.cache.advance(self._loop.time())
+        if self._is_pressed:
+            self._state.cache.evict()
+        self._state.on_relief()
+        self._checkpoints.truncate_log()
+        self._checkpoints.write_if_due(is_idle=not self._state.unflushed)
+
+    # Jobs.
+
+    def _want(self, segment: Segment, now_s: float) -> None:
+        if segment.id in self._jobs:
+            self._due_again.add(segment.id)
+        elif self._retry_at_s.get(segment.id, now_s) <= now_s:
+            self._queue.setdefault(segment.id, segment)
+
+    def _start_jobs(self, now_s: float) -> None:
+        settings = self._settings
+        while self._queue and not self._is_stopped:
+            slow = sum(now_s - job.since_s >= settings.flush_slow_s for job in self._jobs.values())
+            if len(self._jobs) - min(slow, settings.flush_slow_max) >= settings.flush_concurrency:
+                return
+            segment = self._queue.pop(next(iter(self._queue)))
+            self._jobs[segment.id] = _Job(self._loop.create_task(self._work(segment)), now_s)
+
+    async def _work(self, segment: Segment) -> None:
+        is_free = False
+        try:
+            if segment.id in self._state.gone:
+                is_free = await self._flusher.free(segment)
+            else:
+                await self._flusher.flush(segment)
+                if self._attributes.is_due(segment):
+                    await self._attributes.flush(segment)
+        except asyncio.CancelledError:
+            self._jobs.pop(segment.id, None)
+            raise
+        except _FATAL as error:
+            self._jobs.pop(segment.id, None)
+            self._end(error)
+            return
+        except (PenstockError, OSError) as error:
+            self._jobs.pop(segment.id, None)
+            if not self._is_log_open():
+                return  # The log failed, and the container with it.
+            self._note_failure(segment, error)
+        except Exception as error:
+            self._jobs.pop(segment.id, None)
+            self._end(error)
+            raise
+        else:
+            self._jobs.pop(segment.id, None)
+            self._retry_at_s.pop(segment.id, None)
+        now_s = self._loop.time()
+        is_due_again = segment.id in self._due_again
+        self._due_again.discard(segment.id)
+        if is_free:
+            # A segment of the name of one that is free now may be waiting for that.
+            self._wake.set()
+        elif is_due_again and self._is_wanted(segment, now_s):
+            # Only this one: a look at all of them finds those that have a job due again, and would never end.
+            self._want(segment, now_s)
+        self._start_jobs(now_s)
+        if not self._jobs:
+            self._acknowledge()
+
+    def _note_failure(self, segment: Segment, error: BaseException) -> None:
+        retry_s = self._settings.writer_retry_s
+        now_s = self._loop.time()
+        self.failed_job_count += 1
+        self._retry_at_s[segment.id] = now_s + retry_s
+        if now_s - self._failure_logged_at_s >= retry_s:
+            # Storage that is out fails every segment, again and again: one line at a time.
+            self._failure_logged_at_s = now_s
+            logger.warning(
+                "container %d: flush of %s to long-term storage failed (failure %d), trying again in %.1f s: %s",
+                self._state.metadata.container_id,
+                segment.name,
+                self.failed_job_count,
+                retry_s,
+                error,
+            )
+
+    def _end(self, error: BaseException) -> None:
+        """Start nothing more, and end the container."""
+        self._is_stopped = True
+        self._queue.clear()
+        self._wake.set()
+        self._fail(error)
+
+    # On request.
+
+    async def flush(self, segment: Segment) -> None:
+        """Bring one segment's storage up to date with what is durable now, its attributes included."""
+        await self._flusher.flush(segment)
+        await self._attributes.flush(segment)
+
+    async def flush_all(self) -> None:
+        """Flush until nothing that was durable at the call waits any more. Raises what a flush raises."""
+        waiting = {segment.id: segment.durable_length for segment in self._state.unflushed.values()}
+        while any(
+            segment_id in self._state.unflushed and self._state.unflushed[segment_id].storage_length < length
+            for segment_id, length in waiting.items()
+        ):
+            self._check_not_stopped()
+            await self._flush_round()
+        await self._flush_round()
+
+    async def _flush_round(self) -> None:
+        state = self._state
+        errors = await self._all(
+            self._flusher.free, [one for one in state.gone.values() if one.id not in state.metadata.merges]
+        )
+        errors += await self._all(
+            self._flusher.flush, [one for one in state.unflushed.values() if one.id not in state.gone]
+        )
+        self._acknowledge()
+        for error in errors:
+            if isinstance(error, _FATAL):
+                self._end(error)
+                raise error
+        if errors:
+            raise errors[0]
+
+    async def _all(
+        self, call: Callable[[Segment], Awaitable[object]], segments: Sequence[Segment]
+    ) -> list[BaseException]:
+        """Call for each, not all at once; return what was raised."""
+        gate = asyncio.Semaphore(self._settings.flush_concurrency)
+
+        async def one(segment: Segment) -> None:
+            async with gate:
+                await call(segment)
+
+        results = await asyncio.gather(*map(one, segments), return_exceptions=True)
+        return [result for result in results if isinstance(result, BaseException)]
+
+    def _check_not_stopped(self) -> None:
+        if self._is_stopped:
+            raise ContainerOfflineError(self._state.metadata.container_id, "stopped")

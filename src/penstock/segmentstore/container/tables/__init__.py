@@ -1,0 +1,1 @@
+"""Tables of a container: entries, index, compaction, reads."""

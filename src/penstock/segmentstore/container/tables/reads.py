@@ -1,0 +1,187 @@
+"""Reads of table segments: values of known entries, pages in the order of keys, and deltas in the order of the log.
+
+A page is taken from tails and index at one moment; the values are read afterwards, from a log that does not change
+under them. Where compaction has cut the log meanwhile, the key is looked up again.
+
+Source: segment store specification, sections 6.5 and 6.7; wire protocol specification, sections 6.4 and 6.5.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Sequence
+
+from penstock.model.errors import SegmentTruncatedError
+from penstock.model.segments import TableDelta, TableEntry
+from penstock.segmentstore.container.reads.read_index import Found
+from penstock.segmentstore.container.reads.reader import SegmentReader
+from penstock.segmentstore.container.segment import Segment
+from penstock.segmentstore.container.tables.entries import ParsedEntry, parse_entries, slot_length, unpack_slot
+from penstock.segmentstore.container.tables.index import TableIndex
+
+#: An iteration or delta page stops growing at this many bytes of entries, and at so many entries.
+PAGE_BYTES_MAX = 2 * 1024 * 1024
+PAGE_ENTRIES_MAX = 4096
+_DELTA_READ_LENGTH = 64 * 1024
+#: Values of one call that are waited for at once when they are not in memory.
+_VALUE_READS_MAX = 16
+
+#: A key with its packed slot.
+PageItem = tuple[bytes, bytes]
+
+
+async def page_of(
+    table: TableIndex, *, after: bytes, first: bytes, last: bytes | None, limit: int
+) -> Sequence[PageItem]:
+    """Return up to `limit` live keys above `after` (if not empty) and in [`first`, `last`], ascending.
+
+    An empty page means that there are no more; all of a page is as of one moment.
+    """
+    limit = min(limit, PAGE_ENTRIES_MAX)
+    while True:
+        table.check_in_memory()
+        index = table.index
+        generation = table.generation
+        stored: Sequence[PageItem] = ()
+        if index is not None:
+            index_generation = index.generation
+            stored = await index.page(after=after, first=first, last=last, limit=limit)
+            table.check_in_memory()
+            if index.generation != index_generation:
+                continue
+        if (table.index, table.generation) != (index, generation):
+            continue
+        merged: dict[bytes, bytes | None] = dict(stored)
+        bound = stored[-1][0] if len(stored) == limit else None
+        for tail in (table.frozen, table.tail):
+            if tail is None:
+                continue
+            upper = last if bound is None else bound
+            keys = tail.keys_between(after=after, first=first, last=upper, limit=limit)
+            merged.update((key, tail.slots[key]) for key in keys)
+            if len(keys) == limit:
+                bound = keys[-1]
+        found: list[PageItem] = []
+        for key in sorted(merged):
+            if bound is not None and key > bound:
+                break
+            slot = merged[key]
+            if slot is not None:
+                found.append((key, slot))
+                if len(found) == limit:
+                    break
+        if found or bound is None:
+            return found
+        after = bound  # All of them were removed.
+
+
+def within_page_bytes(items: Sequence[PageItem]) -> Sequence[PageItem]:
+    """Return as many of the first `items` as fit a page, at least one."""
+    page_bytes = 0
+    for at, (_, slot) in enumerate(items):
+        page_bytes += slot_length(slot)
+        if page_bytes >= PAGE_BYTES_MAX:
+            return items[: at + 1]
+    return items
+
+
+class TableReader:
+    """Reads values. `find` returns a table's state, loaded if need be."""
+
+    def __init__(self, reader: SegmentReader, find: Callable[[Segment], Awaitable[TableIndex]]) -> None:
+        self._reader = reader
+        self._find = find
+
+    async def entries(
+        self, segment: Segment, items: Sequence[tuple[bytes, bytes | None]]
+    ) -> Sequence[TableEntry | None]:
+        """Return the entries of keys, given with their packed slots, in order; None for a key that is gone."""
+        found: list[TableEntry | None] = []
+        elsewhere: list[int] = []
+        for at, (key, packed) in enumerate(items):
+            entry = None
+            if packed is not None:
+                entry = self._in_memory(segment, key, packed)
+                if entry is None:
+                    elsewhere.append(at)
+            found.append(entry)
+        for at in range(0, len(elsewhere), _VALUE_READS_MAX):
+            some = elsewhere[at : at + _VALUE_READS_MAX]
+            # Not to leave reads behind that nobody waits for, all of them are waited for before one may fail the call.
+            results = await asyncio.gather(
+                *(self._read(segment, *items[place]) for place in some), return_exceptions=True
+            )
+            for place, result in zip(some, results, strict=True):
+                if isinstance(result, BaseException):
+                    raise result
+                found[place] = result
+        return found
+
+    @staticmethod
+    def _in_memory(segment: Segment, key: bytes, packed: bytes) -> TableEntry | None:
+        slot = unpack_slot(packed)
+        offset, length = slot.value_range(key)
+        if not length:
+            return TableEntry(key, b"", slot.version)
+        if offset < segment.start_offset:
+            return None
+        found = segment.index.lookup(offset, length)
+        if not isinstance(found, Found) or found.length < length:
+            return None
+        # Copied: what the cache hands out may be a view of a much larger block.
+        return TableEntry(key, b"".join(found.data), slot.version)
+
+    async def _read(self, segment: Segment, key: bytes, packed: bytes | None) -> TableEntry | None:
+        while packed is not None:
+            slot = unpack_slot(packed)
+            offset, length = slot.value_range(key)
+            try:
+                return TableEntry(key, await self._reader.read_exactly(segment, offset, length), slot.version)
+            except SegmentTruncatedError:
+                table = await self._find(segment)
+                again = table.slot(key, await table.load([key]))
+                if again == packed:
+                    raise
+                packed = again  # Compaction moved the entry meanwhile.
+        return None
+
+    async def delta(self, segment: Segment, *, position: int, limit: int) -> TableDelta:
+        """Return the last writes from byte `position` of the log on, or from its start with `should_clear`."""
+        while True:
+            start = segment.start_offset
+            try:
+                return await self._delta(segment, max(position, start), limit, should_clear=0 < position < start)
+            except SegmentTruncatedError:
+                if segment.start_offset == start:
+                    raise
+                # Compaction has moved what lived there to the end: begin at the new start.
+
+    async def _delta(self, segment: Segment, at: int, limit: int, *, should_clear: bool) -> TableDelta:
+        end = segment.durable_length
+        found: dict[bytes, TableEntry] = {}
+        found_bytes = 0
+        length = _DELTA_READ_LENGTH
+        while at < end and len(found) < max(limit, 1) and found_bytes < PAGE_BYTES_MAX:
+            data = await self._reader.read_exactly(segment, at, min(length, end - at))
+            base = at
+            for entry in parse_entries(segment.name, data, base):
+                _bring_in(found, entry, data, base)
+                found_bytes += entry.end - entry.offset
+                at = entry.end
+                if len(found) >= max(limit, 1) or (found and found_bytes >= PAGE_BYTES_MAX):
+                    break
+            if not found:
+                found_bytes = 0
+            # More at a time for an entry that is longer than what was read.
+            length = 2 * length if at == base else _DELTA_READ_LENGTH
+        return TableDelta(tuple(found.values()), should_clear, at >= end, at)
+
+
+def _bring_in(found: dict[bytes, TableEntry], entry: ParsedEntry, data: bytes, at: int) -> None:
+    old = found.get(entry.key)
+    if old is not None and old.version > entry.version:
+        return
+    if entry.value_length < 0:
+        found.pop(entry.key, None)
+    else:
+        found[entry.key] = TableEntry(entry.key, data[entry.value_offset - at : entry.end - at], entry.version)

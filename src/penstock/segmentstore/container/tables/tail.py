@@ -1,0 +1,106 @@
+"""`Tail`: keys of a stretch of a table's log that its index does not cover, in memory.
+
+A table has one tail that grows, and while that is moved to the index a second one that does not (`TableIndex`).
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left, bisect_right
+
+from penstock.segmentstore.container.tables.entries import slot_length
+
+
+class Tail:
+    """Last writes of the keys in one stretch of the log.
+
+    Attributes:
+        slots: packed slot of each key that was written there, None if it was removed.
+        unresolved: keys of `slots` of which nobody knows yet what the state below (index, older tail) has. They are
+            in neither count.
+        count_delta: live keys that this stretch adds to the state below.
+        live_bytes_delta: bytes of live entries that it adds.
+        entry_count: entries in the stretch, alive or not.
+    """
+
+    __slots__ = (
+        "_new_keys",
+        "_sorted_keys",
+        "_stale_count",
+        "count_delta",
+        "entry_count",
+        "live_bytes_delta",
+        "slots",
+        "unresolved",
+    )
+
+    def __init__(self) -> None:
+        self.slots: dict[bytes, bytes | None] = {}
+        self.unresolved: dict[bytes, None] = {}
+        self.count_delta = 0
+        self.live_bytes_delta = 0
+        self.entry_count = 0
+        # Sorted on the first iteration, and then kept so. May hold keys that have left, and some twice.
+        self._sorted_keys: list[bytes] | None = None
+        self._new_keys: list[bytes] = []
+        self._stale_count = 0
+
+    def count(self, old: bytes | None, new: bytes | None) -> None:
+        """Count that a key's live entry is `new` where it was `old`."""
+        if old is not None:
+            self.count_delta -= 1
+            self.live_bytes_delta -= slot_length(old)
+        if new is not None:
+            self.count_delta += 1
+            self.live_bytes_delta += slot_length(new)
+
+    def resolve(self, key: bytes, below: bytes | None) -> None:
+        """Count an unresolved key, now that the state below it is known."""
+        del self.unresolved[key]
+        self.count(below, self.slots[key])
+
+    def add(self, key: bytes, slot: bytes | None) -> None:
+        """Bring in a key that is not in here."""
+        self.slots[key] = slot
+        if self._sorted_keys is not None:
+            self._new_keys.append(key)
+
+    def drop(self, key: bytes) -> None:
+        """Forget a key, where there is nothing below that a removal would have to hide."""
+        if self.slots.pop(key, None) is not None and self._sorted_keys is not None:
+            self._stale_count += 1
+            if self._stale_count > len(self.slots):
+                self._sorted_keys = None
+
+    def drop_removed(self) -> None:
+        """Forget removed keys, where there is nothing below that they would have to hide."""
+        self.slots = {key: slot for key, slot in self.slots.items() if slot is not None}
+        self._sorted_keys = None
+
+    def keys_between(self, *, after: bytes, first: bytes, last: bytes | None, limit: int) -> list[bytes]:
+        """Return up to `limit` keys above `after` (if not empty) and in [`first`, `last`], ascending, removed or not.
+
+        After a change it costs a merge of the changed keys, not a sort.
+        """
+        keys = self._sorted_keys
+        if keys is None:
+            keys = self._sorted_keys = sorted(self.slots)
+            self._new_keys = []
+            self._stale_count = 0
+        elif self._new_keys:
+            # Timsort finds the two runs and merges them.
+            self._new_keys.sort()
+            keys += self._new_keys
+            keys.sort()
+            self._new_keys = []
+        at = bisect_left(keys, first)
+        if after:
+            at = max(at, bisect_right(keys, after))
+        stop = len(keys) if last is None else bisect_right(keys, last)
+        found: list[bytes] = []
+        slots = self.slots
+        while at < stop and len(found) < limit:
+            key = keys[at]
+            at += 1
+            if key in slots and not (found and found[-1] == key):
+                found.append(key)
+        return found

@@ -1,0 +1,1 @@
+"""A server whose segment stores are processes of their own."""

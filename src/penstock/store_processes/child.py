@@ -1,0 +1,190 @@
+"""`StoreChild`: one of several segment stores of a server, in a process of its own that the server has started.
+
+What the two say to each other: `store_messages`. The child works in the name of its parent, who holds the data
+directory's lock: it inherits that lock, refuses to run without, and ends at once when the parent ends.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import ctypes
+import logging
+import os
+import signal
+import sys
+from collections.abc import Collection
+from contextlib import AsyncExitStack
+from dataclasses import replace
+from typing import BinaryIO
+
+from penstock.data_directory import DataDirectory
+from penstock.model.errors import PenstockError
+from penstock.runtime.runtime import Runtime, real_runtime
+from penstock.runtime.settings import settings_from
+from penstock.segmentstore.admin_server import AdminServer
+from penstock.segmentstore.server import SegmentStoreServer
+from penstock.segmentstore.store import SegmentStore
+from penstock.segmentstore.tier1.local_log import LocalLogFactory
+from penstock.segmentstore.tier2.directory import DirectoryChunkStorage
+from penstock.settings import StandaloneSettings
+from penstock.store_processes.messages import (
+    LINE_BYTES_MAX,
+    Message,
+    Order,
+    Ready,
+    Refusal,
+    State,
+    StoreProcessError,
+    decode_question,
+    encode_message,
+    failures_of,
+)
+
+logger = logging.getLogger(__name__)
+
+#: Linux: the signal that a process gets when its parent dies, however that happens and even while it is stopped.
+_PR_SET_PDEATHSIG = 1
+#: Exit code of a child whose parent is gone.
+EXIT_PARENT_GONE = 3
+
+
+class StoreChild:
+    """Runs one segment store. `output` takes its answers; `runtime`: the real one by default, closed by `stop`."""
+
+    def __init__(self, order: Order, output: BinaryIO, runtime: Runtime | None = None) -> None:
+        self.settings = settings_from(StandaloneSettings, order.settings, "the settings given by the parent process")
+        self._order = order
+        self._output = output
+        self._runtime = runtime if runtime is not None else real_runtime(self.settings.blocking_thread_count_max)
+        self._assigned: Collection[int] = order.containers
+        self._store: SegmentStore
+        self._stops = AsyncExitStack()
+
+    async def start(self) -> None:
+        """Recover the first containers, listen, say so. Whatever goes wrong is said, too, and nothing is left running.
+
+        Raises `DataDirectoryError` without the lock, and what a segment store's start raises.
+        """
+        try:
+            await self._start()
+        except BaseException as error:
+            if isinstance(error, (PenstockError, OSError)):
+                self._say(Refusal(type(error).__name__, str(error)))
+            await self.stop()
+            raise
+
+    async def _start(self) -> None:
+        settings, runtime = self.settings, self._runtime
+        self._stops.push_async_callback(runtime.work.close)
+        directory = DataDirectory(settings.data_dir, runtime)
+        directory.check_lock(self._order.lock_descriptor)
+        self._stops.callback(directory.close)
+        self._store = SegmentStore(
+            logs=LocalLogFactory(directory.tier1, runtime, settings.durable_log),
+            chunks=DirectoryChunkStorage(directory.tier2, runtime, settings.long_term_storage),
+            runtime=runtime,
+            settings=settings.segment_store,
+            container_ids=self._order.containers,
+            cache_directory=directory.cache(self._order.store),
+        )
+        await self._store.start()
+        self._stops.push_async_callback(self._store.stop)
+        server = SegmentStoreServer(self._store)
+        await server.start(settings.host, self._order.port)
+        self._stops.push_async_callback(server.stop)
+        # Administrators find store n at the n-th port after the one that is set.
+        administrators = settings.segment_store.admin
+        port = administrators.port + self._order.store if administrators.port else 0
+        admin = AdminServer(self._store, settings=replace(administrators, port=port))
+        await admin.start()
+        self._stops.push_async_callback(admin.stop)
+        self._say(Ready(server.port, failures_of(self._store.failures)))
+
+    def answer(self, line: bytes) -> None:
+        """Do what a question says and answer it. Raises `ProtocolError`."""
+        question = decode_question(line)
+        self._store.set_assignment(question.containers)
+        self._say(
+            State(
+                question.number,
+                tuple(container.id for container in self._store.containers),
+                tuple(self._store.held),
+                failures_of(self._store.failures),
+            )
+        )
+
+    async def stop(self) -> None:
+        """Accept nothing more, finish what was accepted, stop."""
+        await self._stops.aclose()
+
+    def _say(self, message: Message) -> None:
+        self._output.write(encode_message(message))
+        self._output.flush()
+
+
+async def run_child(order: Order, source: BinaryIO, output: BinaryIO) -> bool:
+    """Be the segment store of `order` until SIGTERM; return whether the stop was in order.
+
+    `source`: where questions come from; at its end the process ends at once, with `EXIT_PARENT_GONE`. SIGINT is
+    ignored: Ctrl-C in a terminal goes to all processes, and the parent stops its children in order.
+    """
+    loop = asyncio.get_running_loop()
+    asked_to_stop = asyncio.Event()
+    loop.add_signal_handler(signal.SIGTERM, asked_to_stop.set)
+    loop.add_signal_handler(signal.SIGINT, lambda: None)
+    reader = asyncio.StreamReader(LINE_BYTES_MAX)
+    await loop.connect_read_pipe(lambda: asyncio.StreamReaderProtocol(reader), source)
+    try:
+        child = StoreChild(order, output)
+    except PenstockError as error:
+        output.write(encode_message(Refusal(type(error).__name__, str(error))))
+        output.flush()
+        raise
+    is_started = asyncio.Event()
+
+    async def converse() -> None:
+        while True:
+            line = await reader.readline()
+            if not line.endswith(b"\n"):
+                logger.warning("the parent process is gone: ending at once")
+                # Like kill -9, of which the parent may have died: what is acknowledged is synced.
+                os._exit(EXIT_PARENT_GONE)
+            await is_started.wait()
+            child.answer(line)
+
+    conversation = loop.create_task(converse())
+    start = loop.create_task(child.start())
+    stop_asked = loop.create_task(asked_to_stop.wait())
+    try:
+        await asyncio.wait((start, stop_asked), return_when=asyncio.FIRST_COMPLETED)
+        if not start.done():
+            start.cancel()
+            await asyncio.wait((start,))
+            return True
+        start.result()
+        is_started.set()
+        await asyncio.wait((conversation, stop_asked), return_when=asyncio.FIRST_COMPLETED)
+        if conversation.done():
+            conversation.result()
+    finally:
+        stop_asked.cancel()
+    try:
+        async with asyncio.timeout(child.settings.stop_timeout_s):
+            await child.stop()
+    except (TimeoutError, PenstockError) as error:
+        logger.warning("the stop was not in order: %r", error)
+        return False
+    return True
+
+
+def end_with_parent(parent_pid: int) -> None:
+    """Let this process be killed when its parent ends, where the system knows how; `run_child` notices it anyway.
+
+    Raises `StoreProcessError` if the parent is gone already.
+    """
+    if sys.platform == "linux":
+        prctl = getattr(ctypes.CDLL(None), "prctl", None)
+        if prctl is not None:
+            prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    if os.getppid() != parent_pid:
+        raise StoreProcessError(f"the parent process {parent_pid} is gone: a segment store does not run without it")

@@ -1,0 +1,410 @@
+"""`StoreProcesses`: the segment stores of a server in processes of their own, kept alive, each with its containers.
+
+Container ``i`` is at home at store ``i % n``. A process that ends is started again on the same port, after a pause
+that grows. One that keeps ending, or hangs, is away: its containers move to the others, and back when it has been well
+for a while. A container is given to a store only when no other process may still hold it: because it has said so, or
+has ended. (A process that hangs and is not to be killed is the exception: the log shuts it out.)
+
+Source: segment store specification, rules R1.4 to R1.10.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import signal
+import subprocess
+import sys
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from penstock.controller.locator import AssignedLocator
+from penstock.model.assignments import share_out
+from penstock.model.errors import ProtocolError
+from penstock.runtime.runtime import Runtime
+from penstock.runtime.settings import settings_values
+from penstock.settings import StandaloneSettings
+from penstock.store_processes.messages import (
+    LINE_BYTES_MAX,
+    Failure,
+    FromChild,
+    Order,
+    Question,
+    Ready,
+    Refusal,
+    State,
+    StoreProcessError,
+    StoreRefusedError,
+    decode_from_child,
+    encode_message,
+)
+
+logger = logging.getLogger(__name__)
+
+_SOURCES = str(Path(__file__).parents[1])
+#: Of the whole stop's time, how much the children may take; the rest is for what comes after.
+_STOP_SHARE = 0.8
+
+
+class StoreProcess:
+    """One segment store: its process now, and what is known of it.
+
+    Attributes:
+        port: where it listens; 0 before the first start.
+        is_up: it has said that it is ready and has not ended.
+        is_available: it is to have containers; otherwise it is away.
+        granted: ids of the containers that it was last told to run.
+        held: ids of those that it may have opened.
+        failures: as last heard.
+    """
+
+    def __init__(self, number: int, port: int) -> None:
+        self.number = number
+        self.port = port
+        self.process: subprocess.Popen[bytes] | None = None
+        self.is_up = False
+        self.is_available = True
+        self.granted: frozenset[int] = frozenset()
+        self.held: frozenset[int] = frozenset()
+        self.failures: dict[int, Failure] = {}
+        self._reader: asyncio.StreamReader
+        self._pipe: asyncio.BaseTransport
+        self._asked = 0
+        self._answered = 0
+
+    @property
+    def pid(self) -> int:
+        """The process id, 0 before the first start."""
+        return 0 if self.process is None else self.process.pid
+
+    async def spawn(self, order: Order) -> None:
+        """Start a process and give it its order. Raises `StoreProcessError`."""
+        self._asked = self._answered = 0
+        self.failures = {}
+        self.granted = self.held = frozenset(order.containers)
+        environment = dict(os.environ)
+        environment["PYTHONPATH"] = os.pathsep.join(filter(None, (environment.get("PYTHONPATH"), _SOURCES)))
+        try:
+            # The module itself and not a fork: nothing of this process's threads and sockets goes over. -P: nothing is
+            # imported from the directory that somebody happens to stand in.
+            self.process = subprocess.Popen(  # noqa: ASYNC220  # some ms, rarely; a loop's own forks with all threads
+                [sys.executable, "-P", "-m", "penstock", "segment-store", str(self.number)],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                pass_fds=(order.lock_descriptor,),
+                env=environment,
+                bufsize=0,
+                # Ctrl-C in a terminal is for this process, which then stops the others in order.
+                process_group=0,
+            )
+        except OSError as error:
+            raise StoreProcessError(f"segment store {self.number} cannot be started: {error}") from error
+        assert self.process.stdin is not None
+        os.set_blocking(self.process.stdin.fileno(), False)
+        self._reader = asyncio.StreamReader(LINE_BYTES_MAX)
+        try:
+            self._pipe, _ = await asyncio.get_running_loop().connect_read_pipe(
+                lambda: asyncio.StreamReaderProtocol(self._reader), self.process.stdout
+            )
+        except BaseException:
+            # It has no order yet, and nobody else knows of it.
+            self.process.kill()
+            self.process.wait()
+            raise
+        self._write(encode_message(order))
+
+    def ask(self, containers: Sequence[int]) -> None:
+        """Ask how it is, and say what to run. It may have opened those from now on."""
+        self._asked += 1
+        self.granted = frozenset(containers)
+        self.held |= self.granted
+        self._write(encode_message(Question(self._asked, tuple(containers))))
+
+    @property
+    def is_answered(self) -> bool:
+        """Whether it has answered all questions."""
+        return self._answered == self._asked
+
+    async def listen(self) -> FromChild | None:
+        """Return what it says next, None at its end. Raises `ProtocolError`."""
+        try:
+            line = await self._reader.readline()
+        except ValueError as error:
+            raise ProtocolError(f"segment store {self.number} said more than {LINE_BYTES_MAX} bytes at once") from error
+        if not line.endswith(b"\n"):
+            return None
+        message = decode_from_child(line)
+        if isinstance(message, State):
+            self.failures = message.failures
+            self._answered = message.number
+            if self.is_answered:
+                self.held = frozenset(message.held) | self.granted
+        elif isinstance(message, Ready):
+            self.failures = message.failures
+        return message
+
+    def signal(self, number: signal.Signals) -> None:
+        """Send a signal; fine if it has ended."""
+        if self.process is not None:
+            self.process.send_signal(number)
+
+    def ended(self) -> None:
+        """Note that the process is gone, and with it whatever it held."""
+        self.is_up = False
+        self.granted = self.held = frozenset()
+        self.failures = {}
+        self._pipe.close()
+        if self.process is not None and self.process.stdin is not None:
+            self.process.stdin.close()
+
+    def _write(self, line: bytes) -> None:
+        assert self.process is not None
+        assert self.process.stdin is not None
+        try:
+            written = self.process.stdin.write(line)
+        except BrokenPipeError:
+            return  # It has ended, which `listen` tells.
+        if written != len(line):
+            # Many questions of some hundred bytes wait in the pipe: it hangs, and half a question must not stay.
+            logger.warning("segment store %d takes no more questions: ending it", self.number)
+            self.signal(signal.SIGKILL)
+
+
+class StoreProcesses:
+    """See the module. `lock_descriptor` is the data directory's lock, which this process holds.
+
+    Attributes:
+        stores: by number.
+        locator: where containers are to be now.
+    """
+
+    def __init__(self, settings: StandaloneSettings, lock_descriptor: int, runtime: Runtime) -> None:
+        self._settings = settings
+        self._watch = settings.store_processes
+        self._lock_descriptor = lock_descriptor
+        self._runtime = runtime
+        self._container_count = settings.segment_store.container_count
+        port = settings.segment_store_port
+        self.stores = [
+            StoreProcess(number, port + number if port else 0) for number in range(settings.segment_stores)
+        ]
+        assignment = share_out(self._container_count, len(self.stores), range(len(self.stores)))
+        self.locator = AssignedLocator(assignment, len(self.stores))
+        self._keepers: list[asyncio.Task[None]] = []
+        self._is_stopping = False
+        cache = settings.segment_store.cache
+        share = replace(cache, bytes_max=cache.bytes_max // len(self.stores))
+        self._child_settings = settings_values(
+            replace(settings, segment_store=replace(settings.segment_store, cache=share), segment_stores=1)
+        )
+
+    @property
+    def failures(self) -> dict[int, Failure]:
+        """Why containers do not run, as last heard."""
+        return {
+            container_id: failure for store in self.stores for container_id, failure in sorted(store.failures.items())
+        }
+
+    def containers_of(self, store: StoreProcess) -> Sequence[int]:
+        """Return the ids of the containers that a store is to run."""
+        return self.locator.assignment.containers_of(store.number)
+
+    async def start(self) -> None:
+        """Start all processes and wait until each is ready. Raises `StoreProcessError`; call `stop` then, too."""
+        try:
+            async with asyncio.TaskGroup() as group:
+                for store in self.stores:
+                    group.create_task(self._begin(store, self.containers_of(store)))
+        except ExceptionGroup as errors:
+            raise errors.exceptions[0] from None
+        loop = asyncio.get_running_loop()
+        self._keepers = [loop.create_task(self._keep(store)) for store in self.stores]
+
+    async def _begin(self, store: StoreProcess, containers: Sequence[int]) -> None:
+        """Start a process; return when it is ready."""
+        order = Order(
+            store.number, os.getpid(), self._lock_descriptor, store.port, tuple(containers), self._child_settings
+        )
+        await store.spawn(order)
+        try:
+            async with asyncio.timeout(self._watch.start_timeout_s):
+                answer = await store.listen()
+            match answer:
+                case Ready():
+                    store.port = answer.port
+                case Refusal():
+                    raise StoreRefusedError(store.number, answer.kind, answer.message)
+                case _:
+                    raise StoreProcessError(
+                        f"segment store {store.number} ended before it was ready; its log says why"
+                    )
+        except BaseException as error:
+            store.signal(signal.SIGKILL)
+            await asyncio.shield(self._bury(store))
+            if isinstance(error, TimeoutError):
+                raise StoreProcessError(
+                    f"segment store {store.number} was not ready within {self._watch.start_timeout_s:g} s "
+                    "(store_processes.start_timeout_s)"
+                ) from error
+            raise
+        store.is_up = True
+        settings = self._settings
+        self.locator.set_endpoint(
+            store.number, settings.advertised_host, store.port, local_host=settings.listening_host
+        )
+
+    async def _bury(self, store: StoreProcess) -> int:
+        """Wait for the end of a process, which is near; return its exit code."""
+        assert store.process is not None
+        code = await self._runtime.work.run(store.process.wait)
+        store.ended()
+        return code
+
+    # -- keeping them alive -------------------------------------------------------------------------------------
+
+    async def _keep(self, store: StoreProcess) -> None:
+        """Watch a store's process, which runs, and its successors."""
+        loop = asyncio.get_running_loop()
+        deaths: deque[float] = deque(maxlen=self._watch.restart_count_max + 1)
+        delay_s = self._watch.restart_delay_s
+        while True:
+            began_s = loop.time()
+            await self._watch_over(store)
+            code = await self._bury(store)
+            if self._is_stopping:
+                return
+            logger.warning("segment store %d (pid %d) ended with code %d: starting it again", store.number, store.pid,
+                           code)  # fmt: skip
+            if loop.time() - began_s > self._watch.restart_window_s:
+                delay_s = self._watch.restart_delay_s
+            deaths.append(loop.time())
+            while not store.is_up:
+                is_often = len(deaths) > self._watch.restart_count_max
+                if is_often and deaths[-1] - deaths[0] <= self._watch.restart_window_s:
+                    self._send_away(store, f"it has ended {len(deaths)} times lately")
+                # What it had held is free.
+                self.arrange()
+                await asyncio.sleep(delay_s)
+                delay_s = min(2 * delay_s, self._watch.restart_delay_s_max)
+                late = loop.call_later(self._watch.health_timeout_s, self._is_late, store)
+                try:
+                    await self._begin(store, ())
+                except (StoreProcessError, ProtocolError, OSError) as error:
+                    logger.warning("%s; trying again", error)
+                    deaths.append(loop.time())
+                finally:
+                    late.cancel()
+            self.arrange()
+
+    def _is_late(self, store: StoreProcess) -> None:
+        """Note that a new process takes its time: its containers, which it has not got yet, need not wait for it."""
+        self._send_away(store, f"it is not ready after {self._watch.health_timeout_s:g} s")
+        self.arrange()
+
+    async def _watch_over(self, store: StoreProcess) -> None:
+        """Listen to a process and ask it how it is, until it ends."""
+        asking = asyncio.get_running_loop().create_task(self._ask(store))
+        try:
+            while await store.listen() is not None:
+                self.arrange()
+        except ProtocolError as error:
+            logger.warning("ending segment store %d: %s", store.number, error)
+            store.signal(signal.SIGKILL)
+        finally:
+            asking.cancel()
+
+    async def _ask(self, store: StoreProcess) -> None:
+        """Find out whether a process answers.
+
+        Silence is counted in rounds and not by the clock: when this very process was held up, nobody else hangs.
+        """
+        watch = self._watch
+        silent_s = well_s = 0.0
+        while not self._is_stopping:
+            if store.is_answered:
+                silent_s = 0.0
+                store.ask(sorted(store.granted))
+            await asyncio.sleep(watch.health_interval_s)
+            if store.is_answered:
+                well_s += watch.health_interval_s
+                if not store.is_available and well_s >= watch.return_delay_s:
+                    logger.warning("segment store %d is back: it gets its containers again", store.number)
+                    store.is_available = True
+                    self.arrange()
+                continue
+            well_s = 0.0
+            silent_s += watch.health_interval_s
+            if silent_s < watch.health_timeout_s:
+                continue
+            if watch.is_hung_killed:
+                logger.warning("segment store %d has not answered for %g s: ending it", store.number, silent_s)
+                store.signal(signal.SIGKILL)
+                return
+            if store.is_available:
+                self._send_away(store, f"it has not answered for {silent_s:g} s")
+                # The first thing that it hears when it goes on. Until then whoever opens its logs shuts it out.
+                store.ask(())
+                store.held = frozenset()
+                self.arrange()
+
+    def _send_away(self, store: StoreProcess, why: str) -> None:
+        if store.is_available:
+            store.is_available = False
+            logger.warning("segment store %d is away, its containers move to the others: %s", store.number, why)
+
+    def arrange(self) -> None:
+        """Decide who is to run what, and tell those for whom something changes and may change now."""
+        if self._is_stopping:
+            return
+        available = [store.number for store in self.stores if store.is_available]
+        self.locator.assignment = share_out(self._container_count, len(self.stores), available)
+        for store in self.stores:
+            if not store.is_up:
+                continue
+            elsewhere = frozenset[int]().union(*(other.held for other in self.stores if other is not store))
+            granted = [
+                container_id
+                for container_id in self.containers_of(store)
+                if container_id in store.granted or container_id not in elsewhere
+            ]
+            if store.granted != frozenset(granted):
+                store.ask(granted)
+
+    # -- the end ------------------------------------------------------------------------------------------------
+
+    async def stop(self) -> None:
+        """Stop all processes, in order if they can within most of `stop_timeout_s`.
+
+        Raises `StoreProcessError` when one could not. Cancelled, it kills those that are left.
+        """
+        self._is_stopping = True
+        stopped = [store for store in self.stores if store.is_up]
+        for keeper, store in zip(self._keepers, self.stores, strict=False):
+            if not store.is_up:
+                # It waits for a start, which is not wanted any more.
+                keeper.cancel()
+        ends: list[asyncio.Task[int]] | list[asyncio.Task[None]] = self._keepers
+        if not self._keepers:
+            # The start has failed elsewhere.
+            ends = [asyncio.get_running_loop().create_task(self._bury(store)) for store in stopped]
+        for store in stopped:
+            store.signal(signal.SIGTERM)
+        try:
+            if ends:
+                await asyncio.wait(ends, timeout=self._settings.stop_timeout_s * _STOP_SHARE)
+        finally:
+            late = [store.number for store in stopped if store.is_up]
+            for store in self.stores:
+                store.signal(signal.SIGKILL)
+        for result in await asyncio.gather(*ends, return_exceptions=True):
+            if isinstance(result, Exception):
+                raise result
+        codes = {store.number: store.process.poll() for store in stopped if store.process is not None}
+        if self._keepers and any(codes.values()):
+            raise StoreProcessError(
+                f"segment stores did not stop in order: exit codes {codes}, of which {late} were killed because they "
+                "took too long"
+            )

@@ -1,0 +1,1 @@
+"""Histories of what clients saw, and what judges them and the insides of servers."""

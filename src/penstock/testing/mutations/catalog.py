@@ -1,0 +1,346 @@
+"""Planted bugs: each breaks one promise in one place, and the simulation must notice within few seeds.
+
+They show that the checkers can see what they are for. A mutation is a context manager around a run; nothing of it is
+left afterwards. Each has a profile that aims at it, so that it is found fast: the faults and workloads of any seed may
+reveal it too, only later.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import replace
+
+from penstock.client.append_window import AppendWindow, Block
+from penstock.client.segment_events import SegmentEvents
+from penstock.client.settings import ClientSettings
+from penstock.client.wire_segments import WireSegments
+from penstock.controller.transactions import service as transactions_service
+from penstock.controller.workflows.commit import decide_commit
+from penstock.model.segments import NO_VALUE, Buffer, SegmentData, Segments, TableRemoval, TableUpdate
+from penstock.segmentstore.append_processor import AppendProcessor
+from penstock.segmentstore.container.container import SegmentContainer
+from penstock.segmentstore.container.log.pipeline import OnDone, OperationPipeline
+from penstock.segmentstore.container.reads.read_index import Found, _Block
+from penstock.segmentstore.container.reads.reader import SegmentReader
+from penstock.segmentstore.container.segment import PendingAppend, Segment
+from penstock.segmentstore.container.storage.container_storage import ContainerStorage
+from penstock.segmentstore.container.storage.segment_flusher import SegmentFlusher
+from penstock.segmentstore.container.tables.index import Loaded, TableIndex
+from penstock.segmentstore.store import SegmentStore
+from penstock.segmentstore.tier1 import log_recovery
+from penstock.segmentstore.tier1.local_log import LocalLog
+from penstock.segmentstore.tier1.log_directory import LogDirectory
+from penstock.segmentstore.tier2 import segment_read
+from penstock.testing.mutations.memory import MEMORY_MUTATIONS
+from penstock.testing.mutations.mutation import Mutation, patched, short_profile
+from penstock.wire.commands import SetupAppend, WireCommand
+
+_KIB = 1024
+
+
+# Tier 1.
+
+
+class _Unsynced:
+    """A file whose sync does nothing."""
+
+    def __init__(self, file: object) -> None:
+        self._file = file
+
+    def __getattr__(self, name: str) -> object:
+        return getattr(self._file, name)
+
+    def sync(self) -> None:
+        """Do nothing."""
+
+
+@contextmanager
+def _acknowledge_before_sync() -> Iterator[None]:
+    original = LocalLog._write_batch
+
+    def write_batch(self: LocalLog, file: object, *arguments: object) -> object:
+        before = file.file  # type: ignore[attr-defined]  # a writable file of the log
+        file.file = _Unsynced(before)  # type: ignore[attr-defined]  # see above
+        try:
+            return original(self, file, *arguments)  # type: ignore[arg-type]  # passed on as they came
+        finally:
+            file.file = before  # type: ignore[attr-defined]  # see above
+
+    with patched(LocalLog, "_write_batch", write_batch):
+        yield
+
+
+def _skip_log_checksums() -> AbstractContextManager[None]:
+    return patched(log_recovery, "frame_matches", lambda header, payload: True)
+
+
+def _ignore_fence() -> AbstractContextManager[None]:
+    return patched(LogDirectory, "check_owned", lambda self: None)
+
+
+def _truncate_log_too_far() -> AbstractContextManager[None]:
+    return patched(ContainerStorage, "first_unflushed", lambda self, segment: 1 << 62)
+
+
+@contextmanager
+def _forget_last_frame() -> Iterator[None]:
+    original = LocalLog.frames
+
+    async def frames(self: LocalLog) -> object:
+        held = None
+        async for frame in original(self):
+            if held is not None:
+                yield held
+            held = frame
+
+    with patched(LocalLog, "frames", frames):
+        yield
+
+
+# Containers.
+
+
+@contextmanager
+def _acknowledge_when_accepted() -> Iterator[None]:
+    original = OperationPipeline.add
+
+    def add(self: OperationPipeline, header: bytes, data: Buffer | None, on_done: OnDone) -> None:
+        original(self, header, data, lambda error: None)
+        self._loop.call_soon(on_done, None)
+
+    with patched(OperationPipeline, "add", add):
+        yield
+
+
+@contextmanager
+def _answer_setup_with_accepted() -> Iterator[None]:
+    original = AppendProcessor.set_up
+
+    def set_up(self: AppendProcessor, command: SetupAppend) -> None:
+        def at_once(pipeline: OperationPipeline, on_done: OnDone) -> None:
+            on_done(None)
+
+        with patched(OperationPipeline, "when_durable", at_once):
+            original(self, command)
+
+    with patched(AppendProcessor, "set_up", set_up):
+        yield
+
+
+@contextmanager
+def _serve_what_is_not_durable() -> Iterator[None]:
+    original = SegmentReader.read_cached
+
+    def read_cached(self: SegmentReader, segment: Segment, offset: int, length: int) -> SegmentData | None:
+        durable_length, segment.durable_length = segment.durable_length, segment.length
+        try:
+            return original(self, segment, offset, length)
+        finally:
+            segment.durable_length = durable_length
+
+    with patched(SegmentReader, "read_cached", read_cached):
+        yield
+
+
+@contextmanager
+def _remove_event_number_check() -> Iterator[None]:
+    original_append = SegmentContainer.append
+
+    def append(self: SegmentContainer, segment: Segment, data: Buffer, on_done: OnDone, **options: object) -> int:
+        number = options.get("event_number", -1)
+        if isinstance(number, int) and number >= 0:
+            options["stored_event_number"] = segment.attributes.get(options["writer_id"], NO_VALUE)  # type: ignore[call-overload]  # `bytes`, as `append` has it
+        return original_append(self, segment, data, on_done, **options)  # type: ignore[arg-type]  # see above
+
+    with patched(SegmentContainer, "append", append):
+        yield
+
+
+@contextmanager
+def _evict_what_storage_lacks() -> Iterator[None]:
+    def may_go(self: _Block) -> bool:
+        return not self.is_open
+
+    with patched(_Block, "may_go", may_go):
+        yield
+
+
+def _count_as_stored_too_early() -> AbstractContextManager[None]:
+    async def write(self: SegmentFlusher, segment: Segment, piece: PendingAppend) -> None:
+        start = max(piece.start, segment.storage_length)
+        length = min(piece.end - start, self._settings.flush_write_bytes_max)
+        segment.index.freeze_tail()
+        found = segment.index.lookup(start, length)
+        assert isinstance(found, Found)
+        segment.storage_length = start + found.length
+        segment.index.evict(segment.index.cached_bytes)
+        await self._storage.write(segment, start, found.data)
+
+    return patched(SegmentFlusher, "_write", write)
+
+
+def _skip_table_conditions() -> AbstractContextManager[None]:
+    def check_nothing(self: TableIndex, updates: Sequence[TableUpdate | TableRemoval], loaded: Loaded) -> None:
+        """Accept any version."""
+
+    return patched(TableIndex, "_check_conditions", check_nothing)
+
+
+def _ignore_truncation() -> AbstractContextManager[None]:
+    async def truncate_segment(self: SegmentStore, segment: str, offset: int) -> None:
+        """Say that it is done."""
+
+    return patched(SegmentStore, "truncate_segment", truncate_segment)
+
+
+# Tier 2.
+
+
+def _skip_chunk_checksums() -> AbstractContextManager[None]:
+    def verify_nothing(chunk: str, start: int, data: bytes, checksums: Sequence[int], *, block_length: int) -> None:
+        """Accept any bytes."""
+
+    return patched(segment_read, "verify_blocks", verify_nothing)
+
+
+# Client and controller.
+
+
+@contextmanager
+def _renumber_on_resend() -> Iterator[None]:
+    original = AppendWindow.reconnect
+
+    def reconnect(self: AppendWindow, last_event_number: int) -> list[Block]:
+        stored = original(self, last_event_number)
+        if last_event_number >= 0:
+            for block in [*stored, *self.ready]:
+                block.last_number = 0
+        # What is stored is sent again as if it were new.
+        self.ready.extendleft(reversed(stored))
+        return []
+
+    with patched(AppendWindow, "reconnect", reconnect):
+        yield
+
+
+@contextmanager
+def _read_from_start() -> Iterator[None]:
+    original = SegmentEvents.__init__
+
+    def made(
+        self: SegmentEvents, segments: Segments, segment: str, offset: int, settings: ClientSettings,
+        on_ready: Callable[[SegmentEvents], None],
+    ) -> None:  # fmt: skip
+        original(self, segments, segment, 0, settings, on_ready)
+
+    with patched(SegmentEvents, "__init__", made):
+        yield
+
+
+def _repeat_changes() -> AbstractContextManager[None]:
+    async def change(self: WireSegments, segment: str, make: Callable[[int], WireCommand]) -> WireCommand:
+        return await self._ask(segment, make)
+
+    return patched(WireSegments, "_change", change)
+
+
+def _commit_instead_of_abort() -> AbstractContextManager[None]:
+    async def decide(context: object, tables: object, transaction: object, *, at_version: int | None = None) -> object:
+        return await decide_commit(context, tables, transaction, writer_id="", timestamp=0)  # type: ignore[arg-type]  # passed on as they came
+
+    return patched(transactions_service, "decide_abort", decide)
+
+
+_LINKS = ("Partition", "Reset", "SlowLink")
+_SLOW_WORK = 0.3
+
+MUTATIONS: tuple[Mutation, ...] = (
+    Mutation(
+        "acknowledge before sync", "acknowledged means synced",
+        short_profile("crashes"), _acknowledge_before_sync,
+    ),
+    Mutation(
+        "acknowledge when accepted", "acknowledged means synced",
+        short_profile("crashes", "bytes"), _acknowledge_when_accepted,
+    ),
+    Mutation(
+        "answer set-up with what is accepted", "a writer that reconnects loses no event",
+        replace(short_profile("resets", kinds=("Reset", "CrashAtDiskCall"), gap_s=0.5), work_stall_rate=_SLOW_WORK),
+        _answer_setup_with_accepted,
+    ),
+    Mutation(
+        "serve what is not durable", "what was read stays",
+        replace(short_profile("stalled reads", "bytes", "readers", gap_s=1.0), work_stall_rate=_SLOW_WORK),
+        _serve_what_is_not_durable,
+    ),
+    Mutation(
+        "skip the checksums of the log", "corrupt data are never served",
+        replace(short_profile("log bit flips", "bytes", "tables"), bit_flip_count=40, bit_flip_place="/log-"),
+        _skip_log_checksums,
+    ),
+    Mutation(
+        "skip the checksums of chunks", "corrupt data are never served",
+        replace(short_profile("chunk bit flips", "bytes", "tables"), bit_flip_count=6, bit_flip_place="/tier2/sim/"),
+        _skip_chunk_checksums,
+    ),
+    Mutation(
+        "ignore the fence", "an old owner can do no harm",
+        replace(short_profile("takeovers", "bytes"), takeover_gap_s=1.0), _ignore_fence,
+    ),
+    Mutation(
+        "truncate the log too far", "the log is cut only before what is stored",
+        short_profile("crashes"), _truncate_log_too_far,
+    ),
+    Mutation(
+        "forget the last frame of the log", "an acknowledged operation survives any crash",
+        short_profile("crashes"), _forget_last_frame,
+    ),
+    Mutation(
+        "remove the event number check", "a writer that reconnects duplicates no event",
+        replace(short_profile("links", kinds=_LINKS, gap_s=1.0), work_stall_rate=_SLOW_WORK),
+        _remove_event_number_check,
+    ),
+    Mutation(
+        "send with new event numbers", "a writer that reconnects duplicates no event",
+        short_profile("links", kinds=_LINKS, gap_s=1.0), _renumber_on_resend,
+    ),
+    Mutation(
+        "evict what storage lacks", "bytes not in storage stay in memory",
+        replace(short_profile("small cache", "bytes"), cache_bytes_min=8 * _KIB), _evict_what_storage_lacks,
+    ),
+    Mutation(
+        "count as stored before the write", "bytes not in storage stay in memory",
+        short_profile("crashes", "readers", "bytes"), _count_as_stored_too_early,
+    ),
+    Mutation(
+        "skip the conditions of tables", "conditional updates are linearisable",
+        short_profile("tables", "tables"), _skip_table_conditions,
+    ),
+    Mutation(
+        "repeat changes whose reply was lost", "a lost reply is neither success nor failure",
+        short_profile("table links", "tables", "bytes", kinds=_LINKS, gap_s=1.0), _repeat_changes,
+    ),
+    Mutation(
+        "forget truncations", "truncated bytes are gone",
+        short_profile("truncations", "bytes", "lives"), _ignore_truncation,
+    ),
+    Mutation(
+        "read a segment from its start", "a group reads each event once",
+        short_profile("hand-overs", "readers"), _read_from_start,
+    ),
+    Mutation(
+        "commit instead of abort", "an aborted transaction is never seen",
+        short_profile("transactions", "transactions"), _commit_instead_of_abort,
+    ),
+    *MEMORY_MUTATIONS,
+)  # fmt: skip
+"""All planted bugs."""
+
+
+def seeds_of(mutation: Mutation, count: int) -> Iterator[int]:
+    """Yield the seeds to try for a mutation: always the same ones."""
+    rng = random.Random(mutation.name)
+    for _ in range(count):
+        yield rng.randrange(1_000_000)

@@ -1,0 +1,1 @@
+"""Real server processes: started, loaded, killed and held."""

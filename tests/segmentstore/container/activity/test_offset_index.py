@@ -1,0 +1,322 @@
+"""Index segments: borders between the appends of a segment, who makes them, what becomes of them.
+
+SS-n: segment store specification, scenario n.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from dataclasses import replace
+
+import pytest
+
+from penstock.model.errors import (
+    InvalidArgumentError,
+    NoSuchSegmentError,
+    SegmentTruncatedError,
+    StorageError,
+)
+from penstock.model.names import index_segment_name
+from penstock.segmentstore.container.activity.offset_index import ENTRY
+from penstock.segmentstore.container.container import SegmentContainer
+from penstock.segmentstore.settings import ActivitySettings, SegmentStoreSettings
+from penstock.segmentstore.store import SegmentStore
+from penstock.segmentstore.tier1.memory_log import MemoryLogFactory
+from support.containers import QUIET, FaultyChunks, memory_runtime, memory_store
+
+A = "s/t/0.#epoch.0"
+INDEX = index_segment_name(A)
+ENTRY_BYTES = 1000
+#: Nobody looks by himself: the tests say when.
+SETTINGS = SegmentStoreSettings(
+    container_count=1,
+    container=replace(QUIET, activity=ActivitySettings(interval_s=3600.0, index_entry_bytes=ENTRY_BYTES)),
+)
+
+
+class Bench:
+    """A store that is restarted over the same log and chunks."""
+
+    def __init__(self) -> None:
+        self.runtime = memory_runtime()
+        self.logs = MemoryLogFactory(self.runtime)
+        self.chunks = FaultyChunks()
+        self.store: SegmentStore
+
+    async def start(self) -> None:
+        self.store = memory_store(self.logs, self.chunks, self.runtime, SETTINGS)
+        await self.store.start()
+        # The job takes away at its first turn what recovery has noted.
+        await asyncio.sleep(0)
+
+    async def restart(self) -> None:
+        await self.store.stop()
+        await self.start()
+
+    @property
+    def container(self) -> SegmentContainer:
+        return self.store.containers[0]
+
+    async def look(self) -> None:
+        await self.container.activity_watch.look()
+
+    async def append(self, *lengths: int, segment: str = A) -> None:
+        """Append blocks of these lengths, one after the other."""
+        for length in lengths:
+            await self.store.append(segment, bytes(length))
+
+    async def entries(self, segment: str = A) -> list[int]:
+        """Return the offsets in the index."""
+        info = await self.store.segment_info(index_segment_name(segment))
+        data = (await self.store.read(info.name, info.start_offset, 1 << 20)).joined()
+        return [offset for offset, _, _ in ENTRY.iter_unpack(data)]
+
+
+@pytest.fixture
+async def bench() -> AsyncIterator[Bench]:
+    made = Bench()
+    await made.start()
+    yield made
+    await made.store.stop()
+    await made.runtime.work.close()
+
+
+async def test_short_segments_have_no_index(bench: Bench) -> None:
+    """Most segments are short: nothing is created for them."""
+    await bench.store.create_segment(A)
+    await bench.append(500, 499)
+    await bench.look()
+    assert not bench.container.state.metadata.by_name.get(INDEX)
+    assert await bench.store.locate_offset(A, 1) == 999
+    assert await bench.store.locate_offset(A, 998, before=True) == 0
+
+
+async def test_borders_are_indexed_about_once_in_so_many_bytes(bench: Bench) -> None:
+    """Each is the end of an append, however they are cut up between looks; no entry twice."""
+    await bench.store.create_segment(A)
+    await bench.append(*[300] * 10)
+    await bench.look()
+    assert await bench.entries() == [1200, 2400]
+    await bench.look()
+    await bench.append(300)
+    await bench.look()
+    assert await bench.entries() == [1200, 2400]
+    await bench.append(200)
+    await bench.look()
+    assert await bench.entries() == [1200, 2400, 3500]
+    await bench.append(5000, 10)
+    await bench.look()
+    assert await bench.entries() == [1200, 2400, 3500, 8500]
+
+
+async def test_an_entry_tells_offset_events_and_time(bench: Bench) -> None:
+    await bench.store.create_segment(A)
+    segment = bench.container.segment(A)
+    for _ in range(4):
+        bench.container.append(segment, bytes(300), lambda _: None, event_count=7)
+    await bench.look()
+    data = (await bench.store.read(INDEX, 0, 100)).joined()
+    assert data == ENTRY.pack(1200, 28, 1000)
+
+
+async def test_borders_near_an_offset_are_found(bench: Bench) -> None:
+    """SS-254: never a later one than asked with `before`, else the first one behind; the ends where there are none."""
+    await bench.store.create_segment(A)
+    await bench.append(*[300] * 40)
+    await bench.look()
+    borders = [0, *(await bench.entries())]
+    assert borders == list(range(0, 12001, 1200))
+    await bench.append(50)
+    for offset in (0, 1, 299, 300, 1199, 1200, 1201, 6000, 6001, 11999, 12000, 12001, 12049, 12050, 12051):
+        before = await bench.store.locate_offset(A, offset, before=True)
+        behind = await bench.store.locate_offset(A, offset)
+        known = [*borders, 12050]
+        assert before == max(border for border in known if border <= offset)
+        assert behind == min((border for border in known if border >= offset), default=12050)
+    with pytest.raises(InvalidArgumentError):
+        await bench.store.locate_offset(A, -1)
+
+
+@pytest.mark.parametrize("damage", ["missing", "short", "empty"])
+async def test_a_missing_or_short_index_only_coarsens(bench: Bench, damage: str) -> None:
+    """SS-254: an earlier border, never a later one than asked; and forwards the segment's length."""
+    await bench.store.create_segment(A)
+    await bench.append(*[1000] * 10)
+    if damage == "short":
+        await bench.append(1)
+    await bench.look()
+    if damage == "missing":
+        await bench.container.delete(INDEX)
+    elif damage == "empty":
+        await bench.container.truncate(INDEX, 10 * ENTRY.size)
+    else:
+        await bench.append(*[999, 999])  # Not looked at: the index ends before the segment does.
+    last = 10_000 if damage == "short" else 0
+    length = (await bench.store.segment_info(A)).length
+    assert await bench.store.locate_offset(A, length - 1, before=True) == last
+    assert await bench.store.locate_offset(A, length - 1) == length
+
+
+async def test_what_was_truncated_cannot_be_located(bench: Bench) -> None:
+    """SS-254: a truncated index. Its head goes with the segment's."""
+    await bench.store.create_segment(A)
+    await bench.append(*[1000] * 10)
+    await bench.look()
+    await bench.store.truncate_segment(A, 3500)
+    assert await bench.entries() == [4000, 5000, 6000, 7000, 8000, 9000, 10000]
+    assert (await bench.store.segment_info(INDEX)).start_offset == 3 * ENTRY.size
+    with pytest.raises(SegmentTruncatedError):
+        await bench.store.locate_offset(A, 3499)
+    assert await bench.store.locate_offset(A, 3500) == 3500
+    assert await bench.store.locate_offset(A, 3501) == 4000
+    assert await bench.store.locate_offset(A, 3999, before=True) == 3500
+    await bench.store.truncate_segment(A, 10_000)
+    assert await bench.entries() == [10_000]
+    assert await bench.store.locate_offset(A, 10_000) == 10_000
+
+
+async def test_an_index_ends_as_its_segment_does(bench: Bench) -> None:
+    await bench.store.create_segment(A)
+    await bench.append(2000)
+    await bench.look()
+    await bench.store.seal_segment(A)
+    assert (await bench.store.segment_info(INDEX)).is_sealed
+    assert await bench.store.locate_offset(A, 1) == 2000
+    await bench.store.delete_segment(A)
+    with pytest.raises(NoSuchSegmentError):
+        await bench.store.segment_info(INDEX)
+
+
+async def test_the_end_of_a_merged_segments_index(bench: Bench) -> None:
+    """Transactions have none; a whole segment that is merged leaves none behind."""
+    other = "s/t/0.#epoch.5"
+    transaction = f"{A}#transaction.{'a' * 32}"
+    for name in (A, other, transaction):
+        await bench.store.create_segment(name)
+    await bench.append(2000, segment=other)
+    await bench.append(2000, segment=transaction)
+    await bench.look()
+    names = bench.container.state.metadata.by_name
+    assert index_segment_name(other) in names
+    assert index_segment_name(transaction) not in names
+    await bench.store.merge_segments(A, [other, transaction])
+    assert index_segment_name(other) not in names
+    await bench.look()
+    assert await bench.entries() == [2000, 4000]
+
+
+async def test_an_index_goes_on_after_a_restart(bench: Bench) -> None:
+    """What was appended and not indexed before is made up for; nothing twice."""
+    await bench.store.create_segment(A)
+    await bench.append(1000, 600)
+    await bench.look()
+    await bench.append(600)
+    await bench.restart()
+    assert await bench.entries() == [1000]
+    await bench.append(10)
+    await bench.look()
+    assert await bench.entries() == [1000, 2210]
+    await bench.restart()
+    await bench.append(10)
+    await bench.look()
+    assert await bench.entries() == [1000, 2210]
+    assert await bench.store.locate_offset(A, 1001) == 2210
+
+
+async def test_the_index_of_an_earlier_segment_is_not_believed(bench: Bench) -> None:
+    """A crash between the two deletions leaves an index behind: it counts for nothing, and stands in nobody's way."""
+    await bench.store.create_segment(A)
+    await bench.append(*[1000] * 9)
+    await bench.look()
+    await bench.container.delete(A)  # And no more: the crash.
+    await bench.restart()
+    await bench.store.create_segment(A)
+    await bench.append(700, 700)
+    assert await bench.store.locate_offset(A, 100) == 1400
+    assert await bench.store.locate_offset(A, 1399, before=True) == 0
+    await bench.look()
+    assert await bench.entries() == [1400]
+
+
+async def test_a_repeated_deletion_takes_away_what_the_first_left(bench: Bench) -> None:
+    await bench.store.create_segment(A)
+    await bench.append(2000)
+    await bench.look()
+    await bench.container.delete(A)
+    await bench.restart()
+    assert INDEX in bench.container.state.metadata.by_name
+    with pytest.raises(NoSuchSegmentError):
+        await bench.store.delete_segment(A)
+    assert INDEX not in bench.container.state.metadata.by_name
+
+
+async def test_nobody_else_writes_to_an_index(bench: Bench) -> None:
+    await bench.store.create_segment(A)
+    await bench.append(2000)
+    await bench.look()
+    for call in (
+        bench.store.append(INDEX, bytes(24)),
+        bench.store.seal_segment(INDEX),
+        bench.store.truncate_segment(INDEX, 0),
+        bench.store.delete_segment(INDEX),
+        bench.store.merge_segments(A, [INDEX]),
+        bench.store.create_segment("s/t/1.#epoch.0#index"),
+        bench.store.create_table("s/t/1.#epoch.0#index"),
+    ):
+        with pytest.raises(InvalidArgumentError):
+            await call
+
+
+async def test_an_index_that_cannot_be_read_is_left_out(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Statistics and the other segments go on; the next look tries again."""
+    other = "s/u/0.#epoch.0"
+    await bench.store.create_segment(A)
+    await bench.store.create_segment(other)
+    await bench.append(2000)
+    await bench.append(2000, segment=other)
+    create = bench.container.create
+    failures = ["once"]
+
+    async def failing_create(name: str, **options: object) -> object:
+        if name == INDEX and failures:
+            failures.pop()
+            raise StorageError("injected")
+        return await create(name, **options)  # type: ignore[arg-type]  # Handed on as it came.
+
+    monkeypatch.setattr(bench.container, "create", failing_create)
+    await bench.look()
+    assert await bench.entries(other) == [2000]
+    await bench.append(1)
+    await bench.look()
+    assert await bench.entries() == [2001]
+
+
+async def test_a_segment_deleted_while_its_index_is_made_leaves_none(bench: Bench) -> None:
+    """Whatever comes first, the index is not there in the end."""
+    for turns in range(12):
+        await bench.store.create_segment(A)
+        await bench.append(2000)
+        looking = asyncio.ensure_future(bench.look())
+        for _ in range(turns):
+            await asyncio.sleep(0)
+        await bench.store.delete_segment(A)
+        await looking
+        assert INDEX not in bench.container.state.metadata.by_name, turns
+
+
+async def test_an_index_made_behind_its_segments_deletion_goes_again(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The deletion has looked for an index before there was one."""
+    await bench.store.create_segment(A)
+    await bench.append(2000)
+    create = bench.container.create
+
+    async def late_create(name: str, **options: object) -> object:
+        await bench.store.delete_segment(A)
+        return await create(name, **options)  # type: ignore[arg-type]  # Handed on as it came.
+
+    monkeypatch.setattr(bench.container, "create", late_create)
+    await bench.look()
+    assert INDEX not in bench.container.state.metadata.by_name

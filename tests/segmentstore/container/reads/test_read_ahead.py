@@ -1,0 +1,69 @@
+"""What is read ahead of whom: the pure part."""
+
+from __future__ import annotations
+
+from penstock.segmentstore.container.reads.read_ahead import ReadAhead
+
+
+def ahead(count_max: int = 2, segments_max: int = 10) -> ReadAhead:
+    return ReadAhead(range_bytes=100, count_max=count_max, segments_max=segments_max)
+
+
+def test_the_second_read_in_a_row_makes_a_reader_sequential() -> None:
+    readers = ahead()
+    assert readers.stored(1, 30, 100, 1000) == []
+    assert readers.stored(1, 100, 200, 1000) == [(200, 300), (300, 400)]
+
+
+def test_reads_elsewhere_begin_anew() -> None:
+    readers = ahead()
+    readers.stored(1, 0, 100, 1000)
+    assert readers.stored(1, 500, 600, 1000) == []
+    assert readers.stored(1, 100, 200, 1000) == []
+    assert readers.stored(1, 200, 300, 1000) == [(300, 400), (400, 500)]
+
+
+def test_a_reader_that_finds_its_bytes_keeps_its_lead() -> None:
+    """One range more each time it enters the next; nothing while it stays inside one."""
+    readers = ahead()
+    readers.stored(1, 0, 100, 1000)
+    readers.stored(1, 100, 200, 1000)
+    assert readers.cached(1, 150, 1000) == []
+    assert readers.cached(1, 201, 1000) == [(400, 500)]
+    assert readers.cached(1, 260, 1000) == []
+    assert readers.cached(1, 300, 1000) == []
+    assert readers.cached(1, 301, 1000) == [(500, 600)]
+    assert readers.cached(1, 900, 1000) == []
+
+
+def test_nothing_is_wanted_behind_the_limit() -> None:
+    readers = ahead()
+    readers.stored(1, 0, 100, 250)
+    assert readers.stored(1, 100, 200, 250) == [(200, 250)]
+    assert readers.cached(1, 250, 250) == []
+
+
+def test_what_could_not_be_read_begins_anew() -> None:
+    readers = ahead()
+    readers.stored(1, 0, 100, 1000)
+    readers.stored(1, 100, 200, 1000)
+    readers.forget(1)
+    assert readers.cached(1, 250, 1000) == []
+    assert readers.stored(1, 200, 300, 1000) == []
+    assert readers.stored(1, 300, 400, 1000) == [(400, 500), (500, 600)]
+
+
+def test_a_bounded_number_of_segments_is_remembered() -> None:
+    readers = ahead(segments_max=2)
+    for segment_id in (1, 2, 3):
+        readers.stored(segment_id, 0, 100, 1000)
+    assert len(readers) == 2
+    assert readers.stored(1, 100, 200, 1000) == []
+    assert readers.stored(3, 100, 200, 1000) != []
+
+
+def test_it_can_be_off() -> None:
+    readers = ahead(count_max=0)
+    readers.stored(1, 0, 100, 1000)
+    assert readers.stored(1, 100, 200, 1000) == []
+    assert len(readers) == 0
