@@ -124,14 +124,14 @@ class Catalog:
             return segment  # Not put away before, but created meanwhile.
         if record is None:
             raise NoSuchSegmentError(name)
-        operation = Activate(record)
         try:
-            segment = self._state.accept_activate(operation)
+            decode_record(record)
         except ValueError as error:
             raise CorruptionError(self._table.name, 0, f"record of {name}: {error}") from error
-        self._log(operation)
+        operation = Activate(record)
+        self._log(operation, lambda: self._state.accept_activate(operation))
         self.activated_count += 1
-        return segment
+        return self._metadata.get(name)
 
     async def _record(self, name: str) -> bytes | None:
         (entry,) = await self._tables.get(self._table, [name.encode()])
@@ -290,8 +290,8 @@ class Catalog:
                 for segment in leaving:
                     if segment.is_table:
                         self._tables.release(segment)
-                self._log(Deactivate([segment.id for segment in leaving]))
-                self._state.accept_deactivate(leaving)
+                operation = Deactivate([segment.id for segment in leaving])
+                self._log(operation, lambda: self._state.accept_deactivate(leaving))
                 self.deactivated_count += len(leaving)
             return len(leaving)
 

@@ -259,9 +259,14 @@ class SegmentContainer(SegmentOperations):
             backlog_operations=len(self.state.unflushed),
         )
 
-    def _log_operation(self, operation: RareOperation) -> None:
-        """Give an accepted operation to the log. Nobody waits for it: what depends on it comes behind it."""
-        self.pipeline.add_operation(operation, _ignore)
+    def _log_operation(self, operation: RareOperation, accept: Callable[[], object] = lambda: None) -> None:
+        """Let `accept` change the accepted state by an operation, and log it.
+
+        Nobody waits for it: what depends on it comes behind it.
+        """
+        with self.pipeline.accepting():
+            accept()
+            self.pipeline.add_operation(operation, _ignore)
 
     def _open_attribute_index(self, segment: Segment) -> SortedIndex:
         storage = self.storage.attribute_index(segment)

@@ -9,7 +9,7 @@ Source: segment store specification, sections 1.4, 2.1 and 2.2.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from enum import Enum
 
 from penstock.model.errors import (
@@ -118,10 +118,12 @@ class SegmentOperations:
         if segment.is_deleted:
             raise NoSuchSegmentError(segment.name)
 
-    async def submit(self, operation: RareOperation) -> None:
-        """Log an operation that was accepted, wait until it is durable."""
+    async def submit(self, operation: RareOperation, accept: Callable[[], object]) -> None:
+        """Let `accept` change the accepted state by an operation, log it, and wait until it is durable."""
         future: asyncio.Future[None] = self._loop.create_future()
-        self.pipeline.add_operation(operation, completer(future))
+        with self.pipeline.accepting():
+            accept()
+            self.pipeline.add_operation(operation, completer(future))
         await future
 
     async def create(
@@ -177,10 +179,13 @@ class SegmentOperations:
             rollover_bytes,
             self._runtime.wall_clock_ms(),
         )
-        segment = self.state.accept_create(operation)
-        if segment.is_table:
-            self.state.new_table(segment)
-        await self.submit(operation)
+        future: asyncio.Future[None] = self._loop.create_future()
+        with self.pipeline.accepting():
+            segment = self.state.accept_create(operation)
+            if segment.is_table:
+                self.state.new_table(segment)
+            self.pipeline.add_operation(operation, completer(future))
+        await future
         return segment
 
     def append(
@@ -221,22 +226,26 @@ class SegmentOperations:
         # Before anything is accepted: a value that cannot be encoded must leave no bytes that the log does not have.
         number = pipeline.next_sequence_number()
         header = encode_append_header(number, segment.id, offset, now_ms, event_count, event_number, writer_id)
-        state.accept_append(
-            segment,
-            data,
-            event_count=event_count,
-            writer_id=writer_id,
-            event_number=event_number,
-            time_ms=now_ms,
-        )
-        end = segment.length
+        end = offset + len(data)
 
         def done(error: BaseException | None) -> None:
             if error is None:
                 state.durable_append(segment, number, offset, end)
             on_done(error)
 
-        pipeline.add(header, data, done)
+        try:
+            state.accept_append(
+                segment,
+                data,
+                event_count=event_count,
+                writer_id=writer_id,
+                event_number=event_number,
+                time_ms=now_ms,
+            )
+            pipeline.add(header, data, done)
+        except BaseException as error:
+            pipeline.doubt(error)  # As `accepting` does, for less.
+            raise
         return end
 
     def _append_internal(self, segment: Segment, data: Buffer) -> asyncio.Future[None]:
@@ -258,14 +267,15 @@ class SegmentOperations:
 
     def _accept_seal(self, segment: Segment, on_done: OnDone) -> None:
         operation = Seal(segment.id, segment.length, self._runtime.wall_clock_ms())
-        self.state.accept_seal(segment, operation.time_ms)
 
         def done(error: BaseException | None) -> None:
             if error is None:
                 self.state.durable_seal(segment, number)
             on_done(error)
 
-        number = self.pipeline.add_operation(operation, done)
+        with self.pipeline.accepting():
+            self.state.accept_seal(segment, operation.time_ms)
+            number = self.pipeline.add_operation(operation, done)
 
     async def truncate(self, name: str, offset: int) -> None:
         """Forget the bytes before `offset`. Raises `SegmentTruncatedError` outside [start, length]."""
@@ -280,13 +290,14 @@ class SegmentOperations:
 
     def _accept_truncate(self, segment: Segment, offset: int) -> None:
         operation = Truncate(segment.id, offset, self._runtime.wall_clock_ms())
-        self.state.accept_truncate(segment, offset, operation.time_ms)
 
         def done(error: BaseException | None) -> None:
             if error is None:
                 self.state.durable_truncate(segment, number, offset)
 
-        number = self.pipeline.add_operation(operation, done)
+        with self.pipeline.accepting():
+            self.state.accept_truncate(segment, offset, operation.time_ms)
+            number = self.pipeline.add_operation(operation, done)
 
     def _truncate_table(self, segment: Segment, offset: int) -> None:
         """Truncate a table whose head was compacted, unless it is gone."""
@@ -309,16 +320,17 @@ class SegmentOperations:
             if segment.is_deleted or segment.is_merged:
                 await self.pipeline.barrier()
                 raise NoSuchSegmentError(segment.name)
-            self.state.accept_delete(segment)
-        future: asyncio.Future[None] = self._loop.create_future()
-        complete = completer(future)
+            future: asyncio.Future[None] = self._loop.create_future()
+            complete = completer(future)
 
-        def done(error: BaseException | None) -> None:
-            if error is None:
-                self.state.durable_delete(segment)
-            complete(error)
+            def done(error: BaseException | None) -> None:
+                if error is None:
+                    self.state.durable_delete(segment)
+                complete(error)
 
-        self.pipeline.add_operation(Delete(segment.id), done)
+            with self.pipeline.accepting():
+                self.state.accept_delete(segment)
+                self.pipeline.add_operation(Delete(segment.id), done)
         await future
 
     async def merge(self, target_name: str, source_name: str, updates: Sequence[AttributeUpdate] = ()) -> int:
@@ -369,8 +381,7 @@ class SegmentOperations:
         operation = Merge(
             target.id, source.id, offset, source.length, event_count, self._runtime.wall_clock_ms(), values
         )
-        self.state.accept_merge(target, source, operation)
-        end = target.length
+        end = offset + source.length
         future: asyncio.Future[None] = self._loop.create_future()
         complete = completer(future)
 
@@ -379,7 +390,9 @@ class SegmentOperations:
                 self.state.durable_merge(target, source, number, offset, end)
             complete(error)
 
-        number = self.pipeline.add_operation(operation, done)
+        with self.pipeline.accepting():
+            self.state.accept_merge(target, source, operation)
+            number = self.pipeline.add_operation(operation, done)
         await future
         return end
 
@@ -390,8 +403,10 @@ class SegmentOperations:
         if segment.is_sealed:
             await self.pipeline.barrier()
             raise SegmentSealedError(name)
-        self.state.accept_policy(segment, scale_type, target_rate)
-        await self.submit(UpdatePolicy(segment.id, scale_type, target_rate))
+        await self.submit(
+            UpdatePolicy(segment.id, scale_type, target_rate),
+            lambda: self.state.accept_policy(segment, scale_type, target_rate),
+        )
 
     async def get_attribute(self, name: str, attribute_id: bytes) -> int:
         """Return a durable attribute value, or `NO_VALUE`."""
@@ -421,8 +436,10 @@ class SegmentOperations:
             raise UnsupportedOperationError(
                 f"{name}: a transient segment has at most {TRANSIENT_ATTRIBUTES_MAX} attributes"
             )
-        self.state.accept_attributes(segment, {attribute_id: value})
-        await self.submit(UpdateAttributes(segment.id, {attribute_id: value}))
+        values = {attribute_id: value}
+        await self.submit(
+            UpdateAttributes(segment.id, values), lambda: self.state.accept_attributes(segment, values)
+        )
         return True
 
     async def info(self, name: str) -> SegmentInfo:

@@ -22,10 +22,10 @@ VALUE_LENGTH = 8
 
 
 class LogOperation(Protocol):
-    """Gives an accepted operation to the log."""
+    """Accepts an operation and gives it to the log; nothing comes between."""
 
-    def __call__(self, operation: RareOperation) -> None:
-        """Return at once; whatever comes after it in the log follows it."""
+    def __call__(self, operation: RareOperation, accept: Callable[[], object] = ...) -> None:
+        """Return at once; whatever comes after it in the log follows it. `accept` changes the accepted state by it."""
 
 
 class Attributes:
@@ -128,8 +128,7 @@ class Attributes:
             and not segment.flags & SegmentFlags.TRANSIENT
             and not (segment.is_deleted or segment.is_merged or segment.is_inactive)
         ):
-            self._state.accept_spill(segment)
-            self._log(SpillAttributes(segment.id))
+            self._log(SpillAttributes(segment.id), lambda: self._state.accept_spill(segment))
 
     def is_due(self, segment: Segment) -> bool:
         """Whether enough values have changed to be worth a write of the index."""

@@ -17,7 +17,7 @@ from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from penstock.model.errors import ContainerOfflineError, OutcomeUnknownError, PenstockError
+from penstock.model.errors import ContainerOfflineError, OutcomeUnknownError
 from penstock.model.segments import Buffer
 from penstock.segmentstore.container.log.frames import FrameBuilder
 from penstock.segmentstore.container.log.operations import RareOperation, encode_operation
@@ -47,6 +47,23 @@ class _Frame:
     future: asyncio.Future[LogAddress]
     since_s: float
     is_told: bool = False
+
+
+class _Accepting:
+    """See `OperationPipeline.accepting`. Has no state of its own: one serves all, and may be entered again."""
+
+    __slots__ = ("_pipeline",)
+
+    def __init__(self, pipeline: OperationPipeline) -> None:
+        self._pipeline = pipeline
+
+    def __enter__(self) -> None:
+        """Nothing has been changed yet."""
+
+    def __exit__(self, kind: object, error: BaseException | None, traceback: object) -> None:
+        """End the pipeline if `error` came between."""
+        if error is not None:
+            self._pipeline.doubt(error)
 
 
 class OperationPipeline:
@@ -93,6 +110,7 @@ class OperationPipeline:
         self._last_durable_address = last_address
         self._idle: asyncio.Future[None] | None = None
         self._when_shrunk: list[Callable[[], None]] = []
+        self._accepting = _Accepting(self)
 
     @property
     def outstanding_bytes(self) -> int:
@@ -134,6 +152,19 @@ class OperationPipeline:
         if self.error is not None:
             raise ContainerOfflineError(self.container_id, f"its log stopped: {self.error}") from self.error
 
+    def accepting(self) -> _Accepting:
+        """Return a guard to be held, without waiting, from a change of the accepted state until its record is added.
+
+        What is raised meanwhile ends the container: its memory may be ahead of what the log will ever say, and
+        neither readers nor later operations may rely on that.
+        """
+        return self._accepting
+
+    def doubt(self, error: BaseException) -> None:
+        """End the pipeline: the accepted state may hold what the log never will."""
+        if self.error is None:
+            self._break(error)
+
     def next_sequence_number(self) -> int:
         """Return the number for the record that is added next; add it before taking another."""
         self.sequence_number += 1
@@ -159,15 +190,9 @@ class OperationPipeline:
 
     def add_operation(self, operation: RareOperation, on_done: OnDone) -> int:
         """Add an accepted operation that is not an append; return its sequence number."""
-        number = self.next_sequence_number()
-        try:
-            record = encode_operation(number, operation)
-        except Exception as error:
-            # The operation was accepted, so the state in memory is ahead of what the log can ever say.
-            if self.error is None:
-                self._break(error)
-            raise
-        self.add(record, None, on_done)
+        with self._accepting:
+            number = self.next_sequence_number()
+            self.add(encode_operation(number, operation), None, on_done)
         return number
 
     def when_durable(self, on_done: OnDone) -> None:
@@ -211,9 +236,10 @@ class OperationPipeline:
 
     def _flush(self) -> None:
         self._flush_is_scheduled = False
-        self._send()
-        if self.error is None:
-            self.on_frames_sent()
+        with self._accepting:
+            self._send()
+            if self.error is None:
+                self.on_frames_sent()
 
     def _send(self) -> None:
         if not self._builder.is_empty:
@@ -227,7 +253,7 @@ class OperationPipeline:
             return
         try:
             future = self._log.append(parts, length)
-        except PenstockError as error:
+        except Exception as error:  # noqa: BLE001 - whatever it is, these records will never be in the log
             # The log may have failed an earlier frame and say so only at the end of this turn.
             done = [frame.future for frame in self._waiting_frames if frame.future.done()]
             causes = [future.exception() for future in done if not future.cancelled()]

@@ -7,7 +7,7 @@ Either way a change of a record is an append to the fenced log.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from typing import Protocol, TypeVar
 
 from penstock.model.errors import ContainerOfflineError, CorruptionError, NoSuchSegmentError, OutcomeUnknownError
@@ -40,10 +40,10 @@ class CreateSegment(Protocol):
 
 
 class Submit(Protocol):
-    """Makes an accepted operation durable."""
+    """Accepts an operation and makes it durable; nothing comes between."""
 
-    def __call__(self, operation: RareOperation) -> Awaitable[None]:
-        """Return when it is durable."""
+    def __call__(self, operation: RareOperation, accept: Callable[[], object]) -> Awaitable[None]:
+        """Let `accept` change the accepted state by it, log it, and return when it is durable."""
 
 
 def storage_metadata_segment(container_id: int) -> str:
@@ -186,8 +186,7 @@ class ContainerStorage:
     async def _persist_pinned(self, updates: Sequence[TableUpdate], removals: Sequence[TableRemoval]) -> None:
         values: dict[bytes, bytes | None] = {update.key: update.value for update in updates}
         values.update((removal.key, None) for removal in removals)
-        self._state.accept_pinned(values)
-        await self._submit(UpdatePinned(values))
+        await self._submit(UpdatePinned(values), lambda: self._state.accept_pinned(values))
 
     async def open(self, create: CreateSegment) -> None:
         """Find out what storage has of every segment that the log may know too little of.
@@ -302,7 +301,7 @@ class ContainerStorage:
         freed. The log knows.
         """
         try:
-            await self._submit(UpdatePinned({}))
+            await self._submit(UpdatePinned({}), _nothing)
         except OutcomeUnknownError as error:
             raise ContainerOfflineError(self._container_id, str(error)) from error
 
@@ -348,3 +347,7 @@ class ContainerStorage:
     async def layout(self, segment: Segment) -> Sequence[ChunkLayout]:
         """Return the chunks that hold a segment, for readers that go to storage themselves."""
         return await self.of(segment).chunks_of(segment.name)
+
+
+def _nothing() -> None:
+    """An empty operation changes nothing."""

@@ -38,10 +38,10 @@ _SHUT_OUT = (LogFencedError, StorageNotPrimaryError)
 
 
 class Submit(Protocol):
-    """Makes an accepted operation durable."""
+    """Accepts an operation and makes it durable; nothing comes between."""
 
-    async def __call__(self, operation: RareOperation) -> None:
-        """Return when it is durable."""
+    async def __call__(self, operation: RareOperation, accept: Callable[[], object]) -> None:
+        """Let `accept` change the accepted state by it, log it, and return when it is durable."""
 
 
 class SegmentFlusher:
@@ -182,8 +182,7 @@ class SegmentFlusher:
         else:
             async with table.flush_lock:  # For the same reason.
                 await self._storage.delete_indexes(segment)
-        self._state.accept_forget(segment)
-        await self._submit(Forget(segment.id))
+        await self._submit(Forget(segment.id), lambda: self._state.accept_forget(segment))
         self._state.durable_forget(segment.id)
 
     async def free(self, segment: Segment) -> bool:
