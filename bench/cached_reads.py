@@ -9,13 +9,11 @@ of one machine can do at all with the same two cores.
 from __future__ import annotations
 
 import argparse
-import multiprocessing
-import socket
 import time
-from multiprocessing.connection import Connection
 
 from _common import cpu_s, memory_mb, parser, percentiles_ms, raw_disk, report, server, work_directory
 from _load import AppendLoad, block_of
+from _loopback import bare_socket_mb_per_s
 from _wire import ask, connect, for_each, run, say
 from penstock.model.segments import READ_LENGTH_MAX, Buffer
 from penstock.wire.commands import CreateSegment, ReadSegment, SegmentCreated, SegmentRead
@@ -24,32 +22,6 @@ from penstock.wire.connection import WireConnection
 SEGMENT = "bench/cached/0.#epoch.0"
 BLOCK_EVENTS = 64
 EVENT_BYTES = 1000
-
-
-def _send(pipe: Connection, block_bytes: int, total_bytes: int) -> None:
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        pipe.send(listener.getsockname()[1])
-        peer, _ = listener.accept()
-        block = bytes(block_bytes)
-        with peer:
-            for _ in range(total_bytes // block_bytes):
-                peer.sendall(block)
-
-
-def bare_socket_mb_per_s(total_bytes: int) -> float:
-    """Measure a plain socket between two processes."""
-    ours, theirs = multiprocessing.get_context("spawn").Pipe()
-    sender = multiprocessing.get_context("spawn").Process(target=_send, args=(theirs, 1 << 20, total_bytes))
-    sender.start()
-    received = 0
-    buffer = bytearray(1 << 20)
-    with socket.create_connection(("127.0.0.1", ours.recv())) as peer:
-        begin_s = time.perf_counter()
-        while count := peer.recv_into(buffer):
-            received += count
-        took_s = time.perf_counter() - begin_s
-    sender.join()
-    return round(received / took_s / 1e6, 1)
 
 
 async def read_once(connection: WireConnection, offset: int, length: int) -> Buffer:

@@ -13,11 +13,15 @@ from pathlib import Path
 
 import pytest
 
+from penstock.testing.java_client import JavaUnavailableError, classpath, java_with_compiler
+
 pytestmark = pytest.mark.e2e
 
 BENCH = Path(__file__).resolve().parents[2] / "bench"
 SOURCES = BENCH.parent / "src"
 
+#: What the report of each has.
+COMMON_FIELDS = {"bench", "durability", "hardware", "load_average", "raw_disk"}
 #: Each command with the options that make another path of it run, and fields that its report must have.
 COMMANDS = {
     "append": (["--follow"], {"events_per_s", "reader"}),
@@ -47,9 +51,9 @@ def run(name: str, *options: str) -> subprocess.CompletedProcess[str]:
 
 
 def test_every_command_is_run_here() -> None:
-    """A command that nobody runs rots. Spark's has a session of its own and is left out."""
+    """A command that nobody runs rots. Spark's has a session of its own and is left out, Java's a test below."""
     found = {path.stem for path in BENCH.glob("*.py") if not path.stem.startswith("_")}
-    assert found - {"spark_read"} == set(COMMANDS)
+    assert found - {"spark_read", "java_client"} == set(COMMANDS)
 
 
 @pytest.mark.parametrize("name", COMMANDS)
@@ -59,7 +63,25 @@ def test_command_reports(name: str, tmp_path: Path) -> None:
     done = run(name, "--quick", "--directory", str(tmp_path), *options)
     assert done.returncode == 0, done.stderr
     figures = json.loads(done.stdout)
-    assert {"bench", "durability", "hardware", "load_average", "raw_disk"} | fields <= figures.keys()
+    assert COMMON_FIELDS | fields <= figures.keys()
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_events_written_by_the_java_client_all_arrive(tmp_path: Path) -> None:
+    """What the yardstick counts adds up: all that was written at its rate is acknowledged, and read, once."""
+    try:
+        classpath()
+        java_with_compiler()
+    except JavaUnavailableError as error:
+        pytest.skip(str(error))
+    done = run("java_client", "--quick", "--directory", str(tmp_path), "--writers", "2", "--readers", "2")
+    assert done.returncode == 0, done.stderr
+    figures = json.loads(done.stdout)
+    assert COMMON_FIELDS | {"events_per_s", "server_cpu_s_per_million_events", "server_memory"} <= figures.keys()
+    assert sum(figures["events_by_second"]) > 0
+    assert figures["is_flushed"]
+    assert figures["reader"]["is_drained"]
+    assert 0 < figures["append_to_ack"]["p50_ms"] <= figures["append_to_ack"]["p99_ms"]
     assert list(tmp_path.iterdir()) == []
 
 

@@ -4,8 +4,6 @@ A Java virtual machine cannot be stopped and started again within a process, tak
 in it cannot be interrupted. So it lives in a child process, which runs *calls*: functions of the modules
 ``support.java_calls_*`` that take a `JavaSession` and plain values and return plain values. Each call runs in a thread
 there; here a test waits for it with a time-out, and meanwhile may kill the server.
-
-The jars come from Maven Central through ``mvn``, once, and stay under ``~/.cache/penstock-tests``.
 """
 
 from __future__ import annotations
@@ -14,24 +12,20 @@ import contextlib
 import itertools
 import multiprocessing
 import os
-import shutil
-import subprocess
-import tempfile
 import threading
 import traceback
 from collections.abc import Callable
 from importlib.util import find_spec
 from multiprocessing.connection import Connection
-from pathlib import Path
 from time import monotonic
 from typing import Any, Concatenate, Generic, ParamSpec, TypeAlias, TypeVar
 
+from penstock.testing import java_client
+from penstock.testing.java_client import JavaUnavailableError
 from support.standalone_process import StandaloneProcess
 
-CLIENT_VERSION = "0.13.0"
 HEAP_MIB_MAX = 512
-#: How long the first fetch of the jars, the start of the machine, and a call may take.
-FETCH_TIMEOUT_S = 300.0
+#: How long the start of the machine, and a call may take.
 START_TIMEOUT_S = 60.0
 CALL_TIMEOUT_S = 60.0
 
@@ -40,32 +34,7 @@ T = TypeVar("T")
 #: A Java object or class: what it can do is known to Java only.
 JavaObject: TypeAlias = Any
 
-_POM = """<project xmlns="http://maven.apache.org/POM/4.0.0">
-  <modelVersion>4.0.0</modelVersion>
-  <groupId>penstock</groupId>
-  <artifactId>java-client-tests</artifactId>
-  <version>1</version>
-  <packaging>pom</packaging>
-  <dependencies>
-    <dependency>
-      <groupId>io.pravega</groupId>
-      <artifactId>pravega-client</artifactId>
-      <version>{version}</version>
-    </dependency>
-    <dependency>
-      <groupId>org.slf4j</groupId>
-      <artifactId>{logger}</artifactId>
-      <version>1.7.36</version>
-    </dependency>
-  </dependencies>
-</project>
-"""
 _WRAPPERS = ("java.util.concurrent.ExecutionException", "java.util.concurrent.CompletionException")
-_GOAL = "org.apache.maven.plugins:maven-dependency-plugin:3.6.1:build-classpath"
-
-
-class JavaUnavailableError(Exception):
-    """Java, Maven or JPype is not there, or the jars cannot be fetched. Tests skip with its text."""
 
 
 class JavaCallError(AssertionError):
@@ -81,37 +50,11 @@ class JavaCallTimeoutError(AssertionError):
 
 
 def classpath() -> list[str]:
-    """Return the jars of the client, fetched when they are not here yet. Raises `JavaUnavailableError`.
+    """Return the jars of the client. Raises `JavaUnavailableError`.
 
     ``PENSTOCK_TEST_JAVA_LOG=warn`` (or info, debug) makes the client log to standard error.
     """
-    logger = "slf4j-simple" if os.environ.get("PENSTOCK_TEST_JAVA_LOG") else "slf4j-nop"
-    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "penstock-tests"
-    kept = cache / f"pravega-client-{CLIENT_VERSION}-{logger}.classpath"
-    if kept.is_file():
-        jars = kept.read_text().strip().split(os.pathsep)
-        if all(Path(jar).is_file() for jar in jars):
-            return jars
-    maven = shutil.which("mvn")
-    if maven is None:
-        raise JavaUnavailableError("Maven is not installed: it fetches the Java client (Debian: apt-get install maven)")
-    cache.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(dir=cache) as directory:
-        pom, found = Path(directory) / "pom.xml", Path(directory) / "classpath"
-        pom.write_text(_POM.format(version=CLIENT_VERSION, logger=logger))
-        command = [
-            maven, "-q", "-B", "-f", str(pom), f"-Dmaven.repo.local={cache / 'maven'}", _GOAL,
-            f"-Dmdep.outputFile={found}",
-        ]  # fmt: skip
-        try:
-            done = subprocess.run(command, capture_output=True, text=True, timeout=FETCH_TIMEOUT_S, check=False)
-        except subprocess.TimeoutExpired:
-            raise JavaUnavailableError(f"Maven did not fetch the Java client within {FETCH_TIMEOUT_S:g} s") from None
-        if done.returncode != 0 or not found.is_file():
-            raise JavaUnavailableError(f"Maven did not fetch the Java client: {(done.stdout + done.stderr)[-500:]}")
-        # Moved at once: another test process may be looking.
-        os.replace(found, kept)
-    return kept.read_text().strip().split(os.pathsep)
+    return java_client.classpath(is_logging=bool(os.environ.get("PENSTOCK_TEST_JAVA_LOG")))
 
 
 def find_java() -> None:
