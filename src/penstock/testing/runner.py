@@ -47,6 +47,8 @@ _TIME_S_MAX = 900.0
 _VIOLATIONS_MAX = 40
 #: Longest stall of blocking work.
 _STALL_S_MAX = 0.2
+#: Probability that blocking work is cut in two, so that others come between its halves.
+_CUT_RATE = 0.003
 #: How long to wait for answers that corruption may have taken away for good.
 _TOLERANT_S = 15.0
 
@@ -93,7 +95,8 @@ def run(
     trace = Trace(sink=sink)
     stall_rate = scenario.profile.work_stall_rate
     settings = SimulationSettings(
-        loop=LoopSettings(time_s_max=_TIME_S_MAX), work=WorkSettings(stall_rate=stall_rate, stall_s_max=_STALL_S_MAX)
+        loop=LoopSettings(time_s_max=_TIME_S_MAX),
+        work=WorkSettings(stall_rate=stall_rate, stall_s_max=_STALL_S_MAX, cut_rate=_CUT_RATE),
     )
     play = _Play(scenario)
     inside: Counter[str] = Counter()

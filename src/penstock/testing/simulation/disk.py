@@ -78,6 +78,7 @@ class SimulatedDisk:
         self._node_count = 0
         self._generation = 0
         self._locks: dict[FileNode, None] = {}
+        self._unmounted: dict[str, DirectoryNode] = {}
         for path, content in (files or {}).items():
             self._place(path, content)
 
@@ -86,6 +87,7 @@ class SimulatedDisk:
     def open(self, path: str, *, create: bool = False, exclusive: bool = False, writable: bool = True) -> SimulatedFile:
         """See `Disk.open`. Opening a directory raises `IsADirectoryError` even for reading."""
         self.hook(DiskCall.OPEN, path)
+        self._take_descriptor(path)
         parent, name = self._parent(path)
         node = parent.live.get(name)
         if isinstance(node, DirectoryNode):
@@ -95,6 +97,8 @@ class SimulatedDisk:
         if node is None:
             if not create:
                 raise FileNotFoundError(errno.ENOENT, "no such file", path)
+            if self.faults.capacity_bytes is not None and self.used_bytes >= self.faults.capacity_bytes:
+                raise OSError(errno.ENOSPC, "simulated: no space left for another file", path)
             node = self._new_file()
             self._change(f"create {path}", (parent, name, node), moved=node)
             node.link_count += 1
@@ -122,6 +126,7 @@ class SimulatedDisk:
     def list_directory(self, path: str) -> list[str]:
         """See `Disk.list_directory`."""
         self.hook(DiskCall.LIST_DIRECTORY, path)
+        self._take_descriptor(path)
         return sorted(self._directory(path).live)
 
     def exists(self, path: str) -> bool:
@@ -182,6 +187,7 @@ class SimulatedDisk:
     def sync_directory(self, path: str) -> None:
         """See `Disk.sync_directory`. With `NameOrder.PREFIX` all older changes elsewhere become durable, too."""
         self.hook(DiskCall.SYNC_DIRECTORY, path)
+        self._take_descriptor(path)
         directory = self._directory(path)
         if self._strikes("sync error", self.faults.sync_error_rate):
             raise OSError(errno.EIO, "simulated: directory sync failed", path)
@@ -200,6 +206,7 @@ class SimulatedDisk:
     def lock(self, path: str) -> SimulatedLock:
         """See `Disk.lock`. Killing the process or the machine gives all locks back."""
         self.hook(DiskCall.LOCK, path)
+        self._take_descriptor(path)
         parent, name = self._parent(path)
         node = parent.live.get(name)
         if isinstance(node, DirectoryNode):
@@ -238,6 +245,31 @@ class SimulatedDisk:
     def break_sector(self, path: str, offset: int) -> None:
         """Let reads of the sector at `offset` raise EIO until it is written again."""
         self._file(path).bad_sectors.add(offset // self.faults.sector_bytes)
+
+    def unmount(self, path: str) -> bool:
+        """Put an empty directory in the place of one, as when a file system is not mounted. False if there is none.
+
+        What was there stays as it is, synced, until `mount`; files that are open stay open.
+        """
+        node = self._find(path)
+        if not isinstance(node, DirectoryNode) or path in self._unmounted:
+            return False
+        parent, name = self._parent(path)
+        inside = {node, *(found for _, found in _walk(node, "") if isinstance(found, DirectoryNode))}
+        self._changes = [change for change in self._changes if not any(map(change.touches, inside))]
+        for directory in inside:
+            directory.durable = dict(directory.live)
+        for _, found in _walk(node, ""):
+            if isinstance(found, FileNode):
+                found.sync()
+        self._unmounted[path] = node
+        parent.live[name] = parent.durable[name] = DirectoryNode()
+        return True
+
+    def mount(self, path: str) -> None:
+        """Undo `unmount`. What was put into the empty directory meanwhile cannot be seen any more."""
+        parent, name = self._parent(path)
+        parent.live[name] = parent.durable[name] = self._unmounted.pop(path)
 
     # What an observer may see.
 
@@ -450,6 +482,10 @@ class SimulatedDisk:
         node.set_length(self._sequence, length)
 
     # Helpers.
+
+    def _take_descriptor(self, path: str) -> None:
+        if not self.faults.has_descriptors:
+            raise OSError(errno.EMFILE, "simulated: too many open files", path)
 
     def _strikes(self, fault: str, rate: float) -> bool:
         if not rate or self._rng.random() >= rate:

@@ -92,13 +92,14 @@ class DiskFaults:
     Attributes:
         sector_bytes: what the medium writes whole or not at all.
         capacity_bytes: bytes that all files together may hold (their lengths count), None for no limit. The write
-            that goes beyond is cut short and raises `StorageFullError`.
+            that goes beyond is cut short and raises `StorageFullError`; so does making a file when none is left.
         crash_kinds: what `SimulatedDisk.crash` draws from.
         name_order: which unsynced names survive.
         read_error_rate: a read raises EIO.
         write_error_rate: a write stops somewhere and raises EIO.
         sync_error_rate: a sync of a file or a directory raises EIO.
         failed_syncs: what a failed sync of a file does, drawn.
+        has_descriptors: False: nothing can be opened, listed or locked (EMFILE).
     """
 
     sector_bytes: int = 512
@@ -109,6 +110,7 @@ class DiskFaults:
     write_error_rate: float = 0.0
     sync_error_rate: float = 0.0
     failed_syncs: tuple[FailedSync, ...] = tuple(FailedSync)
+    has_descriptors: bool = True
 
     def __post_init__(self) -> None:
         """Check the bounds. Raises `InvalidArgumentError`."""

@@ -13,12 +13,13 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, fields
 from functools import partial
-from typing import TYPE_CHECKING, get_type_hints
+from typing import TYPE_CHECKING, get_args, get_type_hints
 
 from penstock.model.errors import InvalidArgumentError
 from penstock.testing.simulation.host import Death
+from penstock.testing.simulation.storage_faults import DiskErrors, DiskFull, DiskStall, NoDescriptors, StorageMissing
 
 if TYPE_CHECKING:
     from penstock.testing.simulation.simulation import Simulation
@@ -147,37 +148,6 @@ class CrashAtDiskCall:
 
 
 @dataclass(frozen=True, slots=True)
-class DiskErrors:
-    """Calls to a host's disk fail with these probabilities."""
-
-    host: str
-    read_error_rate: float
-    write_error_rate: float
-    sync_error_rate: float
-    duration_s: float
-
-    def strike(self, simulation: Simulation) -> None:
-        """Begin, and plan the end."""
-        host, loop = simulation.hosts[self.host], simulation.loop
-        host.disk.faults = replace(
-            host.disk_faults,
-            read_error_rate=self.read_error_rate,
-            write_error_rate=self.write_error_rate,
-            sync_error_rate=self.sync_error_rate,
-        )
-
-        def end() -> None:
-            host.disk.faults = host.disk_faults
-
-        loop.at(loop.time() + self.duration_s, end)
-
-    @property
-    def lasts_s(self) -> float:
-        """How long it lasts."""
-        return self.duration_s
-
-
-@dataclass(frozen=True, slots=True)
 class ClockJump:
     """A host's wall clock is set forth or back."""
 
@@ -194,11 +164,21 @@ class ClockJump:
         return 0.0
 
 
-Fault = Partition | Reset | SlowLink | Pause | Crash | CrashAtDiskCall | DiskErrors | ClockJump
-_KINDS: dict[str, type[Fault]] = {
-    kind.__name__: kind
-    for kind in (Partition, Reset, SlowLink, Pause, Crash, CrashAtDiskCall, DiskErrors, ClockJump)
-}
+Fault = (
+    Partition
+    | Reset
+    | SlowLink
+    | Pause
+    | Crash
+    | CrashAtDiskCall
+    | DiskErrors
+    | ClockJump
+    | DiskFull
+    | NoDescriptors
+    | DiskStall
+    | StorageMissing
+)
+_KINDS: dict[str, type[Fault]] = {kind.__name__: kind for kind in get_args(Fault)}
 _LINK_KINDS = ("Partition", "Reset", "SlowLink")
 
 
@@ -226,6 +206,8 @@ class FaultSettings:
         lasts_s_max: longest outage, pause, partition.
         clock_jump_ms_max: farthest jump of a clock, either way.
         disk_error_rate_max: highest error rate of a sick disk.
+        stall_places: what a `DiskStall` is drawn from.
+        mount: what `StorageMissing` takes away.
         kinds: names of the kinds to draw from; a name given twice comes twice as often.
     """
 
@@ -234,6 +216,8 @@ class FaultSettings:
     lasts_s_max: float = 10.0
     clock_jump_ms_max: int = 60_000
     disk_error_rate_max: float = 0.05
+    stall_places: tuple[str, ...] = ("/tier1/", "/tier2/", "/")
+    mount: str = "/data/tier2"
     kinds: tuple[str, ...] = ("Partition", "Reset", "SlowLink", "Pause", "Crash", "CrashAtDiskCall", "ClockJump")
 
     def __post_init__(self) -> None:
@@ -346,6 +330,14 @@ def _draw_fault(
         case "DiskErrors":
             rates = [round(rng.uniform(0.0, settings.disk_error_rate_max), 6) for _ in range(3)]
             return DiskErrors(host, rates[0], rates[1], rates[2], lasts_s)
+        case "DiskFull":
+            return DiskFull(host, rng.choice((0, 4096, 65536)), lasts_s)
+        case "NoDescriptors":
+            return NoDescriptors(host, lasts_s)
+        case "DiskStall":
+            return DiskStall(host, rng.choice(settings.stall_places), lasts_s)
+        case "StorageMissing":
+            return StorageMissing(host, settings.mount, lasts_s)
         case _:
             return ClockJump(host, rng.randint(-settings.clock_jump_ms_max, settings.clock_jump_ms_max))
 

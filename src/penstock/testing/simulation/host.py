@@ -9,14 +9,17 @@ import asyncio
 import random
 from collections.abc import Callable, Coroutine
 from enum import Enum
+from functools import partial
 from typing import TYPE_CHECKING, TypeVar
 
 from penstock.runtime.runtime import Runtime
 from penstock.testing.simulation.disk import SimulatedDisk
 from penstock.testing.simulation.disk_faults import NO_FAULTS, DiskFaults
 from penstock.testing.simulation.errors import HostDownError, ProcessKilled
+from penstock.testing.simulation.held_job import HELD_JOB
 from penstock.testing.simulation.loop import TIME_S_FIRST
 from penstock.testing.simulation.process import Process
+from penstock.testing.simulation.stalls import DiskStalls
 from penstock.testing.simulation.work import SimulatedWork
 
 if TYPE_CHECKING:
@@ -48,7 +51,8 @@ class Host:
 
     Attributes:
         disk: what survives.
-        disk_faults: what the disk does in ordinary times; `disk.faults` is what it does now.
+        disk_faults: what the disk does in ordinary times; `disk.faults` is what it does now, see `begin_trouble`.
+        stalls: what of its disks stands still.
         main: see `Main`; None for hosts that only run what `run` gives them.
         restart_delay_s: when `main` fails it is started again after this; None: the host stays down.
         process: the process that runs, or the last one.
@@ -76,6 +80,8 @@ class Host:
         self._loop = simulation.loop
         self.disk_faults = disk_faults
         self.disk = SimulatedDisk(simulation.rng(f"{name} disk"), disk_faults)
+        self.stalls = DiskStalls(simulation.loop)
+        self._troubles: list[Callable[[DiskFaults], DiskFaults]] = []
         self._life = 0
         self._pause_count = 0
         self._offset_ms = 0
@@ -105,7 +111,7 @@ class Host:
         work_rng = random.Random(rng.getrandbits(64))
         self.runtime = Runtime(
             disk=self.disk,
-            work=SimulatedWork(self._loop, process, work_rng, self._simulation.settings.work),
+            work=SimulatedWork(self._loop, process, work_rng, self._simulation.settings.work, self.stalls),
             rng=rng,
             wall_clock_ms=self.wall_clock_ms,
         )
@@ -196,11 +202,34 @@ class Host:
         process = self._loop.current
         if not process.is_alive:
             raise ProcessKilled(f"{process.name} is dead")
+        held = HELD_JOB.get()
+        if held is not None:
+            held.at_disk_call(call, path)
         self._note(f"disk {call} {path}")
         if self._calls_left is not None:
             self._calls_left -= 1
             if not self._calls_left:
+                if held is not None:
+                    held.ask_loop(partial(self.crash, self._death_at_call))
                 self.crash(self._death_at_call)
+
+    # -- disk ---------------------------------------------------------------------------------------------------
+
+    def begin_trouble(self, trouble: Callable[[DiskFaults], DiskFaults]) -> None:
+        """Let the disk do what `trouble` makes of its faults, until `end_trouble`. Troubles may overlap."""
+        self._troubles.append(trouble)
+        self._set_disk_faults()
+
+    def end_trouble(self, trouble: Callable[[DiskFaults], DiskFaults]) -> None:
+        """Undo `begin_trouble`."""
+        self._troubles.remove(trouble)
+        self._set_disk_faults()
+
+    def _set_disk_faults(self) -> None:
+        faults = self.disk_faults
+        for trouble in self._troubles:
+            faults = trouble(faults)
+        self.disk.faults = faults
 
     # -- clock --------------------------------------------------------------------------------------------------
 

@@ -347,6 +347,11 @@ class SimulatedLoop(asyncio.BaseEventLoop):
         process.is_alive = False
         process.ready.clear()
         self.trace.add(self._time_s, f"dead {process.name}")
+        held_jobs, process.held_jobs = process.held_jobs, {}
+        before, self.current = self.current, process
+        for job in held_jobs:
+            job.abandon()
+        self.current = before
         watchers, process.on_death = process.on_death, {}
         for watcher in watchers:
             watcher()

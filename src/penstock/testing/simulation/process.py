@@ -8,6 +8,8 @@ from collections import deque
 from collections.abc import Callable
 from typing import Protocol
 
+from penstock.testing.simulation.held_job import HeldJob
+
 #: Whose code is running. Tasks and callbacks inherit it with their context.
 PROCESS: contextvars.ContextVar[Process] = contextvars.ContextVar("penstock_simulated_process")
 
@@ -32,7 +34,7 @@ class Process:
     """
 
     __slots__ = (
-        "_task_sweep_count", "context", "host_name", "is_alive", "is_listed", "is_paused", "name",
+        "_task_sweep_count", "context", "held_jobs", "host_name", "is_alive", "is_listed", "is_paused", "name",
         "on_death", "on_resume", "ready", "sockets", "tasks",
     )  # fmt: skip
 
@@ -49,6 +51,8 @@ class Process:
         self.on_death: dict[Callable[[], None], None] = {}
         #: Work of the process's threads that came due while it was paused.
         self.on_resume: list[Callable[[], None]] = []
+        #: Blocking work that stands still in the middle.
+        self.held_jobs: dict[HeldJob, None] = {}
         self._task_sweep_count = 64
         self.context = contextvars.copy_context()
         self.context.run(PROCESS.set, self)

@@ -1,8 +1,10 @@
 """`SimulatedWork`: blocking work at a drawn later instant instead of in a thread.
 
-A function runs whole at one instant, some time after it was started, and its result gets to the event loop some time
-after that; other jobs may run, and the host may die, in between. So a caller that dies may or may not have had the
-effect. To cut a function itself in two, let the host die at one of its disk calls: `Host.crash_at_disk_call`.
+A function mostly runs whole at one instant, some time after it was started, and its result gets to the event loop some
+time after that; other jobs may run, and the host may die, in between. So a caller that dies may or may not have had the
+effect. Some are cut in two at one of their disk calls, so that others run, and the log changes its owner, in the
+middle; and while a disk stalls they wait at it, each keeping its thread (`held_job`). To let the host die in the midst
+of one there is `Host.crash_at_disk_call`.
 """
 
 from __future__ import annotations
@@ -13,9 +15,10 @@ from collections import deque
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from functools import partial
-from typing import TypeVar
+from typing import Protocol, TypeVar
 
 from penstock.testing.simulation.errors import ProcessKilled
+from penstock.testing.simulation.held_job import HeldJob
 from penstock.testing.simulation.loop import SimulatedLoop
 from penstock.testing.simulation.process import Process
 
@@ -33,6 +36,8 @@ class WorkSettings:
         stall_rate: probability that a function takes up to `stall_s_max` more.
         stall_s_max: see `stall_rate`.
         return_delay_s_max: longest time from the effect to the event loop's hearing of it.
+        cut_rate: probability that a function is cut in two at one of its first disk calls.
+        cut_s_max: longest time between the two halves.
     """
 
     thread_count: int = 8
@@ -41,6 +46,23 @@ class WorkSettings:
     stall_rate: float = 0.001
     stall_s_max: float = 0.05
     return_delay_s_max: float = 30e-6
+    cut_rate: float = 0.0
+    cut_s_max: float = 0.5
+
+
+#: A function is cut at one of so many disk calls.
+_CUT_CALLS_MAX = 4
+
+
+class Stalls(Protocol):
+    """What stands still on a host's disks, as `Host` knows it."""
+
+    @property
+    def is_any(self) -> bool:
+        """Whether anything does."""
+
+    def until_s(self, path: str) -> float | None:
+        """Return until when a call on `path` does not come back; None: it does at once."""
 
 
 @dataclass(slots=True)
@@ -55,12 +77,18 @@ class SimulatedWork:
     """`BlockingWork` of one process."""
 
     def __init__(
-        self, loop: SimulatedLoop, process: Process, rng: random.Random, settings: WorkSettings | None = None
+        self,
+        loop: SimulatedLoop,
+        process: Process,
+        rng: random.Random,
+        settings: WorkSettings | None = None,
+        stalls: Stalls | None = None,
     ) -> None:
         self._loop = loop
         self._process = process
         self._random = rng.random
         self._settings = settings or WorkSettings()
+        self._stalls = stalls
         self._queue: deque[_Job] = deque()
         self._running_count = 0
         self._count = 0
@@ -108,9 +136,15 @@ class SimulatedWork:
         if process.is_paused:
             process.on_resume.append(partial(self._execute, job))
             return
-        before, loop.current = loop.current, process
         name = getattr(job.call.func, "__qualname__", type(job.call.func).__name__)
         loop.trace.add(loop.time(), f"work {process.name} {job.number} {name}")
+        is_cut = self._settings.cut_rate > 0.0 and self._random() < self._settings.cut_rate
+        if is_cut or (self._stalls is not None and self._stalls.is_any):
+            held = HeldJob(job.call, process.context, self._wait_at(is_cut=is_cut))
+            process.held_jobs[held] = None
+            self._advance(job, held)
+            return
+        before, loop.current = loop.current, process
         done: Callable[[], None]
         try:
             done = partial(job.deliver, process.context.run(job.call))
@@ -120,6 +154,52 @@ class SimulatedWork:
             done = partial(_fail, job.future, error)
         finally:
             loop.current = before
+        self._return(done)
+
+    def _wait_at(self, *, is_cut: bool) -> Callable[[str, str], float | None]:
+        """Return what a held job asks before each disk call."""
+        calls_left = 1 + int(_CUT_CALLS_MAX * self._random()) if is_cut else 0
+        stalls = self._stalls
+
+        def wait_at(call: str, path: str) -> float | None:
+            nonlocal calls_left
+            if stalls is not None and (until_s := stalls.until_s(path)) is not None:
+                return until_s
+            calls_left -= 1
+            return None if calls_left else self._loop.time() + self._settings.cut_s_max * self._random()
+
+        return wait_at
+
+    def _advance(self, job: _Job, held: HeldJob) -> None:
+        """Let a held job go on, and see what came of it."""
+        process, loop = self._process, self._loop
+        if not process.is_alive:
+            return  # It was unwound when the process died.
+        if process.is_paused:
+            process.on_resume.append(partial(self._advance, job, held))
+            return
+        before, loop.current = loop.current, process
+        held.advance()
+        loop.current = before
+        if held.request is not None:
+            request, held.request = held.request, None
+            request()
+            self._advance(job, held)
+            return
+        if not held.is_over:
+            loop.trace.add(loop.time(), f"work {process.name} {job.number} is held")
+            loop.at(max(held.until_s, loop.time()), partial(self._advance, job, held))
+            return
+        del process.held_jobs[held]
+        error = held.error
+        if isinstance(error, Exception):
+            self._return(partial(_fail, job.future, error))
+        elif error is None:
+            self._return(partial(job.deliver, held.result))
+
+    def _return(self, done: Callable[[], None]) -> None:
+        """Tell the event loop that a function has ended."""
+        process, loop = self._process, self._loop
         if process.is_alive:
             delay_s = self._settings.return_delay_s_max * self._random()
             loop.at(loop.time() + delay_s, partial(loop.post, process, self._finish, done))

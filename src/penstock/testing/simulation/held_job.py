@@ -1,0 +1,91 @@
+"""`HeldJob`: a blocking function that can be held in the middle: at one of its disk calls, while others go on.
+
+The function runs in a thread, but never at the same time as anybody else: it goes when `advance` lets it, and whoever
+called that waits until it holds or ends. So it is as repeatable as everything else. Most blocking work runs whole at
+one instant (see `work`); this is for what is cut in two, or hangs.
+"""
+
+from __future__ import annotations
+
+import contextvars
+import threading
+from collections.abc import Callable
+
+from penstock.testing.simulation.errors import ProcessKilled
+
+#: The held job whose function is running, if it is one.
+HELD_JOB: contextvars.ContextVar[HeldJob | None] = contextvars.ContextVar("penstock_held_job", default=None)
+
+#: Says, before each disk call, until when a job has to wait there; None: go on.
+WaitAt = Callable[[str, str], "float | None"]
+
+
+class HeldJob:
+    """One function under way. `wait_at` is asked before each of its disk calls.
+
+    Attributes:
+        until_s: when to go on, on the loop's clock, while it is held.
+        request: what the loop has to do before it goes on; for what must not happen in this thread.
+        is_over: it has ended: with `result`, or with `error`.
+    """
+
+    def __init__(self, function: Callable[[], object], context: contextvars.Context, wait_at: WaitAt) -> None:
+        self.until_s = 0.0
+        self.request: Callable[[], None] | None = None
+        self.is_over = False
+        self.result: object = None
+        self.error: BaseException | None = None
+        self._function = function
+        self._context = context.copy()
+        self._wait_at = wait_at
+        self._is_abandoned = False
+        self._goes = threading.Semaphore(0)
+        self._stands = threading.Semaphore(0)
+        self._thread: threading.Thread | None = None
+
+    def advance(self) -> None:
+        """Let it run until it holds or ends. Called outside of it."""
+        if self._thread is None:
+            self._thread = threading.Thread(target=self._run, name="penstock-held-job", daemon=True)
+            self._thread.start()
+        self._goes.release()
+        self._stands.acquire()
+
+    def abandon(self) -> None:
+        """Unwind it where it stands, since its process is dead. Called outside of it."""
+        self._is_abandoned = True
+        if self._thread is not None:
+            while not self.is_over:
+                self.advance()
+
+    def at_disk_call(self, call: str, path: str) -> None:
+        """Hold for as long as there is a reason to. Called by its function. Raises `ProcessKilled`."""
+        while (until_s := self._wait_at(call, path)) is not None:
+            self.until_s = until_s
+            self._hold()
+
+    def ask_loop(self, request: Callable[[], None]) -> None:
+        """Let the loop do something, and go on then. Called by its function. Raises `ProcessKilled`."""
+        self.request = request
+        self._hold()
+
+    def _hold(self) -> None:
+        self._stands.release()
+        self._goes.acquire()
+        if self._is_abandoned:
+            raise ProcessKilled("the process died while its work was held")
+
+    def _run(self) -> None:
+        self._goes.acquire()
+        try:
+            self.result = self._context.run(self._call)
+        except BaseException as error:  # noqa: BLE001  # goes to whoever awaits the job, as from a real pool
+            self.error = error
+        self.is_over = True
+        self._stands.release()
+
+    def _call(self) -> object:
+        if self._is_abandoned:
+            raise ProcessKilled("the process died before its work began")
+        HELD_JOB.set(self)
+        return self._function()

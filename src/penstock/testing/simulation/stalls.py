@@ -1,0 +1,33 @@
+"""`DiskStalls`: the parts of a host's disks that stand still: calls on them do not come back until it is over."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from penstock.testing.simulation.loop import SimulatedLoop
+
+
+class DiskStalls:
+    """Of one host. They outlive its processes."""
+
+    def __init__(self, loop: SimulatedLoop) -> None:
+        self._loop = loop
+        self._ends_s: list[tuple[str, float]] = []
+
+    def begin(self, place: str, duration_s: float) -> None:
+        """Let calls on paths with `place` in them stand still for so long. Stalls may overlap."""
+        now_s = self._loop.time()
+        self._ends_s = [(other, end_s) for other, end_s in self._ends_s if end_s > now_s]
+        self._ends_s.append((place, now_s + duration_s))
+
+    @property
+    def is_any(self) -> bool:
+        """Whether anything stands still now."""
+        now_s = self._loop.time()
+        return any(end_s > now_s for _, end_s in self._ends_s)
+
+    def until_s(self, path: str) -> float | None:
+        """Return until when, on the loop's clock, a call on `path` stands still; None: not at all."""
+        now_s = self._loop.time()
+        return max((end_s for place, end_s in self._ends_s if end_s > now_s and place in path), default=None)

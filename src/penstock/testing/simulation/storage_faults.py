@@ -1,0 +1,131 @@
+"""Faults of what a host stores on: disks that fail, are full or stand still, and storage that is not mounted.
+
+Each is a kind of `faults.Fault`, see there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+from penstock.testing.simulation.disk_faults import DiskFaults
+
+if TYPE_CHECKING:
+    from penstock.testing.simulation.host import Host
+    from penstock.testing.simulation.simulation import Simulation
+
+
+@dataclass(frozen=True, slots=True)
+class DiskErrors:
+    """Calls to a host's disk fail with these probabilities."""
+
+    host: str
+    read_error_rate: float
+    write_error_rate: float
+    sync_error_rate: float
+    duration_s: float
+
+    def strike(self, simulation: Simulation) -> None:
+        """Begin, and plan the end."""
+
+        def with_errors(faults: DiskFaults) -> DiskFaults:
+            return replace(
+                faults,
+                read_error_rate=self.read_error_rate,
+                write_error_rate=self.write_error_rate,
+                sync_error_rate=self.sync_error_rate,
+            )
+
+        _change(simulation, simulation.hosts[self.host], with_errors, self.duration_s)
+
+    @property
+    def lasts_s(self) -> float:
+        """How long it lasts."""
+        return self.duration_s
+
+
+@dataclass(frozen=True, slots=True)
+class DiskFull:
+    """A host's disk takes only `free_bytes` more, whoever starts on it meanwhile."""
+
+    host: str
+    free_bytes: int
+    duration_s: float
+
+    def strike(self, simulation: Simulation) -> None:
+        """Begin, and plan the end."""
+        host = simulation.hosts[self.host]
+        capacity_bytes = host.disk.used_bytes + self.free_bytes
+        _change(simulation, host, lambda faults: replace(faults, capacity_bytes=capacity_bytes), self.duration_s)
+
+    @property
+    def lasts_s(self) -> float:
+        """How long it lasts."""
+        return self.duration_s
+
+
+@dataclass(frozen=True, slots=True)
+class NoDescriptors:
+    """A host's process has no descriptor left: nothing can be opened, listed or locked (EMFILE)."""
+
+    host: str
+    duration_s: float
+
+    def strike(self, simulation: Simulation) -> None:
+        """Begin, and plan the end."""
+        host = simulation.hosts[self.host]
+        _change(simulation, host, lambda faults: replace(faults, has_descriptors=False), self.duration_s)
+
+    @property
+    def lasts_s(self) -> float:
+        """How long it lasts."""
+        return self.duration_s
+
+
+@dataclass(frozen=True, slots=True)
+class DiskStall:
+    """Calls to a host's disk under paths with `place` in them do not come back until it is over.
+
+    ``/tier1/`` is a log that stands still, ``/tier2/`` is long-term storage that hangs, ``/`` is both.
+    """
+
+    host: str
+    place: str
+    duration_s: float
+
+    def strike(self, simulation: Simulation) -> None:
+        """Begin; it ends by itself."""
+        simulation.hosts[self.host].stalls.begin(self.place, self.duration_s)
+
+    @property
+    def lasts_s(self) -> float:
+        """How long it lasts."""
+        return self.duration_s
+
+
+@dataclass(frozen=True, slots=True)
+class StorageMissing:
+    """What is mounted at `path` of a host's disk is not: an empty directory is there. What it gets is hidden after."""
+
+    host: str
+    path: str
+    duration_s: float
+
+    def strike(self, simulation: Simulation) -> None:
+        """Begin, and plan the end."""
+        host, loop = simulation.hosts[self.host], simulation.loop
+        if host.disk.unmount(self.path):
+            loop.at(loop.time() + self.duration_s, lambda: host.disk.mount(self.path))
+
+    @property
+    def lasts_s(self) -> float:
+        """How long it lasts."""
+        return self.duration_s
+
+
+def _change(
+    simulation: Simulation, host: Host, trouble: Callable[[DiskFaults], DiskFaults], duration_s: float
+) -> None:
+    host.begin_trouble(trouble)
+    simulation.loop.at(simulation.loop.time() + duration_s, lambda: host.end_trouble(trouble))
