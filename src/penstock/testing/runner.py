@@ -171,7 +171,7 @@ class _Play:
         self.world = world = draw_workload_world(scenario, cluster)
         self._workloads = workloads = scenario.make_workloads(world, hosts)
         for workload in workloads:
-            workload.client = cluster.client(workload.host)
+            workload.client = workload.make_client()
             await self._step(workload, "open", self._open(workload))
             await self._step(workload, "prepare", workload.prepare())
         simulation.loop.trace.add(simulation.loop.time(), f"driver: {scenario}")

@@ -137,6 +137,7 @@ class EventSeen:
     """Reading pass `read` of a stream met an event, after all those it recorded before.
 
     `key` as the event itself says. Passes of several readers of one group record in the order of their segments.
+    `may_repeat`: members of the group die with events in hand, so the pass may meet an event again.
     """
 
     stream: str
@@ -145,6 +146,7 @@ class EventSeen:
     offset: int
     event: bytes
     key: str
+    may_repeat: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -35,6 +35,7 @@ from penstock.segmentstore.tier1.log_directory import LogDirectory
 from penstock.segmentstore.tier2 import segment_read
 from penstock.testing.mutations.memory import MEMORY_MUTATIONS
 from penstock.testing.mutations.mutation import Mutation, patched, short_profile
+from penstock.testing.mutations.order import ORDER_MUTATIONS
 from penstock.wire.commands import SetupAppend, WireCommand
 
 _KIB = 1024
@@ -335,6 +336,7 @@ MUTATIONS: tuple[Mutation, ...] = (
         short_profile("transactions", "transactions"), _commit_instead_of_abort,
     ),
     *MEMORY_MUTATIONS,
+    *ORDER_MUTATIONS,
 )  # fmt: skip
 """All planted bugs."""
 

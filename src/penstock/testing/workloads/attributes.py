@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import random
 
 from penstock.model.errors import PenstockError, SegmentExistsError
@@ -59,6 +60,8 @@ class AttributeClient(Workload):
                     await self._get(attribute)
                 elif attribute[14] >= 16 and attribute not in self._doubtful and self.rng.random() < 0.2:
                     await self._remove(attribute)
+                elif self.rng.random() < 0.4:
+                    await self._set_and_get(attribute)
                 else:
                     await self._set(attribute)
             except PenstockError as error:
@@ -75,7 +78,7 @@ class AttributeClient(Workload):
 
             await self.world.insist(f"attribute {attribute.hex()} of {self._segment}", get)
 
-    async def _get(self, attribute: bytes) -> None:
+    async def _get(self, attribute: bytes, *, is_remembered: bool = True) -> None:
         history = self.world.history
         call = history.invoke(self.name, GetKey(self._segment, attribute))
         try:
@@ -83,7 +86,8 @@ class AttributeClient(Workload):
         except PenstockError as error:
             history.fail(call, error)
             raise
-        self._known[attribute] = value
+        if is_remembered:
+            self._known[attribute] = value
         if value == NO_VALUE:
             history.ok(call)
         else:
@@ -110,6 +114,15 @@ class AttributeClient(Workload):
         else:
             del self._known[attribute]
             history.refuse(call, "the condition did not hold")
+
+    async def _set_and_get(self, attribute: bytes) -> None:
+        """Set it, and ask for it while that is under way: the answer may be either, and must stay."""
+        setting = asyncio.create_task(self._set(attribute))
+        await asyncio.sleep(self.rng.choice((0.0, 0.0005, 0.002)))
+        try:
+            await self._get(attribute, is_remembered=False)
+        finally:
+            await setting
 
     async def _remove(self, attribute: bytes) -> None:
         history, expected = self.world.history, self._known.pop(attribute)

@@ -25,7 +25,9 @@ from penstock.testing.workloads.attributes import AttributeClient
 from penstock.testing.workloads.crowd import MergeClient, SegmentCrowd
 from penstock.testing.workloads.events import GroupReader, StreamKeeper, Writer, WriterCrowd
 from penstock.testing.workloads.many_keys import KEY_LENGTH, ManyKeys
+from penstock.testing.workloads.mortal_readers import MortalReader
 from penstock.testing.workloads.plans import PlanSettings, draw_plan
+from penstock.testing.workloads.reincarnations import Reincarnations
 from penstock.testing.workloads.segments import ByteAppender, ByteReader, SegmentLives
 from penstock.testing.workloads.tables import CounterClient, TableClient
 from penstock.testing.workloads.transactions import TransactionWriter
@@ -36,7 +38,7 @@ MAIN_STREAM = f"{SCOPE}/events"
 TRIMMED_STREAM = f"{SCOPE}/trimmed"
 ALL_WORKLOADS = (
     "events", "readers", "transactions", "trimmed", "tables", "counters", "bytes", "lives",
-    "crowd", "writers", "merges", "attributes", "keys",
+    "crowd", "writers", "merges", "attributes", "keys", "names", "mortals",
 )  # fmt: skip
 
 
@@ -56,6 +58,7 @@ class Profile:
         store_count_max: most segment stores.
         cache_bytes_min: smallest cache.
         work_stall_rate: probability that blocking work, such as a sync, is slow.
+        slow_chunk_rate: probability that a call of long-term storage is slow, in every cluster; None: as drawn.
     """
 
     name: str = "everything"
@@ -69,6 +72,7 @@ class Profile:
     store_count_max: int = 3
     cache_bytes_min: int = 256 * _KIB
     work_stall_rate: float = 0.001
+    slow_chunk_rate: float | None = None
 
     def of_length(self, work_s: float) -> Profile:
         """Return this profile for runs of about `work_s` seconds, what comes after the work included."""
@@ -204,7 +208,22 @@ class Scenario:
         if "lives" in self.workloads:
             made.append(SegmentLives(*place("lives"), prefix=f"{SCOPE}/life", mean_gap_s=2 * self.mean_gap_s))
         self._add_crowds(made, place)
+        self._add_short_lives(made, place)
         return made
+
+    def _add_short_lives(
+        self, made: list[Workload], place: Callable[[str], tuple[World, Host, str, random.Random]]
+    ) -> None:
+        """Add names that are used again, and readers that die."""
+        if "names" in self.workloads:
+            made.append(Reincarnations(*place("names"), prefix=f"{SCOPE}/again", mean_gap_s=self.mean_gap_s))
+        if "mortals" in self.workloads:
+            for number in range(2):
+                made.append(
+                    MortalReader(
+                        *place(f"mortal-{number}"), stream=MAIN_STREAM, group="mortals", is_leader=number == 0
+                    )
+                )
 
     def _add_crowds(
         self, made: list[Workload], place: Callable[[str], tuple[World, Host, str, random.Random]]
@@ -253,12 +272,12 @@ def _crowd_size(profile: Profile, seed: int) -> int:
     return random.Random(f"{seed}/crowd/{profile.name}").choice((30, 60, 90))
 
 
-def _draw_chunk_faults(rng: random.Random) -> ChunkFaults | None:
-    if rng.random() < 0.5:
+def _draw_chunk_faults(rng: random.Random, slow_rate: float | None) -> ChunkFaults | None:
+    if rng.random() < 0.5 and slow_rate is None:
         return None
     return ChunkFaults(
         latency_s_max=rng.choice((0.0, 0.01)),
-        slow_rate=0.02,
+        slow_rate=0.02 if slow_rate is None else slow_rate,
         slow_s=rng.uniform(0.1, 1.0),
         throttle_rate=rng.choice((0.0, 0.02)),
         error_before_rate=rng.choice((0.0, 0.02)),
@@ -272,7 +291,7 @@ def _draw_cluster(rng: random.Random, chunk_rng: random.Random, profile: Profile
     container_count = rng.randint(store_count, 4)
     return ClusterSettings(
         store_count=store_count,
-        chunk_faults=_draw_chunk_faults(chunk_rng),
+        chunk_faults=_draw_chunk_faults(chunk_rng, profile.slow_chunk_rate),
         is_combined=rng.random() < 0.7,
         restart_delay_s=rng.uniform(0.1, 2.0),
         segment_store=SegmentStoreSettings(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import random
 from functools import partial
 
@@ -54,6 +55,8 @@ class ByteAppender(Workload):
                     await self._look()
                 elif self.rng.random() < 0.1:
                     await self._locate()
+                elif self.rng.random() < 0.15:
+                    await self._append_twice()
                 else:
                     await self._append()
             except PenstockError as error:
@@ -65,11 +68,11 @@ class ByteAppender(Workload):
         """See `Workload.verify`."""
         await self.world.insist(f"info of {self._segment}", self._look)
 
-    async def _append(self) -> None:
+    async def _append(self, *, is_conditional: bool = False) -> None:
         history = self.world.history
         self._number += 1
         data = f"<{self.name} {self._number} ".encode() + self.world.padding(self.rng) + b">"
-        expected = self._length if self.rng.random() < 0.3 else None
+        expected = self._length if is_conditional or self.rng.random() < 0.3 else None
         call = history.invoke(self.name, AppendBytes(self._segment, data))
         try:
             end = await self.client.segments.append(self._segment, data, expected_offset=expected)
@@ -82,7 +85,18 @@ class ByteAppender(Workload):
         else:
             history.ok(call, end - len(data))
             self._saw(end)
+            if expected is not None and end != expected + len(data):
+                self.world.problem(f"{self._segment}: {len(data)} bytes were to go to {expected}, they end at {end}")
             self.world.counts["byte appends"] += 1
+
+    async def _append_twice(self) -> None:
+        """Append without a condition, and on condition of the length before that is answered."""
+        first = asyncio.create_task(self._append())
+        await asyncio.sleep(self.rng.choice((0.0, 0.001)))
+        try:
+            await self._append(is_conditional=True)
+        finally:
+            await first
 
     async def _truncate(self) -> None:
         offset = self.rng.randint(self._length // 2, self._length)

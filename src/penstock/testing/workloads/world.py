@@ -133,6 +133,10 @@ class Workload:
         self.rng = rng
         self.client: Client
 
+    def make_client(self) -> Client:
+        """Return the client that the workload works with, not open yet."""
+        return self.world.cluster.client(self.host)
+
     async def prepare(self) -> None:
         """Create what the workload needs."""
 

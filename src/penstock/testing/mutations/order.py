@@ -1,0 +1,99 @@
+"""Planted bugs of order: something is answered, stored, checked or removed before what it rests on. See `catalog`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import replace
+
+from penstock.client import reader_group_state as rgs
+from penstock.client.reader import Reader
+from penstock.controller.metadata.records import CommittingTransactions
+from penstock.controller.metadata.stream_tables import StreamTables
+from penstock.model.errors import BadOffsetError
+from penstock.model.segments import Buffer
+from penstock.segmentstore.container.container import SegmentContainer
+from penstock.segmentstore.container.log.pipeline import OnDone
+from penstock.segmentstore.container.segment import Segment
+from penstock.segmentstore.container.segment_operations import SegmentOperations
+from penstock.testing.mutations.mutation import Mutation, patched, short_profile
+
+# Segment stores.
+
+
+def _answer_attributes_early() -> AbstractContextManager[None]:
+    async def get_attribute(self: SegmentOperations, name: str, attribute_id: bytes) -> int:
+        segment = await self.find(name)
+        await self.attributes.load(segment, (attribute_id,))
+        return segment.attribute(attribute_id)
+
+    return patched(SegmentOperations, "get_attribute", get_attribute)
+
+
+@contextmanager
+def _compare_with_durable_length() -> Iterator[None]:
+    original = SegmentContainer.append
+
+    def append(self: SegmentContainer, segment: Segment, data: Buffer, on_done: OnDone, **options: object) -> int:
+        expected = options.pop("expected_offset", None)
+        if isinstance(expected, int) and expected != segment.durable_length:
+            raise BadOffsetError(segment.name, expected=expected, actual=segment.durable_length)
+        return original(self, segment, data, on_done, **options)  # type: ignore[arg-type]  # passed on as they came
+
+    with patched(SegmentContainer, "append", append):
+        yield
+
+
+# Client and controller.
+
+
+def _store_positions_early() -> AbstractContextManager[None]:
+    async def store_positions(self: Reader) -> None:
+        # What is in hand counts as worked off.
+        positions = self._positions(is_done=True)
+        state = await self._group.update(lambda state: self._if_member(state, rgs.beat(state, self.name, positions)))
+        self._look_at(state)
+
+    return patched(Reader, "store_positions", store_positions)
+
+
+@contextmanager
+def _remove_commit_positions_early() -> Iterator[None]:
+    original = StreamTables.put_committing
+
+    async def put_committing(self: StreamTables, record: CommittingTransactions, version: int) -> int:
+        chosen = set(record.transactions)
+        positions = [position for position, text in await self.commit_positions() if text in chosen]
+        await self.remove_commit_positions(positions)
+        return await original(self, record, version)
+
+    with patched(StreamTables, "put_committing", put_committing):
+        yield
+
+
+_SLOW_WORK = 0.3
+
+ORDER_MUTATIONS: tuple[Mutation, ...] = (
+    Mutation(
+        "answer attributes before they are durable", "what was read stays",
+        replace(short_profile("read right away", "attributes", gap_s=1.0), work_stall_rate=_SLOW_WORK),
+        _answer_attributes_early,
+    ),
+    Mutation(
+        "compare with the durable length", "a conditional append begins where it was to begin",
+        replace(short_profile("conditional appends", "bytes"), work_stall_rate=_SLOW_WORK),
+        _compare_with_durable_length,
+    ),
+    Mutation(
+        "store positions before events are worked off", "a group gets each event at least once",
+        short_profile("mortal readers", "mortals"), _store_positions_early,
+    ),
+    Mutation(
+        "remove commit positions before the batch is written", "a committed transaction is seen",
+        replace(
+            short_profile("commits cut short", "transactions", gap_s=0.7), work_stall_rate=_SLOW_WORK
+        ),
+        _remove_commit_positions_early,
+    ),
+)  # fmt: skip
+"""Planted bugs, part of `MUTATIONS`."""
