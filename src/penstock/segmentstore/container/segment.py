@@ -173,7 +173,7 @@ class Segment:
         #: Held while something of this segment is changed in long-term storage.
         self.flush_lock = asyncio.Lock()
         self.pending: deque[PendingStorage] = deque()
-        self.index: ReadIndex
+        self.index: ReadIndex[Segment]
         self.table: TableIndex | None = None
         self.waiters: dict[asyncio.Future[None], int] = {}
 

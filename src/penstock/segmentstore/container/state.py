@@ -58,7 +58,7 @@ class ContainerState:
         self.metadata = ContainerMetadata(container_id, self._equip)
         self.cache = cache
         self.activity = Activity(settings.activity.index_entry_bytes)
-        self.victims = Victims()
+        self.victims: Victims[Segment] = Victims()
         self._lately_merged: dict[str, int] = {}
         self.unflushed: dict[int, Segment] = {}
         self.gone: dict[int, Segment] = {}

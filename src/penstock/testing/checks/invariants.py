@@ -249,7 +249,7 @@ def _check_segment(container: SegmentContainer, segment: Segment) -> Iterator[st
     yield from _check_pending(container, segment)
 
 
-def _check_index(index: ReadIndex) -> Iterator[str]:
+def _check_index(index: ReadIndex[Segment]) -> Iterator[str]:
     entries = index._entries
     if [entry.start for entry in entries] != index._starts:
         yield "index: the starts are not those of the entries"

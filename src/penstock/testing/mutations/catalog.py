@@ -161,7 +161,7 @@ def _remove_event_number_check() -> Iterator[None]:
 
 @contextmanager
 def _evict_what_storage_lacks() -> Iterator[None]:
-    def may_go(self: _Block) -> bool:
+    def may_go(self: _Block[Segment]) -> bool:
         return not self.is_open
 
     with patched(_Block, "may_go", may_go):

@@ -12,34 +12,48 @@ from __future__ import annotations
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import Generic, Protocol, Self, TypeVar
 
 from penstock.model.segments import Buffer
 from penstock.segmentstore.container.reads.cache import Cache, CacheEntry
-
-if TYPE_CHECKING:
-    from penstock.segmentstore.container.segment import Segment
 
 #: A view may keep so many times its own length of memory alive; what would keep more is copied.
 _VIEW_SHARE_MAX = 4
 
 
-class Victims:
+class IndexedSegment(Protocol):
+    """What an index asks of its segment."""
+
+    @property
+    def storage_length(self) -> int:
+        """Bytes that long-term storage has."""
+        ...
+
+    @property
+    def index(self) -> ReadIndex[Self]:
+        """Its own index."""
+        ...
+
+
+S = TypeVar("S", bound=IndexedSegment)
+
+
+class Victims(Generic[S]):
     """What becomes of stored bytes that leave the memory; one per container. `keep` may be set at any time."""
 
     __slots__ = ("keep",)
 
     def __init__(self) -> None:
         #: Called with the segment, the offset and the bytes; must not wait, nor touch the index.
-        self.keep: Callable[[Segment, int, Buffer], None] | None = None
+        self.keep: Callable[[S, int, Buffer], None] | None = None
 
 
-class _Block(CacheEntry):
+class _Block(CacheEntry, Generic[S]):
     """Bytes from `start`. `data` is a bytearray exactly while the block may still grow (`is_open`)."""
 
     __slots__ = ("data", "index", "is_open", "start")
 
-    def __init__(self, index: ReadIndex, start: int, data: Buffer, is_open: bool) -> None:
+    def __init__(self, index: ReadIndex[S], start: int, data: Buffer, is_open: bool) -> None:
         self.index = index
         self.start = start
         self.data = data
@@ -63,12 +77,12 @@ class _Block(CacheEntry):
 
 
 @dataclass(slots=True)
-class _Redirect:
+class _Redirect(Generic[S]):
     """Bytes `[start, end)` are those of the whole of `source`."""
 
     start: int
     end: int
-    source: Segment
+    source: S
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,25 +101,25 @@ class Missing:
 
 
 @dataclass(frozen=True, slots=True)
-class Redirected:
+class Redirected(Generic[S]):
     """Ask `source` at `offset`, for at most `length` bytes."""
 
-    source: Segment
+    source: S
     offset: int
     length: int
 
 
-class ReadIndex:
+class ReadIndex(Generic[S]):
     """Cached bytes of one segment."""
 
     __slots__ = ("_cache", "_entries", "_is_closed", "_segment", "_starts", "_victims", "cached_bytes")
 
-    def __init__(self, cache: Cache, segment: Segment, victims: Victims | None = None) -> None:
+    def __init__(self, cache: Cache, segment: S, victims: Victims[S] | None = None) -> None:
         self._cache = cache
         self._segment = segment
         self._victims = victims
         self._starts: list[int] = []
-        self._entries: list[_Block | _Redirect] = []
+        self._entries: list[_Block[S] | _Redirect[S]] = []
         self._is_closed = False
         self.cached_bytes = 0
 
@@ -140,14 +154,14 @@ class ReadIndex:
         self.cached_bytes += length
         cache.file(block, length)
 
-    def add_redirect(self, start: int, end: int, source: Segment) -> None:
+    def add_redirect(self, start: int, end: int, source: S) -> None:
         """Lead reads of `[start, end)` to a merged source. Nothing for an empty source."""
         if end > start:
             self.freeze_tail()
             self._starts.append(start)
             self._entries.append(_Redirect(start, end, source))
 
-    def complete_merge(self, source: Segment) -> None:
+    def complete_merge(self, source: S) -> None:
         """Take over what is left in memory of a source that storage has merged, and drop the redirect.
 
         What is taken over is as old as it was.
@@ -156,7 +170,7 @@ class ReadIndex:
         if at < 0:
             return
         shift = self._entries[at].start
-        moved: list[_Block | _Redirect] = []
+        moved: list[_Block[S] | _Redirect[S]] = []
         for block in source.index._entries:
             assert type(block) is _Block
             block.start += shift
@@ -215,7 +229,7 @@ class ReadIndex:
         at = bisect_right(self._starts, offset)
         return min(limit, self._starts[at]) if at < len(self._starts) else limit
 
-    def lookup(self, offset: int, length: int, *, is_use: bool = True) -> Found | Missing | Redirected:
+    def lookup(self, offset: int, length: int, *, is_use: bool = True) -> Found | Missing | Redirected[S]:
         """Find up to `length` (> 0) bytes from `offset`; contiguous cached entries are joined.
 
         With `is_use` what is found counts as used now; the storage writer's own look does not.
@@ -275,7 +289,7 @@ class ReadIndex:
             if type(entry) is _Block and entry.may_go():
                 cache.stored(entry)
 
-    def _evicted(self, block: _Block) -> None:
+    def _evicted(self, block: _Block[S]) -> None:
         """Let a block go that the cache found to be of little use."""
         at = bisect_left(self._starts, block.start)
         assert self._entries[at] is block
@@ -317,7 +331,7 @@ class ReadIndex:
         self.cached_bytes = 0
         self._unfile(dropped)
 
-    def _unfile(self, entries: list[_Block | _Redirect]) -> None:
+    def _unfile(self, entries: list[_Block[S] | _Redirect[S]]) -> None:
         for entry in entries:
             if type(entry) is _Block:
                 self._cache.unfile(entry)

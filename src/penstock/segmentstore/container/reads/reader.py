@@ -67,7 +67,7 @@ class SegmentReader:
         self._disk_cache: DiskCache | None = None
         self._epoch = 0
 
-    def use_disk_cache(self, disk_cache: DiskCache, epoch: int, victims: Victims) -> None:
+    def use_disk_cache(self, disk_cache: DiskCache, epoch: int, victims: Victims[Segment]) -> None:
         """Look there before long-term storage, and keep there what leaves memory. Once the log is open."""
         self._disk_cache = disk_cache
         self._epoch = epoch
