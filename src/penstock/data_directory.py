@@ -167,6 +167,16 @@ class DataDirectory:
         os.set_inheritable(descriptor, False)
         self._lock = LocalLock(descriptor)
 
+    def identity(self) -> Identity:
+        """Return what the directory says of itself. Raises `DataDirectoryError` when it says nothing."""
+        try:
+            identity = self._read_identity()
+        except OSError as error:
+            raise self._unusable(error) from error
+        if identity is None:
+            raise DataDirectoryError(f"{self.root} has no {IDENTITY_NAME}: it is not a data directory of Penstock")
+        return identity
+
     def close(self) -> None:
         """Give the lock back."""
         if self._lock is not None:

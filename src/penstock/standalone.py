@@ -25,7 +25,7 @@ from penstock.controller.locator import AssignedLocator, ContainerLocator, Singl
 from penstock.controller.metadata.layout import SYSTEM_TABLES
 from penstock.controller.metadata.segments_store import SegmentsMetadataStore
 from penstock.controller.service import ControllerService
-from penstock.data_directory import DataDirectory
+from penstock.data_directory import DataDirectory, Identity
 from penstock.model.errors import ControllerUnavailableError, DataDirectoryInUseError, InvalidArgumentError
 from penstock.model.routing import container_of
 from penstock.model.segments import Segments
@@ -39,6 +39,7 @@ from penstock.segmentstore.tier1.memory_log import MemoryLogFactory
 from penstock.segmentstore.tier2.chunk_storage import ChunkStorage
 from penstock.segmentstore.tier2.directory import DirectoryChunkStorage
 from penstock.segmentstore.tier2.memory import MemoryChunkStorage
+from penstock.segmentstore.tier2.storage_guard import GuardedChunkStorage
 from penstock.settings import StandaloneSettings
 from penstock.store_processes.messages import StoreProcessError, StoreRefusedError
 from penstock.store_processes.processes import StoreProcesses
@@ -124,6 +125,7 @@ class Standalone:
 
         Raises:
             DataDirectoryInUseError, DataDirectoryError: see `DataDirectory.open`.
+            StorageIdentityError: long-term storage is another cluster's. One that is missing is waited for.
             PortInUseError: a port cannot be listened on.
             CorruptionError, LogDisabledError: a container that holds tables of the controller cannot be served.
             StoreProcessError: the same, or anything else, in a segment store with a process of its own.
@@ -166,10 +168,11 @@ class Standalone:
     async def _start_store(self) -> tuple[SegmentStore, SingleStoreLocator]:
         """Run the one segment store in this process."""
         settings = self.settings
-        logs, chunks = await self._open_tiers()
+        logs, chunks, cluster_id = await self._open_tiers()
         store = SegmentStore(
             logs=logs,
             chunks=chunks,
+            cluster_id=cluster_id,
             runtime=self.runtime,
             settings=settings.segment_store,
             cache_directory="" if settings.is_memory else DataDirectory(settings.data_dir, self.runtime).cache(0),
@@ -201,7 +204,8 @@ class Standalone:
         """Run the segment stores in processes of their own, which share this one's data directory."""
         settings = self.settings
         directory = DataDirectory(settings.data_dir, self.runtime)
-        await self._open_directory(directory, wait_s=settings.store_processes.lock_wait_s_max)
+        identity = await self._open_directory(directory, wait_s=settings.store_processes.lock_wait_s_max)
+        await self._wait_for_storage(directory, identity.cluster_id)
         processes = StoreProcesses(settings, directory.lock_descriptor, self.runtime)
         self.processes = processes
         self._stops.push_async_callback(processes.stop)
@@ -235,21 +239,36 @@ class Standalone:
         count = self.settings.segment_store.container_count
         return sorted({container_of(table, count) for table in SYSTEM_TABLES})
 
-    async def _open_tiers(self) -> tuple[DurableLogFactory, ChunkStorage]:
+    async def _open_tiers(self) -> tuple[DurableLogFactory, ChunkStorage, str]:
+        """Return the logs, long-term storage, and the id of the cluster that both belong to."""
         if self.settings.is_memory:
-            return MemoryLogFactory(self.runtime), MemoryChunkStorage()
+            return MemoryLogFactory(self.runtime), MemoryChunkStorage(), "memory"
         directory = DataDirectory(self.settings.data_dir, self.runtime)
-        await self._open_directory(directory)
+        identity = await self._open_directory(directory)
         return (
             LocalLogFactory(directory.tier1, self.runtime, self.settings.durable_log),
             DirectoryChunkStorage(directory.tier2, self.runtime, self.settings.long_term_storage),
+            identity.cluster_id,
         )
 
-    async def _open_directory(self, directory: DataDirectory, wait_s: float = 0.0) -> None:
+    async def _wait_for_storage(self, directory: DataDirectory, cluster_id: str) -> None:
+        """Wait until long-term storage is there, before processes are started that have only so long to be ready."""
+        settings = self.settings
+        guard = GuardedChunkStorage(
+            DirectoryChunkStorage(directory.tier2, self.runtime, settings.long_term_storage),
+            cluster_id=cluster_id,
+            settings=settings.segment_store.storage_guard,
+        )
+        try:
+            await guard.claim_when_there(LocalLogFactory(directory.tier1, self.runtime, settings.durable_log).has_logs)
+        finally:
+            await guard.close()
+
+    async def _open_directory(self, directory: DataDirectory, wait_s: float = 0.0) -> Identity:
         deadline_s = asyncio.get_running_loop().time() + wait_s
         while True:
             try:
-                await self.runtime.work.run(directory.open, self.settings.segment_store.container_count)
+                identity = await self.runtime.work.run(directory.open, self.settings.segment_store.container_count)
             except DataDirectoryInUseError:
                 # The children of a server that was killed hold it for the moment that they need to end.
                 if asyncio.get_running_loop().time() >= deadline_s:
@@ -258,6 +277,7 @@ class Standalone:
             else:
                 break
         self._stops.callback(directory.close)
+        return identity
 
     async def stop(self) -> None:
         """Stop accepting, finish what was accepted, stop all. Fine to call again.

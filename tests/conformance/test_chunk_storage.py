@@ -7,6 +7,7 @@ are offered, and their refusal where they are not.
 from __future__ import annotations
 
 import asyncio
+import random
 from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
 
@@ -18,6 +19,8 @@ from penstock.model.errors import (
     InvalidArgumentError,
     NoSuchChunkError,
     StorageError,
+    StorageIdentityError,
+    StorageUnavailableError,
     UnsupportedOperationError,
 )
 from penstock.runtime.runtime import real_runtime
@@ -25,9 +28,12 @@ from penstock.segmentstore.tier2.chunk_storage import ChunkInfo, ChunkStorage
 from penstock.segmentstore.tier2.directory import DirectoryChunkStorage, DirectoryChunkStorageSettings
 from penstock.segmentstore.tier2.memory import MemoryChunkStorage
 from penstock.segmentstore.tier2.wrapped import WrappedChunkStorage
+from penstock.testing.chunk_faults import FaultyChunkStorage
 
 NAME = "scope/stream/0.#epoch.0.E-1-O-0.7f0c"
 BAD_NAMES = [
+    "penstock-storage.toml",
+    "penstock-storage.toml/below",
     "",
     "/",
     "/etc/passwd",
@@ -44,7 +50,7 @@ BAD_NAMES = [
 ]
 
 
-@pytest.fixture(params=["directory", "directory-one-file-open", "memory", "memory-no-append", "wrapped"])
+@pytest.fixture(params=["directory", "directory-one-file-open", "memory", "memory-no-append", "faulty", "wrapped"])
 async def storage(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[ChunkStorage]:
     runtime = real_runtime(4)
     made: ChunkStorage
@@ -58,6 +64,8 @@ async def storage(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterat
             made = MemoryChunkStorage()
         case "memory-no-append":
             made = MemoryChunkStorage(supports_append=False, supports_concat=False)
+        case "faulty":
+            made = FaultyChunkStorage(MemoryChunkStorage(), random.Random(1))
         case _:
             made = WrappedChunkStorage(WrappedChunkStorage(MemoryChunkStorage()))
     yield made
@@ -68,6 +76,73 @@ async def storage(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterat
 def needs_append(storage: ChunkStorage) -> None:
     if not storage.supports_append:
         pytest.skip("this storage cannot append, which is legal")
+
+
+async def test_identity_is_written_once_and_read_back(storage: ChunkStorage) -> None:
+    """It is no chunk: not listed, not counted. A second one is refused, whatever it is, and changes nothing."""
+    assert await storage.read_identity() is None
+    await storage.create_identity(b"of cluster 1")
+    assert await storage.read_identity() == b"of cluster 1"
+    for again in (b"of cluster 1", b"of cluster 2"):
+        with pytest.raises(StorageIdentityError):
+            await storage.create_identity(again)
+    assert await storage.read_identity() == b"of cluster 1"
+    assert await storage.list() == []
+    await storage.create_with_content(NAME, [b"abc"])
+    assert await storage.list() == [ChunkInfo(NAME, 3)]
+
+
+async def test_of_two_who_create_the_identity_at_once_one_succeeds(storage: ChunkStorage) -> None:
+    ends = await asyncio.gather(
+        *(storage.create_identity(b"of cluster %d" % number) for number in range(8)), return_exceptions=True
+    )
+    (winner,) = [number for number, end in enumerate(ends) if end is None]
+    assert all(isinstance(end, StorageIdentityError) for number, end in enumerate(ends) if number != winner)
+    assert await storage.read_identity() == b"of cluster %d" % winner
+    assert await storage.list() == []
+
+
+@pytest.mark.parametrize("is_foreign", [False, True])
+async def test_nothing_is_created_where_the_identity_is_gone_or_another_one(
+    storage: ChunkStorage, tmp_path: Path, is_foreign: bool
+) -> None:
+    """A storage that was not mounted any more between two calls; what it holds by then is left as it is."""
+    await storage.create_identity(b"of cluster 1")
+    await storage.read_identity()
+    await storage.create_with_content(NAME, [b"abc"])
+    replace_identity(storage, tmp_path, b"of cluster 2" if is_foreign else None)
+    for name in ("other/place/chunk", f"{NAME}-2"):
+        with pytest.raises(StorageUnavailableError):
+            await storage.create_with_content(name, [b"def"])
+        if storage.supports_append:
+            with pytest.raises(StorageUnavailableError):
+                await storage.create(name)
+    assert await storage.list() == [ChunkInfo(NAME, 3)]
+    assert not (tmp_path / "chunks" / "other").exists()
+    replace_identity(storage, tmp_path, b"of cluster 1")
+    await storage.create_with_content("other/place/chunk", [b"def"])
+
+
+async def test_its_place_and_its_longest_name_are_told(storage: ChunkStorage) -> None:
+    assert storage.place
+    longest = "x" * storage.name_part_bytes_max
+    await storage.create_with_content(f"scope/{longest}", [b"abc"])
+    with pytest.raises(InvalidArgumentError):
+        await storage.create_with_content(f"scope/{longest}x", [b"abc"])
+
+
+def replace_identity(storage: ChunkStorage, tmp_path: Path, identity: bytes | None) -> None:
+    """Put another identity behind the storage's back."""
+    while isinstance(storage, WrappedChunkStorage):
+        storage = storage.inner
+    if isinstance(storage, MemoryChunkStorage):
+        storage.identity = identity
+        return
+    file = tmp_path / "chunks" / "penstock-storage.toml"
+    if identity is None:
+        file.unlink()
+    else:
+        file.write_bytes(identity)
 
 
 async def test_content_is_read_back_at_every_range(storage: ChunkStorage) -> None:

@@ -69,6 +69,26 @@ def test_reads_at_and_beyond_the_end_are_empty_and_gaps_are_zeros(place: Place) 
     file.close()
 
 
+def test_a_link_is_a_second_name_and_replaces_nothing(place: Place) -> None:
+    disk, root = place
+    create(disk, f"{root}/a", b"content")
+    create(disk, f"{root}/b", b"other")
+    with pytest.raises(FileExistsError):
+        disk.link(f"{root}/a", f"{root}/b")
+    with pytest.raises(FileNotFoundError):
+        disk.link(f"{root}/none", f"{root}/c")
+    disk.link(f"{root}/a", f"{root}/c")
+    assert disk.list_directory(root) == ["a", "b", "c"]
+    file = disk.open(f"{root}/c")
+    disk.remove(f"{root}/a")
+    assert file.is_linked()
+    disk.sync_directory(root)
+    assert (content_of(disk, f"{root}/b"), content_of(disk, f"{root}/c")) == (b"other", b"content")
+    disk.remove(f"{root}/c")
+    assert not file.is_linked()
+    file.close()
+
+
 def test_truncate_cuts_and_extends_with_zeros(place: Place) -> None:
     disk, root = place
     file = disk.open(f"{root}/a", create=True)

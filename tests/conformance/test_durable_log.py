@@ -308,6 +308,20 @@ async def test_truncation_forgets_up_to_and_including_the_address(factory: Durab
     await log.close()
 
 
+async def test_whether_any_log_was_ever_opened_is_told_to_everybody(factory: DurableLogFactory) -> None:
+    """What was not opened does not count, and asking opens nothing; closed and disabled logs do count."""
+    assert not await factory.has_logs()
+    made = factory.create(0)
+    assert not await factory.has_logs()
+    await made.close()
+    log = await opened(factory, 3)
+    assert await factory.has_logs()
+    await append(log, b"still the owner")
+    await log.disable()
+    assert await factory.has_logs()
+    await log.close()
+
+
 async def test_disable_fails_appends_in_flight_and_later_opens_until_enabled(factory: DurableLogFactory) -> None:
     """SS-90: the data stay."""
     log = await opened(factory)

@@ -129,7 +129,8 @@ async def test_a_store_tells_the_load_of_its_segments() -> None:
     settings = SegmentStoreSettings(
         container_count=1, container=replace(QUIET, activity=ActivitySettings(interval_s=3600.0))
     )
-    store = memory_store(logs, FaultyChunks(), runtime, settings)
+    chunks = FaultyChunks()
+    store = memory_store(logs, chunks, runtime, settings)
     await store.start()
     transaction = f"{A}#transaction.{'a' * 32}"
     await store.create_segment(A, scale_type=2, target_rate=77)
@@ -157,7 +158,7 @@ async def test_a_store_tells_the_load_of_its_segments() -> None:
     assert (whole.segments, whole.byte_count) == ([], 81)
     await store.stop()
 
-    store = memory_store(logs, FaultyChunks(), runtime, settings)
+    store = memory_store(logs, chunks, runtime, settings)
     await store.start()
     await asyncio.sleep(0)
     container = store.containers[0]

@@ -543,7 +543,7 @@ async def test_chunk_acknowledged_without_its_name_is_caught(monkeypatch: pytest
         limits=limits,
         rng=random.Random(1),
     )
-    assert any("CorruptionError" in violation for violation in found.violations)
+    assert any("MissingChunkError" in violation for violation in found.violations)
 
 
 class WithoutDirectorySync:

@@ -28,6 +28,10 @@
     │   └── ConnectionLostError
     ├── StorageError                    a tier, or the local disk
     │   ├── CorruptionError             fields `path`, `offset`: stop, keep the evidence
+    │   │   ├── MissingChunkError       a chunk that a segment's records lead to is not there
+    │   │   └── InconsistentStateError  a container's memory contradicts itself: it starts anew from its log
+    │   ├── StorageUnavailableError     long-term storage is not there, or not the one that it was; a retry is safe
+    │   │   └── StorageIdentityError    ... because it is another cluster's, or its identity is damaged
     │   ├── LogFencedError              another incarnation owns the log now
     │   ├── LogDisabledError            the log was switched off after corruption
     │   ├── LogClosedError
@@ -245,6 +249,34 @@ class CorruptionError(StorageError):
         super().__init__(f"corrupt data in {path} at byte {offset}: {message}; nothing was changed, keep the file")
         self.path = path
         self.offset = offset
+
+
+class MissingChunkError(CorruptionError):
+    """A chunk that a segment's records lead to is not in long-term storage. `path` is the chunk's name.
+
+    It stops reads of those bytes, and the flush of that segment; everything else goes on.
+    """
+
+    def __init__(self, chunk: str, message: str) -> None:
+        super().__init__(chunk, 0, message)
+
+
+class InconsistentStateError(CorruptionError):
+    """What a container has in memory contradicts itself or its storage: it must start anew from its log."""
+
+
+class StorageUnavailableError(StorageError):
+    """Long-term storage as a whole is not there, or is not the place that it was. Nothing was changed; try again."""
+
+    is_retriable = True
+
+
+class StorageIdentityError(StorageUnavailableError):
+    """The place that is to be long-term storage (`place`) belongs to somebody else, or its identity is damaged."""
+
+    def __init__(self, place: str, message: str) -> None:
+        super().__init__(f"{place} is not this cluster's long-term storage: {message}")
+        self.place = place
 
 
 class LogFencedError(StorageError):

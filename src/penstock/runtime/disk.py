@@ -3,7 +3,7 @@
 All calls block; run them through `Runtime.work`. Durability contract, which the simulated disk enforces:
 
 - `write` is durable after a later `sync` of the same file returned; a crash before may drop, keep or tear it.
-- `create`, `rename` and `remove` are durable after `sync_directory` of the parent directory.
+- `create`, `rename`, `link` and `remove` are durable after `sync_directory` of the parent directory.
 - `sync` that raises leaves the unsynced bytes in an unknown state: the caller must not retry and call it success.
 """
 
@@ -77,6 +77,9 @@ class Disk(Protocol):
 
     def rename(self, source: str, target: str) -> None:
         """Move a file atomically, replacing `target`."""
+
+    def link(self, source: str, target: str) -> None:
+        """Give a file a second name, atomically. Raises `FileExistsError` when `target` is there already."""
 
     def remove(self, path: str) -> None:
         """Remove a file. Raises `FileNotFoundError`."""
@@ -209,6 +212,10 @@ class LocalDisk:
     def rename(self, source: str, target: str) -> None:
         """See `Disk.rename`."""
         os.replace(source, target)
+
+    def link(self, source: str, target: str) -> None:
+        """See `Disk.link`."""
+        os.link(source, target)
 
     def remove(self, path: str) -> None:
         """See `Disk.remove`."""

@@ -22,6 +22,7 @@ from penstock.model.errors import (
     SegmentMergedError,
     SegmentSealedError,
     SegmentTruncatedError,
+    StorageUnavailableError,
     TableKeyMissingError,
     TableKeyVersionError,
     TableNotEmptyError,
@@ -296,7 +297,9 @@ def error_reply(error: PenstockError, request_id: int, segment: str, operation: 
             return wire.TableKeyBadVersion(request_id, segment, "")
         case TableNotEmptyError():
             return wire.TableSegmentNotEmpty(request_id, segment, "")
-        case ContainerNotFoundError() | ContainerOfflineError():
+        case ContainerNotFoundError() | ContainerOfflineError() | StorageUnavailableError():
+            # "Not here, not now": the client asks where it is and tries again, and its connection, which others share,
+            # stays as it is.
             return wire.WrongHost(request_id, segment, "")
         case UnsupportedOperationError():
             return wire.OperationUnsupported(request_id, operation)

@@ -163,6 +163,7 @@ class ContainerSettings:
         flush_slow_max: ... which are at most so many; storage that is stuck for some must not hold the others up.
         writer_interval_s: how often the storage writer looks for due work.
         writer_look_share_percent: with very many segments a look takes a while; this share of the time is spent on it.
+        recovery_lookups_max: segments that a start looks up in long-term storage at the same time.
         writer_retry_s: pause after a failed round of the storage writer.
         outstanding_bytes_max: bytes accepted but not yet synced to tier 1 before connections are held.
         read_ahead_bytes: a read from long-term storage is extended to the next multiple of this.
@@ -215,6 +216,7 @@ class ContainerSettings:
     flush_slow_max: int = 64
     writer_interval_s: float = 0.25
     writer_look_share_percent: int = 10
+    recovery_lookups_max: int = 16
     writer_retry_s: float = 1.0
     outstanding_bytes_max: int = 64 * MIB
     read_ahead_bytes: int = 1 * MIB
@@ -310,6 +312,27 @@ class AdminSettings:
 
 
 @dataclass(frozen=True, slots=True)
+class StorageGuardSettings:
+    """How long-term storage is watched: whether it is there, and the one that it should be.
+
+    Attributes:
+        check_interval_s: its identity is read this often ...
+        retry_interval_s: ... and this often while it is unavailable.
+        check_timeout_s: storage that does not answer for so long is unavailable.
+        missing_chunks_max: more chunks than this, found missing ...
+        missing_window_s: ... within so long, mean that storage is unavailable ...
+        missing_wait_s_max: ... until they are back, or for so long; then they are taken for lost.
+    """
+
+    check_interval_s: float = 10.0
+    retry_interval_s: float = 1.0
+    check_timeout_s: float = 10.0
+    missing_chunks_max: int = 8
+    missing_window_s: float = 60.0
+    missing_wait_s_max: float = 600.0
+
+
+@dataclass(frozen=True, slots=True)
 class SegmentStoreSettings:
     """Settings of a segment store process.
 
@@ -337,6 +360,7 @@ class SegmentStoreSettings:
     cache: CacheSettings = field(default_factory=CacheSettings)
     disk_cache: DiskCacheSettings = field(default_factory=DiskCacheSettings)
     throttle: ThrottleSettings = field(default_factory=ThrottleSettings)
+    storage_guard: StorageGuardSettings = field(default_factory=StorageGuardSettings)
     container: ContainerSettings = field(default_factory=ContainerSettings)
     connection: ConnectionSettings = field(default_factory=ConnectionSettings)
     admin: AdminSettings = field(default_factory=AdminSettings)

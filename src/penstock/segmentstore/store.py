@@ -49,9 +49,12 @@ from penstock.segmentstore.settings import SegmentStoreSettings
 from penstock.segmentstore.statistics import ContainerStatistics
 from penstock.segmentstore.tier1.durable_log import DurableLogFactory
 from penstock.segmentstore.tier2.chunk_storage import ChunkStorage
+from penstock.segmentstore.tier2.storage_guard import GuardedChunkStorage
 
 #: They may rest on what was accepted and is not durable yet.
 _REFUSALS = (BadOffsetError, NoSuchSegmentError, SegmentMergedError, SegmentSealedError)
+#: Whose long-term storage it is when nobody has named the cluster: in tests, and stores that keep nothing.
+UNNAMED_CLUSTER = "unnamed"
 _SYSTEM_PREFIX = f"{SYSTEM_SCOPE}/containers/"
 
 
@@ -59,6 +62,7 @@ class SegmentStore:
     """Runs the containers that are assigned to this process, and finds the one of a segment.
 
     `container_ids`: those to begin with, all by default. `assignment` is asked for them instead, now and again later.
+    `cluster_id`: whose long-term storage `chunks` must be, see `GuardedChunkStorage`.
     `cache_directory`: where the second level of the cache is kept, if the settings ask for one; this process's alone.
     """
 
@@ -72,6 +76,7 @@ class SegmentStore:
         container_ids: Collection[int] | None = None,
         assignment: AssignmentSource | None = None,
         cache_directory: str = "",
+        cluster_id: str = UNNAMED_CLUSTER,
     ) -> None:
         self.settings = settings
         self.cache = Cache(settings.cache)
@@ -81,7 +86,7 @@ class SegmentStore:
         if settings.disk_cache.bytes_max and cache_directory:
             self.disk_cache = DiskCache(cache_directory, settings.disk_cache, runtime)
         self._logs = logs
-        self._chunks = chunks
+        self._chunks = GuardedChunkStorage(chunks, cluster_id=cluster_id, settings=settings.storage_guard)
         self._container_ids = range(settings.container_count) if container_ids is None else container_ids
         self._assignment = assignment
         self._monitor = ContainerMonitor(self._start_container, settings)
@@ -90,13 +95,15 @@ class SegmentStore:
         self.failures = self._monitor.failures
 
     async def start(self) -> None:
-        """Recover all containers, a few at a time.
+        """Wait until long-term storage is there, then recover all containers, a few at a time.
 
         A container whose log is corrupt or disabled stays offline and the others serve; any other error stops the
-        start and is raised.
+        start and is raised. Raises `StorageIdentityError` when long-term storage is another cluster's.
         """
         if self.disk_cache is not None:
             await self.disk_cache.open()
+        await self._chunks.claim_when_there(self._logs.has_logs)
+        self._chunks.start()
         if self._assignment is None:
             await self._monitor.start(self._container_ids)
             return
@@ -114,6 +121,8 @@ class SegmentStore:
             await self._monitor.refresh(self._assignment)
 
     async def _start_container(self, container_id: int) -> SegmentContainer:
+        # Before its log is claimed: whoever has it now may have the storage that is missing here.
+        await self._chunks.check()
         container = SegmentContainer(
             container_id,
             log=self._logs.create(container_id),
@@ -124,6 +133,7 @@ class SegmentStore:
             on_failure=self._container_failed,
             throttle=self.settings.throttle,
             disk_cache=self.disk_cache,
+            storage_health=self._chunks,
         )
         await container.start()
         return container
@@ -139,6 +149,11 @@ class SegmentStore:
             if self.disk_cache is not None:
                 await self.disk_cache.close()
             await self._chunks.close()
+
+    @property
+    def storage_problem(self) -> str | None:
+        """Why long-term storage cannot be used now, for people and probes; None when it can."""
+        return self._chunks.problem
 
     @property
     def is_ready(self) -> bool:

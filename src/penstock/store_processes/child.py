@@ -79,9 +79,11 @@ class StoreChild:
         directory = DataDirectory(settings.data_dir, runtime)
         directory.check_lock(self._order.lock_descriptor)
         self._stops.callback(directory.close)
+        identity = await runtime.work.run(directory.identity)
         self._store = SegmentStore(
             logs=LocalLogFactory(directory.tier1, runtime, settings.durable_log),
             chunks=DirectoryChunkStorage(directory.tier2, runtime, settings.long_term_storage),
+            cluster_id=identity.cluster_id,
             runtime=runtime,
             settings=settings.segment_store,
             container_ids=self._order.containers,

@@ -125,6 +125,14 @@ class FaultyChunkStorage(WrappedChunkStorage):
         """Let the next calls named `call` (``"write"``, ``"list"``...) meet these faults, one each, in this order."""
         self._injected.setdefault(call, deque()).extend(faults)
 
+    async def read_identity(self) -> bytes | None:
+        """See `ChunkStorage.read_identity`."""
+        return await self._call("read_identity", "identity", 0, self.inner.read_identity)
+
+    async def create_identity(self, identity: bytes) -> None:
+        """See `ChunkStorage.create_identity`."""
+        await self._call("create_identity", "identity", 0, lambda: self.inner.create_identity(identity))
+
     async def create(self, name: str) -> None:
         """See `ChunkStorage.create`."""
         await self._call("create", name, 0, lambda: self._create(name))

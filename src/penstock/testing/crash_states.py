@@ -102,6 +102,11 @@ class RecordingDisk:
         self.inner.rename(source, target)
         self.note(Step("rename", source, target=target))
 
+    def link(self, source: str, target: str) -> None:
+        """See `Disk.link`."""
+        self.inner.link(source, target)
+        self.note(Step("link", source, target=target))
+
     def remove(self, path: str) -> None:
         """See `Disk.remove`."""
         self.inner.remove(path)
@@ -269,6 +274,8 @@ def _replay(step: Step, disk: SimulatedDisk, files: dict[int, DiskFile]) -> None
             disk.make_directory(step.path)
         case "rename":
             disk.rename(step.path, step.target)
+        case "link":
+            disk.link(step.path, step.target)
         case "remove":
             disk.remove(step.path)
         case "remove directory":

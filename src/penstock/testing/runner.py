@@ -289,6 +289,9 @@ class _Play:
             if self._epochs.get(container.id) != epoch and self.world is not None:
                 self._epochs[container.id] = epoch
                 self.world.history.see(host.name, EpochStarted(container.id, epoch))
+        for container in store.containers if not self.scenario.profile.bit_flip_count else ():
+            for damage in container.storage.damages.values():
+                self._found(f"{host.name}: container {container.id} met damage: {damage}")
         for container_id, failure in store.failures.items():
             if isinstance(failure, CorruptionError) and not self.scenario.profile.bit_flip_count:
                 self._found(f"{host.name}: container {container_id} met corruption: {failure}")

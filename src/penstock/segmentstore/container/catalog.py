@@ -11,6 +11,7 @@ from collections.abc import Awaitable, Callable, Iterable
 
 from penstock.model.errors import (
     CorruptionError,
+    InconsistentStateError,
     LogFencedError,
     NoSuchSegmentError,
     PenstockError,
@@ -30,7 +31,7 @@ from penstock.segmentstore.settings import ContainerSettings
 logger = logging.getLogger(__name__)
 
 #: After one of these the incarnation must not go on.
-_FATAL = (CorruptionError, LogFencedError, StorageNotPrimaryError)
+_FATAL = (InconsistentStateError, LogFencedError, StorageNotPrimaryError)
 
 
 def metadata_segment(container_id: int) -> str:

@@ -1,8 +1,9 @@
 """`SegmentContainer`: the unit of ownership, fencing and recovery; holds the segments whose names hash to its id.
 
 Life: `start` opens the log (which fences every other incarnation), replays it, finds out what long-term storage has,
-and serves; the first failed log write, or any sign of corruption, ends it. There is no repair in place: recovery is
-always by a new container that reads the log.
+and serves; the first failed log write, or memory that contradicts itself, ends it. There is no repair in place:
+recovery is always by a new container that reads the log. Damage in long-term storage is the affair of one segment;
+damage of the log disables the log.
 
 Source: segment store specification, sections 1.2, 1.3 and 2.
 """
@@ -16,6 +17,7 @@ from collections.abc import Callable, Coroutine, Sequence
 from penstock.model.errors import (
     ContainerOfflineError,
     CorruptionError,
+    InconsistentStateError,
     LogFencedError,
     PenstockError,
     StorageNotPrimaryError,
@@ -52,6 +54,7 @@ from penstock.segmentstore.container.throttle import Load, Throttle
 from penstock.segmentstore.settings import ContainerSettings, ThrottleSettings
 from penstock.segmentstore.tier1.durable_log import DurableLog
 from penstock.segmentstore.tier2.chunk_storage import ChunkStorage
+from penstock.segmentstore.tier2.storage_health import StorageHealth, UnwatchedStorage
 
 __all__ = ["ContainerStatus", "SegmentContainer"]
 
@@ -72,6 +75,7 @@ class SegmentContainer(SegmentOperations):
         on_failure: Callable[[SegmentContainer, BaseException], None],
         throttle: ThrottleSettings | None = None,
         disk_cache: DiskCache | None = None,
+        storage_health: StorageHealth | None = None,
     ) -> None:
         super().__init__(container_id, runtime)
         self.failure: BaseException | None = None
@@ -91,6 +95,7 @@ class SegmentContainer(SegmentOperations):
         self._calm_log_bytes = settings.outstanding_bytes_max * throttle.log_begin_percent // 100
         self.state.on_relief = self.throttle.notify
         self._chunks = chunks
+        self._storage_health = storage_health or UnwatchedStorage()
         self.storage: ContainerStorage
         self.pipeline: OperationPipeline
         self.reader = SegmentReader(container_id, settings, self._storage_read)
@@ -129,7 +134,7 @@ class SegmentContainer(SegmentOperations):
     async def start(self) -> None:
         """Open and replay the log, find out what storage has, and serve. After an error the container is FAILED.
 
-        Raises `LogDisabledError`, `CorruptionError` (the log is disabled then), `StorageError`.
+        Raises `LogDisabledError`, `CorruptionError` (when it is the log's own, that is disabled then), `StorageError`.
         """
         self.status = ContainerStatus.STARTING
         try:
@@ -174,6 +179,7 @@ class SegmentContainer(SegmentOperations):
                 epoch=self._log.epoch,
                 runtime=self._runtime,
                 settings=self._settings,
+                health=self._storage_health,
             )
             await self.storage.open(self._create)
             self.writer = StorageWriter(
@@ -228,7 +234,7 @@ class SegmentContainer(SegmentOperations):
             await asyncio.sleep(self._settings.deactivation_interval_s)
             try:
                 await self.catalog.deactivate_idle()
-            except (CorruptionError, LogFencedError, StorageNotPrimaryError):
+            except (InconsistentStateError, LogFencedError, StorageNotPrimaryError):
                 raise
             except (PenstockError, OSError) as error:
                 logger.warning("container %d: idle segments stay in memory: %s", self.id, error)
@@ -304,9 +310,6 @@ class SegmentContainer(SegmentOperations):
             await self.writer.stop()
         try:
             async with asyncio.timeout(self._settings.stop_timeout_s):
-                if isinstance(self.failure, CorruptionError) and self.recovered is not None:
-                    # Found after the recovery. Keep the evidence, and do not let the next incarnation loop over it.
-                    await self._log.disable()
                 if hasattr(self, "pipeline"):
                     await self.pipeline.close()
                 await self._log.close()
@@ -357,8 +360,10 @@ class SegmentContainer(SegmentOperations):
         async def run() -> None:
             try:
                 await self.tables.run(what, segment)
-            except (CorruptionError, StorageNotPrimaryError) as error:
+            except (InconsistentStateError, StorageNotPrimaryError) as error:
                 self._fail(error)
+            except CorruptionError as error:
+                logger.error("container %d: %s of %s: %s", self.id, what, segment.name, error)
             except (PenstockError, OSError) as error:
                 # Nothing depends on it; the next write to the table that finds it due begins again.
                 logger.info("container %d: %s of %s ended: %s", self.id, what, segment.name, error)

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from enum import IntFlag
 from typing import TYPE_CHECKING
 
-from penstock.model.errors import AttributesNotLoadedError
+from penstock.model.errors import AttributesNotLoadedError, CorruptionError
 from penstock.model.segments import NO_VALUE
 
 if TYPE_CHECKING:
@@ -81,6 +81,7 @@ class Segment:
         attributes: values by id; all of them, unless `has_attribute_index`. Then those not in here are in the index,
             and `NO_VALUE` stands for "known to be absent".
         dirty_attributes: ids whose values in `attributes` the attribute index does not have.
+        damage: why some of its bytes are nowhere; its flush stops, and reads of them fail with it.
         has_record: the container's metadata table may have a record of it, perhaps an old one.
         is_inactive: it has left memory; this object is what somebody still holds of it. Find the segment again.
         use_count: calls that rely on this object across waits; while there are any it stays in memory.
@@ -95,6 +96,7 @@ class Segment:
         "attribute_index",
         "attributes",
         "created_ms",
+        "damage",
         "deleted_sequence_number",
         "dirty_attributes",
         "durable_length",
@@ -142,6 +144,7 @@ class Segment:
         self.is_transient = bool(flags & SegmentFlags.TRANSIENT)
         self.key_length = key_length
         self.created_ms = created_ms
+        self.damage: CorruptionError | None = None
         self.last_modified_ms = created_ms
         self.scale_type = 0
         self.target_rate = 0

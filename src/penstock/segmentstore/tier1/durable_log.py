@@ -77,5 +77,8 @@ class DurableLogFactory(Protocol):
     def create(self, container_id: int) -> DurableLog:
         """Return the log of a container, not yet opened."""
 
+    async def has_logs(self) -> bool:
+        """Say whether any log of the cluster was ever opened, by whomever. Changes nothing and fences nobody."""
+
     async def enable(self, container_id: int) -> None:
         """Take back `DurableLog.disable`."""

@@ -52,6 +52,7 @@ from penstock.segmentstore.tier1.log_directory import (
     encode_link_frame,
     encode_trailer,
     fill,
+    log_container_ids,
     spare_name,
 )
 from penstock.segmentstore.tier1.log_recovery import ChainFile, address_file_number, log_address, read_frames
@@ -581,6 +582,10 @@ class LocalLogFactory:
     def create(self, container_id: int) -> LocalLog:
         """See `DurableLogFactory.create`."""
         return LocalLog(self._path(container_id), container_id, self._runtime, self._settings)
+
+    async def has_logs(self) -> bool:
+        """See `DurableLogFactory.has_logs`."""
+        return bool(await self._runtime.work.run(log_container_ids, self._runtime.disk, self._directory))
 
     async def enable(self, container_id: int) -> None:
         """See `DurableLogFactory.enable`. Raises `InvalidArgumentError` when the log is not disabled."""

@@ -270,3 +270,20 @@ def encode_trailer(
         synced_offset=offset,
     )
     encode_frame(header.salt, frame, [], out)
+
+
+def log_container_ids(disk: Disk, directory: str) -> list[int]:
+    """Return the ids of the containers whose logs lie in `directory`, ascending. Blocks.
+
+    A directory without any file of a log counts for nothing: it is what a first start that was cut off leaves.
+    """
+    try:
+        names = disk.list_directory(directory)
+    except FileNotFoundError:
+        return []
+    ids = [int(name) for name in names if name.isascii() and name.isdecimal()]
+    return sorted(one for one in ids if _has_log(disk, f"{directory}/{one}"))
+
+
+def _has_log(disk: Disk, path: str) -> bool:
+    return any(name == EPOCH_FILE or name.startswith(_LOG_PREFIX) for name in disk.list_directory(path))

@@ -214,6 +214,10 @@ class MemoryLogFactory:
         """See `DurableLogFactory.create`."""
         return MemoryLog(container_id, self._get(container_id), self._frame_length_max)
 
+    async def has_logs(self) -> bool:
+        """See `DurableLogFactory.has_logs`."""
+        return any(stored.epoch for stored in self._stored.values())
+
     async def enable(self, container_id: int) -> None:
         """See `DurableLogFactory.enable`. Raises `InvalidArgumentError` when the log is not disabled."""
         stored = self._get(container_id)

@@ -15,24 +15,100 @@ from penstock.model.errors import (
     NoSuchChunkError,
     StorageError,
     StorageFullError,
+    StorageIdentityError,
+    StorageUnavailableError,
 )
 from penstock.model.segments import Buffer
 from penstock.runtime.disk import Disk, DiskFile
+from penstock.segmentstore.tier2.chunk_name import RESERVED_NAME_PREFIX
 from penstock.segmentstore.tier2.chunk_storage import ChunkInfo
 
+#: The file that holds a storage's identity, in its root. No chunk can have its name.
+IDENTITY_NAME = f"{RESERVED_NAME_PREFIX}toml"
+#: Longer files are not an identity.
+IDENTITY_LENGTH_MAX = 64 * 1024
+
 _FULL = (errno.ENOSPC, errno.EDQUOT)
+_NO_LINKS = (errno.EPERM, errno.EOPNOTSUPP, errno.ENOTSUP, errno.ENOSYS, errno.EMLINK)
+_READ_ONLY = (errno.EROFS, errno.EACCES)
 
 
 class ChunkFiles:
-    """Files below `root`, found by chunk name. Names were checked before. Has no state, so any thread may call.
+    """Files below `root`, found by chunk name. Names were checked before. Any thread may call.
 
     Every method turns the operating system's errors into `ChunkError` and `StorageFullError`.
+
+    Attributes:
+        identity: what the identity's file must hold for a chunk to be created; None: not known yet, anything will do.
     """
 
     def __init__(self, root: str, disk: Disk, *, copy_buffer_bytes: int) -> None:
         self._root = root
         self._disk = disk
         self._copy_buffer_bytes = copy_buffer_bytes
+        self.identity: bytes | None = None
+
+    # The identity.
+
+    def read_identity(self) -> bytes | None:
+        """Return what the identity's file holds, and demand that from now on; None if there is no such file."""
+        found = self._read_identity()
+        if found is not None:
+            self.identity = found
+        return found
+
+    def _read_identity(self) -> bytes | None:
+        with _translated(IDENTITY_NAME, "read"):
+            try:
+                file = self._disk.open(self._path(IDENTITY_NAME), writable=False)
+            except (FileNotFoundError, NotADirectoryError):
+                return None
+            try:
+                return file.read(0, IDENTITY_LENGTH_MAX)
+            finally:
+                file.close()
+
+    def create_identity(self, identity: bytes, draft_name: str) -> None:
+        """Write the identity under another name, sync it, and give it its own if nobody else's has that."""
+        draft, path = self._path(draft_name), self._path(IDENTITY_NAME)
+        with _translated(IDENTITY_NAME, "create"):
+            self._disk.make_directory(self._root)
+            file = self._disk.open(draft, create=True, exclusive=True)
+            try:
+                file.write(0, [identity])
+                file.sync()
+            finally:
+                file.close()
+            try:
+                try:
+                    self._disk.link(draft, path)
+                except FileExistsError as error:
+                    raise StorageIdentityError(self._root, "it has an identity already") from error
+                except OSError as error:
+                    if error.errno not in _NO_LINKS:
+                        raise
+                    self._rename_identity(draft, path)
+                self._disk.sync_directory(self._root)
+            finally:
+                if self._disk.exists(draft):
+                    self._disk.remove(draft)
+
+    def _rename_identity(self, draft: str, path: str) -> None:
+        # A file system without hard links. Two that come at the same moment both go on, and the one whose identity
+        # was replaced finds that out at its next look.
+        if self._disk.exists(path):
+            raise StorageIdentityError(self._root, "it has an identity already")
+        self._disk.rename(draft, path)
+
+    def _demand_identity(self, name: str) -> None:
+        """Raise `StorageUnavailableError` unless this is still the place that the identity was read from."""
+        if self.identity is not None and self._read_identity() != self.identity:
+            raise StorageUnavailableError(
+                f"chunk {name} was not created: {self._root} does not hold its {IDENTITY_NAME} any more; "
+                "mount the long-term storage there again"
+            )
+
+    # Chunks.
 
     def folder(self, name: str) -> str:
         """Return the directory that a chunk lies in."""
@@ -43,6 +119,7 @@ class ChunkFiles:
 
     def make_directories(self, name: str) -> None:
         """Make the directories above `name`, durably, even if somebody else made them and did not sync them."""
+        self._demand_identity(name)
         with _translated(name, "make the directories of"):
             try:
                 self._disk.make_directory(self.folder(name))
@@ -57,6 +134,7 @@ class ChunkFiles:
     def create_file(self, name: str, data: Sequence[Buffer]) -> int:
         """Create a file with `data`, synced with its entry, or leave nothing. `FileNotFoundError`: no parent."""
         path = self._path(name)
+        self._demand_identity(name)
         with _translated(name, "create"):
             try:
                 file = self._disk.open(path, create=True, exclusive=True)
@@ -69,9 +147,12 @@ class ChunkFiles:
                 finally:
                     file.close()
                 self._disk.sync_directory(posixpath.dirname(path))
+                # Once more: the storage may have been unmounted since, and the file be in the directory under it.
+                self._demand_identity(name)
             except BaseException as error:
                 try:
                     self._disk.remove(path)
+                    self.prune(name)
                 except OSError as second:
                     error.add_note(f"the unfinished chunk {name} could not be removed either: {second}")
                 raise
@@ -81,9 +162,18 @@ class ChunkFiles:
         """Open an existing file for reading and writing."""
         with _translated(name, "open"):
             try:
-                return self._disk.open(self._path(name))
+                return self._open(name)
             except (FileNotFoundError, NotADirectoryError, IsADirectoryError) as error:
                 raise NoSuchChunkError(name) from error
+
+    def _open(self, name: str) -> DiskFile:
+        try:
+            return self._disk.open(self._path(name))
+        except OSError as error:
+            if error.errno not in _READ_ONLY:
+                raise
+            # Chunks can be read from a place that cannot be written to; a write then says why it fails.
+            return self._disk.open(self._path(name), writable=False)
 
     def append(self, name: str, file: DiskFile, offset: int, data: Sequence[Buffer]) -> int:
         """Write `data` at `offset`, which must be the length, and sync."""
@@ -112,7 +202,7 @@ class ChunkFiles:
         """Return a file's length, None when there is no such file."""
         with _translated(name, "inspect"):
             try:
-                file = self._disk.open(self._path(name))
+                file = self._open(name)
             except (FileNotFoundError, NotADirectoryError, IsADirectoryError):
                 return None
             try:
@@ -186,6 +276,8 @@ class ChunkFiles:
                         found.append(ChunkInfo(relative, length))
                     continue
             for entry in entries:
+                if not relative and entry.startswith(RESERVED_NAME_PREFIX):
+                    continue
                 name = f"{relative}/{entry}" if relative else entry
                 if name.startswith(prefix) or prefix.startswith(f"{name}/"):
                     pending.append(name)

@@ -19,6 +19,9 @@ from penstock.model.errors import InvalidArgumentError
 CHUNK_NAME_LENGTH_MAX = 2048
 CHUNK_NAME_PART_LENGTH_MAX = 255
 
+#: What a chunk's name must not begin with: the storage's own objects have such names.
+RESERVED_NAME_PREFIX = "penstock-storage."
+
 _CREATED_NAME = re.compile(r"(?s)(.+)\.E-(\d+)-O-(\d+)\.[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}\Z")
 
 
@@ -39,6 +42,8 @@ def check_chunk_name(name: str) -> str:
         raise InvalidArgumentError(f"chunk name {name!r} is not valid Unicode text") from error
     if not encoded or len(encoded) > CHUNK_NAME_LENGTH_MAX or b"\0" in encoded:
         raise InvalidArgumentError(f"chunk name {name!r}: use 1 to {CHUNK_NAME_LENGTH_MAX} bytes without NUL")
+    if name.startswith(RESERVED_NAME_PREFIX):
+        raise InvalidArgumentError(f"chunk name {name!r}: names that begin with {RESERVED_NAME_PREFIX!r} are reserved")
     for part in encoded.split(b"/"):
         if part in (b"", b".", b"..") or len(part) > CHUNK_NAME_PART_LENGTH_MAX:
             raise InvalidArgumentError(

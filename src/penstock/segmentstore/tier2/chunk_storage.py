@@ -1,7 +1,9 @@
 """`ChunkStorage` (tier 2): plain chunks by name. No caching, no fencing, no metadata.
 
 Once a call returned its effect is permanent and visible at once. `create` and `delete` are not idempotent. A chunk
-holds user bytes and nothing else. Source: PDP-34; segment store specification, section 8.2.
+holds user bytes and nothing else. Beside the chunks a storage keeps one small object, its identity, by which a place
+that is missing or somebody else's is told from an empty one (`storage_identity`). Source: PDP-34; segment store
+specification, section 8.2.
 """
 
 from __future__ import annotations
@@ -34,6 +36,27 @@ class ChunkStorage(Protocol):
     @property
     def supports_concat(self) -> bool:
         """Whether `concat` is possible."""
+
+    @property
+    def place(self) -> str:
+        """Where it is, for people."""
+
+    @property
+    def name_part_bytes_max(self) -> int:
+        """The longest part of a name between slashes that it takes, in bytes of UTF-8."""
+
+    async def read_identity(self) -> bytes | None:
+        """Return the identity; None when there is none, or not even a place for it.
+
+        From then on this instance creates no chunk where the identity it has read is gone or another one: it raises
+        `StorageUnavailableError` and leaves nothing behind.
+        """
+
+    async def create_identity(self, identity: bytes) -> None:
+        """Write the identity, durably and whole or not at all, and make the place if need be.
+
+        Raises `StorageIdentityError` when there is one already, whatever it is: of several callers one succeeds.
+        """
 
     async def create(self, name: str) -> None:
         """Create an empty chunk. Raises `ChunkExistsError`, `StorageFullError`."""

@@ -5,7 +5,8 @@ entries are synced, so that an acknowledged chunk is still there after a power f
 says is an error and not an endless loop; a concatenation returns the right length.
 
 Two instances may work on one root (a zombie and its successor): there is no lock and no state on disk besides the
-chunks. Calls on one chunk of one instance follow each other; who may append to a chunk at all is decided above.
+chunks and the identity. Calls on one chunk of one instance follow each other; who may append to a chunk at all is
+decided above.
 
 If a call is cancelled it first waits for the I/O under way, so that no thread writes behind the caller's back.
 """
@@ -30,7 +31,13 @@ from penstock.model.segments import Buffer
 from penstock.runtime.disk import DiskFile
 from penstock.runtime.runtime import Runtime
 from penstock.segmentstore.tier2.chunk_files import ChunkFiles
-from penstock.segmentstore.tier2.chunk_name import check_chunk_name, check_concat, check_range
+from penstock.segmentstore.tier2.chunk_name import (
+    CHUNK_NAME_PART_LENGTH_MAX,
+    RESERVED_NAME_PREFIX,
+    check_chunk_name,
+    check_concat,
+    check_range,
+)
 from penstock.segmentstore.tier2.chunk_storage import ChunkInfo
 
 T = TypeVar("T")
@@ -71,6 +78,7 @@ class DirectoryChunkStorage:
     def __init__(self, root: str, runtime: Runtime, settings: DirectoryChunkStorageSettings | None = None) -> None:
         self._root = root
         self._work = runtime.work
+        self._rng = runtime.rng
         self._settings = settings or DirectoryChunkStorageSettings()
         self._chunk_files = ChunkFiles(root, runtime.disk, copy_buffer_bytes=self._settings.copy_buffer_bytes)
         self._files: OrderedDict[str, _OpenFile] = OrderedDict()
@@ -93,6 +101,27 @@ class DirectoryChunkStorage:
     def supports_concat(self) -> bool:
         """See `ChunkStorage.supports_concat`. By copying."""
         return True
+
+    @property
+    def place(self) -> str:
+        """See `ChunkStorage.place`."""
+        return self._root
+
+    @property
+    def name_part_bytes_max(self) -> int:
+        """See `ChunkStorage.name_part_bytes_max`."""
+        return CHUNK_NAME_PART_LENGTH_MAX
+
+    async def read_identity(self) -> bytes | None:
+        """See `ChunkStorage.read_identity`."""
+        self._check_open()
+        return await self._run(self._chunk_files.read_identity)
+
+    async def create_identity(self, identity: bytes) -> None:
+        """See `ChunkStorage.create_identity`."""
+        self._check_open()
+        draft_name = f"{RESERVED_NAME_PREFIX}{self._rng.randbytes(8).hex()}.new"
+        await self._run(self._chunk_files.create_identity, identity, draft_name)
 
     async def create(self, name: str) -> None:
         """See `ChunkStorage.create`."""

@@ -11,10 +11,17 @@ from penstock.model.errors import (
     NoSuchChunkError,
     StorageError,
     StorageFullError,
+    StorageIdentityError,
+    StorageUnavailableError,
     UnsupportedOperationError,
 )
 from penstock.model.segments import Buffer
-from penstock.segmentstore.tier2.chunk_name import check_chunk_name, check_concat, check_range
+from penstock.segmentstore.tier2.chunk_name import (
+    CHUNK_NAME_PART_LENGTH_MAX,
+    check_chunk_name,
+    check_concat,
+    check_range,
+)
 from penstock.segmentstore.tier2.chunk_storage import ChunkInfo
 
 
@@ -31,6 +38,9 @@ class MemoryChunkStorage:
         self.capacity_bytes = capacity_bytes
         self._supports_append = supports_append
         self._supports_concat = supports_concat
+        #: What `read_identity` returns. Replacing it lets tests take the storage away, or put another in its place.
+        self.identity: bytes | None = None
+        self._known_identity: bytes | None = None
         self._chunks: dict[str, bytearray] = {}
         self._used_bytes = 0
         self._is_closed = False
@@ -49,6 +59,30 @@ class MemoryChunkStorage:
     def used_bytes(self) -> int:
         """Bytes that all chunks hold together."""
         return self._used_bytes
+
+    @property
+    def place(self) -> str:
+        """See `ChunkStorage.place`."""
+        return "memory"
+
+    @property
+    def name_part_bytes_max(self) -> int:
+        """See `ChunkStorage.name_part_bytes_max`."""
+        return CHUNK_NAME_PART_LENGTH_MAX
+
+    async def read_identity(self) -> bytes | None:
+        """See `ChunkStorage.read_identity`."""
+        self._check_open()
+        if self.identity is not None:
+            self._known_identity = self.identity
+        return self.identity
+
+    async def create_identity(self, identity: bytes) -> None:
+        """See `ChunkStorage.create_identity`."""
+        self._check_open()
+        if self.identity is not None:
+            raise StorageIdentityError(self.place, "it has an identity already")
+        self.identity = identity
 
     async def create(self, name: str) -> None:
         """See `ChunkStorage.create`."""
@@ -150,6 +184,8 @@ class MemoryChunkStorage:
         return chunk
 
     def _add(self, name: str, content: bytearray) -> None:
+        if self._known_identity not in (None, self.identity):
+            raise StorageUnavailableError(f"chunk {name} was not created: the storage in memory is another one now")
         if name in self._chunks:
             raise ChunkExistsError(name)
         self._reserve(name, len(content))

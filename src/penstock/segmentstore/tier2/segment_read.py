@@ -14,6 +14,7 @@ from penstock.model.errors import (
     ChunkError,
     CorruptionError,
     InvalidArgumentError,
+    MissingChunkError,
     NoSuchChunkError,
     NoSuchSegmentError,
     SegmentTruncatedError,
@@ -176,7 +177,7 @@ async def _read_chunk(context: StorageContext, chunk: ChunkRecord, start: int, e
         data = await _read_with_retries(context, chunk.name, first, last - first)
     except NoSuchChunkError as error:
         raise _ChunkGone(
-            CorruptionError(chunk.name, 0, f"the chunk is gone, its record says {chunk.length} bytes")
+            MissingChunkError(chunk.name, f"the chunk is gone, its record says {chunk.length} bytes")
         ) from error
     except InvalidArgumentError as error:
         # Never beyond the recorded length: so the chunk is shorter than that.

@@ -18,6 +18,7 @@ from penstock.model.errors import (
     BadChunkOffsetError,
     BadOffsetError,
     CorruptionError,
+    MissingChunkError,
     NoSuchChunkError,
     SegmentSealedError,
     StorageConflictError,
@@ -149,7 +150,7 @@ class _Write:
                 last.name, error.expected, f"the chunk ends here, its record says {last.length}"
             ) from error
         except NoSuchChunkError as error:
-            raise CorruptionError(last.name, 0, f"the chunk is gone, its record says {last.length} bytes") from error
+            raise MissingChunkError(last.name, f"the chunk is gone, its record says {last.length} bytes") from error
         _demand_all(last.name, count, piece)
         self.last = replace(
             last,

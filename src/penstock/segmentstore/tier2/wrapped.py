@@ -28,6 +28,24 @@ class WrappedChunkStorage:
         """See `ChunkStorage.supports_concat`."""
         return self.inner.supports_concat
 
+    @property
+    def place(self) -> str:
+        """See `ChunkStorage.place`."""
+        return self.inner.place
+
+    @property
+    def name_part_bytes_max(self) -> int:
+        """See `ChunkStorage.name_part_bytes_max`."""
+        return self.inner.name_part_bytes_max
+
+    async def read_identity(self) -> bytes | None:
+        """See `ChunkStorage.read_identity`."""
+        return await self.inner.read_identity()
+
+    async def create_identity(self, identity: bytes) -> None:
+        """See `ChunkStorage.create_identity`."""
+        await self.inner.create_identity(identity)
+
     async def create(self, name: str) -> None:
         """See `ChunkStorage.create`."""
         await self.inner.create(name)

@@ -166,11 +166,12 @@ class SimulatedCluster:
         servers = self._servers[host.name]
         count = settings.segment_store.container_count
         directory = DataDirectory(_DATA_DIRECTORY, runtime)
-        await runtime.work.run(directory.open, count)
+        identity = await runtime.work.run(directory.open, count)
         servers.stops.callback(directory.close)
         store = SegmentStore(
             logs=LocalLogFactory(directory.tier1, runtime, settings.durable_log),
             chunks=self._chunks(host, DirectoryChunkStorage(directory.tier2, runtime, settings.long_term_storage)),
+            cluster_id=identity.cluster_id,
             runtime=runtime,
             settings=settings.segment_store,
             cache_directory=directory.cache(0),

@@ -163,6 +163,16 @@ class SimulatedDisk:
         if isinstance(replaced, FileNode):
             replaced.link_count -= 1
 
+    def link(self, source: str, target: str) -> None:
+        """See `Disk.link`."""
+        self.hook(DiskCall.LINK, target)
+        node = self._file(source)
+        to_directory, to_name = self._parent(target)
+        if to_name in to_directory.live:
+            raise FileExistsError(errno.EEXIST, "exists already", target)
+        self._change(f"link {source} to {target}", (to_directory, to_name, node), moved=node)
+        node.link_count += 1
+
     def remove(self, path: str) -> None:
         """See `Disk.remove`."""
         self.hook(DiskCall.REMOVE, path)

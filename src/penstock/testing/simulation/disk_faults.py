@@ -21,6 +21,7 @@ class DiskCall(StrEnum):
     LIST_DIRECTORY = "list directory"
     REMOVE_DIRECTORY = "remove directory"
     RENAME = "rename"
+    LINK = "link"
     REMOVE = "remove"
     SYNC_DIRECTORY = "sync directory"
     LOCK = "lock"

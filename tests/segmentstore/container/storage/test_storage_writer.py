@@ -13,7 +13,6 @@ import pytest
 
 from penstock.model.errors import (
     CorruptionError,
-    LogDisabledError,
     OutcomeUnknownError,
     SegmentSealedError,
     StorageError,
@@ -201,25 +200,46 @@ async def test_a_write_that_was_committed_although_it_failed_is_found_by_its_len
     assert sum(len(stored_chunks(lives)[name]) for name in chunk_names(lives, A)) == 13
 
 
-async def test_a_chunk_that_was_cut_by_hand_stops_the_container_and_stays_as_it_is(lives: Incarnations) -> None:
-    """SS-176: nothing is written over the damage, and the log is disabled, so that no later life does it either."""
-    container = await lives.start(writer_interval_s=0.005, flush_age_s=0.0)
+@pytest.mark.parametrize("is_gone", [False, True])
+async def test_a_chunk_that_was_cut_or_removed_stops_the_flush_and_the_reads_of_its_segment_alone(
+    lives: Incarnations, is_gone: bool
+) -> None:
+    """SS-176: nothing is written over the damage, the log keeps what storage lacks, all else serves, nothing disabled.
+
+    The error says chunk and byte, and once the chunk is back the flush goes on by itself.
+    """
+    container = await lives.start(writer_interval_s=0.005, writer_retry_s=0.01, flush_age_s=0.0)
     await container.create(A)
+    await container.create(B)
     await append(container, A, bytes(1000))
     await until(lambda: container.segment(A).storage_length == 1000)
     (name,) = chunk_names(lives, A)
-    del stored_chunks(lives)[name][600:]
+    whole = bytes(stored_chunks(lives)[name])
+    if is_gone:
+        del stored_chunks(lives)[name]
+    else:
+        del stored_chunks(lives)[name][600:]
     await append(container, A, b"more")
-    await until(lambda: container.status is ContainerStatus.FAILED)
-    assert isinstance(lives.failures[0], CorruptionError)
-    assert bytes(stored_chunks(lives)[name]) == bytes(600)
-    assert chunk_names(lives, A) == [name]
-    frames = lives.frames()
-    await lives.stop(container)
-    with pytest.raises(LogDisabledError):
-        await lives.start()
-    lives.live.clear()
-    assert lives.frames() == frames
+    await until(lambda: container.writer.failed_job_count > 2)
+    await append(container, B, b"other")
+    await until(lambda: container.segment(B).storage_length == 5)
+    assert (container.status, lives.failures) == (ContainerStatus.RUNNING, [])
+    assert container.segment(A).storage_length == 1000
+    assert list(container.storage.damages) == [name]
+    evict_all(container)
+    with pytest.raises(CorruptionError) as raised:
+        await container.reader.read(container.segment(A), 0, 10, wait=False)
+    assert (raised.value.path, raised.value.offset) == (name, 0 if is_gone else 600)
+    assert bytes(stored_chunks(lives).get(name, b"")) == (b"" if is_gone else bytes(600))
+    # The other segment is read from storage, and what was not flushed from memory.
+    assert (await container.reader.read(container.segment(B), 0, 10, wait=False)).joined() == b"other"
+    assert (await container.reader.read(container.segment(A), 1000, 10, wait=False)).joined() == b"more"
+    # Neither does a later life mind, and what was acknowledged is there when the chunk is.
+    stored_chunks(lives)[name] = bytearray(whole)
+    await until(lambda: container.segment(A).storage_length == 1004)
+    container = await lives.restart(container)
+    evict_all(container)
+    assert await read_all(container, A) == bytes(1000) + b"more"
 
 
 @pytest.mark.parametrize("is_found_at_start", [False, True])
@@ -249,7 +269,8 @@ async def test_storage_that_has_more_than_the_log_knows_of_stops_the_container(
             await lives.start()
     chunks = {name: bytes(data) for name, data in stored_chunks(lives).items()}
     assert b"storedfrom nowhere" in chunks.values()
-    with pytest.raises(LogDisabledError):
+    # Not disabled: whoever puts storage right again has to do nothing more.
+    with pytest.raises(CorruptionError, match="more than the log knows of"):
         await lives.start()
     assert {name: bytes(data) for name, data in stored_chunks(lives).items()} == chunks
     lives.live.clear()

@@ -335,7 +335,7 @@ class BTreeIndex:
         try:
             await self._storage.truncate(state.lowest)
         except (CorruptionError, LogFencedError, StorageNotPrimaryError):
-            # This incarnation must end; the update itself is done.
+            # What is stored must be looked at again, by this incarnation or the next; the update itself is done.
             self._is_doubtful = True
             raise
         except (PenstockError, OSError) as error:

@@ -7,10 +7,18 @@ Either way a change of a record is an append to the fenced log.
 from __future__ import annotations
 
 import asyncio
+import logging
+from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from typing import Protocol, TypeVar
 
-from penstock.model.errors import ContainerOfflineError, CorruptionError, NoSuchSegmentError, OutcomeUnknownError
+from penstock.model.errors import (
+    ContainerOfflineError,
+    CorruptionError,
+    MissingChunkError,
+    NoSuchSegmentError,
+    OutcomeUnknownError,
+)
 from penstock.model.segments import Buffer, TableEntry, TablePage, TableRemoval, TableUpdate
 from penstock.runtime.runtime import Runtime
 from penstock.segmentstore.container.log.operations import RareOperation, UpdatePinned
@@ -27,9 +35,17 @@ from penstock.segmentstore.tier2.chunked_storage import (
     StoredSegment,
 )
 from penstock.segmentstore.tier2.metadata import MemoryMetadataTable
-from penstock.segmentstore.tier2.storage_context import ChunkedStorageSettings
+from penstock.segmentstore.tier2.storage_context import ChunkedStorageSettings, run_bounded
+from penstock.segmentstore.tier2.storage_health import StorageHealth
 
 T = TypeVar("T")
+
+logger = logging.getLogger(__name__)
+
+#: Segments that need no look-up and are resolved in one go, before other tasks get a turn.
+_RESOLVE_SLICE = 512
+#: Damages that are remembered.
+_DAMAGES_MAX = 1000
 
 
 class CreateSegment(Protocol):
@@ -161,7 +177,12 @@ class ContainerStorage:
         epoch: int,
         runtime: Runtime,
         settings: ContainerSettings,
+        health: StorageHealth,
     ) -> None:
+        #: What was found damaged or missing in storage, by chunk, record or segment; the latest of it.
+        self.damages: OrderedDict[str, str] = OrderedDict()
+        #: Of long-term storage as a whole.
+        self.health = health
         self._container_id = container_id
         self._chunks = chunks
         self._state = state
@@ -191,7 +212,8 @@ class ContainerStorage:
     async def open(self, create: CreateSegment) -> None:
         """Find out what storage has of every segment that the log may know too little of.
 
-        Raises `CorruptionError` when storage and log together do not make up a segment.
+        A segment that storage and log together do not make up is marked as damaged, and the others serve. Raises
+        `CorruptionError` when it is one of the container's own, or storage has more of one than the log knows of.
         """
         name = storage_metadata_segment(self._container_id)
         by_name = self._state.metadata.by_name
@@ -207,10 +229,20 @@ class ContainerStorage:
             runtime=self._runtime,
             settings=self._storage_settings,
         )
-        for segment in list(by_name.values()):
-            if segment is not table:
-                await self._resolve(segment)
+        await self._resolve_all([segment for segment in by_name.values() if segment is not table])
         await self._resolve_merges()
+
+    async def _resolve_all(self, segments: Sequence[Segment]) -> None:
+        """Resolve all, those that storage must be asked about several at a time."""
+        unclear: list[Segment] = []
+        for number, segment in enumerate(segments):
+            if segment.length > segment.storage_length:
+                unclear.append(segment)
+            else:
+                await self._resolve(segment)  # Waits for nothing.
+            if number % _RESOLVE_SLICE == _RESOLVE_SLICE - 1:
+                await asyncio.sleep(0)
+        await run_bounded(self._resolve, unclear, self._settings.recovery_lookups_max)
 
     async def _resolve_merges(self) -> None:
         """Find out how far merges came, and lead reads of those that storage has done to the target's own storage."""
@@ -255,11 +287,17 @@ class ContainerStorage:
         while first < segment.length:
             found = segment.index.lookup(first, segment.length - first)
             if isinstance(found, Missing):
-                raise CorruptionError(
+                error = CorruptionError(
                     segment.name,
                     first,
                     f"neither the log nor long-term storage has bytes {first} to {found.end}",
                 )
+                if segment.is_system:
+                    raise error
+                # The others need not suffer from it.
+                segment.damage = error
+                self.note_damage(error)
+                break
             first += found.length
         self.first_unflushed(segment)
 
@@ -305,11 +343,26 @@ class ContainerStorage:
         except OutcomeUnknownError as error:
             raise ContainerOfflineError(self._container_id, str(error)) from error
 
+    async def judge(self, error: CorruptionError) -> None:
+        """Return if `error` is to be believed: the caller raises it then. Raises `ContainerOfflineError` if not."""
+        await self.check_owner()
+        self.note_damage(error)
+        if isinstance(error, MissingChunkError):
+            self.health.note_missing(error.path)
+
+    def note_damage(self, error: CorruptionError) -> None:
+        """Note damage of one segment, for people and probes."""
+        if error.path not in self.damages:
+            logger.error("container %d: %s", self._container_id, error)
+            self.damages[error.path] = str(error)
+            if len(self.damages) > _DAMAGES_MAX:
+                self.damages.popitem(last=False)
+
     async def _judged(self, call: Awaitable[T]) -> T:
         try:
             return await call
-        except CorruptionError:
-            await self.check_owner()
+        except CorruptionError as error:
+            await self.judge(error)
             raise
 
     def attribute_index(self, segment: Segment) -> ChunkedIndexStorage:

@@ -15,6 +15,7 @@ from typing import Protocol
 
 from penstock.model.errors import (
     CorruptionError,
+    InconsistentStateError,
     LogFencedError,
     NoSuchSegmentError,
     PenstockError,
@@ -76,12 +77,14 @@ class SegmentFlusher:
             if segment.is_deleted and isinstance(error, PenstockError) and not isinstance(error, _SHUT_OUT):
                 return  # Storage was in the middle of freeing it.
             if isinstance(error, CorruptionError):
-                await self._storage.check_owner()
+                await self._storage.judge(error)
             raise
 
     async def _flush_locked(self, segment: Segment) -> None:
         if segment.is_inactive or self._state.is_name_taken(segment):
             return  # Storage has all of an inactive one; what its id means now is not this object's.
+        if segment.damage is not None and not segment.is_deleted:
+            raise segment.damage
         # Appends that become durable meanwhile wait for the next round: the others want their turn.
         stop = segment.durable_length
         pending = segment.pending
@@ -119,7 +122,7 @@ class SegmentFlusher:
         stored = await self._storage.open_for_write(segment)
         length = stored.length if stored is not None else 0
         if length > segment.durable_length or length < segment.storage_length:
-            raise CorruptionError(
+            raise InconsistentStateError(
                 segment.name,
                 min(length, segment.durable_length),
                 f"long-term storage has {length} bytes, the container stored {segment.storage_length} "
@@ -139,7 +142,9 @@ class SegmentFlusher:
             self._check_open()
             if segment.is_deleted:
                 raise NoSuchSegmentError(segment.name)
-            raise CorruptionError(segment.name, start, "bytes that long-term storage does not have left the memory")
+            raise InconsistentStateError(
+                segment.name, start, "bytes that long-term storage does not have left the memory"
+            )
         segment.storage_length = await self._storage.write(segment, start, found.data)
         segment.index.stored(start)
 
@@ -199,7 +204,7 @@ class SegmentFlusher:
                     except NoSuchSegmentError:
                         pass  # Never flushed, or freed before a crash.
                 await self._forget(segment)
-            except CorruptionError:
-                await self._storage.check_owner()
+            except CorruptionError as error:
+                await self._storage.judge(error)
                 raise
             return True

@@ -2,8 +2,9 @@
 
 It looks every so often, and when it is woken, for segments whose flush is due or that are gone and can be freed; each
 becomes a job of its own. A segment whose storage is stuck holds up nobody: after a while its job no longer counts
-among those that may run at once. A failure is logged and tried again for ever, segment by segment, except
-those that say that this incarnation must not go on: corruption, and the loss of ownership.
+among those that may run at once. A failure is logged and tried again for ever, segment by segment, damage
+of what storage has of the segment included, except those that say that this incarnation must not go on: memory that
+contradicts itself, and the loss of ownership. While storage as a whole is unavailable the log is not cut.
 
 Source: segment store specification, sections 7.1, 7.6 and 7.7.
 """
@@ -18,6 +19,7 @@ from dataclasses import dataclass
 from penstock.model.errors import (
     ContainerOfflineError,
     CorruptionError,
+    InconsistentStateError,
     LogFencedError,
     PenstockError,
     StorageNotPrimaryError,
@@ -33,7 +35,7 @@ from penstock.segmentstore.settings import ContainerSettings
 logger = logging.getLogger(__name__)
 
 #: After one of these the incarnation must not go on.
-_FATAL = (CorruptionError, LogFencedError, StorageNotPrimaryError)
+_FATAL = (InconsistentStateError, LogFencedError, StorageNotPrimaryError)
 #: Looks that take no longer are not worth spacing out.
 _QUICK_LOOK_S = 0.002
 _LOOK_PAUSE_S_MAX = 2.0
@@ -63,6 +65,7 @@ class StorageWriter:
         is_log_open: Callable[[], bool],
     ) -> None:
         self._state = state
+        self._storage = storage
         self._settings = settings
         self._checkpoints = checkpoints
         self._attributes = attributes
@@ -172,7 +175,8 @@ class StorageWriter:
         if self._is_pressed:
             self._state.cache.evict()
         self._state.on_relief()
-        self._checkpoints.truncate_log()
+        if self._storage.health.is_available:
+            self._checkpoints.truncate_log()
         self._checkpoints.write_if_due(is_idle=not self._state.unflushed)
 
     # Jobs.
@@ -241,7 +245,8 @@ class StorageWriter:
         if now_s - self._failure_logged_at_s >= retry_s:
             # Storage that is out fails every segment, again and again: one line at a time.
             self._failure_logged_at_s = now_s
-            logger.warning(
+            logger.log(
+                logging.ERROR if isinstance(error, CorruptionError) else logging.WARNING,
                 "container %d: flush of %s to long-term storage failed (failure %d), trying again in %.1f s: %s",
                 self._state.metadata.container_id,
                 segment.name,

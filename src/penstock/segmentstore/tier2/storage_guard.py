@@ -1,0 +1,318 @@
+"""`GuardedChunkStorage`: long-term storage that is only used while it is the place that it should be.
+
+Its identity is checked before a log is claimed, every so often, and whenever a chunk is not found. While it is missing,
+somebody else's, does not answer, or lacks many chunks at once, every call fails at once with
+`StorageUnavailableError` and nothing is touched: no flush, no read, no deletion; the log keeps what it has. It is
+looked at again and again, and when it is back all goes on by itself.
+
+What tells a missing place from a new one: the identity is written before the first log of the cluster is opened. Once
+there is any log, a place without identity is not the long-term storage.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import OrderedDict
+from collections.abc import Awaitable, Callable, Sequence
+from typing import TypeVar
+
+from penstock.model.errors import NoSuchChunkError, StorageError, StorageIdentityError, StorageUnavailableError
+from penstock.model.segments import Buffer
+from penstock.segmentstore.settings import StorageGuardSettings
+from penstock.segmentstore.tier2.chunk_storage import ChunkInfo, ChunkStorage
+from penstock.segmentstore.tier2.storage_identity import StorageIdentity
+from penstock.segmentstore.tier2.wrapped import WrappedChunkStorage
+
+T = TypeVar("T")
+
+logger = logging.getLogger(__name__)
+
+#: Chunks that are believed to be lost and do not count again; more are forgotten, oldest first.
+_LOST_CHUNKS_MAX = 100_000
+
+
+class GuardedChunkStorage(WrappedChunkStorage):
+    """See the module. `claim` it before anything else; `start` looks at it from then on, until `close`."""
+
+    def __init__(self, inner: ChunkStorage, *, cluster_id: str, settings: StorageGuardSettings) -> None:
+        super().__init__(inner)
+        self._identity = StorageIdentity(cluster_id)
+        self._settings = settings
+        self._problem: StorageUnavailableError | None = StorageUnavailableError(
+            f"long-term storage in {inner.place} was not looked at yet"
+        )
+        self._is_claimed = False
+        self._watch: asyncio.Task[None] | None = None
+        #: The look under way, the one after it, and a read of the identity that did not come back in time.
+        self._look: asyncio.Task[None] | None = None
+        self._next_look: asyncio.Task[None] | None = None
+        self._read: asyncio.Task[bytes | None] | None = None
+        #: Chunks that were found missing lately, by the time of that; and those that are believed to be lost.
+        self._missing: OrderedDict[str, float] = OrderedDict()
+        self._lost: OrderedDict[str, None] = OrderedDict()
+        self._missing_since_s: float | None = None
+
+    @property
+    def is_available(self) -> bool:
+        """Whether it can be used, as far as is known."""
+        return self._problem is None
+
+    @property
+    def problem(self) -> str | None:
+        """Why it cannot be used, for people and probes; None when it can."""
+        return None if self._problem is None else str(self._problem)
+
+    # -- claiming -----------------------------------------------------------------------------------------------
+
+    async def claim(self, has_logs: Callable[[], Awaitable[bool]]) -> None:
+        """Make sure that this is the cluster's long-term storage; make it so if the cluster and the place are new.
+
+        `has_logs` says whether any log of the cluster was ever opened.
+
+        Raises:
+            StorageIdentityError: it is another cluster's, holds chunks of nobody knows whom, or is damaged.
+            StorageUnavailableError: it is not there, or does not answer; nothing was created.
+            StorageError: it is new, and its identity cannot be written.
+        """
+        # In this order: whoever opened a log meanwhile has written the identity before.
+        had_logs = await has_logs()
+        found = await self._read_identity()
+        if found is None and not had_logs:
+            if chunks := await self.inner.list():
+                raise StorageIdentityError(
+                    self.place,
+                    f"it has no identity but chunks ({chunks[0].name}, {len(chunks)} in all), and this cluster has "
+                    "stored nothing yet; use an empty place",
+                )
+            try:
+                await self.inner.create_identity(self._identity.encode())
+            except StorageIdentityError:
+                pass  # Another store of the cluster was faster; or it is somebody else's, which shows now.
+            found = await self._read_identity()
+        self._check_identity(found)
+        self._is_claimed = True
+        self._set_available()
+
+    async def claim_when_there(self, has_logs: Callable[[], Awaitable[bool]]) -> None:
+        """Claim it; wait for as long as it is not there. Raises what else `claim` raises."""
+        told: str | None = None
+        while True:
+            try:
+                await self.claim(has_logs)
+            except StorageIdentityError:
+                raise
+            except StorageUnavailableError as error:
+                self._problem = error
+                if str(error) != told:
+                    told = str(error)
+                    logger.warning("waiting for long-term storage: %s", error)
+                await asyncio.sleep(self._settings.retry_interval_s)
+            else:
+                return
+
+    def start(self) -> None:
+        """Look at it every so often from now on."""
+        self._watch = asyncio.get_running_loop().create_task(self._keep_looking())
+
+    async def _keep_looking(self) -> None:
+        settings = self._settings
+        while True:
+            await asyncio.sleep(settings.check_interval_s if self.is_available else settings.retry_interval_s)
+            try:
+                await self.check()
+            except StorageUnavailableError:
+                pass  # It was noted, and is told to all who call.
+
+    # -- looking ------------------------------------------------------------------------------------------------
+
+    async def check(self) -> None:
+        """Look at it now. Raises `StorageUnavailableError` unless it is there and the one it should be.
+
+        Calls at the same time share a look, but none that had begun before the call.
+        """
+        if self._next_look is None:
+            self._next_look = asyncio.get_running_loop().create_task(self._look_after(self._look))
+        await asyncio.shield(self._next_look)
+        if self._problem is not None:
+            raise self._error()
+
+    async def _look_after(self, look: asyncio.Task[None] | None) -> None:
+        if look is not None and not look.done():
+            await asyncio.wait((look,))
+        self._look, self._next_look = self._next_look, None
+        try:
+            self._check_identity(await self._read_identity())
+            await self._look_for_missing()
+        except StorageUnavailableError as error:
+            self._set_unavailable(error)
+        else:
+            if self._is_claimed:
+                self._set_available()
+
+    async def _read_identity(self) -> bytes | None:
+        """Return the identity. Raises `StorageUnavailableError` when it cannot be read in time."""
+        timeout_s = self._settings.check_timeout_s
+        # One that hangs is waited for again, or there would be more of them with each look.
+        is_old = self._read is not None
+        read = self._read or asyncio.ensure_future(self.inner.read_identity())
+        self._read = read
+        await asyncio.wait((read,), timeout=timeout_s)
+        if not read.done():
+            raise StorageUnavailableError(f"long-term storage in {self.place} did not answer within {timeout_s:g} s")
+        self._read = None
+        if is_old:
+            read.exception()
+            return await self._read_identity()
+        try:
+            return read.result()
+        except (StorageError, OSError) as error:
+            raise StorageUnavailableError(f"long-term storage in {self.place} cannot be read: {error}") from error
+
+    def _check_identity(self, found: bytes | None) -> None:
+        if found is None:
+            raise StorageUnavailableError(
+                f"{self.place} is not the long-term storage that was used so far: it has no identity; mount it, or put "
+                "it back, and all goes on by itself. Nothing is created there meanwhile"
+            )
+        identity = StorageIdentity.decode(found, self.place)
+        if identity != self._identity:
+            raise StorageIdentityError(
+                self.place, f"it belongs to cluster {identity.cluster_id}, this one is {self._identity.cluster_id}"
+            )
+
+    def _set_unavailable(self, error: StorageUnavailableError) -> None:
+        if self._problem is None:
+            logger.error("long-term storage is unavailable, nothing is flushed until it is back: %s", error)
+        self._problem = error
+
+    def _set_available(self) -> None:
+        if self._problem is not None and self._watch is not None:
+            logger.warning("long-term storage in %s is available again", self.place)
+        self._problem = None
+
+    def _error(self) -> StorageUnavailableError:
+        problem = self._problem
+        if isinstance(problem, StorageIdentityError):
+            return problem.with_traceback(None)
+        return StorageUnavailableError(str(problem))
+
+    # -- many missing chunks ------------------------------------------------------------------------------------
+
+    def note_missing(self, chunk: str) -> None:
+        """Note that a chunk is gone that a record leads to, as the owner of the record says.
+
+        One is the damage of its segment. Many at once are a storage that is not all there, until they are back or
+        `missing_wait_s_max` is over.
+        """
+        if chunk in self._lost:
+            return
+        now_s = asyncio.get_running_loop().time()
+        self._missing[chunk] = now_s
+        self._missing.move_to_end(chunk)
+        if self._missing_since_s is not None:
+            return
+        settings = self._settings
+        while self._missing and next(iter(self._missing.values())) < now_s - settings.missing_window_s:
+            self._believe_lost(self._missing.popitem(last=False)[0])
+        if len(self._missing) > settings.missing_chunks_max:
+            self._missing_since_s = now_s
+            self._set_unavailable(self._many_missing())
+
+    def _many_missing(self) -> StorageUnavailableError:
+        return StorageUnavailableError(
+            f"{len(self._missing)} chunks are missing in {self.place} at once, {next(iter(self._missing))} among them: "
+            "a part of it may not be mounted, or an old copy was put in its place"
+        )
+
+    async def _look_for_missing(self) -> None:
+        """Raise `StorageUnavailableError` for as long as many chunks are missing and are waited for."""
+        if self._missing_since_s is None:
+            return
+        for chunk in list(self._missing):
+            try:
+                if await self.inner.exists(chunk):
+                    self._missing.pop(chunk, None)
+            except StorageError as error:
+                raise StorageUnavailableError(f"long-term storage cannot be looked at: {error}") from error
+        settings = self._settings
+        waited_s = asyncio.get_running_loop().time() - self._missing_since_s
+        if len(self._missing) <= settings.missing_chunks_max:
+            self._missing_since_s = None
+        elif waited_s < settings.missing_wait_s_max:
+            raise self._many_missing()
+        else:
+            logger.error("%s; after %g s they are taken for lost, their segments are damaged",
+                         self._many_missing(), waited_s)  # fmt: skip
+            self._missing_since_s = None
+            for chunk in list(self._missing):
+                self._believe_lost(chunk)
+            self._missing.clear()
+
+    def _believe_lost(self, chunk: str) -> None:
+        self._lost[chunk] = None
+        while len(self._lost) > _LOST_CHUNKS_MAX:
+            self._lost.popitem(last=False)
+
+    # -- calls --------------------------------------------------------------------------------------------------
+
+    async def create(self, name: str) -> None:
+        """See `ChunkStorage.create`."""
+        await self._guarded(lambda: self.inner.create(name))
+
+    async def create_with_content(self, name: str, data: Sequence[Buffer]) -> int:
+        """See `ChunkStorage.create_with_content`."""
+        return await self._guarded(lambda: self.inner.create_with_content(name, data))
+
+    async def write(self, name: str, offset: int, data: Sequence[Buffer]) -> int:
+        """See `ChunkStorage.write`."""
+        return await self._guarded(lambda: self.inner.write(name, offset, data))
+
+    async def read(self, name: str, offset: int, length: int) -> bytes:
+        """See `ChunkStorage.read`."""
+        return await self._guarded(lambda: self.inner.read(name, offset, length))
+
+    async def info(self, name: str) -> ChunkInfo:
+        """See `ChunkStorage.info`."""
+        return await self._guarded(lambda: self.inner.info(name))
+
+    async def exists(self, name: str) -> bool:
+        """See `ChunkStorage.exists`."""
+        is_there = await self._guarded(lambda: self.inner.exists(name))
+        if not is_there:
+            await self.check()
+        return is_there
+
+    async def delete(self, name: str) -> None:
+        """See `ChunkStorage.delete`."""
+        await self._guarded(lambda: self.inner.delete(name))
+
+    async def concat(self, target: str, target_length: int, sources: Sequence[tuple[str, int]]) -> int:
+        """See `ChunkStorage.concat`."""
+        return await self._guarded(lambda: self.inner.concat(target, target_length, sources))
+
+    async def list(self, prefix: str = "") -> Sequence[ChunkInfo]:
+        """See `ChunkStorage.list`."""
+        found = await self._guarded(lambda: self.inner.list(prefix))
+        await self.check()  # A place that is not there has no chunks to list.
+        return found
+
+    async def _guarded(self, call: Callable[[], Awaitable[T]]) -> T:
+        if self._problem is not None:
+            raise self._error()
+        try:
+            return await call()
+        except NoSuchChunkError:
+            await self.check()  # Not the chunk is missing, but all of it.
+            raise
+        except StorageUnavailableError as error:
+            self._set_unavailable(error)
+            raise
+
+    async def close(self) -> None:
+        """Look at it no more, and release everything."""
+        tasks = [task for task in (self._watch, self._look, self._next_look, self._read) if task is not None]
+        for task in tasks:
+            task.cancel()
+        self._watch = None
+        await self.inner.close()

@@ -1,0 +1,50 @@
+"""`StorageIdentity`: what a place says of itself that holds a cluster's long-term storage.
+
+It is written once, before the first log of the cluster is opened. So a place without it is either new, and then there
+is no log, or it is not the long-term storage: not mounted, emptied, or the wrong one. The bytes are in docs/formats.md.
+"""
+
+from __future__ import annotations
+
+import tomllib
+from dataclasses import dataclass
+
+import google_crc32c
+
+from penstock.model.errors import StorageIdentityError
+
+#: How chunks are named and laid out. A place of another version is left alone.
+LAYOUT_VERSION = 1
+
+
+@dataclass(frozen=True, slots=True)
+class StorageIdentity:
+    """Whose long-term storage it is."""
+
+    cluster_id: str
+
+    def encode(self) -> bytes:
+        """Return the bytes of the identity."""
+        body = (
+            "# Written by Penstock when this place was first used as long-term storage. Do not edit.\n"
+            f"layout_version = {LAYOUT_VERSION}\n"
+            f'cluster_id = "{self.cluster_id}"\n'
+        ).encode()
+        return body + b'crc32c = "%08x"\n' % google_crc32c.value(body)
+
+    @classmethod
+    def decode(cls, data: bytes, place: str) -> StorageIdentity:
+        """Read what `encode` made. Raises `StorageIdentityError` for anything else, and for other layouts."""
+        body, mark, checksum = data.rpartition(b"crc32c = ")
+        if not mark or checksum.strip() != b'"%08x"' % google_crc32c.value(body):
+            raise StorageIdentityError(
+                place, f"its identity of {len(data)} bytes has no good checksum: it was edited or damaged"
+            )
+        fields = tomllib.loads(body.decode())
+        if fields["layout_version"] != LAYOUT_VERSION:
+            raise StorageIdentityError(
+                place,
+                f"its layout has version {fields['layout_version']}, this program knows {LAYOUT_VERSION}; "
+                "start the version of Penstock that wrote it",
+            )
+        return cls(str(fields["cluster_id"]))
