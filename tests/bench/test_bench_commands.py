@@ -25,6 +25,7 @@ COMMON_FIELDS = {"bench", "durability", "hardware", "load_average", "raw_disk"}
 #: Each command with the options that make another path of it run, and fields that its report must have.
 COMMANDS = {
     "append": (["--follow"], {"events_per_s", "reader"}),
+    "append_cpu": (["--lone"], {"sizes", "conditions"}),
     "cached_reads": ([], {"mb_per_s", "bare_socket_mb_per_s"}),
     "catch_up": ([], {"mb_per_s", "in_chunks_share"}),
     "latency": (["--read"], {"append_to_ack", "write_to_reader"}),

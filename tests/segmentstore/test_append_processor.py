@@ -12,6 +12,7 @@ import pytest
 from penstock.model.errors import BadOffsetError, ProtocolError, SegmentSealedError
 from penstock.model.segments import NO_VALUE
 from penstock.segmentstore.append_processor import AppendProcessor
+from penstock.segmentstore.container.append_request import AppendRequest
 from penstock.segmentstore.settings import SegmentStoreSettings
 from penstock.segmentstore.store import SegmentStore
 from penstock.segmentstore.tier1.memory_log import MemoryLogFactory
@@ -81,6 +82,11 @@ class Bench:
         self.processor.set_up(SetupAppend(1, writer_id, A, ""))
         await turns(5)
 
+    def end_block(self, command: AppendBlockEnd) -> None:
+        """Take in one append by itself, as if nothing else had been received with it."""
+        self.processor.end_block(command)
+        self.processor.take_in()
+
     async def stored(self) -> bytes:
         await turns(5)
         return (await self.store.read(A, 0, 1 << 20)).joined()
@@ -115,7 +121,7 @@ async def test_blocks_are_put_together(bench: Bench, data: bytes, whole: int, ta
     """Whole events, then nothing, a part whose rest is in the end, or padding; an empty append is one, too."""
     await bench.set_up()
     bench.processor.begin_block(AppendBlock(W, data), data)
-    bench.processor.end_block(end(whole, tail), tail)
+    bench.end_block(end(whole, tail))
     assert await bench.stored() == stored
     bench.processor.send_acknowledgements()
     ack = bench.replies.sent[-1]
@@ -141,7 +147,7 @@ async def test_blocks_that_contradict_themselves_are_refused(
     await bench.set_up()
     bench.processor.begin_block(AppendBlock(W, data), data)
     with pytest.raises(ProtocolError):
-        bench.processor.end_block(end(whole, tail), tail)
+        bench.end_block(end(whole, tail))
     assert await bench.stored() == b""
 
 
@@ -149,18 +155,18 @@ async def test_the_end_of_another_writers_block_is_refused(bench: Bench) -> None
     await bench.set_up()
     bench.processor.begin_block(AppendBlock(b"x" * 16, b"data"), b"data")
     with pytest.raises(ProtocolError):
-        bench.processor.end_block(end(4, b""), b"")
+        bench.end_block(end(4, b""))
 
 
 async def test_an_append_before_the_set_up_is_answered_is_refused(bench: Bench) -> None:
     """The answer waits for what was accepted before; until then the writer is not set up."""
     await bench.set_up()
     bench.logs.hold_appends(0)
-    bench.processor.end_block(end(3, b"one"), b"one")
+    bench.end_block(end(3, b"one"))
     await turns(3)
     bench.processor.set_up(SetupAppend(2, W, A, ""))
     with pytest.raises(ProtocolError):
-        bench.processor.end_block(end(3, b"two", 2), b"two")
+        bench.end_block(end(3, b"two", 2))
     bench.logs.release_appends(0)
     await turns(5)
     kinds = [type(command) for command in bench.replies.sent]
@@ -169,7 +175,7 @@ async def test_an_append_before_the_set_up_is_answered_is_refused(bench: Bench) 
 
 async def test_a_set_up_that_is_answered_after_the_end_of_the_connection_leaves_nothing(bench: Bench) -> None:
     bench.logs.hold_appends(0)
-    bench.store.find(A)[0].append(bench.store.find(A)[1], b"x", lambda _: None)
+    bench.store.find(A)[0].append(bench.store.find(A)[1], AppendRequest(b"x"), lambda _: None)
     bench.processor.set_up(SetupAppend(2, W, A, ""))
     bench.processor.close()
     bench.logs.release_appends(0)
@@ -192,7 +198,7 @@ async def test_a_failed_log_aborts_and_gives_the_bytes_back(bench: Bench) -> Non
     await bench.set_up()
     bench.logs.fail_append(0)
     for number in range(1, 4):
-        bench.processor.end_block(end(3, b"abc", number), b"abc")
+        bench.end_block(end(3, b"abc", number))
     assert bench.replies.outstanding_bytes == 9
     await turns(5)
     assert bench.replies.outstanding_bytes == 0
@@ -228,7 +234,7 @@ async def test_conditional_appends_are_acknowledged_one_by_one(bench: Bench) -> 
     was_due = bench.replies.is_acknowledgement_due
 
     for number in range(3, 6):
-        bench.processor.end_block(end(4, b"data", number), b"data")
+        bench.end_block(end(4, b"data", number))
     await turns(5)
     assert (was_due, bench.replies.is_acknowledgement_due) == (False, True)
     bench.processor.send_acknowledgements()
@@ -251,7 +257,7 @@ async def test_appends_to_a_segment_that_was_put_away_keep_their_order(bench: Be
     assert isinstance(bench.replies.sent[-1], AppendSetup)
     await put_away(bench)
     for number in range(1, 6):
-        bench.processor.end_block(end(0, b"%d" % number, number), b"%d" % number)
+        bench.end_block(end(0, b"%d" % number, number))
     assert bench.replies.outstanding_bytes > 0
     await turns(50)
     bench.processor.send_acknowledgements()
@@ -268,7 +274,7 @@ async def test_a_segment_deleted_while_it_was_away_refuses_what_waits(bench: Ben
     await put_away(bench)
     await bench.store.delete_segment(A)
     for number in (1, 2):
-        bench.processor.end_block(end(0, b"x", number), b"x")
+        bench.end_block(end(0, b"x", number))
     await turns(50)
     assert isinstance(bench.replies.sent[-1], NoSuchSegment)
     assert bench.replies.outstanding_bytes == 0
@@ -329,13 +335,13 @@ async def test_a_writer_whose_number_left_memory_is_found_again(bench: Bench) ->
     for number in range(20):
         container.state.accept_attributes(segment, {number.to_bytes(16, "big"): number})
     await bench.set_up()
-    bench.processor.end_block(end(0, b"a", 3), b"a")
+    bench.end_block(end(0, b"a", 3))
     await turns(20)
     container.attributes.due()
     await container.attributes.flush(segment)
     del segment.attributes[W]
-    bench.processor.end_block(end(0, b"b", 4), b"b")
-    bench.processor.end_block(end(0, b"c", 5), b"c")
+    bench.end_block(end(0, b"b", 4))
+    bench.end_block(end(0, b"c", 5))
     await turns(100)
     assert (await bench.store.read(A, 0, 100)).joined() == b"abc"
     container.attributes.due()
@@ -358,8 +364,8 @@ async def test_appends_wait_while_the_cache_is_nearly_full(bench: Bench) -> None
     cache = bench.store.cache
     ballast = int(cache.settings.bytes_max * 0.95)
     cache.count(ballast)
-    bench.processor.end_block(end(0, b"held", 1), b"held")
-    bench.processor.end_block(end(0, b"behind", 2), b"behind")
+    bench.end_block(end(0, b"held", 1))
+    bench.end_block(end(0, b"behind", 2))
     await turns(20)
     assert container.throttle.waiting_count == 1
     assert (await bench.store.read(A, 0, 100)).joined() == b""

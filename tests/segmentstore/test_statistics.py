@@ -8,6 +8,7 @@ from dataclasses import replace
 
 import pytest
 
+from penstock.segmentstore.container.append_request import AppendRequest
 from penstock.segmentstore.settings import ActivitySettings, SegmentStoreSettings, StatisticsSettings
 from penstock.segmentstore.statistics import WINDOWS_MINUTES, ContainerStatistics, MovingRates, Rates, Statistics
 from penstock.segmentstore.tier1.memory_log import MemoryLogFactory
@@ -144,8 +145,8 @@ async def test_a_store_tells_the_load_of_its_segments() -> None:
         (statistics,) = store.container_statistics()
         return statistics
 
-    container.append(container.segment(A), b"x" * 50, lambda _: None, event_count=5)
-    container.append(container.segment(transaction), b"x" * 30, lambda _: None, event_count=3)
+    container.append(container.segment(A), AppendRequest(b"x" * 50, event_count=5), lambda _: None)
+    container.append(container.segment(transaction), AppendRequest(b"x" * 30, event_count=3), lambda _: None)
     (load,) = (await look()).segments
     assert (load.name, load.event_count, load.byte_count, load.target_rate) == (A, 5, 50, 77)
     await store.merge_segments(A, [transaction])

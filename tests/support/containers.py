@@ -12,6 +12,7 @@ from penstock.model.errors import StorageError
 from penstock.model.segments import Buffer
 from penstock.runtime.disk import LocalDisk
 from penstock.runtime.runtime import Runtime, ThreadedWork
+from penstock.segmentstore.container.append_request import AppendRequest
 from penstock.segmentstore.container.container import SegmentContainer
 from penstock.segmentstore.container.log.pipeline import completer
 from penstock.segmentstore.container.reads.cache import Cache
@@ -190,7 +191,9 @@ async def pause_writer(container: SegmentContainer) -> None:
 async def append(container: SegmentContainer, name: str, data: bytes, expected_offset: int | None = None) -> int:
     """Append, durably."""
     future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-    end = container.append(container.segment(name), data, completer(future), expected_offset=expected_offset)
+    end = container.append(
+        container.segment(name), AppendRequest(data, expected_offset=expected_offset), completer(future)
+    )
     await future
     return end
 

@@ -20,6 +20,7 @@ from penstock.model.errors import CorruptionError, StorageError
 from penstock.model.segments import Buffer, TableEntry, TableRemoval, TableUpdate
 from penstock.runtime.disk import Disk, DiskFile
 from penstock.runtime.runtime import Runtime
+from penstock.segmentstore.container.append_request import AppendRequest
 from penstock.segmentstore.container.container import SegmentContainer
 from penstock.segmentstore.container.log.pipeline import completer
 from penstock.segmentstore.container.reads.cache import Cache
@@ -620,7 +621,9 @@ async def container_scenario(disk: RecordingDisk) -> None:
             count = rng.choice([10, 500, 3000, 6000])
             disk.mark(Asked(length + count, put_count + 1))
             future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-            container.append(container.segment(STREAM), stream_bytes(length, length + count), completer(future))
+            container.append(
+                container.segment(STREAM), AppendRequest(stream_bytes(length, length + count)), completer(future)
+            )
             value = b"%d" % put_count
             await container.tables.put(container.segment(TABLE), [TableUpdate(b"k%d" % (put_count % 3), value)], -1)
             await future
@@ -812,9 +815,7 @@ async def test_every_flipped_byte_of_chunks_and_their_records_is_detected_or_har
     chunks = DirectoryChunkStorage("/tier2", runtime)
 
     def storage_with(entries: Sequence[TableEntry]) -> ChunkedStorage:
-        return ChunkedStorage(
-            chunks, MemoryMetadataTable(entries), epoch=1, runtime=runtime, settings=STORAGE_SETTINGS
-        )
+        return ChunkedStorage(chunks, MemoryMetadataTable(entries), epoch=1, runtime=runtime, settings=STORAGE_SETTINGS)
 
     writer = ChunkedStorage(chunks, table, epoch=1, runtime=runtime, settings=STORAGE_SETTINGS)
     await writer.write("s/a", 0, [data])

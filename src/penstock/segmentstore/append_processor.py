@@ -1,7 +1,9 @@
 """Appends of one connection: writer state, event numbers, acknowledgements.
 
-The server never looks inside an append: one validation, one log record and one acknowledgement per block, however
-many events are in it. Acknowledgements of one turn of the loop leave in one write, and several of one writer as one.
+The server never looks inside an append. What one receive buffer holds of a writer's unconditional appends becomes one
+append: one copy, one validation, one log record, one acknowledgement, however many blocks and events are in it.
+Conditional appends, set-ups and whatever else could tell the difference come behind what was gathered before them.
+Acknowledgements of one turn of the loop leave in one write, and several of one writer as one.
 
 Source: wire protocol specification, section 3; segment store specification, section 5.4.
 """
@@ -27,10 +29,12 @@ from penstock.model.errors import (
     SegmentSealedError,
 )
 from penstock.model.segments import Buffer
+from penstock.segmentstore.container.append_request import AppendRequest
 from penstock.segmentstore.container.container import SegmentContainer
 from penstock.segmentstore.container.segment import Segment
 from penstock.segmentstore.store import SegmentStore
-from penstock.wire.codec import decode, encode
+from penstock.wire.append_runs import AppendRun, assemble, may_be_kept, scan_appends
+from penstock.wire.codec import encode
 from penstock.wire.commands import (
     AppendBlock,
     AppendBlockEnd,
@@ -42,15 +46,12 @@ from penstock.wire.commands import (
     InvalidEventNumber,
     NoSuchSegment,
     OperationUnsupported,
-    Padding,
-    PartialEvent,
     SegmentIsSealed,
     SetupAppend,
     WireCommand,
     WrongHost,
 )
 
-_FRAME_HEADER_LENGTH = 8
 #: What a held back command counts beside its data: set-ups and empty appends must not pile up without end.
 _HELD_COMMAND_BYTES = 512
 
@@ -128,6 +129,8 @@ class AppendProcessor:
         self._writers: dict[bytes, WriterState] = {}
         self._to_acknowledge: dict[WriterState, None] = {}
         self._block: AppendBlock | None = None
+        #: What was gathered since `take_in`, by writer.
+        self._runs: dict[bytes, AppendRun] = {}
         self._is_closed = False
         #: What waits behind something that is being brought into memory (while `_is_held`), with its bytes.
         self._line: deque[tuple[_Again, int]] = deque()
@@ -141,6 +144,7 @@ class AppendProcessor:
     def set_up(self, command: SetupAppend) -> None:
         """Answer with the writer's last durable event number, which is also an acknowledgement of it."""
         self._forbid_open_block("SetupAppend")
+        self.take_in()
 
         def again(failure: PenstockError | None) -> None:
             self._set_up(command, failure)
@@ -237,125 +241,146 @@ class AppendProcessor:
 
         container.pipeline.when_durable(durable)
 
-    def begin_block(self, command: AppendBlock, data: bytes) -> None:
-        """Keep the first part of a Java client's append. `data` is the block's own copy."""
+    def scan(self, buffer: memoryview, position: int, end: int) -> int:
+        """Gather what stands whole in a receive buffer; return where that ends. See `scan_appends`.
+
+        The buffer must not change before `take_in`.
+        """
+        if self._block is not None:
+            return position
+        return scan_appends(buffer, position, end, self._runs, self._may_begin)
+
+    def _may_begin(self, writer_id: bytes, event_number: int) -> bool:
+        state = self._writers.get(writer_id)
+        return state is not None and event_number > state.last_seen
+
+    def begin_block(self, command: AppendBlock, data: Buffer) -> None:
+        """Keep the first part of a Java client's append. `data` has memory of its own."""
         self._forbid_open_block("AppendBlock")
         self._block = AppendBlock(command.writer_id, data)
 
-    def end_block(self, command: AppendBlockEnd, data: Buffer) -> None:
-        """Append a block. `data` is the command's data and must not change any more."""
+    def end_block(self, command: AppendBlockEnd, *, owned_bytes: int = 0) -> None:
+        """Gather an append. The command's data must not change before `take_in`.
+
+        `owned_bytes`: how much memory they have to themselves; 0: they are part of a receive buffer.
+        """
         block, self._block = self._block, None
-        if block is not None:
-            data = _assemble(block, command, data)
+        if block is None:
+            pieces = [command.buffer]
+        else:
+            pieces = assemble(block, command)
+            owned_bytes = len(block.data) if len(pieces) == 1 else 0
         if command.num_events <= 0:
             raise ProtocolError(f"AppendBlockEnd with {command.num_events} events")
-        self._append(
-            command.writer_id, data, command.last_event_number, command.num_events, None, command.request_id
-        )
+        number = command.last_event_number
+        run = self._runs.get(command.writer_id)
+        may_wait = self._may_begin(command.writer_id, number) if run is None else run.takes(command.num_events, number)
+        if not may_wait:
+            # It will be refused, or is an odd one. By itself, and at once: nothing behind it is to be taken in first.
+            self.take_in()
+            run = None
+        if run is None:
+            run = self._runs[command.writer_id] = AppendRun(command.writer_id, number, command.request_id)
+        for piece in pieces[:-1]:
+            run.add(piece, 0, number, command.request_id)
+        run.add(pieces[-1], command.num_events, number, command.request_id)
+        if len(pieces) == 1 and owned_bytes and may_be_kept(run.length, owned_bytes):
+            run.kept = pieces[0]
+        if not may_wait:
+            self.take_in()
+
+    def take_in(self) -> None:
+        """Append what was gathered, as one append of each writer.
+
+        Raises `ProtocolError` for an append that must not be here: it is the only one then.
+        """
+        if not self._runs:
+            return
+        runs, self._runs = self._runs, {}
+        for run in runs.values():
+            request = AppendRequest(
+                run.joined(),
+                run.event_count,
+                run.writer_id,
+                run.first_event_number,
+                run.event_number,
+                run.first_request_id,
+                run.request_id,
+            )
+            self._append(request)
 
     def append_conditionally(self, command: ConditionalAppend | ConditionalBlockEnd, data: Buffer) -> None:
         """Append if the segment has the expected length. `data` is what is to be stored."""
         self._forbid_open_block(type(command).__name__)
+        self.take_in()
+        number, request_id = command.event_number, command.request_id
         self._append(
-            command.writer_id, data, command.event_number, 1, command.expected_offset, command.request_id
+            AppendRequest(
+                data, 1, command.writer_id, number, number, request_id, request_id, command.expected_offset
+            )
         )
 
     def _forbid_open_block(self, name: str) -> None:
         if self._block is not None:
             raise ProtocolError(f"{name} between AppendBlock and AppendBlockEnd")
 
-    def _append(
-        self,
-        writer_id: bytes,
-        data: Buffer,
-        event_number: int,
-        event_count: int,
-        expected_offset: int | None,
-        request_id: int,
-    ) -> None:
+    def _append(self, request: AppendRequest) -> None:
         if not self._is_held:
-            self._accept(writer_id, data, event_number, event_count, expected_offset, request_id, None)
+            self._accept(request, None)
             return
 
         def again(failure: PenstockError | None) -> None:
-            self._accept(writer_id, data, event_number, event_count, expected_offset, request_id, failure)
+            self._accept(request, failure)
 
-        self._in_line(again, len(data))
+        self._in_line(again, len(request.data))
 
-    def _accept(
-        self,
-        writer_id: bytes,
-        data: Buffer,
-        event_number: int,
-        event_count: int,
-        expected_offset: int | None,
-        request_id: int,
-        failure: PenstockError | None,
-        *,
-        is_admitted: bool = False,
-    ) -> None:
+    def _accept(self, request: AppendRequest, failure: PenstockError | None, *, is_admitted: bool = False) -> None:
+        writer_id, first_number = request.writer_id, request.first_event_number
         state = self._writers.get(writer_id)
         if state is None:
             raise ProtocolError(f"append of writer {writer_id.hex()}, which is not set up on this connection")
         if state.is_failed:
             return  # The error reply to an earlier append is on its way; the client sends this one again.
-        if event_number < state.last_seen:
-            raise ProtocolError(
-                f"event number {event_number} of writer {writer_id.hex()} after {state.last_seen} on one connection"
-            )
-        state.last_seen = event_number
-        length = len(data)
+        if not is_admitted:
+            if first_number < state.last_seen:
+                raise ProtocolError(
+                    f"event number {first_number} of writer {writer_id.hex()} after {state.last_seen} "
+                    "on one connection"
+                )
+            state.last_seen = request.event_number
+        length = len(request.data)
         container = state.container
         if not is_admitted and container.must_wait():
-
-            def admitted(failure: PenstockError | None) -> None:
-                self._accept(
-                    writer_id, data, event_number, event_count, expected_offset, request_id, failure, is_admitted=True
-                )
-
-            self._hold_for(container.admit, admitted, length)
+            self._hold_for(container.admit, partial(self._accept, request, is_admitted=True), length)
             return
         try:
             if failure is not None:
                 raise failure
-            if event_number <= state.stored:
+            if first_number <= state.stored:
                 raise BadEventNumberError(
-                    state.segment.name, writer_id=writer_id, event_number=event_number, stored=state.stored
+                    state.segment.name, writer_id=writer_id, event_number=first_number, stored=state.stored
                 )
-            done = _Completion(self, state, event_number, request_id, length, expected_offset is not None)
-            done.end = container.append(
-                state.segment,
-                data,
-                done,
-                event_count=event_count,
-                writer_id=writer_id,
-                event_number=event_number,
-                stored_event_number=state.stored,
-                expected_offset=expected_offset,
-            )
+            done = _Completion(self, state, request)
+            done.end = container.append(state.segment, request, done, stored_event_number=state.stored)
         except BadOffsetError:
             # The connection and the writer stay; the number may come again.
             state.last_seen = max(state.stored, 0)
-            self._after_earlier(state, ConditionalCheckFailed(writer_id, event_number, request_id))
+            self._after_earlier(state, ConditionalCheckFailed(writer_id, first_number, request.request_id))
             return
         except (SegmentInactiveError, AttributesNotLoadedError) as error:
-
-            def again(failure: PenstockError | None) -> None:
-                self._accept(
-                    writer_id, data, event_number, event_count, expected_offset, request_id, failure, is_admitted=True
-                )
-
+            again = partial(self._accept, request, is_admitted=True)
             self._hold_for(partial(_bring_in, state, error), again, length)
             return
         except PenstockError as error:
-            self._refuse(state, event_number, request_id, error)
+            self._refuse(state, request, error)
             return
-        state.stored = event_number
+        state.stored = request.event_number
         state.in_flight += 1
         self._replies.note_outstanding(length)
 
-    def _refuse(self, state: WriterState, event_number: int, request_id: int, error: PenstockError) -> None:
+    def _refuse(self, state: WriterState, request: AppendRequest, error: PenstockError) -> None:
         segment = state.segment.name
+        event_number, request_id = request.first_event_number, request.first_request_id
         state.is_failed = True
         if isinstance(error, SegmentSealedError):
             self._after_earlier(state, SegmentIsSealed(request_id, segment, "", event_number))
@@ -384,17 +409,18 @@ class AppendProcessor:
 
         state.container.pipeline.when_durable(durable)
 
-    def completed(self, state: WriterState, completion: _Completion, error: BaseException | None) -> None:
+    def completed(self, completion: _Completion, error: BaseException | None) -> None:
         """Take in the end of an append; appends of one writer end in order."""
+        state, request = completion.state, completion.request
         state.in_flight -= 1
-        self._replies.note_outstanding(-completion.length)
+        self._replies.note_outstanding(-len(request.data))
         if error is not None:
             self._replies.abort(f"append to {state.segment.name} failed, its outcome is unknown: {error}")
             return
-        state.durable = completion.event_number
+        state.durable = request.event_number
         state.durable_length = completion.end
-        state.request_id = completion.request_id
-        if completion.is_conditional:
+        state.request_id = request.request_id
+        if request.expected_offset is not None:
             # Never joined with others: who appends conditionally waits for the answer to each request by its id. Java
             # clients send the pieces of a large event so, several at a time.
             self._to_acknowledge.pop(state, None)
@@ -428,6 +454,7 @@ class AppendProcessor:
         self._writers.clear()
         self._to_acknowledge.clear()
         self._line.clear()
+        self._runs.clear()
         self._block = None
 
 
@@ -441,53 +468,13 @@ async def _bring_in(state: WriterState, error: SegmentInactiveError | Attributes
 class _Completion:
     """Called when an append is durable. An object, not a closure: there are many."""
 
-    __slots__ = ("end", "event_number", "is_conditional", "length", "processor", "request_id", "state")
+    __slots__ = ("end", "processor", "request", "state")
 
-    def __init__(
-        self,
-        processor: AppendProcessor,
-        state: WriterState,
-        event_number: int,
-        request_id: int,
-        length: int,
-        is_conditional: bool,
-    ) -> None:
+    def __init__(self, processor: AppendProcessor, state: WriterState, request: AppendRequest) -> None:
         self.processor = processor
         self.state = state
-        self.event_number = event_number
-        self.request_id = request_id
-        self.length = length
-        self.is_conditional = is_conditional
+        self.request = request
         self.end = 0
 
     def __call__(self, error: BaseException | None) -> None:
-        self.processor.completed(self.state, self, error)
-
-
-def _assemble(block: AppendBlock, end: AppendBlockEnd, tail: Buffer) -> Buffer:
-    """Put a Java client's append together: whole events in the block, the last one split or padded."""
-    if block.writer_id != end.writer_id:
-        raise ProtocolError("AppendBlockEnd of another writer than its AppendBlock")
-    data = memoryview(block.data)
-    whole = end.size_of_whole_events
-    if not 0 <= whole <= len(data):
-        raise ProtocolError(f"AppendBlockEnd says {whole} bytes of whole events, its block has {len(data)}")
-    if len(data) == whole:
-        return data
-    rest = data[whole:]
-    if len(rest) < _FRAME_HEADER_LENGTH:
-        raise ProtocolError(f"an append block ends with {len(rest)} bytes that are no frame")
-    type_code = int.from_bytes(rest[:4], "big", signed=True)
-    inner = decode(type_code, rest[_FRAME_HEADER_LENGTH:])
-    declared = int.from_bytes(rest[4:_FRAME_HEADER_LENGTH], "big", signed=True)
-    if declared != len(rest) - _FRAME_HEADER_LENGTH:
-        raise ProtocolError(f"the last frame of an append block claims {declared} of {len(rest)} bytes")
-    if isinstance(inner, PartialEvent):
-        return b"".join((data[:whole], rest[_FRAME_HEADER_LENGTH:], tail))
-    if isinstance(inner, Padding):
-        if len(tail):
-            raise ProtocolError("a padded append block is followed by more data")
-        return data[:whole]
-    raise ProtocolError(f"an append block ends with a frame of type {type_code}")
-
-
+        self.processor.completed(self, error)

@@ -29,6 +29,7 @@ from penstock.segmentstore.append_processor import AppendProcessor
 from penstock.segmentstore.request_processor import RequestProcessor, error_reply
 from penstock.segmentstore.settings import ConnectionSettings
 from penstock.segmentstore.store import SegmentStore
+from penstock.wire.append_runs import may_be_kept
 from penstock.wire.codec import decode, encode, encode_parts
 from penstock.wire.commands import (
     AppendBlock,
@@ -115,20 +116,30 @@ class Connection(asyncio.BufferedProtocol):
 
     def buffer_updated(self, nbytes: int) -> None:
         """See `asyncio.BufferedProtocol`."""
+        receiver, appends = self._receiver, self._appends
+        has_frames = False
         try:
-            frames = self._receiver.buffer_updated(nbytes)
-            for type_code, payload, is_owned in frames:
-                if self._is_closed:
-                    return
-                self._handle(type_code, payload, is_owned)
+            receiver.received(nbytes)
+            while not self._is_closed:
+                if self._is_greeted:
+                    buffer, start, end = receiver.unread
+                    if (position := appends.scan(buffer, start, end)) != start:
+                        receiver.skip_to(position)
+                        has_frames = True
+                if (frame := receiver.next_frame()) is None:
+                    break
+                has_frames = True
+                self._handle(*frame)
+            appends.take_in()
         except ProtocolError as error:
+            appends.take_in()  # What was received before it counts.
             self.abort(str(error))
             return
         if not self._is_greeted or self._is_closed:
             return
         if not self._receiver.incomplete_length:
             self._frame_deadline_s = 0.0
-        elif frames or not self._frame_deadline_s:
+        elif has_frames or not self._frame_deadline_s:
             # Another frame has begun. Nearly every read of a busy connection ends inside one: the timer is left alone
             # and looks at the deadline when it fires.
             self._frame_deadline_s = self._loop.time() + self._settings.frame_timeout_s
@@ -187,13 +198,13 @@ class Connection(asyncio.BufferedProtocol):
             self._greet(command)
             return
         if isinstance(command, AppendBlockEnd):
-            self._appends.end_block(command, _kept(command.buffer, is_owned))
+            self._appends.end_block(command, owned_bytes=len(payload) if is_owned else 0)
         elif isinstance(command, ReadSegment):
             self._read(command)
         elif isinstance(command, AppendBlock):
-            self._appends.begin_block(command, bytes(command.data))
+            self._appends.begin_block(command, command.data if is_owned else bytes(command.data))
         elif isinstance(command, ConditionalBlockEnd):
-            self._appends.append_conditionally(command, _kept(command.data, is_owned))
+            self._appends.append_conditionally(command, _kept(command.data, payload, is_owned))
         elif isinstance(command, ConditionalAppend):
             self._appends.append_conditionally(
                 command, b"\0\0\0\0" + len(command.data).to_bytes(4, "big") + command.data
@@ -205,6 +216,7 @@ class Connection(asyncio.BufferedProtocol):
         elif isinstance(command, Hello):
             raise ProtocolError("a second Hello")
         else:
+            self._appends.take_in()
             self.spawn(self._answer(command, len(payload)))
 
     def _greet(self, command: WireCommand) -> None:
@@ -427,9 +439,9 @@ class Connection(asyncio.BufferedProtocol):
         self.abort(f"a frame took longer than {self._settings.frame_timeout_s} s")
 
 
-def _kept(data: Buffer, is_owned: bool) -> Buffer:
-    """Return data that may be kept: copied once out of the shared receive buffer, unless the frame owns its memory."""
-    return data if is_owned else bytes(data)
+def _kept(data: Buffer, payload: memoryview, is_owned: bool) -> Buffer:
+    """Return data that may be kept: copied out of the receive buffer, unless the frame owns memory that it needs."""
+    return data if is_owned and may_be_kept(len(data), len(payload)) else bytes(data)
 
 
 class SegmentStoreServer:

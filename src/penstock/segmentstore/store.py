@@ -37,6 +37,7 @@ from penstock.model.segments import (
 )
 from penstock.runtime.bulk import for_each
 from penstock.runtime.runtime import Runtime
+from penstock.segmentstore.container.append_request import AppendRequest
 from penstock.segmentstore.container.attributes.updates import AttributeUpdate
 from penstock.segmentstore.container.container import ContainerStatus, SegmentContainer
 from penstock.segmentstore.container.log.pipeline import completer
@@ -318,7 +319,8 @@ class SegmentStore:
         async with self._using_stream(segment) as (container, found):
             await _admit(container, found)
             future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-            end = container.append(found, bytes(data), completer(future), expected_offset=expected_offset)
+            request = AppendRequest(bytes(data), expected_offset=expected_offset)
+            end = container.append(found, request, completer(future))
             await future
             return end
 

@@ -47,8 +47,10 @@ class FrameReceiver:
         "_own_end",
         "_own_length",
         "_own_type",
+        "_received",
         "_small_reads",
         "_start",
+        "_was_filled",
     )
 
     def __init__(self, *, frame_length_max: int = FRAME_LENGTH_MAX, buffer_length: int = 256 * 1024) -> None:
@@ -70,6 +72,9 @@ class FrameReceiver:
         self._own_length = 0
         self._own_type = 0
         self._lent = 0
+        # Of the read whose frames are being handed out.
+        self._received = 0
+        self._was_filled = False
         self._small_reads = 0
         self._failure: ProtocolError | None = None
 
@@ -114,19 +119,69 @@ class FrameReceiver:
             ProtocolError: a header with a negative length, or of a frame longer than `frame_length_max`. Whole frames
                 before it that came in the same read are lost with the connection.
         """
+        self.received(count)
+        frames = []
+        while (frame := self.next_frame()) is not None:
+            frames.append(frame)
+        return frames
+
+    def received(self, count: int) -> None:
+        """Take `count` bytes that were put into the buffer; `next_frame` gives the frames, until it returns None."""
         if self._failure is not None:
             raise self._failure
         if not 0 <= count <= self._lent:
             raise InvalidArgumentError(f"{count} bytes were put into a buffer of {self._lent}")
-        was_filled = count == self._lent
+        self._was_filled = count == self._lent
+        self._received = count
         self._lent = 0
         if self._own is not None:
-            return self._take_own(count)
-        self._end += count
-        frames = self._cut()
-        if self._own is None:
-            self._adapt(count, was_filled)
-        return frames
+            self._own_end += count
+            self._received = 0
+        else:
+            self._end += count
+
+    def next_frame(self) -> tuple[int, memoryview, bool] | None:
+        """Return the next frame that is there, as `buffer_updated` does; None: it takes more bytes.
+
+        Raises:
+            ProtocolError: see `buffer_updated`; here the frames before it were returned.
+        """
+        if self._own is not None:
+            if self._own_end < self._own_length:
+                return None
+            payload, self._own = self._own, None
+            return self._own_type, payload, True
+        start = self._start
+        rest = self._end - start
+        if rest >= HEADER_LENGTH:
+            buffer = self._buffer
+            type_code, length = _HEADER.unpack_from(buffer, start)
+            if not 0 <= length <= self._frame_length_max - HEADER_LENGTH:
+                raise self._fail(type_code, length, bytes(buffer[start : min(self._end, start + 32)]))
+            if HEADER_LENGTH + length <= rest:
+                self._start = following = start + HEADER_LENGTH + length
+                return type_code, buffer[start + HEADER_LENGTH : following], False
+            if HEADER_LENGTH + length > self._buffer_length:
+                self._begin_own(type_code, length, buffer[start + HEADER_LENGTH : self._end])
+                self._start = self._end
+                return None
+        if self._received:
+            self._adapt(self._received, self._was_filled)
+            self._received = 0
+        return None
+
+    @property
+    def unread(self) -> tuple[memoryview, int, int]:
+        """The buffer, and the range of it that was received and is not part of a frame handed out.
+
+        Whoever reads frames there by himself says so with `skip_to`; they are as valid as those handed out. Empty
+        while a long frame is under way.
+        """
+        return self._buffer, self._start, self._end
+
+    def skip_to(self, position: int) -> None:
+        """Go on at `position`, which is the end of a whole frame in the range of `unread`."""
+        self._start = position
 
     def trim(self) -> None:
         """Make the buffer small again, if no frame is under way. For connections that have been idle for a while."""
@@ -135,38 +190,10 @@ class FrameReceiver:
             self._buffer = memoryview(bytearray(min(_BUFFER_LENGTH_INITIAL, self._buffer_length)))
             self._start = self._end = self._lent = self._small_reads = 0
 
-    def _cut(self) -> list[tuple[int, memoryview, bool]]:
-        buffer, start, end = self._buffer, self._start, self._end
-        payload_length_max = self._frame_length_max - HEADER_LENGTH
-        unpack = _HEADER.unpack_from
-        frames: list[tuple[int, memoryview, bool]] = []
-        while end - start >= HEADER_LENGTH:
-            type_code, length = unpack(buffer, start)
-            if not 0 <= length <= payload_length_max:
-                raise self._fail(type_code, length, bytes(buffer[start : min(end, start + 32)]))
-            payload_start = start + HEADER_LENGTH
-            following = payload_start + length
-            if following > end:
-                if following - start > self._buffer_length:
-                    self._begin_own(type_code, length, buffer[payload_start:end])
-                    start = end
-                break
-            frames.append((type_code, buffer[payload_start:following], False))
-            start = following
-        self._start = start
-        return frames
-
     def _begin_own(self, type_code: int, length: int, received: memoryview) -> None:
         own = memoryview(bytearray(min(length, max(_BUFFER_LENGTH_INITIAL, len(received) * _GROWTH_FACTOR))))
         own[: len(received)] = received
         self._own, self._own_end, self._own_length, self._own_type = own, len(received), length, type_code
-
-    def _take_own(self, count: int) -> list[tuple[int, memoryview, bool]]:
-        self._own_end += count
-        if self._own is None or self._own_end < self._own_length:
-            return []
-        payload, self._own = self._own, None
-        return [(self._own_type, payload, True)]
 
     def _adapt(self, count: int, was_filled: bool) -> None:
         """Grow the buffer when a read filled it; shrink it after many small reads."""

@@ -19,6 +19,7 @@ from penstock.model.errors import (
     TooManyActiveSegmentsError,
 )
 from penstock.model.segments import NO_VALUE, VERSION_ANY, TableUpdate
+from penstock.segmentstore.container.append_request import AppendRequest
 from penstock.segmentstore.container.container import SegmentContainer
 from penstock.segmentstore.container.log.pipeline import completer
 from penstock.segmentstore.container.segment import SegmentFlags
@@ -137,7 +138,7 @@ async def test_a_segment_used_while_its_record_is_written_stays(lives: Incarnati
     leaving = asyncio.create_task(container.catalog.deactivate([segment], 1))
     await turns()
     done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-    container.append(segment, b"def", completer(done))
+    container.append(segment, AppendRequest(b"def"), completer(done))
     lives.logs.release_appends(0)
     assert await leaving == 0
     await done
@@ -282,7 +283,7 @@ async def test_many_callers_share_one_activation(lives: Incarnations) -> None:
     async def add(number: int) -> None:
         segment = await container.find(A)
         done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        container.append(segment, number.to_bytes(2, "big"), completer(done))
+        container.append(segment, AppendRequest(number.to_bytes(2, "big")), completer(done))
         await done
 
     await asyncio.gather(*map(add, range(50)))
@@ -352,7 +353,7 @@ async def test_an_append_to_an_empty_source_before_its_merge_is_not_lost(lives: 
     segment = await container.find(source)
     outcome: asyncio.Future[None] = asyncio.get_running_loop().create_future()
     try:
-        container.append(segment, b"late", completer(outcome))
+        container.append(segment, AppendRequest(b"late"), completer(outcome))
         await outcome
         expected = b"late"
     except SegmentSealedError:

@@ -8,6 +8,7 @@ from collections.abc import AsyncIterator
 import pytest
 
 from penstock.model.errors import BadEventNumberError, BadOffsetError, InvalidArgumentError
+from penstock.segmentstore.container.append_request import AppendRequest
 from penstock.segmentstore.container.log.pipeline import completer
 from support.containers import Incarnations, append, read_all
 
@@ -27,18 +28,17 @@ async def test_a_wrong_event_number_is_reported_before_a_wrong_offset(lives: Inc
     container = await lives.start()
     segment = await container.create(A)
     future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-    container.append(segment, b"12345", completer(future), writer_id=W, event_number=7)
+    container.append(
+        segment, AppendRequest(b"12345", writer_id=W, event_number=7, first_event_number=7), completer(future)
+    )
     await future
 
     def add(stored: int, offset: int) -> None:
         container.append(
             segment,
-            b"x",
+            AppendRequest(b"x", writer_id=W, event_number=8, first_event_number=8, expected_offset=offset),
             lambda _: None,
-            writer_id=W,
-            event_number=8,
             stored_event_number=stored,
-            expected_offset=offset,
         )
 
     with pytest.raises(BadEventNumberError):
@@ -83,9 +83,9 @@ async def test_an_invalid_operation_among_a_hundred_fails_alone(lives: Incarnati
         future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         if number == 50:
             with pytest.raises(BadOffsetError):
-                container.append(segment, b"!", completer(future), expected_offset=1)
+                container.append(segment, AppendRequest(b"!", expected_offset=1), completer(future))
             continue
-        container.append(segment, b"%02d" % number, completer(future), expected_offset=segment.length)
+        container.append(segment, AppendRequest(b"%02d" % number, expected_offset=segment.length), completer(future))
         futures.append(future)
     await asyncio.gather(*futures)
     assert len(futures) == 99

@@ -30,11 +30,11 @@ from penstock.model.errors import (
 from penstock.model.names import is_transient_segment
 from penstock.model.segments import NO_VALUE, Buffer, SegmentInfo
 from penstock.runtime.runtime import Runtime
+from penstock.segmentstore.container.append_request import AppendRequest
 from penstock.segmentstore.container.attributes.attributes import Attributes
 from penstock.segmentstore.container.attributes.updates import AttributeUpdate, evaluate
 from penstock.segmentstore.container.catalog import Catalog
 from penstock.segmentstore.container.log.operations import (
-    NO_WRITER,
     Create,
     Delete,
     Merge,
@@ -189,18 +189,9 @@ class SegmentOperations:
         return segment
 
     def append(
-        self,
-        segment: Segment,
-        data: Buffer,
-        on_done: OnDone,
-        *,
-        event_count: int = 0,
-        writer_id: bytes = NO_WRITER,
-        event_number: int = NO_VALUE,
-        stored_event_number: int = NO_VALUE,
-        expected_offset: int | None = None,
+        self, segment: Segment, request: AppendRequest, on_done: OnDone, *, stored_event_number: int = NO_VALUE
     ) -> int:
-        """Validate and accept an append; return the segment's length after it. `data` must not change any more.
+        """Validate and accept an append; return the segment's length after it.
 
         `on_done` is called when the bytes are durable, in the order of the calls. Raises at once, changing nothing:
         `SegmentSealedError`, `NoSuchSegmentError`, `SegmentMergedError`; `BadEventNumberError` when the writer's
@@ -210,13 +201,16 @@ class SegmentOperations:
         if segment.is_sealed or segment.is_deleted:
             self._live(segment)
             raise SegmentSealedError(segment.name)
+        data, writer_id, event_number = request.data, request.writer_id, request.event_number
         if event_number != NO_VALUE:
             stored = segment.attributes.get(writer_id, NO_VALUE)
             if stored == NO_VALUE and segment.has_attribute_index and writer_id not in segment.attributes:
                 raise AttributesNotLoadedError(segment.name, (writer_id,))
             if stored != stored_event_number:
-                raise BadEventNumberError(segment.name, writer_id=writer_id, event_number=event_number, stored=stored)
+                first_number = request.first_event_number
+                raise BadEventNumberError(segment.name, writer_id=writer_id, event_number=first_number, stored=stored)
         offset = segment.length
+        expected_offset = request.expected_offset
         if expected_offset is not None and expected_offset != offset:
             raise BadOffsetError(segment.name, expected=expected_offset, actual=offset)
         segment.is_touched = True
@@ -225,6 +219,7 @@ class SegmentOperations:
         now_ms = self._runtime.wall_clock_ms()
         # Before anything is accepted: a value that cannot be encoded must leave no bytes that the log does not have.
         number = pipeline.next_sequence_number()
+        event_count = request.event_count
         header = encode_append_header(number, segment.id, offset, now_ms, event_count, event_number, writer_id)
         end = offset + len(data)
 
@@ -251,7 +246,7 @@ class SegmentOperations:
     def _append_internal(self, segment: Segment, data: Buffer) -> asyncio.Future[None]:
         """Accept bytes of the container's own; the future ends when they are durable."""
         future: asyncio.Future[None] = self._loop.create_future()
-        self.append(segment, data, completer(future))
+        self.append(segment, AppendRequest(data), completer(future))
         return future
 
     async def seal(self, name: str) -> None:

@@ -19,6 +19,7 @@ from penstock.model.errors import (
 )
 from penstock.model.names import index_segment_name
 from penstock.segmentstore.container.activity.offset_index import ENTRY
+from penstock.segmentstore.container.append_request import AppendRequest
 from penstock.segmentstore.container.container import SegmentContainer
 from penstock.segmentstore.settings import ActivitySettings, SegmentStoreSettings
 from penstock.segmentstore.store import SegmentStore
@@ -114,7 +115,7 @@ async def test_an_entry_tells_offset_events_and_time(bench: Bench) -> None:
     await bench.store.create_segment(A)
     segment = bench.container.segment(A)
     for _ in range(4):
-        bench.container.append(segment, bytes(300), lambda _: None, event_count=7)
+        bench.container.append(segment, AppendRequest(bytes(300), event_count=7), lambda _: None)
     await bench.look()
     data = (await bench.store.read(INDEX, 0, 100)).joined()
     assert data == ENTRY.pack(1200, 28, 1000)

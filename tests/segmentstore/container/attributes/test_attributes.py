@@ -21,6 +21,7 @@ from penstock.model.errors import (
     UnsupportedOperationError,
 )
 from penstock.model.segments import NO_VALUE
+from penstock.segmentstore.container.append_request import AppendRequest
 from penstock.segmentstore.container.attributes.updates import AttributeUpdate, UpdateKind
 from penstock.segmentstore.container.container import SegmentContainer
 from penstock.segmentstore.container.log.pipeline import completer
@@ -52,7 +53,10 @@ async def write(container: SegmentContainer, writer: int, number: int, stored: i
     for _ in range(2):
         try:
             container.append(
-                segment, b"x", completer(done), writer_id=ident(writer), event_number=number, stored_event_number=stored
+                segment,
+                AppendRequest(b"x", writer_id=ident(writer), event_number=number, first_event_number=number),
+                completer(done),
+                stored_event_number=stored,
             )
             break
         except AttributesNotLoadedError as error:
@@ -231,7 +235,12 @@ async def test_nothing_reaches_the_index_before_it_is_durable(lives: Incarnation
     segment = container.segment(A)
     lives.logs.hold_appends(0)
     done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-    container.append(segment, b"y", completer(done), writer_id=ident(0), event_number=2, stored_event_number=1)
+    container.append(
+        segment,
+        AppendRequest(b"y", writer_id=ident(0), event_number=2, first_event_number=2),
+        completer(done),
+        stored_event_number=1,
+    )
     flushing = asyncio.create_task(container.attributes.flush(segment))
     await turns(50)
     assert not flushing.done()

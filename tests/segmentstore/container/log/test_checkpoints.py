@@ -9,6 +9,7 @@ from dataclasses import replace
 import pytest
 
 from penstock.model.errors import LogFencedError
+from penstock.segmentstore.container.append_request import AppendRequest
 from penstock.segmentstore.container.container import ContainerStatus
 from penstock.segmentstore.container.log.frames import RecordReader
 from penstock.segmentstore.container.log.operations import Checkpoint, decode_operation
@@ -90,7 +91,7 @@ async def test_bytes_call_for_a_checkpoint_in_the_midst_of_a_burst() -> None:
     segment = await container.create(A)
     before = checkpoint_count(lives)
     for _ in range(50):
-        container.append(segment, bytes(10_000), lambda _: None)
+        container.append(segment, AppendRequest(bytes(10_000)), lambda _: None)
     await container.pipeline.barrier()
     await container.pipeline.barrier()
     assert checkpoint_count(lives) == before + 1

@@ -18,6 +18,7 @@ from penstock.model.errors import (
     StorageError,
 )
 from penstock.model.segments import NO_VALUE, Buffer, TableUpdate
+from penstock.segmentstore.container.append_request import AppendRequest
 from penstock.segmentstore.container.container import ContainerStatus, SegmentContainer
 from penstock.segmentstore.container.log.frames import RecordReader
 from penstock.segmentstore.container.log.operations import Checkpoint, Forget, Truncate, decode_operation
@@ -59,7 +60,9 @@ async def test_one_append_survives_a_restart(lives: Incarnations) -> None:
     container = await lives.start()
     segment = await container.create(A)
     future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-    container.append(segment, b"abc", completer(future), writer_id=b"w" * 16, event_number=7)
+    container.append(
+        segment, AppendRequest(b"abc", writer_id=b"w" * 16, event_number=7, first_event_number=7), completer(future)
+    )
     await future
     container = await lives.restart(container)
     assert await read_all(container, A) == b"abc"
@@ -73,7 +76,9 @@ async def test_a_writer_whose_id_is_all_zeros_keeps_its_event_number(lives: Inca
     container = await lives.start()
     segment = await container.create(A)
     future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-    container.append(segment, b"abc", completer(future), writer_id=bytes(16), event_number=7)
+    container.append(
+        segment, AppendRequest(b"abc", writer_id=bytes(16), event_number=7, first_event_number=7), completer(future)
+    )
     await future
     await append(container, A, b"no writer")
     container = await lives.restart(container)
@@ -87,7 +92,7 @@ async def test_many_appends_share_frames(lives: Incarnations) -> None:
     before = len(lives.frames())
     futures = [asyncio.get_running_loop().create_future() for _ in range(10_000)]
     for number, future in enumerate(futures):
-        container.append(segment, b"%04d" % number, completer(future))
+        container.append(segment, AppendRequest(b"%04d" % number), completer(future))
     await asyncio.gather(*futures)
     assert len(lives.frames()) - before < 20
     container = await lives.restart(container)
@@ -110,12 +115,12 @@ async def test_validation_sees_what_is_queued(lives: Incarnations) -> None:
     segment = await container.create(A)
     lives.logs.hold_appends(0)
     for _ in range(5):
-        container.append(segment, b"12", lambda _: None)
-    container.append(segment, b"34", lambda _: None, expected_offset=10)
+        container.append(segment, AppendRequest(b"12"), lambda _: None)
+    container.append(segment, AppendRequest(b"34", expected_offset=10), lambda _: None)
     sealing = asyncio.ensure_future(container.seal(A))
     await turns(2)
     with pytest.raises(SegmentSealedError):
-        container.append(segment, b"x", lambda _: None)
+        container.append(segment, AppendRequest(b"x"), lambda _: None)
     again = asyncio.ensure_future(container.seal(A))
     await turns(5)
     assert not sealing.done()
@@ -140,7 +145,7 @@ async def test_a_failed_log_write_ends_the_container_and_its_outcome_is_unknown(
     assert container.status is ContainerStatus.FAILED
     assert isinstance(lives.failures[0], StorageError)
     with pytest.raises(ContainerOfflineError):
-        container.append(segment, b"no", lambda _: None)
+        container.append(segment, AppendRequest(b"no"), lambda _: None)
     container = await lives.restart(container)
     assert await read_all(container, A) == b"acked" + b"maybe" * has_effect
 
@@ -478,7 +483,7 @@ async def test_stopping_ends_every_wait(lives: Incarnations) -> None:
     await turns(5)
     futures = [asyncio.get_running_loop().create_future() for _ in range(1000)]
     for future in futures:
-        container.append(segment, b"12345", completer(future))
+        container.append(segment, AppendRequest(b"12345"), completer(future))
     await lives.stop(container)
     for error in await asyncio.gather(*waiting, return_exceptions=True):
         assert isinstance(error, ContainerOfflineError)

@@ -12,6 +12,7 @@ from dataclasses import replace
 import pytest
 
 from penstock.model.errors import CorruptionError, LogDisabledError
+from penstock.segmentstore.container.append_request import AppendRequest
 from penstock.segmentstore.container.container import SegmentContainer
 from penstock.segmentstore.container.log.frames import RecordReader
 from penstock.segmentstore.container.log.operations import (
@@ -70,13 +71,11 @@ async def append_in_one_frame(container: SegmentContainer, name: str, count: int
     """Append `count` small records that land in one frame."""
     futures = [asyncio.get_running_loop().create_future() for _ in range(count)]
     for number, future in enumerate(futures):
-        container.append(container.segment(name), b"%05d" % number, completer(future))
+        container.append(container.segment(name), AppendRequest(b"%05d" % number), completer(future))
     await asyncio.gather(*futures)
 
 
-async def test_a_frame_written_twice_is_recovered_once(
-    lives: Incarnations, caplog: pytest.LogCaptureFixture
-) -> None:
+async def test_a_frame_written_twice_is_recovered_once(lives: Incarnations, caplog: pytest.LogCaptureFixture) -> None:
     """SS-59: exact repeats close by are left out with a warning, also a frame behind others, and of long records."""
     container = await lives.start()
     await container.create(A)
@@ -274,7 +273,7 @@ async def test_an_append_that_cannot_be_encoded_fails_alone(lives: Incarnations)
     frame_count = container.pipeline.frame_count
     heard: list[object] = []
     with pytest.raises(struct.error):
-        container.append(segment, bytes(200_000), heard.append, event_count=1 << 31)
+        container.append(segment, AppendRequest(bytes(200_000), event_count=1 << 31), heard.append)
     assert not heard
     assert segment.length == 6
     assert container.pipeline.frame_count == frame_count
@@ -303,11 +302,14 @@ async def test_appends_replayed_together_are_as_if_replayed_one_by_one(lives: In
             number = NO_VALUE if writer == NO_WRITER else max(stored, 0) + rng.randint(1, 9)
             container.append(
                 segment,
-                rng.randbytes(rng.choice([0, 1, 30, 3000])),
+                AppendRequest(
+                    rng.randbytes(rng.choice([0, 1, 30, 3000])),
+                    event_count=rng.randint(0, 5),
+                    writer_id=writer,
+                    event_number=number,
+                    first_event_number=number,
+                ),
                 lambda _: None,
-                event_count=rng.randint(0, 5),
-                writer_id=writer,
-                event_number=number,
                 stored_event_number=stored,
             )
         await truncating

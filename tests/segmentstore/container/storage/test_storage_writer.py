@@ -19,6 +19,7 @@ from penstock.model.errors import (
     StorageNotPrimaryError,
 )
 from penstock.model.segments import Buffer
+from penstock.segmentstore.container.append_request import AppendRequest
 from penstock.segmentstore.container.container import ContainerStatus, SegmentContainer
 from penstock.segmentstore.settings import MIB, ContainerSettings
 from penstock.segmentstore.tier2.wrapped import WrappedChunkStorage
@@ -115,7 +116,7 @@ async def test_a_burst_goes_to_storage_in_bounded_writes_in_order(lives: Incarna
     await container.create(A)
     expected = b"".join(bytes([number]) * 10_000 for number in range(100))
     for number in range(100):
-        container.append(container.segment(A), bytes([number]) * 10_000, lambda _: None)
+        container.append(container.segment(A), AppendRequest(bytes([number]) * 10_000), lambda _: None)
     await container.pipeline.barrier()
     await container.flush()
     writes = [(offset, length) for name, offset, length in chunks.writes if name.startswith(A)]
