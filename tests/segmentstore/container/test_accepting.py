@@ -13,6 +13,7 @@ from dataclasses import dataclass
 import pytest
 
 from penstock.model.errors import ContainerOfflineError, OutcomeUnknownError
+from penstock.segmentstore.container.append_request import AppendRequest
 from penstock.segmentstore.container.attributes.updates import AttributeUpdate
 from penstock.segmentstore.container.container import ContainerStatus, SegmentContainer
 from penstock.segmentstore.container.log import pipeline as pipeline_module
@@ -47,7 +48,11 @@ class Case:
 
 async def _append(container: SegmentContainer) -> None:
     future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-    container.append(container.segment(A), b"more", completer(future), writer_id=W, event_number=9)
+    container.append(
+        container.segment(A),
+        AppendRequest(b"more", writer_id=W, event_number=9, first_event_number=9),
+        completer(future),
+    )
     await future
 
 
@@ -181,7 +186,7 @@ async def test_a_frame_that_cannot_be_built_ends_the_container(
     with monkeypatch.context() as patch:
         patch.setattr(FrameBuilder, step, fails)
         try:
-            container.append(container.segment(A), b"more", heard.append)
+            container.append(container.segment(A), AppendRequest(b"more"), heard.append)
         except InjectedFault:
             heard.append(ContainerOfflineError(0, "told at once"))
         await turns()
@@ -201,7 +206,7 @@ async def test_a_log_that_fails_in_an_unforeseen_way_ends_the_container(
     heard: list[BaseException | None] = []
     with monkeypatch.context() as patch:
         patch.setattr(container._log, "append", fails)
-        container.append(container.segment(A), b"more", heard.append)
+        container.append(container.segment(A), AppendRequest(b"more"), heard.append)
         await turns()
     assert [type(error) for error in heard] == [ContainerOfflineError]
     await _assert_ended(lives, container)
@@ -219,6 +224,6 @@ async def test_a_checkpoint_that_cannot_be_made_ends_the_container(
     with monkeypatch.context() as patch:
         patch.setattr(ContainerMetadata, "snapshot", fails)
         container.checkpoints._settings = lives.settings.__class__(checkpoint_log_bytes=1)
-        container.append(container.segment(A), b"", lambda _: None)
+        container.append(container.segment(A), AppendRequest(b""), lambda _: None)
         await turns()
     await _assert_ended(lives, container)
