@@ -178,6 +178,44 @@ async def test_impossible_configurations_are_refused(stub):
     assert not (await stub.checkStreamExists(info())).exists
 
 
+@pytest.mark.parametrize(
+    ("scaling", "retention"),
+    [
+        ({"scaleType": "BY_RATE_IN_EVENTS_PER_SEC", "targetRate": 0, "scaleFactor": 2}, None),
+        ({"scaleType": "BY_RATE_IN_EVENTS_PER_SEC", "targetRate": -1, "scaleFactor": 2}, None),
+        ({"scaleType": "BY_RATE_IN_KBYTES_PER_SEC", "targetRate": 1, "scaleFactor": 0}, None),
+        ({"scaleType": "BY_RATE_IN_KBYTES_PER_SEC", "targetRate": 1, "scaleFactor": -2}, None),
+        ({}, {"retentionType": "TIME", "retentionParam": -1, "retentionMax": 10}),
+        ({}, {"retentionType": "SIZE", "retentionParam": 1, "retentionMax": -1}),
+        ({}, {"retentionType": "SIZE", "retentionParam": 10, "retentionMax": 9}),
+    ],
+)
+async def test_policies_that_make_no_sense_are_refused(stub, scaling, retention):
+    """Rates and factors below one, negative amounts, a maximum below the minimum: at creation and in an update."""
+    bad = config()
+    for name, value in {"minNumSegments": 1, **scaling}.items():
+        kinds = pb.ScalingPolicy.ScalingPolicyType
+        setattr(bad.scalingPolicy, name, kinds.Value(value) if name == "scaleType" else value)
+    for name, value in (retention or {}).items():
+        kinds = pb.RetentionPolicy.RetentionPolicyType
+        setattr(bad.retentionPolicy, name, kinds.Value(value) if name == "retentionType" else value)
+    assert await status_of(stub.createStream(bad)) == "INTERNAL"
+    assert not (await stub.checkStreamExists(info())).exists
+    await stub.createStream(config())
+    assert await status_of(stub.updateStream(bad)) == "INTERNAL"
+    assert not (await stub.getStreamConfiguration(info())).HasField("retentionPolicy")
+
+
+async def test_policies_as_other_clients_write_them_are_taken(stub):
+    """What Java and Rust send: no limit written as 0 or 2^63-1, a fixed number with factor 1, a minimum of 0."""
+    for number, (least, most) in enumerate([(0, 2**63 - 1), (5, 0), (5, 5), (5, 2**63 - 1)]):
+        good = config(f"stream-{number}")
+        good.scalingPolicy.scaleFactor = 1
+        good.retentionPolicy.retentionType = pb.RetentionPolicy.SIZE
+        good.retentionPolicy.retentionParam, good.retentionPolicy.retentionMax = least, most
+        assert (await stub.createStream(good)).status == pb.CreateStreamStatus.SUCCESS
+
+
 async def test_stream_existence_before_and_after(stub):
     """API-8: false, then true."""
     for expected in (False, True):

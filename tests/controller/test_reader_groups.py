@@ -425,6 +425,15 @@ async def test_mark_stream_is_there_when_it_is_asked_for(stub, wire):
     assert await fails_with(ask("_MARKa")) == "NOT_FOUND"
 
 
+async def test_asking_whether_a_segment_of_a_mark_stream_is_valid_makes_no_mark_stream(stub, wire):
+    """Only a reader that opens it needs it: `isSegmentValid` says no, and changes nothing."""
+    request = pb.SegmentId(streamInfo=pb.StreamInfo(scope="scope", stream="_MARKa"), segmentId=0)
+    assert not (await stub.isSegmentValid(request)).response
+    assert "_MARKa" not in (await wire.service.list_streams("scope", "")).names
+    await stub.getCurrentSegments(pb.StreamInfo(scope="scope", stream="_MARKa"))
+    assert (await stub.isSegmentValid(request)).response
+
+
 async def test_refused_deletion_leaves_the_mark_stream(stub, wire):
     """A stream that is not sealed keeps its mark stream when its deletion is refused."""
     mark = pb.StreamInfo(scope="scope", stream="_MARKa")

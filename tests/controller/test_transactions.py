@@ -22,6 +22,7 @@ from penstock.model.errors import (
     CorruptionError,
     NoSuchStreamError,
     OutcomeUnknownError,
+    StorageError,
     StreamSealedError,
 )
 from penstock.model.names import segment_name, transaction_segment_name
@@ -193,7 +194,7 @@ async def test_commit_positions_without_a_commit_are_dropped(cluster, started):
     catalog = started._catalog
     tables = catalog.tables_of("scope", "stream", await catalog.stream_id("scope", "stream"))
     for id in (aborted, TransactionId.of(0, 12345), committed):
-        await tables.take_commit_position(id.text, 1)
+        await tables.take_commit_positions([id.text], 1)
     await abort(started, aborted)
     await commit(started, committed)
     await started.idle()
@@ -238,20 +239,20 @@ async def test_outdated_timer_does_not_abort(cluster, started):
     id = await begin(started)
     opened = OpenTransaction("scope", "stream", id)
     assert await started.transactions.ping("scope", "stream", id, 20_000) is PingResult.OK
-    started.transactions._timers.disarm(opened)
-    started.transactions._expired(opened, 0)
+    started.transactions.work.timers.disarm(opened)
+    started.transactions.work._expired(opened, 0)
     await started.idle()
     assert await status(started, id) is OPEN
     assert started.transactions.open_count == 1
     cluster.clock_ms += 25_000
-    started.transactions._timers.disarm(opened)
-    started.transactions._expired(opened, 0)
+    started.transactions.work.timers.disarm(opened)
+    started.transactions.work._expired(opened, 0)
     await started.idle()
     assert await status(started, id) is ABORTED
 
 
 async def test_timer_picks_up_a_commit_whose_reply_was_lost(cluster, started, monkeypatch):
-    """The decision is stored, its reply lost, and the client gone: the lease timer gets it merged."""
+    """The decision is stored, its reply lost, the record cannot be read: the lease timer gets it merged."""
     id = await begin(started)
     await write(cluster, id, b"data")
     put = cluster.store.table_put
@@ -259,14 +260,18 @@ async def test_timer_picks_up_a_commit_whose_reply_was_lost(cluster, started, mo
     async def lossy(segment, updates, **options):
         result = await put(segment, updates, **options)
         if "transactionsInEpoch" in segment:
+            monkeypatch.setattr(cluster.store, "table_get", unreadable)
             raise OutcomeUnknownError("lost")
         return result
 
+    async def unreadable(segment, keys):
+        raise StorageError("out")
+
     monkeypatch.setattr(cluster.store, "table_put", lossy)
-    with pytest.raises(OutcomeUnknownError):
+    with pytest.raises(StorageError):
         await commit(started, id)
     monkeypatch.undo()
-    started.transactions._expired(OpenTransaction("scope", "stream", id), 0)
+    started.transactions.work._expired(OpenTransaction("scope", "stream", id), 0)
     await started.idle()
     assert await status(started, id) is COMMITTED
     assert cluster.store.segments[segment_name("scope", "stream", 0)].data == b"data"
@@ -284,7 +289,7 @@ async def test_next_controller_takes_over(cluster, started):
     """S-161: open ones stay open with a new lease; decided ones are finished."""
     left_open, committing, aborting = [await begin(started) for _ in range(3)]
     await write(cluster, committing, b"kept")
-    monkey = started.transactions
+    monkey = started.transactions.work
     monkey.post_commit = monkey.post_abort = lambda opened: None  # Dies right after the decision.
     await commit(started, committing)
     await abort(started, aborting)

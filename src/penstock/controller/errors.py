@@ -4,6 +4,7 @@
 
     StreamError
     ├── WorkflowTimeoutError (OutcomeUnknownError)  not ended yet, goes on
+    ├── WorkElsewhereError (MetadataConflictError)  a controller that started later is at work on it
     ├── HalfCreatedStreamError (ControllerUnavailableError)  its creation is not finished
     ├── ReaderGroupMismatchError    id or generation is not the group's
     ├── NoSuchSubscriberError       no such subscriber, or one of another group's life
@@ -18,11 +19,45 @@
 
 from __future__ import annotations
 
-from penstock.model.errors import ControllerUnavailableError, OutcomeUnknownError, StreamError
+from penstock.model.errors import (
+    BadOffsetError,
+    ControllerUnavailableError,
+    InvalidArgumentError,
+    MetadataConflictError,
+    NoSuchSegmentError,
+    NoSuchStreamError,
+    OutcomeUnknownError,
+    PenstockError,
+    SegmentMergedError,
+    SegmentSealedError,
+    SegmentTruncatedError,
+    StreamError,
+    StreamSealedError,
+    TransactionError,
+    UnsupportedOperationError,
+)
+
+#: Doing the same again changes nothing. Not corruption: what is damaged may be repaired, and must not be given up.
+PERMANENT_ERRORS: tuple[type[PenstockError], ...] = (
+    BadOffsetError,
+    InvalidArgumentError,
+    NoSuchSegmentError,
+    NoSuchStreamError,
+    SegmentMergedError,
+    SegmentSealedError,
+    SegmentTruncatedError,
+    StreamSealedError,
+    TransactionError,
+    UnsupportedOperationError,
+)
 
 
 class WorkflowTimeoutError(StreamError, OutcomeUnknownError):
     """A workflow has not ended in the time a caller waits for it. It goes on; ask for the state later."""
+
+
+class WorkElsewhereError(MetadataConflictError):
+    """A controller that has started later than this one is at work on it. Ask that one, or again when it is done."""
 
 
 class HalfCreatedStreamError(ControllerUnavailableError):

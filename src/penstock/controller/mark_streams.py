@@ -9,6 +9,8 @@ Source: controller API specification, sections 6 and 9.6.
 from __future__ import annotations
 
 import logging
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 
 from penstock.controller.metadata.records import StreamState
 from penstock.controller.workflow_runner import WorkflowRunner
@@ -50,8 +52,7 @@ class MarkStreams:
             if state.record.state is StreamState.CREATING:
                 raise NoSuchStreamError(f"stream {scope}/{stream} is not completely created")
             mark = _PREFIX + stream
-            async with context.locks.hold(f"{scope}/{mark}"):
-                await settle(context, scope, mark)
+            async with self._mark(scope, mark):
                 try:
                     await context.catalog.open_scope_id(scope)
                     await create_stream(context, scope, mark, StreamConfig(Scaling.fixed(1)))
@@ -75,10 +76,20 @@ class MarkStreams:
         if state.record.state is not StreamState.SEALED:
             return
         mark = _PREFIX + stream
-        async with context.locks.hold(f"{scope}/{mark}"):
-            await settle(context, scope, mark)
+        async with self._mark(scope, mark):
             try:
                 await context.catalog.on_stream(scope, mark, lambda tables: seal_stream(context, tables))
                 await delete_stream(context, scope, mark)
             except NoSuchStreamError:
                 _logger.debug("stream %s/%s has no mark stream", scope, stream)
+
+    @asynccontextmanager
+    async def _mark(self, scope: str, mark: str) -> AsyncIterator[None]:
+        """Work on a mark stream alone. What is begun there and fails goes on in the background."""
+        try:
+            async with self._context.locks.hold(f"{scope}/{mark}"):
+                await settle(self._context, scope, mark)
+                yield
+        except Exception:
+            self._runner.finish_what_is_left(self._runner.stream(scope, mark))
+            raise

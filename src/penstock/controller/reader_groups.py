@@ -12,10 +12,10 @@ from penstock.controller import epochs as history
 from penstock.controller.errors import NoSuchSubscriberError, StreamCutBehindError, SubscriberGenerationError
 from penstock.controller.metadata.catalog import NamePage
 from penstock.controller.metadata.records import Subscriber
-from penstock.controller.metadata.scope_records import ReaderGroupConfig, ReaderGroupRecord
+from penstock.controller.metadata.scope_records import ChildKind, ReaderGroupConfig, ReaderGroupRecord
 from penstock.controller.metadata.stream_tables import StreamTables
 from penstock.controller.metadata.subscribers import put_subscriber, read_subscriber, subscriber_names
-from penstock.controller.workflow_runner import WorkflowRunner
+from penstock.controller.workflow_runner import Subject, WorkflowRunner
 from penstock.controller.workflows.context import WorkflowContext
 from penstock.controller.workflows.reader_group import (
     create_group,
@@ -42,20 +42,27 @@ class ReaderGroups:
         self._context = context
         self._runner = runner
 
-    async def _alone(self, scope: str, group: str, work: Callable[[], Awaitable[T]]) -> T:
-        async def run() -> T:
+    def _subject(self, scope: str, group: str) -> Subject:
+        stream = self._runner.stream(scope, state_stream(group))
+
+        async def finish() -> None:
+            await stream.finish()
             await finish_group(self._context, scope, group)
-            return await work()
 
-        return await self._runner.on_stream(scope, state_stream(group), run)
+        return Subject(
+            stream.name,
+            finish,
+            lambda: (
+                stream.is_unfinished() or self._context.index.is_unfinished_child(ChildKind.GROUP, scope, group)
+            ),
+        )
 
-    async def recover(self, scope: str, group: str) -> None:
-        """Finish what an earlier controller has begun."""
+    async def _alone(self, scope: str, group: str, work: Callable[[], Awaitable[T]]) -> T:
+        return await self._runner.alone(self._subject(scope, group), work)
 
-        async def nothing() -> None:
-            return
-
-        await self._alone(scope, group, nothing)
+    def recover(self, scope: str, group: str) -> None:
+        """Finish in the background what an earlier controller has begun."""
+        self._runner.finish_later(self._subject(scope, group))
 
     async def create(
         self, scope: str, group: str, config: ReaderGroupConfig, group_id: str | None = None

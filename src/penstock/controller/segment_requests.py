@@ -16,28 +16,39 @@ from penstock.controller.retry import repeat
 from penstock.controller.settings import ControllerSettings
 from penstock.model.errors import NoSuchSegmentError, SegmentExistsError, SegmentSealedError, SegmentTruncatedError
 from penstock.model.policies import Scaling
+from penstock.model.routing import container_of
 from penstock.model.segments import SegmentInfo, Segments
 
 T = TypeVar("T")
 
 
 class SegmentRequests:
-    """Retries what is safe to repeat, and bounds how many requests are on their way."""
+    """Retries what is safe to repeat, and bounds how many requests to each container are on their way.
 
-    def __init__(self, segments: Segments, settings: ControllerSettings) -> None:
+    A container that does not answer holds up requests to its own segments alone, and a request that waits for its next
+    attempt holds up none.
+    """
+
+    def __init__(self, segments: Segments, settings: ControllerSettings, container_count: int) -> None:
         self._segments = segments
         self._settings = settings
-        self._slots = asyncio.Semaphore(settings.segment_requests_max)
+        self._slots = [asyncio.Semaphore(settings.segment_requests_max) for _ in range(container_count)]
 
-    async def _send(self, what: str, call: Callable[[], Awaitable[T]]) -> T:
-        async with self._slots:
-            return await repeat(what, call, self._settings, is_idempotent=True)
+    async def _send(self, what: str, segment: str, call: Callable[[], Awaitable[T]]) -> T:
+        slots = self._slots[container_of(segment, len(self._slots))]
+
+        async def attempt() -> T:
+            async with slots:
+                return await call()
+
+        return await repeat(f"{what} {segment}", attempt, self._settings, is_idempotent=True)
 
     async def create(self, segment: str, scaling: Scaling, rollover_bytes: int) -> None:
         """Create a segment that reports its load against `scaling`."""
         try:
             await self._send(
-                f"create {segment}",
+                "create",
+                segment,
                 lambda: self._segments.create_segment(
                     segment,
                     scale_type=int(scaling.kind),
@@ -51,14 +62,14 @@ class SegmentRequests:
     async def seal(self, segment: str) -> None:
         """Seal a segment. Raises `NoSuchSegmentError`."""
         try:
-            await self._send(f"seal {segment}", lambda: self._segments.seal_segment(segment))
+            await self._send("seal", segment, lambda: self._segments.seal_segment(segment))
         except SegmentSealedError:
             return
 
     async def delete(self, segment: str) -> None:
         """Delete a segment."""
         try:
-            await self._send(f"delete {segment}", lambda: self._segments.delete_segment(segment))
+            await self._send("delete", segment, lambda: self._segments.delete_segment(segment))
         except NoSuchSegmentError:
             return
 
@@ -66,7 +77,8 @@ class SegmentRequests:
         """Create a table segment whose keys have `key_bytes` bytes."""
         try:
             await self._send(
-                f"create table {segment}",
+                "create table",
+                segment,
                 lambda: self._segments.create_table(segment, key_length=key_bytes, rollover_bytes=rollover_bytes),
             )
         except SegmentExistsError:
@@ -75,14 +87,14 @@ class SegmentRequests:
     async def delete_table(self, segment: str) -> None:
         """Delete a table segment with its entries."""
         try:
-            await self._send(f"delete table {segment}", lambda: self._segments.delete_table(segment))
+            await self._send("delete table", segment, lambda: self._segments.delete_table(segment))
         except NoSuchSegmentError:
             return
 
     async def table_exists(self, segment: str) -> bool:
         """Say whether there is a table segment of this name."""
         try:
-            await self._send(f"ask for table {segment}", lambda: self._segments.table_info(segment))
+            await self._send("ask for table", segment, lambda: self._segments.table_info(segment))
         except NoSuchSegmentError:
             return False
         return True
@@ -90,16 +102,19 @@ class SegmentRequests:
     async def truncate(self, segment: str, offset: int) -> None:
         """Forget the bytes before `offset`. A segment that starts later already, or is gone, is fine."""
         try:
-            await self._send(f"truncate {segment}", lambda: self._segments.truncate_segment(segment, offset))
+            await self._send("truncate", segment, lambda: self._segments.truncate_segment(segment, offset))
         except SegmentTruncatedError as error:
             # Also the answer to an offset past the end, which is a mistake and must be told.
             if offset > error.start_offset:
                 raise
+        except NoSuchSegmentError:
+            return
 
     async def update_policy(self, segment: str, scaling: Scaling) -> None:
         """Make a segment report its load against `scaling`."""
         await self._send(
-            f"update the policy of {segment}",
+            "update the policy of",
+            segment,
             lambda: self._segments.update_policy(
                 segment, scale_type=int(scaling.kind), target_rate=scaling.target_rate
             ),
@@ -107,11 +122,11 @@ class SegmentRequests:
 
     async def merge(self, target: str, sources: Sequence[str]) -> Sequence[int]:
         """Merge the sources in order; return the target's length after each. Raises `NoSuchSegmentError`."""
-        return await self._send(f"merge into {target}", lambda: self._segments.merge_segments(target, sources))
+        return await self._send("merge into", target, lambda: self._segments.merge_segments(target, sources))
 
     async def info(self, segment: str) -> SegmentInfo:
         """Return a segment's state. Raises `NoSuchSegmentError`."""
-        return await self._send(f"ask for {segment}", lambda: self._segments.segment_info(segment))
+        return await self._send("ask for", segment, lambda: self._segments.segment_info(segment))
 
 
 async def together(requests: Iterable[Coroutine[object, object, T]]) -> list[T]:

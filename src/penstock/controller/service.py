@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from typing import TypeVar, assert_never
 
 from penstock.controller import epochs as history
+from penstock.controller.background_work import BackgroundWork
 from penstock.controller.errors import HalfCreatedStreamError, NoSuchTableError
 from penstock.controller.key_value_tables import KeyValueTables
 from penstock.controller.locator import ContainerLocator, endpoint_of_segment
@@ -39,12 +40,12 @@ from penstock.controller.reader_groups import ReaderGroups
 from penstock.controller.segment_requests import SegmentRequests
 from penstock.controller.settings import ControllerSettings
 from penstock.controller.tasks import BackgroundTasks
+from penstock.controller.transactions.creations import Creations
 from penstock.controller.transactions.service import Transactions
-from penstock.controller.workflow_runner import WorkflowRunner
+from penstock.controller.workflow_runner import Subject, WorkflowRunner
 from penstock.controller.workflows.context import WorkflowContext
 from penstock.controller.workflows.create_stream import create_stream
 from penstock.controller.workflows.delete_stream import delete_stream
-from penstock.controller.workflows.pending import settle
 from penstock.controller.workflows.seal_stream import seal_stream
 from penstock.controller.workflows.truncate_stream import truncate_stream
 from penstock.controller.workflows.update_stream import update_stream
@@ -56,7 +57,6 @@ from penstock.model.errors import (
     NoSuchReaderGroupError,
     NoSuchScopeError,
     NoSuchStreamError,
-    PenstockError,
     ScopeExistsError,
     ScopeNotEmptyError,
 )
@@ -103,20 +103,21 @@ class ControllerService:
                 self._tables, self._catalog, KeyValueTableRecord, layout.key_value_tables_in_scope
             ),
             completed=CompletedTransactions(self._tables, runtime, self.settings),
-            index=WorkIndex(self._tables),
-            segments=SegmentRequests(segments, self.settings),
+            index=WorkIndex(self._tables, self.settings),
+            segments=SegmentRequests(segments, self.settings, locator.container_count),
             locks=self._locks,
             runtime=runtime,
             settings=self.settings,
-            host=runtime.random_id().hex(),
+            creations=Creations(),
         )
-        self._runner = WorkflowRunner(self._context, self._tasks)
+        background = BackgroundWork(self._tasks, self.settings)
+        self._runner = WorkflowRunner(self._context, background)
         self.reader_groups = ReaderGroups(self._context, self._runner)
         self.writer_marks = WriterMarks(self._context)
         self._mark_streams = MarkStreams(self._context, self._runner)
         self.key_value_tables = KeyValueTables(self._context, self._runner)
         numbers = TransactionNumbers(self._tables, self.settings)
-        self.transactions = Transactions(self._context, numbers, self._locks, self._tasks)
+        self.transactions = Transactions(self._context, numbers, self._runner, background)
 
     # Life.
 
@@ -127,18 +128,19 @@ class ControllerService:
         """
         for table in layout.SYSTEM_TABLES:
             await self._tables.store.create_table(table)
+        starts = TransactionNumbers(self._tables, self.settings, counter=layout.CONTROLLERS, range_count=1)
+        # Sorts behind the names of all controllers before this one: see `Announcements`.
+        self._context.index.host = f"{await starts.next():016x}-{self._context.runtime.random_id().hex()}"
         if await self._catalog.scope_exists(SYSTEM_SCOPE):
             # Only its own tables may be missing, after a crash in the first start: nothing has to wait for them.
             self._tasks.start(f"repair of scope {SYSTEM_SCOPE}", self._complete_system_scope())
         else:
             await self._complete_system_scope()
         async for scope, stream in self._context.index.pending():
-            self._tasks.start(f"recovery of {scope}/{stream}", self._recover(scope, stream))
+            self._runner.finish_later(self._runner.stream(scope, stream))
         async for kind, scope, name in self._context.index.pending_children():
-            self._tasks.start(
-                f"recovery of {kind.value} {scope}/{name}", self._recover_child(kind, scope, name)
-            )
-        await self.transactions.take_over()
+            self._recover_child(kind, scope, name)
+        self.transactions.work.take_over()
 
     async def _complete_system_scope(self) -> None:
         try:
@@ -146,28 +148,16 @@ class ControllerService:
         except ScopeExistsError:
             pass
 
-    async def _recover(self, scope: str, stream: str) -> None:
-        async with self._locks.hold(f"{scope}/{stream}"):
-            try:
-                await settle(self._context, scope, stream)
-            except PenstockError:
-                # Nothing is lost: the next change of this stream tries again, and so does the next start.
-                _logger.exception("unfinished work on stream %s/%s could not be completed", scope, stream)
-
-    async def _recover_child(self, kind: ChildKind, scope: str, name: str) -> None:
-        try:
-            match kind:
-                case ChildKind.GROUP:
-                    await self.reader_groups.recover(scope, name)
-                case ChildKind.TABLE:
-                    await self.key_value_tables.recover(scope, name)
-                case ChildKind.SCOPE:
-                    await self._alone_on_scope(scope, lambda: self._delete_closed_scope(scope))
-                case _:
-                    assert_never(kind)
-        except PenstockError:
-            # As above: what is left is found again by the next change, and by the next start.
-            _logger.exception("unfinished work on %s %s/%s could not be completed", kind.value, scope, name)
+    def _recover_child(self, kind: ChildKind, scope: str, name: str) -> None:
+        match kind:
+            case ChildKind.GROUP:
+                self.reader_groups.recover(scope, name)
+            case ChildKind.TABLE:
+                self.key_value_tables.recover(scope, name)
+            case ChildKind.SCOPE:
+                self._runner.finish_later(self._closed_scope(scope))
+            case _:
+                assert_never(kind)
 
     async def stop(self) -> None:
         """Stop timers and background work. What is unfinished is finished after the next start."""
@@ -203,37 +193,40 @@ class ControllerService:
             raise ScopeNotEmptyError(f"scope {scope} belongs to the system")
 
         async def run() -> None:
-            # What is announced may be the deletion of an earlier scope of this name.
-            await self._delete_closed_scope(scope)
             try:
                 async with self._locks.hold(scope):
                     scope_id = await self._catalog.scope_id(scope, cached=False)
                     work = self._context.child_work(ChildWorkKind.DELETE, scope_id)
-                    if not await self._context.index.add_child(ChildKind.SCOPE, scope, "", work):
+                    if await self._context.index.add_child(ChildKind.SCOPE, scope, "", work) is None:
                         raise MetadataConflictError(f"scope {scope}: another deletion has just begun; try again")
                     await self._catalog.close_scope(scope)
             except NoSuchScopeError:
                 return
             await self._delete_closed_scope(scope)
 
-        await self._alone_on_scope(scope, run)
+        # What is announced may be the deletion of an earlier scope of this name: it is finished first.
+        await self._runner.alone(self._closed_scope(scope), run)
 
-    async def _alone_on_scope(self, scope: str, work: Callable[[], Awaitable[None]]) -> None:
+    def _closed_scope(self, scope: str) -> Subject:
         # Not the scope's own lock: that one is held while something is added to the scope.
-        await self._runner.alone(f"/{scope}", work)
+        return Subject(
+            f"/{scope}",
+            lambda: self._delete_closed_scope(scope),
+            lambda: self._context.index.is_unfinished_child(ChildKind.SCOPE, scope, ""),
+        )
 
     async def _delete_closed_scope(self, scope: str) -> None:
         """Delete what a scope holds, and the scope; withdraw the announcement."""
-        work = await self._context.index.get_child(ChildKind.SCOPE, scope, "")
-        if work is None:
+        announced = await self._context.index.claim_child(ChildKind.SCOPE, scope, "")
+        if announced is None:
             return
         try:
-            if await self._catalog.scope_id(scope, cached=False) == work.id:
+            if await self._catalog.scope_id(scope, cached=False) == announced.work.id:
                 await self._catalog.close_scope(scope)
                 await self._delete_with_contents(scope)
         except NoSuchScopeError:
             _logger.debug("scope %s is gone already", scope)
-        await self._context.index.remove_child(ChildKind.SCOPE, scope, "")
+        await self._context.index.withdraw_child(announced)
 
     async def _delete_with_contents(self, scope: str) -> None:
         for attempt in range(self.settings.conflict_attempts_max):
@@ -334,6 +327,7 @@ class ControllerService:
         _check_not_empty(scope, stream)
 
         async def run() -> None:
+            await self.transactions.work.taken_over(scope, stream)
             if marked_stream(stream) is None:
                 await self._mark_streams.delete(scope, stream)
             await delete_stream(self._context, scope, stream)
@@ -382,19 +376,22 @@ class ControllerService:
         The mark stream of an existing stream is made when it is asked for.
         """
 
+        try:
+            return await self._active_segments(scope, stream)
+        except (NoSuchStreamError, HalfCreatedStreamError):
+            marked = marked_stream(stream)
+            if marked is None:
+                raise
+        await self._mark_streams.create(scope, marked)
+        return await self._active_segments(scope, stream)
+
+    async def _active_segments(self, scope: str, stream: str) -> tuple[SegmentRecord, ...]:
         async def read(tables: StreamTables) -> tuple[SegmentRecord, ...]:
             state, epoch = await tables.state_and_current_epoch()
             if state is StreamState.CREATING:
                 raise HalfCreatedStreamError(f"stream {scope}/{stream} is not completely created; try again")
             return () if state is StreamState.SEALED else epoch.segments
 
-        try:
-            return await self._on_stream(scope, stream, read)
-        except (NoSuchStreamError, HalfCreatedStreamError):
-            marked = marked_stream(stream)
-            if marked is None:
-                raise
-        await self._mark_streams.create(scope, marked)
         return await self._on_stream(scope, stream, read)
 
     async def epoch_segments(self, scope: str, stream: str, epoch: int) -> tuple[SegmentRecord, ...]:
@@ -468,10 +465,10 @@ class ControllerService:
         return await self._on_stream(scope, stream, read)
 
     async def is_segment_valid(self, scope: str, stream: str, segment: int) -> bool:
-        """Say whether the segment takes events now; False for a stream that does not exist."""
+        """Say whether the segment takes events now; False for a stream that does not exist. Creates nothing."""
         _check_not_empty(scope, stream)
         try:
-            return any(found.id == segment for found in await self.current_segments(scope, stream))
+            return any(found.id == segment for found in await self._active_segments(scope, stream))
         except NoSuchStreamError:
             return False
 

@@ -20,18 +20,21 @@ class ControllerSettings:
         transaction_lifetime_ms_max: a transaction ends after this time however often it is pinged.
         transaction_lifetime_leases_max: the same limit as a multiple of its first lease; the smaller one counts.
         transactions_open_max: open transactions that one controller keeps timers for.
+        commit_positions_max: positions in a stream's commit order that are taken with one write.
         transaction_id_range: ids taken from the shared counter at a time.
         completed_transaction_ttl_ms: how long the outcome of a transaction is kept at least (at most twice that).
         completed_transactions_listed_max: entries in a listing of completed transactions.
-        commit_batch_max: transactions merged by one run of the commit workflow.
+        commit_batch_max: transactions merged, or aborted, by one run of a workflow: then others of the stream have
+            their turn.
         workflow_timeout_s: how long a caller waits for a workflow; the workflow goes on after that.
-        workflow_concurrency_max: background workflows that run at the same time.
-        segment_requests_max: requests to segment stores on their way at the same time.
+        workflow_concurrency_max: background workflows that hold a slot at the same time.
+        work_slot_s: how long a background workflow holds its slot at most; one that takes longer goes on without.
+        segment_requests_max: requests to the segments of one container on their way at the same time.
         segments_per_stream_max: initial segments a stream may ask for.
         attempts_max: attempts of a request that failed in a way that is safe to repeat.
         retry_delay_ms_first: wait before the second attempt; ten times more before each further one.
         retry_delay_ms_max: longest wait between two attempts.
-        conflict_attempts_max: attempts of a read-decide-write that lost against another one.
+        conflict_attempts_max: attempts of a read-decide-write that lost against another controller's.
         seal_rounds_max: how often a seal looks again for transactions that are still open.
         page_entries_max: names in one page of a listing.
         id_cache_entries_max: scope and stream ids remembered.
@@ -45,18 +48,20 @@ class ControllerSettings:
     transaction_lifetime_ms_max: int = 86_400_000
     transaction_lifetime_leases_max: int = 1000
     transactions_open_max: int = 100_000
+    commit_positions_max: int = 100
     transaction_id_range: int = 10_000
     completed_transaction_ttl_ms: int = 86_400_000
     completed_transactions_listed_max: int = 500
     commit_batch_max: int = 100
     workflow_timeout_s: float = 120.0
     workflow_concurrency_max: int = 64
+    work_slot_s: float = 1.0
     segment_requests_max: int = 64
     segments_per_stream_max: int = 10_000
     attempts_max: int = 10
     retry_delay_ms_first: int = 100
     retry_delay_ms_max: int = 10_000
-    conflict_attempts_max: int = 5
+    conflict_attempts_max: int = 20
     seal_rounds_max: int = 100
     page_entries_max: int = 1000
     id_cache_entries_max: int = 10_000

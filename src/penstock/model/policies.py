@@ -89,6 +89,19 @@ class Scaling:
             raise InvalidArgumentError(f"factor is {factor}: a hot segment is split into 2 or more")
         return cls(kind, rate, _positive("factor", factor), _positive("min_segments", min_segments))
 
+    def checked(self) -> Scaling:
+        """Return this policy, or raise `InvalidArgumentError` if it makes no sense in itself.
+
+        Pravega's clients make policies without `by_event_rate` and `by_data_rate`; a fixed one may carry any rate and
+        factor (the Rust client sends 1), which mean nothing.
+        """
+        if self.min_segments < 1:
+            raise InvalidArgumentError(f"a stream needs 1 segment or more, not {self.min_segments}")
+        if self.kind is not ScalingKind.FIXED:
+            _positive("target rate", self.target_rate)
+            _positive("scale factor", self.factor)
+        return self
+
 
 @dataclass(frozen=True, slots=True)
 class Retention:
@@ -140,6 +153,20 @@ class Retention:
             raise InvalidArgumentError(f"retention maximum of {most} {unit} is below the minimum of {least} {unit}")
         return cls(kind, least, min(most, LIMIT_NONE) or LIMIT_NONE)
 
+    def checked(self) -> Retention:
+        """Return this policy, or raise `InvalidArgumentError` if it makes no sense in itself.
+
+        A minimum of 0 is allowed, as Pravega's clients may send it: nothing has to be kept.
+        """
+        unit = "ms" if self.kind is RetentionKind.BY_TIME else "bytes"
+        if self.min_limit < 0:
+            raise InvalidArgumentError(f"retention of {self.min_limit} {unit}: use 0 or more")
+        if self.max_limit < 0 or 0 < self.max_limit < self.min_limit:
+            raise InvalidArgumentError(
+                f"retention maximum of {self.max_limit} {unit} is below the minimum of {self.min_limit} {unit}"
+            )
+        return self
+
     @property
     def has_max(self) -> bool:
         """Say whether there is an upper limit."""
@@ -173,10 +200,11 @@ class StreamConfig:
     def checked(self) -> StreamConfig:
         """Return this configuration with duplicate tags dropped, or raise `InvalidArgumentError`.
 
-        Checks what can be told without the stream: at least one segment, sizes not negative, tags within bounds.
+        Checks what can be told without the stream: both policies, sizes not negative, tags within bounds.
         """
-        if self.scaling.min_segments < 1:
-            raise InvalidArgumentError(f"a stream needs 1 segment or more, not {self.scaling.min_segments}")
+        self.scaling.checked()
+        if self.retention is not None:
+            self.retention.checked()
         if self.rollover_bytes < 0:
             raise InvalidArgumentError(f"rollover size of {self.rollover_bytes} bytes: use 0 (default) or more")
         tags = tuple(dict.fromkeys(self.tags))

@@ -10,6 +10,7 @@ from typing import TypeVar
 
 import google_crc32c
 
+from penstock.controller.locks import StreamLocks
 from penstock.controller.metadata import layout
 from penstock.controller.metadata.records import LastSegment, ScopeRecord, StreamEntry, TagChunk
 from penstock.controller.metadata.stream_tables import StreamTables
@@ -57,6 +58,7 @@ class Catalog:
         self._settings = settings
         self._scope_ids: dict[str, str] = {}
         self._stream_ids: dict[tuple[str, str], str] = {}
+        self._tag_locks = StreamLocks()
 
     # Scopes.
 
@@ -92,7 +94,9 @@ class Catalog:
             except TableNotEmptyError as error:
                 raise ScopeNotEmptyError(f"scope {scope} still holds {content} them first") from error
         await self._tables.store.drop_table(layout.tags_in_scope(scope, scope_id))
-        await self._tables.remove(layout.SCOPES, scope)
+        found = await self._tables.get(layout.SCOPES, scope, ScopeRecord)
+        if found is not None and found.record.id == scope_id:
+            await self._tables.remove_version(layout.SCOPES, scope, found.version)
         self._scope_ids.pop(scope, None)
 
     async def scope_id(self, scope: str, *, cached: bool = True) -> str:
@@ -175,12 +179,17 @@ class Catalog:
         self._remember_stream(scope, stream, stream_id)
         return stream_id
 
-    async def remove_stream(self, scope: str, stream: str) -> None:
-        """Take a stream out of its scope's listing."""
+    async def remove_stream(self, scope: str, stream: str, stream_id: str) -> None:
+        """Take one life of a stream out of its scope's listing; a later one of its name stays."""
         self._stream_ids.pop((scope, stream), None)
-        await self.in_scope(
-            scope, lambda scope_id: self._tables.remove(layout.streams_in_scope(scope, scope_id), stream)
-        )
+
+        async def remove(scope_id: str) -> None:
+            table = layout.streams_in_scope(scope, scope_id)
+            found = await self._tables.get(table, stream, StreamEntry)
+            if found is not None and found.record.id == stream_id:
+                await self._tables.remove_version(table, stream, found.version)
+
+        await self.in_scope(scope, remove)
 
     async def stream_id(self, scope: str, stream: str) -> str | None:
         """Return the id of a listed stream, read anew; None when it is not listed. Raises `NoSuchScopeError`."""
@@ -266,7 +275,10 @@ class Catalog:
         async def apply(scope_id: str) -> None:
             table = layout.tags_in_scope(scope, scope_id)
             for tag in tags:
-                await self._change_tag(table, layout.tag_key(tag_chunk(stream), tag), change)
+                key = layout.tag_key(tag_chunk(stream), tag)
+                # One at a time, so that many streams with one tag don't use up each other's attempts.
+                async with self._tag_locks.hold(f"{table}/{key}"):
+                    await self._change_tag(table, key, change)
 
         if tags:
             await self.in_scope(scope, apply)

@@ -16,13 +16,13 @@ _ID = ".#."
 SCOPES = f"{_ROOT}/scopes"
 #: scope/stream -> LastSegment
 DELETED_STREAMS = f"{_ROOT}/deletedStreams"
-#: scope/stream -> PendingWork
+#: scope/stream -> PendingWork; bucket -> AnnouncementFence
 PENDING_WORK = f"{_ROOT}/pendingWork"
-#: kind/scope/name -> PendingChildWork
+#: kind/scope/name -> PendingChildWork; bucket -> AnnouncementFence
 PENDING_CHILD_WORK = f"{_ROOT}/pendingChildWork"
 #: scope/stream/transaction -> TransactionIndexEntry
 TRANSACTION_INDEX = f"{_ROOT}/transactionIndex"
-#: COUNTER -> TransactionCounter
+#: COUNTER, CONTROLLERS -> TransactionCounter
 TRANSACTION_COUNTER = f"{_ROOT}/transactionCounter"
 #: batch number -> CompletedBatch
 COMPLETED_BATCHES = f"{_ROOT}/completedTransactionsBatches"
@@ -38,7 +38,9 @@ SYSTEM_TABLES = (
     COMPLETED_BATCHES,
 )
 
+#: Keys of the counters of transactions and of starts of controllers.
 COUNTER = "counter"
+CONTROLLERS = "controllers"
 
 # Keys of a stream's metadata table.
 CREATION_TIME = "creationTime"
@@ -108,6 +110,11 @@ def writer_marks(scope: str, stream: str, stream_id: str) -> str:
 def completed_batch(number: int) -> str:
     """Table: scope/stream/transaction -> CompletedTransaction."""
     return f"{_ROOT}/completedTransactionsBatch-{number}"
+
+
+def fence_key(bucket: int) -> str:
+    """Key of the fence of a bucket of announcements. Unlike theirs it has no slash."""
+    return f"fence-{bucket}"
 
 
 def epoch_key(epoch: int) -> str:

@@ -368,8 +368,9 @@ class TransactionIndexEntry:
 
 @dataclass(frozen=True, slots=True)
 class PendingWork:
-    """A workflow that was begun and must be finished, by whoever finds it.
+    """The announcement of a workflow that was begun and must be finished.
 
+    `host` is the controller that owns it; `work_id` (a UUID) tells this announcement from every other one.
     `stream_id` pins the life of the stream that is meant. `configuration` comes with CREATE and UPDATE,
     `stream_cut` with TRUNCATE.
     """
@@ -380,3 +381,11 @@ class PendingWork:
     created_ms: int
     configuration: StreamConfig | None = None
     stream_cut: dict[int, int] = field(default_factory=dict)
+    work_id: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class AnnouncementFence:
+    """Counts the announcements of one bucket of names. Written with each: no request to announce works twice."""
+
+    count: int

@@ -190,9 +190,11 @@ class PendingChildWork:
 
     What is wanted of a group or a table stands in its record, whatever life it is of; without a record the workflow has
     changed nothing yet and is forgotten. `id` is that of the life that was meant; it pins the scope to be deleted.
+    `host` and `work_id` are as in `PendingWork`.
     """
 
     kind: ChildWorkKind
     host: str
     id: str
     created_ms: int
+    work_id: str = ""

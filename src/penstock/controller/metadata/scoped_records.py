@@ -73,9 +73,9 @@ class ScopedRecords(Generic[R]):
         table = self._table_of(scope, await self._catalog.scope_id(scope))
         return await self._tables.put(table, name, record, version=version)
 
-    async def remove(self, scope: str, name: str) -> None:
-        """Remove a record; fine if there is none."""
-        await self._in_scope(scope, lambda table: self._tables.remove(table, name), None)
+    async def remove(self, scope: str, name: str, version: int) -> None:
+        """Remove the record read at `version`. Raises `MetadataConflictError` when it has changed, or is gone."""
+        await self._in_scope(scope, lambda table: self._tables.remove_version(table, name, version), None)
 
     async def list(self, scope: str, token: str, limit: int) -> NamePage:
         """Return up to `limit` names after `token` ('' = from the start)."""

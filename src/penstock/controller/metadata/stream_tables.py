@@ -7,7 +7,7 @@ together are read in one request.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
@@ -142,19 +142,21 @@ class StreamTables(TransactionTables):
         """Read the state. 1 read."""
         return await self._need(layout.STATE, StateRecord)
 
-    async def set_state(self, state: StreamState, *, of: Versioned[StateRecord] | None = None) -> None:
-        """Move to `state` from the one read as `of` (read now if not given).
+    async def set_state(
+        self, state: StreamState, *, of: Versioned[StateRecord] | None = None
+    ) -> Versioned[StateRecord]:
+        """Move to `state` from the one read as `of` (read now if not given); return it with its version.
 
+        A state that is there already is written again: whoever has read it before cannot move on from it any more.
         Raises `MetadataConflictError` when the move is not allowed, or the state has changed since.
         """
         current = of or await self.state()
-        if current.record.state is state:
-            return
-        if state not in STATE_TRANSITIONS[current.record.state]:
+        if state is not current.record.state and state not in STATE_TRANSITIONS[current.record.state]:
             raise MetadataConflictError(
                 f"stream {self.name} is {current.record.state.value} and cannot become {state.value} now"
             )
-        await self.tables.put(self.metadata, layout.STATE, StateRecord(state), version=current.version)
+        record = StateRecord(state)
+        return Versioned(record, await self.tables.put(self.metadata, layout.STATE, record, version=current.version))
 
     # Epochs.
 
@@ -247,26 +249,28 @@ class StreamTables(TransactionTables):
         """Replace the record of the commit in progress, read at `version`."""
         return await self.tables.put(self.metadata, layout.COMMITTING_TRANSACTIONS, record, version=version)
 
-    async def take_commit_position(self, transaction: str, attempts_max: int) -> int:
-        """Take the next position in the stream's commit order for a transaction."""
+    async def take_commit_positions(self, transactions: Sequence[str], attempts_max: int) -> int:
+        """Take the next positions in the stream's commit order, one per transaction; return the first. 1 read, 1 write.
+
+        Raises `MetadataConflictError` when other controllers were faster `attempts_max` times.
+        """
         table = layout.commit_order(*self.key)
         for attempt in range(attempts_max):
             found = await self.tables.get(table, layout.NEXT_POSITION, CommitCounter)
-            position, version = (0, VERSION_ABSENT) if found is None else (found.record.next_position, found.version)
+            first, version = (0, VERSION_ABSENT) if found is None else (found.record.next_position, found.version)
+            taken: list[tuple[str, object, int]] = [
+                (str(first + index), CommitPosition(transaction), VERSION_ABSENT)
+                for index, transaction in enumerate(transactions)
+            ]
+            counter = CommitCounter(first + len(transactions))
             try:
-                await self.tables.put_all(
-                    table,
-                    [
-                        (layout.NEXT_POSITION, CommitCounter(position + 1), version),
-                        (str(position), CommitPosition(transaction), VERSION_ABSENT),
-                    ],
-                )
+                await self.tables.put_all(table, [(layout.NEXT_POSITION, counter, version), *taken])
             except MetadataConflictError:
                 if attempt + 1 == attempts_max:
                     raise
                 await asyncio.sleep(0)
             else:
-                return position
+                return first
         raise AssertionError("attempts_max is positive")
 
     async def commit_positions(self) -> list[tuple[int, str]]:

@@ -80,7 +80,9 @@ async def remove_subscriber(tables: StreamTables, subscriber: str, generation: i
                 left = SubscriberSet(tuple(name for name in names if name != subscriber))
                 await tables.tables.put(tables.metadata, layout.SUBSCRIBER_SET, left, version=everybody.version)
             if found is not None:
-                await tables.tables.remove(tables.metadata, layout.subscriber_key(subscriber))
+                await tables.tables.remove_version(
+                    tables.metadata, layout.subscriber_key(subscriber), found.version
+                )
         except MetadataConflictError:
             if attempt + 1 == attempts_max:
                 raise

@@ -1,4 +1,4 @@
-"""`TransactionCounter`: numbers for transactions, unique over all controllers and their restarts."""
+"""`TransactionNumbers`: numbers for transactions, unique over all controllers and their restarts."""
 
 from __future__ import annotations
 
@@ -8,19 +8,29 @@ from penstock.controller.metadata import layout
 from penstock.controller.metadata.records import TransactionCounter
 from penstock.controller.metadata.typed import Tables
 from penstock.controller.settings import ControllerSettings
-from penstock.model.errors import MetadataConflictError
+from penstock.model.errors import MetadataConflictError, OutcomeUnknownError
 from penstock.model.segments import VERSION_ABSENT
 
 
 class TransactionNumbers:
     """Hands out numbers from a range reserved with one versioned write. A range is never used again.
 
-    After a lost reply the range may have been reserved for nobody: numbers are skipped, never repeated.
+    After a lost reply the range may have been reserved for nobody: numbers are skipped, never repeated. `counter` is
+    the key of the counter, `range_count` how many are reserved at a time (None: `transaction_id_range`).
     """
 
-    def __init__(self, tables: Tables, settings: ControllerSettings) -> None:
+    def __init__(
+        self,
+        tables: Tables,
+        settings: ControllerSettings,
+        *,
+        counter: str = layout.COUNTER,
+        range_count: int | None = None,
+    ) -> None:
         self._tables = tables
         self._settings = settings
+        self._counter = counter
+        self._range_count = range_count or settings.transaction_id_range
         self._next = 0
         self._end = 0
         self._refresh = asyncio.Lock()
@@ -37,14 +47,14 @@ class TransactionNumbers:
 
     async def _reserve(self) -> None:
         for attempt in range(self._settings.conflict_attempts_max):
-            found = await self._tables.get(layout.TRANSACTION_COUNTER, layout.COUNTER, TransactionCounter)
+            found = await self._tables.get(layout.TRANSACTION_COUNTER, self._counter, TransactionCounter)
             start, version = (1, VERSION_ABSENT) if found is None else (found.record.next_number, found.version)
-            end = start + self._settings.transaction_id_range
+            end = start + self._range_count
             try:
                 await self._tables.put(
-                    layout.TRANSACTION_COUNTER, layout.COUNTER, TransactionCounter(end), version=version
+                    layout.TRANSACTION_COUNTER, self._counter, TransactionCounter(end), version=version
                 )
-            except MetadataConflictError:
+            except (MetadataConflictError, OutcomeUnknownError):
                 if attempt + 1 == self._settings.conflict_attempts_max:
                     raise
             else:

@@ -51,9 +51,9 @@ class Tables:
         (written,) = await self.store.put(table, [Write(key, encode(record), version)])
         return written
 
-    async def put_all(self, table: str, records: Sequence[tuple[str, object, int]]) -> None:
-        """Write (key, record, expected version) of all or of none."""
-        await self.store.put(table, [Write(key, encode(record), version) for key, record, version in records])
+    async def put_all(self, table: str, records: Sequence[tuple[str, object, int]]) -> Sequence[int]:
+        """Write (key, record, expected version) of all or of none; return the new versions in order."""
+        return await self.store.put(table, [Write(key, encode(record), version) for key, record, version in records])
 
     async def create(self, table: str, key: str, record: object) -> bool:
         """Write a record unless the key exists; say whether it was written."""
@@ -64,8 +64,15 @@ class Tables:
         return True
 
     async def remove(self, table: str, *keys: str) -> None:
-        """Remove keys whatever their versions are; missing ones are fine."""
+        """Remove keys whatever their versions are; missing ones are fine.
+
+        Only for keys that are never used again: a late duplicate of this request removes what is there then.
+        """
         await self.store.remove(table, [Removal(key) for key in keys])
+
+    async def remove_version(self, table: str, key: str, version: int) -> None:
+        """Remove a key if it has this version. Raises `MetadataConflictError`, also when the key is missing."""
+        await self.store.remove(table, [Removal(key, version)])
 
     async def walk(self, table: str, kind: type[R]) -> AsyncIterator[tuple[str, Versioned[R]]]:
         """Yield every key and record of a table, page by page."""

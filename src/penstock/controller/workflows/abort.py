@@ -9,12 +9,12 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from penstock.controller.metadata.records import TransactionStatus
+from penstock.controller.metadata.records import EpochRecord, TransactionStatus
 from penstock.controller.metadata.stream_tables import StreamTables
 from penstock.controller.metadata.transaction_ids import TransactionId
 from penstock.controller.segment_requests import together
 from penstock.controller.workflows.context import WorkflowContext
-from penstock.model.errors import MetadataConflictError, TransactionError
+from penstock.model.errors import MetadataConflictError, OutcomeUnknownError, TransactionError
 from penstock.model.names import segment_name, transaction_segment_name
 
 
@@ -25,6 +25,7 @@ async def decide_abort(
 
     With `at_version` only if its record still has that version, otherwise `MetadataConflictError`.
     """
+    lost: OutcomeUnknownError | None = None
     for _ in range(context.settings.conflict_attempts_max):
         found = await tables.transaction(transaction)
         if found is None:
@@ -36,11 +37,15 @@ async def decide_abort(
         try:
             aborting = replace(found.record, status=TransactionStatus.ABORTING)
             await tables.put_transaction(transaction, aborting, found.version)
-        except MetadataConflictError:
+        except (MetadataConflictError, OutcomeUnknownError) as error:
+            # A write whose reply was lost is looked at again: a decision that was stored is known as one.
             if at_version is not None:
                 raise
+            lost = error if isinstance(error, OutcomeUnknownError) else lost
         else:
             return TransactionStatus.ABORTING
+    if lost is not None:
+        raise lost
     raise MetadataConflictError(f"transaction {transaction.text} of {tables.name} keeps changing; try again")
 
 
@@ -64,11 +69,19 @@ async def delete_transaction_segments(
     """Delete the transaction's segments; missing ones are fine."""
     epoch = await tables.epoch(transaction.epoch)
     if epoch is not None:
-        await together(
-            context.segments.delete(
-                transaction_segment_name(
-                    segment_name(tables.scope, tables.stream, segment.id), transaction.high, transaction.low
-                )
+        await delete_segments_of_epoch(context, tables.scope, tables.stream, transaction, epoch)
+
+
+async def delete_segments_of_epoch(
+    context: WorkflowContext, scope: str, stream: str, transaction: TransactionId, epoch: EpochRecord
+) -> None:
+    """Delete the transaction's segments beside those of its epoch; missing ones are fine. Needs no table of the stream.
+    """
+    await together(
+        context.segments.delete(
+            transaction_segment_name(
+                segment_name(scope, stream, segment.id), transaction.high, transaction.low
             )
-            for segment in epoch.segments
         )
+        for segment in epoch.segments
+    )

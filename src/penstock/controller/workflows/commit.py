@@ -10,6 +10,8 @@ Source: controller internals specification, sections 6.5 and 6.6.
 
 from __future__ import annotations
 
+import logging
+from collections.abc import Awaitable, Callable
 from dataclasses import replace
 
 from penstock.controller.metadata.records import (
@@ -22,65 +24,87 @@ from penstock.controller.metadata.transaction_ids import TransactionId
 from penstock.controller.metadata.typed import Versioned
 from penstock.controller.segment_requests import together
 from penstock.controller.workflows.context import WorkflowContext
-from penstock.model.errors import MetadataConflictError, UnsupportedOperationError
+from penstock.model.errors import (
+    MetadataConflictError,
+    NoSuchSegmentError,
+    OutcomeUnknownError,
+    UnsupportedOperationError,
+)
 from penstock.model.names import segment_name, transaction_segment_name
+
+_logger = logging.getLogger(__name__)
+
+#: Takes a position in the stream's commit order for a transaction (as text); see `CommitPositions`.
+TakePosition = Callable[[StreamTables, str], Awaitable[int]]
 
 
 async def decide_commit(
     context: WorkflowContext,
     tables: StreamTables,
     transaction: TransactionId,
+    take_position: TakePosition,
     *,
     writer_id: str,
     timestamp: int,
 ) -> TransactionStatus:
     """Move an open transaction to COMMITTING, durably; return the status it has then, UNKNOWN if it is not active.
 
-    Takes a position in the stream's commit order first; one that is not used in the end is dropped by `commit`.
+    Takes a position in the stream's commit order first; one that is not used in the end is dropped by `merge_batch`.
+    A write whose reply was lost is looked at again, so that a decision that was stored is known as one.
     """
-    found = await tables.transaction(transaction)
+    lost: OutcomeUnknownError | None = None
     for _ in range(context.settings.conflict_attempts_max):
+        found = await tables.transaction(transaction)
         if found is None:
             return TransactionStatus.UNKNOWN
         if found.record.status is not TransactionStatus.OPEN:
             return found.record.status
-        position = await tables.take_commit_position(transaction.text, context.settings.conflict_attempts_max)
-        committing = replace(
-            found.record,
-            status=TransactionStatus.COMMITTING,
-            writer_id=writer_id,
-            commit_time_ms=timestamp,
-            commit_order=position,
-        )
         try:
+            position = await take_position(tables, transaction.text)
+            committing = replace(
+                found.record,
+                status=TransactionStatus.COMMITTING,
+                writer_id=writer_id,
+                commit_time_ms=timestamp,
+                commit_order=position,
+            )
             await tables.put_transaction(transaction, committing, found.version)
         except MetadataConflictError:
-            found = await tables.transaction(transaction)
-        else:
-            return TransactionStatus.COMMITTING
+            continue
+        except OutcomeUnknownError as error:
+            lost = error
+            continue
+        return TransactionStatus.COMMITTING
+    if lost is not None:
+        raise lost
     raise MetadataConflictError(f"transaction {transaction.text} of {tables.name} keeps changing; try again")
 
 
-async def commit(context: WorkflowContext, tables: StreamTables) -> None:
-    """Merge every COMMITTING transaction, batch after batch, finishing first what an earlier run left.
+async def merge_batch(context: WorkflowContext, tables: StreamTables) -> tuple[TransactionId, ...]:
+    """Merge one batch of COMMITTING transactions, the one that an earlier run left first; return it, empty if none.
 
-    The caller holds the stream's lock. Raises `NoSuchSegmentError` when a segment to merge into is missing.
+    One batch and no more: the caller holds the stream's lock, and gives it to others that wait before the next one.
+    Raises `NoSuchSegmentError` when a segment to merge into is missing, unless the stream is being sealed.
     """
-    while True:
-        committing = await tables.committing()
-        if committing.record.is_empty:
-            batch = await _pick(context, tables)
-            if batch is None:
-                break
-            # The batch is durable before its positions go: whichever is lost, the other one leads to it.
-            version = await tables.put_committing(batch[0], committing.version)
-            committing = Versioned(batch[0], version)
-            await tables.remove_commit_positions(batch[1])
-        await _merge(context, tables, committing.record)
-        await _complete(context, tables, committing)
     state = await tables.state()
+    committing = await tables.committing()
+    if committing.record.is_empty:
+        batch = await _pick(context, tables)
+        if batch is None:
+            if state.record.state is StreamState.COMMITTING_TXN:
+                await tables.set_state(StreamState.ACTIVE, of=state)
+            return ()
+        # The batch is durable before its positions go: whichever is lost, the other one leads to it.
+        version = await tables.put_committing(batch[0], committing.version)
+        committing = Versioned(batch[0], version)
+        await tables.remove_commit_positions(batch[1])
+    if state.record.state is not StreamState.SEALING:
+        state = await tables.set_state(StreamState.COMMITTING_TXN, of=state)
+    await _merge(context, tables, committing.record, is_sealing=state.record.state is StreamState.SEALING)
+    await _complete(context, tables, committing)
     if state.record.state is StreamState.COMMITTING_TXN:
         await tables.set_state(StreamState.ACTIVE, of=state)
+    return tuple(TransactionId.from_text(text) for text in committing.record.transactions)
 
 
 async def _pick(
@@ -115,10 +139,9 @@ async def _pick(
     return record, [position for position, _ in chosen]
 
 
-async def _merge(context: WorkflowContext, tables: StreamTables, batch: CommittingTransactions) -> None:
-    state = await tables.state()
-    if state.record.state is not StreamState.SEALING:
-        await tables.set_state(StreamState.COMMITTING_TXN, of=state)
+async def _merge(
+    context: WorkflowContext, tables: StreamTables, batch: CommittingTransactions, *, is_sealing: bool
+) -> None:
     current = await tables.current_epoch()
     origin = current if current.epoch == batch.epoch else await tables.epoch(batch.epoch)
     if origin is None or origin.reference_epoch != current.reference_epoch:
@@ -130,7 +153,8 @@ async def _merge(context: WorkflowContext, tables: StreamTables, batch: Committi
     # A duplicate epoch has the same segment numbers and ranges in the same order.
     pairs = zip(origin.segments, current.segments, strict=True)
     await together(
-        context.segments.merge(
+        _merge_segment(
+            context,
             segment_name(tables.scope, tables.stream, target.id),
             [
                 transaction_segment_name(
@@ -138,9 +162,21 @@ async def _merge(context: WorkflowContext, tables: StreamTables, batch: Committi
                 )
                 for transaction in transactions
             ],
+            is_sealing=is_sealing,
         )
         for source, target in pairs
     )
+
+
+async def _merge_segment(context: WorkflowContext, target: str, sources: list[str], *, is_sealing: bool) -> None:
+    try:
+        await context.segments.merge(target, sources)
+    except NoSuchSegmentError:
+        if not is_sealing:
+            raise
+        # Otherwise a stream that has lost a segment could never be sealed, and so never be deleted.
+        _logger.error("%s is missing: what %d transactions had for it is lost", target, len(sources))
+        await together(context.segments.delete(source) for source in sources)
 
 
 async def _complete(

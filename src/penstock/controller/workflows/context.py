@@ -19,16 +19,18 @@ from penstock.controller.metadata.scoped_records import ScopedRecords
 from penstock.controller.metadata.work_index import WorkIndex
 from penstock.controller.segment_requests import SegmentRequests
 from penstock.controller.settings import ControllerSettings
+from penstock.controller.transactions.creations import Creations
 from penstock.model.policies import StreamConfig
 from penstock.runtime.runtime import Runtime
 
 
 @dataclass(frozen=True, slots=True)
 class WorkflowContext:
-    """The controller's stores, locks and limits. `host` names this controller in indexes.
+    """The controller's stores, locks and limits.
 
     Locks are taken in the order stream, group or table; then mark stream; then scope,
-    or the subscribers of a stream.
+    or the subscribers of a stream. They keep callers of one controller apart, so that nobody is refused who can wait;
+    controllers are kept apart by announcements and versions alone.
     """
 
     catalog: Catalog
@@ -40,7 +42,12 @@ class WorkflowContext:
     locks: StreamLocks
     runtime: Runtime
     settings: ControllerSettings
-    host: str
+    creations: Creations
+
+    @property
+    def host(self) -> str:
+        """Names this controller in indexes."""
+        return self.index.host
 
     def new_id(self) -> str:
         """Return a fresh UUID as text."""
@@ -56,8 +63,8 @@ class WorkflowContext:
     ) -> PendingWork:
         """Return the announcement of a workflow that begins now."""
         now_ms = self.runtime.wall_clock_ms()
-        return PendingWork(kind, self.host, stream_id, now_ms, configuration, stream_cut or {})
+        return PendingWork(kind, self.host, stream_id, now_ms, configuration, stream_cut or {}, self.new_id())
 
     def child_work(self, kind: ChildWorkKind, life: str) -> PendingChildWork:
         """Return the announcement of a workflow on the group, table or scope with the id `life`."""
-        return PendingChildWork(kind, self.host, life, self.runtime.wall_clock_ms())
+        return PendingChildWork(kind, self.host, life, self.runtime.wall_clock_ms(), self.new_id())

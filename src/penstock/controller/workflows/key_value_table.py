@@ -11,9 +11,10 @@ Source: controller internals specification, section 17; controller API specifica
 
 from __future__ import annotations
 
+import logging
 from dataclasses import replace
 
-from penstock.controller.errors import NoSuchTableError, TableExistsError
+from penstock.controller.errors import PERMANENT_ERRORS, NoSuchTableError, TableExistsError
 from penstock.controller.metadata.scope_records import (
     ChildKind,
     ChildState,
@@ -25,6 +26,8 @@ from penstock.controller.segment_requests import together
 from penstock.controller.workflows.context import WorkflowContext
 from penstock.model.errors import MetadataConflictError, NoSuchScopeError
 from penstock.model.names import KEY_VALUE_TABLE_SUFFIX, segment_id, segment_name
+
+_logger = logging.getLogger(__name__)
 
 
 def table_stream(table: str) -> str:
@@ -50,14 +53,15 @@ async def create_table(
         raise TableExistsError(f"segment {first} exists, and belongs to no table that the controller knows")
     table_id = context.new_id()
     work = context.child_work(ChildWorkKind.CREATE, table_id)
-    if not await context.index.add_child(ChildKind.TABLE, scope, table, work):
+    announced = await context.index.add_child(ChildKind.TABLE, scope, table, work)
+    if announced is None:
         raise MetadataConflictError(f"key-value table {scope}/{table}: another change has just begun; try again")
     record = KeyValueTableRecord(table_id, ChildState.CREATING, work.created_ms, config)
     try:
         async with context.locks.hold(scope):
             await context.tables.create(scope, table, record)
     except NoSuchScopeError:
-        await context.index.remove_child(ChildKind.TABLE, scope, table)
+        await context.index.withdraw_child(announced)
         raise
     await finish_table(context, scope, table)
     return replace(record, state=ChildState.ACTIVE)
@@ -72,7 +76,7 @@ async def delete_table(context: WorkflowContext, scope: str, table: str) -> None
     if found is None:
         raise NoSuchTableError(f"key-value table {scope}/{table} does not exist")
     work = context.child_work(ChildWorkKind.DELETE, found.record.id)
-    if not await context.index.add_child(ChildKind.TABLE, scope, table, work):
+    if await context.index.add_child(ChildKind.TABLE, scope, table, work) is None:
         raise MetadataConflictError(f"key-value table {scope}/{table}: another change has just begun; try again")
     await context.tables.put(scope, table, replace(found.record, state=ChildState.DELETING), found.version)
     await finish_table(context, scope, table)
@@ -83,8 +87,19 @@ async def finish_table(context: WorkflowContext, scope: str, table: str) -> None
 
     What is to be done is in the record, not in the announcement: one without a record announced nothing that lasted.
     """
-    if await context.index.get_child(ChildKind.TABLE, scope, table) is None:
+    announced = await context.index.claim_child(ChildKind.TABLE, scope, table)
+    if announced is None:
         return
+    try:
+        await _finish(context, scope, table)
+    except PERMANENT_ERRORS as error:
+        # Otherwise the table could not even be deleted.
+        what = announced.work.kind.value
+        _logger.error("%s of key-value table %s/%s is given up, nothing can mend it: %s", what, scope, table, error)
+    await context.index.withdraw_child(announced)
+
+
+async def _finish(context: WorkflowContext, scope: str, table: str) -> None:
     try:
         found = await context.tables.get(scope, table)
     except NoSuchScopeError:
@@ -100,5 +115,4 @@ async def finish_table(context: WorkflowContext, scope: str, table: str) -> None
             await context.tables.put(scope, table, replace(record, state=ChildState.ACTIVE), found.version)
         elif record.state is ChildState.DELETING:
             await together(context.segments.delete_table(name) for name in names)
-            await context.tables.remove(scope, table)
-    await context.index.remove_child(ChildKind.TABLE, scope, table)
+            await context.tables.remove(scope, table, found.version)

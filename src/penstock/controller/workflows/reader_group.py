@@ -16,16 +16,16 @@ import logging
 from collections.abc import Iterable
 from dataclasses import replace
 
-from penstock.controller.errors import ReaderGroupMismatchError
+from penstock.controller.errors import PERMANENT_ERRORS, ReaderGroupMismatchError
 from penstock.controller.metadata.scope_records import (
     ChildKind,
     ChildState,
     ChildWorkKind,
-    PendingChildWork,
     ReaderGroupConfig,
     ReaderGroupRecord,
 )
 from penstock.controller.metadata.subscribers import add_subscriber, remove_subscriber
+from penstock.controller.metadata.work_index import ChildWork
 from penstock.controller.workflows.context import WorkflowContext
 from penstock.controller.workflows.create_stream import create_stream
 from penstock.controller.workflows.delete_stream import delete_stream
@@ -64,13 +64,13 @@ async def create_group(
         return found.record
     await context.catalog.open_scope_id(scope)
     await _need_streams(context, (cut.name for cut in config.subscriptions))
-    work = await _announce(context, scope, group, ChildWorkKind.CREATE, group_id)
-    record = ReaderGroupRecord(group_id, ChildState.CREATING, work.created_ms, config)
+    announced = await _announce(context, scope, group, ChildWorkKind.CREATE, group_id)
+    record = ReaderGroupRecord(group_id, ChildState.CREATING, announced.work.created_ms, config)
     try:
         async with context.locks.hold(scope):
             await context.groups.create(scope, group, record)
     except NoSuchScopeError:
-        await context.index.remove_child(ChildKind.GROUP, scope, group)
+        await context.index.withdraw_child(announced)
         raise
     await finish_group(context, scope, group)
     done = await context.groups.get(scope, group)
@@ -121,11 +121,13 @@ async def delete_group(context: WorkflowContext, scope: str, group: str, group_i
 
 async def _announce(
     context: WorkflowContext, scope: str, group: str, kind: ChildWorkKind, group_id: str
-) -> PendingChildWork:
-    work = context.child_work(kind, group_id)
-    if not await context.index.add_child(ChildKind.GROUP, scope, group, work):
+) -> ChildWork:
+    announced = await context.index.add_child(
+        ChildKind.GROUP, scope, group, context.child_work(kind, group_id)
+    )
+    if announced is None:
         raise MetadataConflictError(f"reader group {scope}/{group}: another change has just begun; try again")
-    return work
+    return announced
 
 
 async def finish_group(context: WorkflowContext, scope: str, group: str) -> None:
@@ -133,8 +135,19 @@ async def finish_group(context: WorkflowContext, scope: str, group: str) -> None
 
     What is to be done is in the record, not in the announcement: one without a record announced nothing that lasted.
     """
-    if await context.index.get_child(ChildKind.GROUP, scope, group) is None:
+    announced = await context.index.claim_child(ChildKind.GROUP, scope, group)
+    if announced is None:
         return
+    try:
+        await _finish(context, scope, group)
+    except PERMANENT_ERRORS as error:
+        # Otherwise the group could not even be deleted.
+        what = announced.work.kind.value
+        _logger.error("%s of reader group %s/%s is given up, nothing can mend it: %s", what, scope, group, error)
+    await context.index.withdraw_child(announced)
+
+
+async def _finish(context: WorkflowContext, scope: str, group: str) -> None:
     try:
         found = await context.groups.get(scope, group)
     except NoSuchScopeError:
@@ -142,12 +155,11 @@ async def finish_group(context: WorkflowContext, scope: str, group: str) -> None
     if found is not None:
         record, version = found.record, found.version
         if record.state is ChildState.DELETING:
-            await _finish_delete(context, scope, group, record)
+            await _finish_delete(context, scope, group, record, version)
         elif record.state is ChildState.CREATING:
             await _finish_create(context, scope, group, record, version)
         elif record.next_config is not None:
             await _finish_update(context, scope, group, record, version)
-    await context.index.remove_child(ChildKind.GROUP, scope, group)
 
 
 async def _finish_create(
@@ -174,7 +186,9 @@ async def _finish_update(
     await context.groups.put(scope, group, done, version)
 
 
-async def _finish_delete(context: WorkflowContext, scope: str, group: str, record: ReaderGroupRecord) -> None:
+async def _finish_delete(
+    context: WorkflowContext, scope: str, group: str, record: ReaderGroupRecord, version: int
+) -> None:
     # One more: an update that was cut off by the deletion may have subscribed with its generation already.
     streams = {cut.name: None for config in (record.config, record.next_config) if config for cut in config.starts}
     await _unsubscribe(context, scope, group, [*streams, *record.leaving], record.generation + 1)
@@ -187,7 +201,7 @@ async def _finish_delete(context: WorkflowContext, scope: str, group: str, recor
         await delete_stream(context, scope, stream)
     except NoSuchStreamError:
         _logger.debug("reader group %s/%s has no stream to delete", scope, group)
-    await context.groups.remove(scope, group)
+    await context.groups.remove(scope, group, version)
 
 
 async def _need_streams(context: WorkflowContext, streams: Iterable[str]) -> None:

@@ -6,38 +6,55 @@ active segments; state SEALED; withdraw the announcement. Source: controller int
 
 from __future__ import annotations
 
+import logging
+
 from penstock.controller.metadata.records import StreamState, TransactionStatus, WorkKind
 from penstock.controller.metadata.stream_tables import StreamTables
+from penstock.controller.metadata.work_index import StreamWork
 from penstock.controller.segment_requests import together
 from penstock.controller.workflows.abort import abort, decide_abort
-from penstock.controller.workflows.commit import commit
+from penstock.controller.workflows.commit import merge_batch
 from penstock.controller.workflows.context import WorkflowContext
-from penstock.model.errors import MetadataConflictError
+from penstock.model.errors import MetadataConflictError, NoSuchSegmentError
 from penstock.model.names import segment_name
+
+_logger = logging.getLogger(__name__)
 
 
 async def seal_stream(context: WorkflowContext, tables: StreamTables) -> None:
     """Seal a stream; fine if it is sealed. The caller holds the stream's lock and has finished what was pending."""
     if (await tables.state()).record.state is StreamState.SEALED:
         return
-    if not await context.index.add(tables.scope, tables.stream, context.work(WorkKind.SEAL, tables.stream_id)):
+    announced = await context.index.add(
+        tables.scope, tables.stream, context.work(WorkKind.SEAL, tables.stream_id)
+    )
+    if announced is None:
         raise MetadataConflictError(f"stream {tables.name}: another change has just begun; try again")
-    await resume_seal(context, tables)
+    await resume_seal(context, tables, announced)
 
 
-async def resume_seal(context: WorkflowContext, tables: StreamTables) -> None:
-    """Bring an announced seal to its end."""
+async def resume_seal(context: WorkflowContext, tables: StreamTables, announced: StreamWork) -> None:
+    """Bring an announced seal to its end. A segment that is missing is reported, and takes no more events either."""
     state = await tables.state()
     if state.record.state is not StreamState.SEALED:
-        await tables.set_state(StreamState.SEALING, of=state)
+        sealing = await tables.set_state(StreamState.SEALING, of=state)
+        # Those that saw the stream open: what they make is to be found below.
+        await context.creations.ended(tables.name)
         await _complete_transactions(context, tables)
         epoch = await tables.current_epoch()
         await together(
-            context.segments.seal(segment_name(tables.scope, tables.stream, segment.id))
+            _seal_segment(context, segment_name(tables.scope, tables.stream, segment.id))
             for segment in epoch.segments
         )
-        await tables.set_state(StreamState.SEALED)
-    await context.index.remove(tables.scope, tables.stream)
+        await tables.set_state(StreamState.SEALED, of=sealing)
+    await context.index.withdraw(announced)
+
+
+async def _seal_segment(context: WorkflowContext, segment: str) -> None:
+    try:
+        await context.segments.seal(segment)
+    except NoSuchSegmentError:
+        _logger.error("%s is missing: what it held is lost; its stream is sealed without it", segment)
 
 
 async def _complete_transactions(context: WorkflowContext, tables: StreamTables) -> None:
@@ -50,5 +67,6 @@ async def _complete_transactions(context: WorkflowContext, tables: StreamTables)
                 await decide_abort(context, tables, transaction) is TransactionStatus.ABORTING
             ):
                 await abort(context, tables, transaction)
-        await commit(context, tables)
+        while await merge_batch(context, tables):
+            continue
     raise MetadataConflictError(f"stream {tables.name} still gets new transactions while it is being sealed")

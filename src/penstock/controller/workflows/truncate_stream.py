@@ -13,6 +13,7 @@ from dataclasses import replace
 from penstock.controller import epochs as history
 from penstock.controller.metadata.records import EpochRecord, SealedSizes, StreamState, TruncationRecord, WorkKind
 from penstock.controller.metadata.stream_tables import StreamTables
+from penstock.controller.metadata.work_index import StreamWork
 from penstock.controller.segment_requests import together
 from penstock.controller.workflows.context import WorkflowContext
 from penstock.model.errors import InvalidArgumentError, MetadataConflictError, StreamSealedError
@@ -33,20 +34,24 @@ async def truncate_stream(context: WorkflowContext, tables: StreamTables, cut: M
         if offset > 0 and offset > (await context.segments.info(name)).length:
             raise InvalidArgumentError(f"{name} has no offset {offset}: a stream cut ends at the segment's end")
     work = context.work(WorkKind.TRUNCATE, tables.stream_id, stream_cut=dict(cut))
-    if not await context.index.add(tables.scope, tables.stream, work):
+    announced = await context.index.add(tables.scope, tables.stream, work)
+    if announced is None:
         raise MetadataConflictError(f"stream {tables.name}: another change has just begun; try again")
-    await resume_truncate(context, tables, work.stream_cut)
+    await resume_truncate(context, tables, announced)
 
 
-async def resume_truncate(context: WorkflowContext, tables: StreamTables, cut: Mapping[int, int]) -> None:
+async def resume_truncate(context: WorkflowContext, tables: StreamTables, announced: StreamWork) -> None:
     """Bring an announced truncation to its end."""
+    cut = announced.work.stream_cut
     found = await tables.truncation()
     record, version = found.record, found.version
+    state = await tables.state()
     if record.is_updating or record.stream_cut != cut:
-        if not record.is_updating:
+        if record.stream_cut != cut:  # Also when an earlier truncation was given up half-way.
             record = await _next_record(tables, cut, record)
-            version = await tables.put_truncation(record, version)
-        await tables.set_state(StreamState.TRUNCATING)
+        # Written again if it is there already: the version of whoever began this is gone then.
+        version = await tables.put_truncation(record, version)
+        state = await tables.set_state(StreamState.TRUNCATING, of=state)
         await together(
             context.segments.truncate(segment_name(tables.scope, tables.stream, segment), offset)
             for segment, offset in sorted(record.stream_cut.items())
@@ -59,9 +64,9 @@ async def resume_truncate(context: WorkflowContext, tables: StreamTables, cut: M
         deleted = tuple(sorted({*record.deleted_segments, *record.to_delete}))
         done = replace(record, deleted_segments=deleted, to_delete=(), is_updating=False)
         await tables.put_truncation(done, version)
-    if (await tables.state()).record.state is StreamState.TRUNCATING:
-        await tables.set_state(StreamState.ACTIVE)
-    await context.index.remove(tables.scope, tables.stream)
+    if state.record.state is StreamState.TRUNCATING:
+        await tables.set_state(StreamState.ACTIVE, of=state)
+    await context.index.withdraw(announced)
 
 
 async def _next_record(
@@ -91,7 +96,9 @@ async def _next_record(
         stream_cut=dict(sorted(cut.items())),
         span=span,
         deleted_segments=previous.deleted_segments,
-        to_delete=tuple(segment.id for segment in between if segment.id not in cut),
+        to_delete=tuple(
+            sorted({*previous.to_delete, *(segment.id for segment in between if segment.id not in cut)})
+        ),
         size_till_bytes=previous.size_till_bytes + history.size_between(before, cut, between, sizes),
         is_updating=True,
     )

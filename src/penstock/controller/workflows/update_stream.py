@@ -9,8 +9,9 @@ from __future__ import annotations
 import logging
 from dataclasses import replace
 
-from penstock.controller.metadata.records import EpochRecord, PendingWork, StreamState, WorkKind
+from penstock.controller.metadata.records import EpochRecord, StreamState, WorkKind
 from penstock.controller.metadata.stream_tables import StreamTables
+from penstock.controller.metadata.work_index import StreamWork
 from penstock.controller.segment_requests import together
 from penstock.controller.workflows.context import WorkflowContext
 from penstock.model.errors import InvalidArgumentError, MetadataConflictError, StreamSealedError
@@ -30,13 +31,15 @@ async def update_stream(context: WorkflowContext, tables: StreamTables, configur
     if state in (StreamState.SEALING, StreamState.SEALED):
         raise StreamSealedError(f"stream {tables.name} is sealed; its configuration cannot change")
     work = context.work(WorkKind.UPDATE, tables.stream_id, configuration=configuration)
-    if not await context.index.add(tables.scope, tables.stream, work):
+    announced = await context.index.add(tables.scope, tables.stream, work)
+    if announced is None:
         raise MetadataConflictError(f"stream {tables.name}: another change has just begun; try again")
-    await resume_update(context, tables, work)
+    await resume_update(context, tables, announced)
 
 
-async def resume_update(context: WorkflowContext, tables: StreamTables, work: PendingWork) -> None:
+async def resume_update(context: WorkflowContext, tables: StreamTables, announced: StreamWork) -> None:
     """Bring an announced update to its end."""
+    work = announced.work
     if work.configuration is None:
         raise InvalidArgumentError(f"update of {tables.name} was announced without a configuration")
     wanted = work.configuration
@@ -49,7 +52,9 @@ async def resume_update(context: WorkflowContext, tables: StreamTables, work: Pe
         version = found.version
         if record != found.record:
             version = await tables.put_configuration(record, version)
-        await tables.set_state(StreamState.UPDATING)
+        state = await tables.set_state(StreamState.UPDATING)
+        # What follows has no versions: a controller that was overtaken long ago must not push an old policy.
+        await context.index.confirm(announced)
         epoch = await tables.current_epoch()
         await together(
             context.segments.update_policy(segment_name(tables.scope, tables.stream, segment.id), wanted.scaling)
@@ -59,9 +64,11 @@ async def resume_update(context: WorkflowContext, tables: StreamTables, work: Pe
         await context.catalog.add_tags(tables.scope, tables.stream, wanted.tags)
         await context.catalog.remove_tags(tables.scope, tables.stream, record.removed_tags)
         await tables.put_configuration(replace(record, is_updating=False, removed_tags=()), version)
-    if (await tables.state()).record.state is StreamState.UPDATING:
-        await tables.set_state(StreamState.ACTIVE)
-    await context.index.remove(tables.scope, tables.stream)
+    else:
+        state = await tables.state()
+    if state.record.state is StreamState.UPDATING:
+        await tables.set_state(StreamState.ACTIVE, of=state)
+    await context.index.withdraw(announced)
 
 
 def _warn_if_scaling_is_due(name: str, wanted: StreamConfig, epoch: EpochRecord) -> None:

@@ -16,6 +16,7 @@ from penstock.client.append_window import AppendWindow, Block
 from penstock.client.segment_events import SegmentEvents
 from penstock.client.settings import ClientSettings
 from penstock.client.wire_segments import WireSegments
+from penstock.controller.metadata.stream_tables import StreamTables
 from penstock.controller.transactions import service as transactions_service
 from penstock.controller.workflows.commit import decide_commit
 from penstock.model.segments import NO_VALUE, Buffer, SegmentData, Segments, TableRemoval, TableUpdate
@@ -247,9 +248,15 @@ def _repeat_changes() -> AbstractContextManager[None]:
     return patched(WireSegments, "_change", change)
 
 
+async def _take_position(tables: StreamTables, transaction: str) -> int:
+    return await tables.take_commit_positions([transaction], 1)
+
+
 def _commit_instead_of_abort() -> AbstractContextManager[None]:
     async def decide(context: object, tables: object, transaction: object, *, at_version: int | None = None) -> object:
-        return await decide_commit(context, tables, transaction, writer_id="", timestamp=0)  # type: ignore[arg-type]  # passed on as they came
+        return await decide_commit(
+            context, tables, transaction, _take_position, writer_id="", timestamp=0  # type: ignore[arg-type]  # passed on as they came
+        )
 
     return patched(transactions_service, "decide_abort", decide)
 

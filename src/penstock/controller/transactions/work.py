@@ -1,0 +1,237 @@
+"""`TransactionWork`: what follows from decisions about transactions, and from leases that end.
+
+All of it runs in the background, serially per stream, and is repeated until it is done.
+Source: controller internals specification, sections 6.5 to 6.7 and 13.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from dataclasses import replace
+
+from penstock.controller.background_work import BackgroundWork, StreamQueue, all_ended
+from penstock.controller.metadata.records import EpochRecord, TransactionIndexEntry, TransactionStatus
+from penstock.controller.metadata.stream_tables import StreamTables
+from penstock.controller.metadata.transaction_ids import TransactionId
+from penstock.controller.transactions.lease_timers import LeaseTimers, OpenTransaction
+from penstock.controller.workflows.abort import (
+    abort,
+    decide_abort,
+    delete_segments_of_epoch,
+    delete_transaction_segments,
+)
+from penstock.controller.workflows.commit import merge_batch
+from penstock.controller.workflows.context import WorkflowContext
+from penstock.controller.workflows.pending import finish_pending
+from penstock.model.errors import MetadataConflictError, NoSuchSegmentError, NoSuchStreamError
+
+_logger = logging.getLogger(__name__)
+
+#: Version of a timer whose record may not have been written.
+VERSION_UNKNOWN = -1
+
+
+class TransactionWork:
+    """Merges, aborts, ends leases, and takes over what an earlier controller looked after.
+
+    Attributes:
+        timers: the leases of open transactions.
+        is_running: whether timers may be armed.
+    """
+
+    def __init__(self, context: WorkflowContext, background: BackgroundWork) -> None:
+        settings = context.settings
+        self._context = context
+        self._background = background
+        self.is_running = True
+        self.timers = LeaseTimers(self._expired, settings.transactions_open_max)
+        self._commits = StreamQueue("commit", background, settings, self._commit)
+        self._aborts = StreamQueue("abort", background, settings, self._abort)
+        self._lease_ends = StreamQueue("end of leases", background, settings, self._end_leases)
+        self._inherited = StreamQueue("take-over of transactions", background, settings, self._take_over)
+        self._inheritance: asyncio.Task[None] | None = None
+
+    def stop(self) -> None:
+        """Forget all timers. Transactions stay as they are."""
+        self.is_running = False
+        self.timers.clear()
+
+    # Commits.
+
+    def post_commit(self, opened: OpenTransaction) -> None:
+        """See to it that a COMMITTING transaction gets merged, with all others of its stream, and leaves the index."""
+        self._commits.post(opened.scope, opened.stream, opened.transaction)
+
+    async def _commit(self, scope: str, stream: str, transactions: list[TransactionId]) -> None:
+        """Merge until these transactions are merged: they were decided before they were posted."""
+        left = set(transactions)
+        while left:
+            try:
+                merged = await self._merge_batch(scope, stream)
+            except NoSuchStreamError:
+                _logger.info("stream %s/%s is gone, and its transactions with it", scope, stream)
+                merged = ()
+            # After the stream's state is free again: while an entry is there, a controller that starts looks again.
+            await self._context.index.remove_transactions(scope, stream, list(merged) or transactions)
+            if not merged:
+                return
+            left.difference_update(merged)
+
+    async def _merge_batch(self, scope: str, stream: str) -> tuple[TransactionId, ...]:
+        # The lock is given back after each batch: whoever waits for it has its turn, however many commits there are.
+        async with self._context.locks.hold(f"{scope}/{stream}"):
+            # What was begun before comes first: a commit cannot start in another workflow's state.
+            await finish_pending(self._context, scope, stream)
+            return await self._context.catalog.on_stream(
+                scope, stream, lambda tables: merge_batch(self._context, tables)
+            )
+
+    # Aborts.
+
+    def post_abort(self, opened: OpenTransaction) -> None:
+        """See to it that an ABORTING transaction's segments get deleted."""
+        self._aborts.post(opened.scope, opened.stream, opened.transaction)
+
+    async def _abort(self, scope: str, stream: str, transactions: list[TransactionId]) -> None:
+        async def one(transaction: TransactionId) -> None:
+            try:
+                await self._context.catalog.on_stream(
+                    scope, stream, lambda tables: abort(self._context, tables, transaction)
+                )
+            except NoSuchStreamError:
+                await self._forget(scope, stream, transaction)
+
+        await all_ended([one(transaction) for transaction in transactions])
+
+    async def _forget(self, scope: str, stream: str, transaction: TransactionId) -> None:
+        _logger.info("stream %s/%s is gone, and transaction %s with it", scope, stream, transaction.text)
+        await self._context.index.remove_transactions(scope, stream, [transaction])
+
+    def discard(self, tables: StreamTables, transaction: TransactionId, epoch: EpochRecord) -> None:
+        """Clear away a transaction whose creation failed, in the background; the stream may be gone meanwhile.
+
+        Nobody knows its id, so nobody can have committed it.
+        """
+
+        async def clear() -> None:
+            try:
+                if await decide_abort(self._context, tables, transaction) is TransactionStatus.ABORTING:
+                    await abort(self._context, tables, transaction)
+            except (NoSuchStreamError, NoSuchSegmentError):
+                _logger.info("stream %s was deleted while transaction %s was made", tables.name, transaction.text)
+            # Whoever aborted it before has not seen the segments that were made since.
+            await delete_segments_of_epoch(self._context, tables.scope, tables.stream, transaction, epoch)
+            await self._context.index.remove_transactions(tables.scope, tables.stream, [transaction])
+
+        self.timers.disarm(OpenTransaction(tables.scope, tables.stream, transaction))
+        self._background.start(f"clearing {transaction.text} of {tables.name} away", clear)
+
+    # Leases.
+
+    def _expired(self, opened: OpenTransaction, version: int) -> None:
+        self._lease_ends.post(opened.scope, opened.stream, (opened.transaction, version))
+
+    async def _end_leases(self, scope: str, stream: str, leases: list[tuple[TransactionId, int]]) -> None:
+        async def one(transaction: TransactionId, version: int) -> None:
+            opened = OpenTransaction(scope, stream, transaction)
+            try:
+                await self._context.catalog.on_stream(
+                    scope, stream, lambda tables: self._abort_if_expired(tables, opened, version)
+                )
+            except NoSuchStreamError:
+                await self._forget(scope, stream, transaction)
+
+        await all_ended([one(transaction, version) for transaction, version in leases])
+
+    async def _abort_if_expired(self, tables: StreamTables, opened: OpenTransaction, version: int) -> None:
+        """Abort a transaction whose record has not changed since `version`; otherwise go by what has changed it.
+
+        That may have been a call here whose reply was lost, so a changed record is never just left alone.
+        """
+        found = await tables.transaction(opened.transaction)
+        if found is None:
+            await self._clear_leftovers(tables, opened.transaction)
+            return
+        if found.record.status is TransactionStatus.COMMITTING:
+            self.post_commit(opened)
+            return
+        if found.record.status is TransactionStatus.OPEN:
+            now_ms = self._context.runtime.wall_clock_ms()
+            remaining_ms = found.record.lease_expiry_ms + self._context.settings.lease_slack_ms - now_ms
+            if found.version != version and remaining_ms > 0:
+                if self.is_running:
+                    self.timers.arm(opened, found.version, remaining_ms)
+                return
+            # A conflict here means a ping in this very moment: it is looked at again.
+            await decide_abort(self._context, tables, opened.transaction, at_version=found.version)
+            _logger.info("transaction %s of %s ran out of its lease", opened.transaction.text, tables.name)
+        self.post_abort(opened)
+
+    async def _clear_leftovers(self, tables: StreamTables, transaction: TransactionId) -> None:
+        """Forget a transaction without a record: completed, or never begun. Segments that it has left are deleted.
+
+        Those of a committed one are merged already.
+        """
+        await delete_transaction_segments(self._context, tables, transaction)
+        await self._context.index.remove_transactions(tables.scope, tables.stream, [transaction])
+
+    # Take-over.
+
+    def take_over(self) -> None:
+        """Look after every transaction in the index, in the background: open ones get new leases, decided ones end.
+
+        Calls are served meanwhile: a transaction that nobody looks after yet is as good as any other.
+        """
+        self._inheritance = self._background.start("search for transactions", self._find_inherited)
+
+    async def _find_inherited(self) -> None:
+        async for scope, stream, transaction, entry in self._context.index.transactions():
+            if entry.host != self._context.host:
+                self._inherited.post(scope, stream, transaction)
+
+    async def taken_over(self, scope: str, stream: str) -> None:
+        """Wait until this controller looks after all transactions of a stream that earlier ones have left."""
+        if self._inheritance is not None:
+            await asyncio.wait([self._inheritance])
+        await self._inherited.empty(scope, stream)
+
+    async def _take_over(self, scope: str, stream: str, transactions: list[TransactionId]) -> None:
+        async def one(transaction: TransactionId) -> None:
+            try:
+                await self._context.catalog.on_stream(
+                    scope, stream, lambda tables: self._take_over_one(tables, transaction)
+                )
+            except NoSuchStreamError:
+                await self._forget(scope, stream, transaction)
+
+        await all_ended([one(transaction) for transaction in transactions])
+
+    async def _take_over_one(self, tables: StreamTables, transaction: TransactionId) -> None:
+        found = await tables.transaction(transaction)
+        opened = OpenTransaction(tables.scope, tables.stream, transaction)
+        if found is None or found.record.status is TransactionStatus.COMMITTING:
+            if found is None:
+                await delete_transaction_segments(self._context, tables, transaction)
+            # A commit that finds nothing to do resets the stream's state, in case the crash came just before that, and
+            # removes the index entry.
+            self.post_commit(opened)
+        elif found.record.status is TransactionStatus.ABORTING:
+            self.post_abort(opened)
+        else:
+            now_ms = self._context.runtime.wall_clock_ms()
+            # The client could not ping while no controller was there.
+            expiry_ms = min(now_ms + found.record.lease_ms, found.record.execution_expiry_ms)
+            renewed = replace(found.record, lease_expiry_ms=expiry_ms)
+            try:
+                version = await tables.put_transaction(transaction, renewed, found.version)
+            except MetadataConflictError:
+                return  # Its client, or another controller, was faster.
+            await self._context.index.add_transaction(
+                tables.scope,
+                tables.stream,
+                transaction,
+                TransactionIndexEntry(self._context.host, found.record.created_ms),
+            )
+            if self.is_running:
+                self.timers.arm(opened, version, expiry_ms - now_ms + self._context.settings.lease_slack_ms)
