@@ -41,6 +41,9 @@ SETTINGS = LocalLogSettings(
     first_file_length_bytes=32 * 1024,
     file_length_bytes=64 * 1024,
     zero_chunk_length_bytes=16 * 1024,
+    reserve_file_length_bytes=16 * 1024,
+    reserve_file_count=1,
+    reserve_record_count=2,
 )
 KINDS = ["memory", "local", "simulated disk"]
 

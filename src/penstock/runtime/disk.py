@@ -13,12 +13,32 @@ import errno
 import fcntl
 import os
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Protocol
 
 from penstock.model.errors import DataDirectoryInUseError, StorageFullError
 from penstock.model.segments import Buffer
 
 _IOV_MAX = 1024
+
+
+def is_full_error(error: BaseException) -> bool:
+    """Say whether a call to a disk failed for want of room."""
+    return isinstance(error, StorageFullError) or (
+        isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT)
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class DiskSpace:
+    """Room on a file system, in bytes: what this user may still write, and all there is."""
+
+    free_bytes: int
+    total_bytes: int
+
+    def is_below(self, mark_bytes: int, share_percent_max: int) -> bool:
+        """Say whether less is free than `mark_bytes`, or than that share of all there is, whichever is smaller."""
+        return self.free_bytes < min(mark_bytes, self.total_bytes * share_percent_max // 100)
 
 
 class DiskFile(Protocol):
@@ -92,6 +112,9 @@ class Disk(Protocol):
 
     def lock(self, path: str) -> DiskLock:
         """Take an exclusive lock on a file (created if absent). Raises `DataDirectoryInUseError`."""
+
+    def space(self, path: str) -> DiskSpace:
+        """Return how much room the file system has that `path`, which exists, lies on."""
 
 
 class LocalFile:
@@ -244,3 +267,8 @@ class LocalDisk:
                 f"{path} is locked by another process: stop that server, or use another --data-dir"
             ) from error
         return LocalLock(descriptor)
+
+    def space(self, path: str) -> DiskSpace:
+        """See `Disk.space`. What is kept back for the administrator does not count as free."""
+        status = os.statvfs(path)
+        return DiskSpace(status.f_bavail * status.f_frsize, status.f_blocks * status.f_frsize)

@@ -22,7 +22,7 @@ from typing import Generic, TypeVar
 
 from penstock.model.errors import PenstockError
 from penstock.model.segments import Buffer
-from penstock.runtime.disk import DiskFile, DiskLock
+from penstock.runtime.disk import DiskFile, DiskLock, DiskSpace
 from penstock.testing.simulation.disk import CrashPlan, SimulatedDisk
 
 R = TypeVar("R")
@@ -121,6 +121,10 @@ class RecordingDisk:
         """See `Disk.sync_directory`."""
         self.inner.sync_directory(path)
         self.note(Step("sync directory", path))
+
+    def space(self, path: str) -> DiskSpace:
+        """See `Disk.space`."""
+        return self.inner.space(path)
 
     def lock(self, path: str) -> DiskLock:
         """See `Disk.lock`."""

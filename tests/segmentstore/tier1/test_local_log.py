@@ -41,6 +41,9 @@ SETTINGS = LocalLogSettings(
     first_file_length_bytes=16 * 1024,
     file_length_bytes=32 * 1024,
     zero_chunk_length_bytes=16 * 1024,
+    reserve_file_length_bytes=16 * 1024,
+    reserve_file_count=1,
+    reserve_record_count=2,
     spare_file_count_max=1,
     lock_retry_delay_s=0.001,
 )
@@ -548,10 +551,10 @@ async def test_failed_sync_fails_everything_queued_and_is_never_retried() -> Non
         assert await data_of(log) == found
 
 
-async def test_full_disk_fails_appends_only_when_the_current_file_can_grow_no_more() -> None:
-    """ENOSPC in the background preparation is survived, in the end comes `StorageFullError`; nothing is lost."""
+async def test_full_disk_holds_appends_only_when_the_current_file_is_used_up() -> None:
+    """ENOSPC in the background preparation is survived; in the end appends wait, and go on once there is room."""
     disk = new_disk()
-    log = make_log(disk)
+    log = make_log(disk, first_file_length_bytes=32 * 1024, reserve_file_count=0, space_check_interval_s=0)
     await log.open()
     existing = set(disk.files())
 
@@ -561,16 +564,29 @@ async def test_full_disk_fails_appends_only_when_the_current_file_can_grow_no_mo
 
     disk.hook = refuse_new_files
     kept: list[bytes] = []
-    outcome: object = None
+    held: asyncio.Future[LogAddress] | None = None
     for number in range(100):
         data = bytes([number]) * 3000
-        outcome = (await asyncio.gather(log.append([data], len(data)), return_exceptions=True))[0]
-        if isinstance(outcome, BaseException):
+        appending = log.append([data], len(data))
+        await asyncio.wait([appending], timeout=0.2)
+        if not appending.done():
+            held = appending
             break
+        assert appending.exception() is None
         kept.append(data)
-    assert isinstance(outcome, StorageFullError)
+    assert held is not None
     assert len(kept) >= 5
+    disk.hook = lambda operation, path: None
+    assert await held > 0
+    kept.append(data)
+    disk.hook = refuse_new_files
+    appends = [log.append([bytes(3000)], 3000) for _ in range(50)]
+    await asyncio.sleep(0.1)
+    # Who closes it does not wait for room: what was not written fails.
     await log.close()
+    ends = await asyncio.gather(*appends, return_exceptions=True)
+    assert isinstance(ends[-1], StorageFullError)
+    kept += [bytes(3000) for end in ends if not isinstance(end, BaseException)]
     disk.hook = lambda operation, path: None
     log = make_log(disk)
     await log.open()
@@ -669,8 +685,8 @@ async def test_sizes_follow_the_settings() -> None:
     disk = new_disk()
     log = make_log(disk)
     await log.open()
-    assert sum(map(len, disk.files().values())) < 20 * 1024
-    log = make_log(disk, first_file_length_bytes=32 * 1024)
+    assert sum(len(data) for path, data in disk.files().items() if "/reserve-" not in path) < 20 * 1024
+    log = make_log(disk, first_file_length_bytes=32 * 1024, reserve_file_count=0, reserve_record_count=0)
     await log.open()
     operations: list[str] = []
     disk.hook = lambda operation, path: operations.append(operation)
@@ -694,6 +710,9 @@ async def test_sizes_follow_the_settings() -> None:
         {"file_length_bytes": 2**30 + 1},
         {"frame_length_max_bytes": 2**28 + 1},
         {"spare_file_count_max": -1},
+        {"reserve_file_count": -1},
+        {"reserve_file_length_bytes": 4 * BLOCK - 1},
+        {"free_percent_max": 101},
     ],
 )
 def test_impossible_settings_are_refused(changes: dict[str, int]) -> None:

@@ -8,6 +8,9 @@ Files are filled with zeros, or recycled, before they are written, so a sync cha
 file is prepared in the background once the current one is half full; if it comes too late the current file grows
 beyond its length, up to twice, before appends wait.
 
+When the file system is full the log goes on in files that it has kept in reserve for that, and in the end waits
+(docs/full-disk.md).
+
 Formats: `frame_format`, `log_records`. Who may touch what in the directory: `log_directory`. Source: segment store
 specification, sections 3.1 and 3.3.
 """
@@ -34,7 +37,7 @@ from penstock.model.errors import (
     StorageFullError,
 )
 from penstock.model.segments import Buffer
-from penstock.runtime.disk import DiskFile
+from penstock.runtime.disk import DiskFile, is_full_error
 from penstock.runtime.runtime import Runtime
 from penstock.segmentstore.tier1.durable_log import LogAddress, LogFrame
 from penstock.segmentstore.tier1.frame_format import (
@@ -51,12 +54,12 @@ from penstock.segmentstore.tier1.log_directory import (
     LogDirectory,
     encode_link_frame,
     encode_trailer,
-    fill,
     log_container_ids,
     spare_name,
 )
 from penstock.segmentstore.tier1.log_recovery import ChainFile, address_file_number, log_address, read_frames
 from penstock.segmentstore.tier1.log_settings import LocalLogSettings
+from penstock.segmentstore.tier1.log_space import LogSpace
 
 __all__ = ["LocalLog", "LocalLogFactory", "LocalLogSettings"]
 
@@ -65,6 +68,8 @@ T = TypeVar("T")
 _log = logging.getLogger(__name__)
 
 _READ_BATCH_LENGTH = 8 * 1024 * 1024
+#: A complete reserve is looked at so many times less often than one that is not.
+_RESERVE_CALM_FACTOR = 10
 
 
 class _State(Enum):
@@ -83,8 +88,13 @@ class _WritableFile:
     file: DiskFile
     name: str
     header: FileHeader
-    capacity: int
+    length: int
     position: int = BLOCK_LENGTH
+
+    @property
+    def capacity(self) -> int:
+        """Where frames end: a trailer finds room behind them without making the file longer."""
+        return self.length - BLOCK_LENGTH
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,6 +120,10 @@ class _BatchResult:
     trailer_error: OSError | PenstockError | None
 
 
+class _NoRoomToGrowError(StorageFullError):
+    """A batch that goes beyond the file's capacity was not written."""
+
+
 class LocalLog:
     """`DurableLog` of one container in one directory. Made by `LocalLogFactory`."""
 
@@ -123,6 +137,8 @@ class LocalLog:
         self._in_flight: list[_Append] = []
         self._outstanding_bytes = 0
         self._wakeup: asyncio.Future[None] | None = None
+        #: Set when the log closes or has failed.
+        self._ended = asyncio.Event()
         self._writer: asyncio.Task[None] | None = None
         self._metadata_lock = asyncio.Lock()
         # Started work that must end before the descriptors are closed, even if its caller was cancelled.
@@ -136,6 +152,14 @@ class LocalLog:
         self._next: _WritableFile | None = None
         self._preparation: asyncio.Task[object] | None = None
         self._preparation_failed = False
+        self._space = LogSpace(
+            self._directory,
+            settings,
+            run=self._run,
+            run_locked=self._run_locked,
+            new_spare_name=self._new_spare_name,
+            check_wanted=self._check_wanted,
+        )
         self._closing: asyncio.Task[None] | None = None
         self._link: Link | None = None
         self._sequence = 0
@@ -258,6 +282,7 @@ class LocalLog:
         if self._state in (_State.OPENING, _State.OPEN):
             self._state = _State.CLOSING
         self._wake()
+        self._ended.set()
         if self._closing is None:
             self._closing = asyncio.get_running_loop().create_task(self._close())
         await asyncio.shield(self._closing)
@@ -287,6 +312,8 @@ class LocalLog:
         if self._state is _State.OPENING:
             self._state = _State.OPEN
             self._writer = asyncio.get_running_loop().create_task(self._write_loop())
+            if self._settings.reserve_file_count or self._settings.reserve_record_count:
+                self._start(self._keep_reserve())
 
     # Writing.
 
@@ -312,7 +339,7 @@ class LocalLog:
 
     def _take_batch(self, file: _WritableFile) -> None:
         # Past its capacity a file may grow to twice that: see `_file_with_room`.
-        limit = file.capacity if file.position < file.capacity else 2 * file.capacity
+        limit = file.capacity if file.position < file.capacity else self._growth_limit(file)
         offset = file.position
         payload_length = 0
         while self._queue:
@@ -328,7 +355,11 @@ class LocalLog:
     async def _commit_batch(self, file: _WritableFile) -> None:
         batch = self._in_flight
         link, self._link = self._link, None
-        result = await self._run("append to", self._write_batch, file, batch, link, self._sequence)
+        try:
+            result = await self._run("append to", self._write_batch, file, batch, link, self._sequence)
+        except _NoRoomToGrowError as no_room:
+            await self._take_back(file, batch, link, no_room)
+            return
         file.position = result.end
         self._sequence += len(batch) + (link is not None)
         if self._state is _State.FAILED:
@@ -345,6 +376,24 @@ class LocalLog:
         is_due = file.position > file.capacity // 2 and self._next is None and self._preparation is None
         if is_due and not self._preparation_failed:
             self._preparation = self._start(self._prepare_in_background())
+
+    async def _take_back(
+        self, file: _WritableFile, batch: list[_Append], link: Link | None, error: StorageFullError
+    ) -> None:
+        """Queue a batch again that a file could not grow for: it goes to the next file, or waits for room.
+
+        What was written of it lies behind the end that the next file's link will name, and was never synced.
+        """
+        if self._state is not _State.OPEN:
+            raise error
+        self._in_flight = []
+        self._queue.extendleft(reversed(batch))
+        self._link = link
+        self._space.is_short = True
+        if file.position < file.capacity:
+            # One frame that is longer than the whole file.
+            _log.error("%s waits for room: %s", self._describe(), error)
+            await self._pause(self._settings.space_check_interval_s)
 
     def _write_batch(
         self, file: _WritableFile, batch: list[_Append], link: Link | None, sequence: int
@@ -373,7 +422,12 @@ class LocalLog:
             addresses.append(log_address(header.number, offset))
             offset = frame.next_offset
             sequence += 1
-        file.file.write(file.position, out)
+        try:
+            file.file.write(file.position, out)
+        except (StorageFullError, OSError) as error:
+            if offset > file.capacity and is_full_error(error):
+                raise _NoRoomToGrowError(f"{file.name} of {self._describe()} cannot grow: {error}") from error
+            raise
         file.file.sync()
         self._directory.check_owned()
         trailer_error: OSError | PenstockError | None = None
@@ -385,7 +439,9 @@ class LocalLog:
             try:
                 file.file.write(offset, trailer)
             except (OSError, PenstockError) as error:
-                trailer_error = error  # The batch itself is safe: acknowledge it first, then fail.
+                # Grown as far as there was room, it does without. Else: the batch itself is safe, acknowledge it first,
+                # then fail.
+                trailer_error = None if offset > file.capacity and is_full_error(error) else error
         return _BatchResult(addresses, offset, trailer_error)
 
     def _write_closing_trailer(self, file: _WritableFile) -> None:
@@ -404,24 +460,50 @@ class LocalLog:
         end = current.position + FRAME_HEADER_LENGTH + self._queue[0].length
         if end <= current.capacity or current.position <= 2 * BLOCK_LENGTH:
             return current
-        if self._next is None and end > 2 * current.capacity:
+        if self._next is None and end > self._growth_limit(current):
             if self._preparation is not None:
                 await asyncio.wait([self._preparation])
             if self._next is None:
-                # The preparation failed, perhaps long ago: try once more before giving up.
-                self._next = await self._prepare_next()
+                # The preparation failed, perhaps long ago.
+                self._next = await self._prepare_when_there_is_room()
         if self._next is None:
             return current
         self._link = Link(current.header.epoch, current.header.number, current.position)
-        is_recyclable = current.capacity >= self._settings.file_length_bytes
+        # What is recycled takes room that others may need more.
+        is_recyclable = current.length >= self._settings.file_length_bytes and not self._space.is_short
         self._older.append((current.name, current.header.number, is_recyclable))
         self._start(self._run("close", current.file.close))
         self._current, self._next = self._next, None
         return self._current
 
+    def _growth_limit(self, file: _WritableFile) -> int:
+        return file.capacity if self._space.is_short else 2 * file.capacity
+
+    async def _prepare_when_there_is_room(self) -> _WritableFile:
+        """Prepare the next file, however long there is no room for it; nothing can be appended meanwhile.
+
+        A closing log does not wait.
+        """
+        while True:
+            try:
+                return await self._prepare_next()
+            except StorageFullError as error:
+                if self._state is not _State.OPEN:
+                    raise
+                _log.error("%s waits for room: %s", self._describe(), error)
+            await self._pause(self._settings.space_check_interval_s)
+
+    async def _pause(self, seconds: float) -> None:
+        """Sleep, or until the log is closed or fails."""
+        try:
+            async with asyncio.timeout(seconds):
+                await self._ended.wait()
+        except TimeoutError:
+            pass  # The whole time is over.
+
     async def _prepare_in_background(self) -> None:
         try:
-            self._next = await self._prepare_next()
+            self._next = await self._prepare_next(may_take_reserve=False)
         except LogClosedError:
             pass  # Not needed any more.
         except PenstockError as error:
@@ -431,12 +513,18 @@ class LocalLog:
         finally:
             self._preparation = None
 
-    async def _prepare_next(self) -> _WritableFile:
+    async def _prepare_next(self, *, may_take_reserve: bool = True) -> _WritableFile:
         assert self._current is not None
-        length = min(4 * self._current.capacity, self._settings.file_length_bytes)
-        return await self._prepare(self._current.header.number + 1, length, None)
+        length = min(
+            max(4 * self._current.length, self._settings.first_file_length_bytes), self._settings.file_length_bytes
+        )
+        return await self._prepare(
+            self._current.header.number + 1, length, None, may_take_reserve=may_take_reserve
+        )
 
-    async def _prepare(self, number: int, length: int, link: Link | None) -> _WritableFile:
+    async def _prepare(
+        self, number: int, length: int, link: Link | None, *, may_take_reserve: bool = True
+    ) -> _WritableFile:
         """Make log file `number`: re-use a spare file, or fill a new one with zeros."""
         directory = self._directory
         header = FileHeader(
@@ -446,14 +534,11 @@ class LocalLog:
             spare = self._spares.pop()
             file = await self._run("open a spare file of", directory.open_spare, spare)
         else:
-            spare = self._new_spare_name()
-            file = await self._run("create a file of", directory.create_spare, spare)
+            spare, file = await self._space.new_file(length, may_take_reserve=may_take_reserve)
         try:
-            if recycled_length := await self._run("prepare a file of", file.length):
-                # It may have grown beyond its length; do not let that become the rule.
-                length = min(recycled_length, self._settings.file_length_bytes)
-            else:
-                await self._fill(file, length)
+            # A recycled one may have grown beyond its length; do not let that become the rule.
+            found_length = await self._run("prepare a file of", file.length)
+            length = min(found_length, max(self._settings.file_length_bytes, self._settings.reserve_length_bytes))
             name = await self._run("prepare a file of", directory.publish, file, spare, header, link, self._sequence)
         except (OSError, PenstockError):
             await self._run("close", file.close)
@@ -462,12 +547,17 @@ class LocalLog:
         self._preparation_failed = False
         return _WritableFile(file, name, header, length)
 
-    async def _fill(self, file: DiskFile, length: int) -> None:
-        step = self._settings.zero_chunk_length_bytes
-        for offset in range(0, length, step):
-            if self._state in (_State.FAILED, _State.CLOSED) or (self._state is _State.CLOSING and not self._queue):
-                raise LogClosedError(f"{self._describe()} is {self._state.value}")
-            await self._run("prepare a file of", fill, file, offset, min(step, length - offset))
+    async def _keep_reserve(self) -> None:
+        """Fill the reserve up, now and whenever something of it was used and there is room again."""
+        interval_s = self._settings.space_check_interval_s
+        while self._state is _State.OPEN:
+            is_complete = await self._space.fill_reserve()
+            await self._pause(interval_s * (_RESERVE_CALM_FACTOR if is_complete else 1))
+
+    def _check_wanted(self) -> None:
+        """Raise `LogClosedError` when no more files are needed."""
+        if self._state in (_State.FAILED, _State.CLOSED) or (self._state is _State.CLOSING and not self._queue):
+            raise LogClosedError(f"{self._describe()} is {self._state.value}")
 
     def _new_spare_name(self) -> str:
         self._spare_ordinal += 1
@@ -554,6 +644,7 @@ class LocalLog:
             return
         self._state = _State.FAILED
         self._failure = error
+        self._ended.set()
         for append in (*self._in_flight, *self._queue):
             if not append.future.done():
                 append.future.set_exception(error)

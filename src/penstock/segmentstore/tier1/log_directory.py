@@ -6,6 +6,8 @@ Rules that keep a fenced owner (one that still runs and does not know yet) harml
   For the same reason files of earlier incarnations are removed, never recycled: their owner may still write to them.
 - Metadata are replaced and foreign files removed only under `log.lock`, after a look that this incarnation
   still owns the log. A claim takes the same lock, so none of this can happen after a later claim.
+- Files in reserve belong to nobody: who fills one closes it before it gets its `reserve-` name, and who takes one
+  renames it to a spare of its own, both under `log.lock` and as the owner.
 - A file gets its `log-` name when its header is durable. So a damaged header is corruption, never a torn write.
 """
 
@@ -16,7 +18,7 @@ from contextlib import contextmanager
 
 from penstock.model.errors import CorruptionError, InvalidArgumentError, LogDisabledError, LogFencedError
 from penstock.model.segments import Buffer
-from penstock.runtime.disk import Disk, DiskFile
+from penstock.runtime.disk import Disk, DiskFile, DiskSpace
 from penstock.segmentstore.tier1.frame_format import (
     BLOCK_LENGTH,
     LINK_LENGTH,
@@ -31,6 +33,7 @@ from penstock.segmentstore.tier1.frame_format import (
 from penstock.segmentstore.tier1.log_records import (
     EPOCH_FILE,
     LOCK_FILE,
+    RESERVE_RECORD_PREFIX,
     TEMPORARY_SUFFIX,
     EpochRecord,
     TruncationRecord,
@@ -43,6 +46,7 @@ from penstock.segmentstore.tier1.log_recovery import RecoveredLog, log_file_name
 
 _SPARE_PREFIX = "spare-"
 _LOG_PREFIX = "log-"
+_RESERVE_FILE_PREFIX = "reserve-file-"
 
 
 class LogDirectory:
@@ -117,8 +121,46 @@ class LogDirectory:
 
     def discard_spare(self, name: str) -> None:
         """Remove a file of this incarnation that did not become part of the log; fine if it is gone."""
-        if self._disk.exists(f"{self.path}/{name}"):
-            self._disk.remove(f"{self.path}/{name}")
+        self._remove(name)
+
+    def space(self) -> DiskSpace:
+        """Return how much room there is on the log's file system."""
+        return self._disk.space(self.path)
+
+    def reserve_counts(self) -> tuple[int, int]:
+        """Return how many files and records are in reserve."""
+        names = self._disk.list_directory(self.path)
+        return (
+            sum(name.startswith(_RESERVE_FILE_PREFIX) for name in names),
+            sum(name.startswith(RESERVE_RECORD_PREFIX) for name in names),
+        )
+
+    def fill_record(self, spare_name: str) -> None:
+        """Make a spare of one block."""
+        file = self.create_spare(spare_name)
+        try:
+            fill(file, 0, BLOCK_LENGTH)
+        finally:
+            file.close()
+
+    def put_in_reserve(self, spare_names: Sequence[str], *, are_records: bool) -> None:
+        """Keep filled, synced and closed spares for times without room. Raises as `truncate`."""
+        prefix = RESERVE_RECORD_PREFIX if are_records else _RESERVE_FILE_PREFIX
+        with self._locked():
+            self.check_owned()
+            for name in spare_names:
+                self._disk.rename(f"{self.path}/{name}", f"{self.path}/{prefix}{name[len(_SPARE_PREFIX) :]}")
+            self._disk.sync_directory(self.path)
+
+    def take_reserve(self, spare_name: str) -> DiskFile | None:
+        """Make a file in reserve the spare of that name and open it; None if there is none. Raises as `truncate`."""
+        with self._locked():
+            self.check_owned()
+            for name in self._disk.list_directory(self.path):
+                if name.startswith(_RESERVE_FILE_PREFIX):
+                    self._disk.rename(f"{self.path}/{name}", f"{self.path}/{spare_name}")
+                    return self._disk.open(f"{self.path}/{spare_name}")
+        return None
 
     def publish(
         self, file: DiskFile, spare_name: str, header: FileHeader, link: Link | None, sequence: int
@@ -150,7 +192,7 @@ class LogDirectory:
             for name in self._disk.list_directory(self.path):
                 is_foreign_spare = name.startswith(_SPARE_PREFIX) and not name.startswith(own)
                 if name in residue or is_foreign_spare or name.endswith(TEMPORARY_SUFFIX):
-                    self._disk.remove(f"{self.path}/{name}")
+                    self._remove(name)
 
     def truncate(self, address: int, removed: Sequence[str], recycled: Sequence[tuple[str, str]]) -> None:
         """Record the truncation durably, then remove files and rename others to spares.
@@ -163,8 +205,7 @@ class LogDirectory:
             self.truncation_address = address
             # A cancelled or failed call may have been here before: some may be gone.
             for name in removed:
-                if self._disk.exists(f"{self.path}/{name}"):
-                    self._disk.remove(f"{self.path}/{name}")
+                self._remove(name)
             for name, spare in recycled:
                 if self._disk.exists(f"{self.path}/{name}"):
                     self._disk.rename(f"{self.path}/{name}", f"{self.path}/{spare}")
@@ -192,6 +233,13 @@ class LogDirectory:
         if self._epoch_file is not None:
             self._epoch_file.close()
             self._epoch_file = None
+
+    def _remove(self, name: str) -> None:
+        """Remove a file; fine if it is gone. A fenced owner that notices removes its spares without the lock."""
+        try:
+            self._disk.remove(f"{self.path}/{name}")
+        except FileNotFoundError:
+            pass
 
     def _rewrite(self, path: str, start: int, end: int) -> None:
         # Bytes that the last owner never saw synced may be in the page cache alone, even marked clean after a failed

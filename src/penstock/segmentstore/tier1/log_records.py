@@ -10,14 +10,16 @@ from __future__ import annotations
 import struct
 from dataclasses import dataclass
 
-from penstock.model.errors import CorruptionError
-from penstock.runtime.disk import Disk, DiskFile
+from penstock.model.errors import CorruptionError, StorageFullError
+from penstock.runtime.disk import Disk, DiskFile, is_full_error
 from penstock.segmentstore.tier1.frame_format import crc32c
 
 EPOCH_FILE = "log.epoch"
 TRUNCATION_FILE = "log.truncation"
 LOCK_FILE = "log.lock"
 TEMPORARY_SUFFIX = ".tmp"
+#: Files of one block, kept to become one of the two records when there is no room for a new one.
+RESERVE_RECORD_PREFIX = "reserve-record-"
 
 _VERSION = 1
 _EPOCH = struct.Struct(">8sHHiQ")
@@ -106,13 +108,42 @@ def _replace(disk: Disk, directory: str, name: str, body: bytes) -> DiskFile:
     if disk.exists(temporary):
         # Left by a crash. A new inode keeps whoever still has it open away from ours.
         disk.remove(temporary)
-    file = disk.open(temporary, create=True, exclusive=True)
+    file = _write_draft(disk, directory, temporary, body + _CRC.pack(crc32c(body)))
     try:
-        file.write(0, [body + _CRC.pack(crc32c(body))])
-        file.sync()
         disk.rename(temporary, f"{directory}/{name}")
         disk.sync_directory(directory)
     except BaseException:
         file.close()
         raise
+    return file
+
+
+def _write_draft(disk: Disk, directory: str, temporary: str, content: bytes) -> DiskFile:
+    """Write `content` to a new file, synced; to one from the reserve when there is no room for a new one."""
+    try:
+        file = disk.open(temporary, create=True, exclusive=True)
+        try:
+            file.write(0, [content])
+            file.sync()
+        except BaseException:
+            file.close()
+            raise
+    except (StorageFullError, OSError) as error:
+        if not is_full_error(error):
+            raise
+        if disk.exists(temporary):
+            disk.remove(temporary)
+        kept = [found for found in disk.list_directory(directory) if found.startswith(RESERVE_RECORD_PREFIX)]
+        if not kept:
+            raise
+        # Its block is there already, and nobody has it open: whoever made it has closed it before it got its name.
+        disk.rename(f"{directory}/{kept[0]}", temporary)
+        file = disk.open(temporary)
+        try:
+            file.write(0, [content])
+            file.truncate(len(content))
+            file.sync()
+        except BaseException:
+            file.close()
+            raise
     return file

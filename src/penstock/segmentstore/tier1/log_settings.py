@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from penstock.model.errors import InvalidArgumentError
-from penstock.segmentstore.tier1.frame_format import BLOCK_LENGTH
+from penstock.segmentstore.tier1.frame_format import BLOCK_LENGTH, FRAME_HEADER_LENGTH
 
 _FILE_LENGTH_LIMIT = 1 << 30
 
@@ -26,6 +26,13 @@ class LocalLogSettings:
             because `append` cannot wait.
         lock_wait_s_max: how long to wait for another incarnation's metadata change before giving up.
         lock_retry_delay_s: pause between two attempts to take the lock.
+        reserve_file_count: files kept filled beside the log, so that it can be opened, and written by its container,
+            when the file system is full; 0: none.
+        reserve_file_length_bytes: length of each; a frame of the greatest length fits, so it may be longer.
+        reserve_record_count: small files kept to replace the records of owner and truncation when it is full.
+        free_bytes_min: the log is not lengthened by a new file unless so much stays free; it goes to the reserve ...
+        free_percent_max: ... or this share of the file system, if that is less.
+        space_check_interval_s: how often a log that has too little room, or too little in reserve, looks again.
     """
 
     frame_length_max_bytes: int = 1024 * 1024
@@ -37,6 +44,12 @@ class LocalLogSettings:
     outstanding_bytes_max: int = 32 * 1024 * 1024
     lock_wait_s_max: float = 5.0
     lock_retry_delay_s: float = 0.01
+    reserve_file_count: int = 2
+    reserve_file_length_bytes: int = 2 * 1024 * 1024
+    reserve_record_count: int = 8
+    free_bytes_min: int = 64 * 1024 * 1024
+    free_percent_max: int = 5
+    space_check_interval_s: float = 1.0
 
     def __post_init__(self) -> None:
         """Check the bounds. Raises `InvalidArgumentError`."""
@@ -50,5 +63,18 @@ class LocalLogSettings:
             )
         if self.frame_length_max_bytes > _FILE_LENGTH_LIMIT // 4:
             raise InvalidArgumentError(f"frame_length_max_bytes must not exceed {_FILE_LENGTH_LIMIT // 4}")
-        if self.spare_file_count_max < 0:
-            raise InvalidArgumentError("spare_file_count_max must not be negative")
+        for name in ("spare_file_count_max", "reserve_file_count", "reserve_record_count", "free_bytes_min"):
+            if getattr(self, name) < 0:
+                raise InvalidArgumentError(f"{name} must not be negative")
+        if not 4 * BLOCK_LENGTH <= self.reserve_file_length_bytes <= _FILE_LENGTH_LIMIT:
+            raise InvalidArgumentError(
+                f"reserve_file_length_bytes must be from {4 * BLOCK_LENGTH} to {_FILE_LENGTH_LIMIT}"
+            )
+        if not 0 <= self.free_percent_max <= 100:
+            raise InvalidArgumentError(f"free_percent_max is a share from 0 to 100, not {self.free_percent_max}")
+
+    @property
+    def reserve_length_bytes(self) -> int:
+        """Length of a file in reserve: its header, link and trailer have a block each, the longest frame its own."""
+        blocks = -(-(FRAME_HEADER_LENGTH + self.frame_length_max_bytes) // BLOCK_LENGTH) + 3
+        return min(max(self.reserve_file_length_bytes, blocks * BLOCK_LENGTH), _FILE_LENGTH_LIMIT)

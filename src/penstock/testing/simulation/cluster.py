@@ -73,6 +73,7 @@ class ClusterSettings:
             file_length_bytes=1024 * _KIB,
             first_file_length_bytes=128 * _KIB,
             zero_chunk_length_bytes=128 * _KIB,
+            reserve_file_count=1,
         )
     )
     long_term_storage: DirectoryChunkStorageSettings = field(default_factory=DirectoryChunkStorageSettings)

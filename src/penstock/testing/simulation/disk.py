@@ -18,6 +18,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from penstock.model.errors import DataDirectoryInUseError, StorageFullError
+from penstock.runtime.disk import DiskSpace
 from penstock.testing.simulation.disk_faults import (
     NO_FAULTS,
     CrashKind,
@@ -35,6 +36,10 @@ __all__ = ["CrashPlan", "DiskHook", "SimulatedDisk", "SimulatedFile", "Simulated
 
 #: Sees each call before its effect (a write: after the bytes are in the page cache); what it raises, the call raises.
 DiskHook = Callable[[str, str], None]
+
+
+#: Free space of a disk without a capacity.
+_BOUNDLESS_BYTES = 1 << 60
 
 
 def _no_hook(call: str, path: str) -> None:
@@ -229,6 +234,16 @@ class SimulatedDisk:
             raise DataDirectoryInUseError(f"{path} is locked by another process")
         self._locks[node] = None
         return SimulatedLock(self._locks, node)
+
+    def space(self, path: str) -> DiskSpace:
+        """See `Disk.space`. Without a capacity there is room for everything."""
+        self.hook(DiskCall.SPACE, path)
+        if self._find(path) is None:
+            raise FileNotFoundError(errno.ENOENT, "no such file or directory", path)
+        capacity = self.faults.capacity_bytes
+        if capacity is None:
+            return DiskSpace(_BOUNDLESS_BYTES, _BOUNDLESS_BYTES)
+        return DiskSpace(max(capacity - self.used_bytes, 0), capacity)
 
     # Faults on demand.
 

@@ -25,6 +25,7 @@ class DiskCall(StrEnum):
     REMOVE = "remove"
     SYNC_DIRECTORY = "sync directory"
     LOCK = "lock"
+    SPACE = "space"
 
 
 class CrashKind(Enum):

@@ -324,13 +324,17 @@ def _draw_cluster(rng: random.Random, chunk_rng: random.Random, profile: Profile
             ),
         ),
         durable_log=LocalLogSettings(
-            frame_length_max_bytes=rng.choice((8, 64, 1024)) * _KIB,
+            frame_length_max_bytes=(frame_length_max_bytes := rng.choice((8, 64, 1024)) * _KIB),
             batch_length_max_bytes=rng.choice((4, 64)) * _KIB,
             file_length_bytes=rng.choice((32, 128)) * _KIB,
             first_file_length_bytes=rng.choice((16, 32)) * _KIB,
             zero_chunk_length_bytes=64 * _KIB,
             spare_file_count_max=rng.choice((0, 2)),
             lock_wait_s_max=1.0,
+            # With long frames the reserve is long, too, and the disk is in memory.
+            reserve_file_count=2 if frame_length_max_bytes <= 64 * _KIB else 0,
+            reserve_file_length_bytes=32 * _KIB,
+            reserve_record_count=3,
         ),
         controller=ControllerSettings(),
         client=ClientSettings(
