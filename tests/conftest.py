@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -30,6 +31,15 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         help="how often the crash test kills the server (default 8; CI takes 50)",
     )
     parser.addoption("--kill-seed", type=int, default=0, help="seed of the crash test's load and moments")
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Skip what is for the night, and say so."""
+    if os.environ.get("PENSTOCK_TEST_PROFILE") == "nightly":
+        return
+    for item in items:
+        if item.get_closest_marker("nightly") is not None:
+            item.add_marker(pytest.mark.skip(reason="nightly: set PENSTOCK_TEST_PROFILE=nightly"))
 
 
 @pytest.fixture

@@ -5,6 +5,8 @@ The seeds of a mutation are always the same, so these tests are as repeatable as
 
 from __future__ import annotations
 
+import sys
+
 import pytest
 
 from penstock.testing.mutations.catalog import MUTATIONS, seeds_of
@@ -31,9 +33,26 @@ def test_there_are_at_least_ten_planted_bugs_with_names_of_their_own() -> None:
     assert len({mutation.name for mutation in MUTATIONS}) == len(MUTATIONS) >= 10
 
 
-def test_a_mutation_leaves_nothing_behind() -> None:
-    for mutation in MUTATIONS:
-        before = run(1, mutation.profile).digest
-        with mutation.apply():
-            pass
-        assert run(1, mutation.profile).digest == before
+def attributes_of_penstock() -> dict[tuple[str, str], object]:
+    """Return everything that hangs on a module of Penstock or on one of its classes, by owner and name."""
+    found: dict[tuple[str, str], object] = {}
+    for module_name, module in list(sys.modules.items()):
+        if module_name.partition(".")[0] == "penstock":
+            for name, value in vars(module).items():
+                found[module_name, name] = value
+                if isinstance(value, type) and value.__module__ == module_name:
+                    owner = f"{module_name}.{value.__qualname__}"
+                    found |= {(owner, attribute): held for attribute, held in vars(value).items()}
+    return found
+
+
+@pytest.mark.parametrize("mutation", MUTATIONS, ids=lambda mutation: mutation.name.replace(" ", "-"))
+def test_a_mutation_leaves_nothing_behind(mutation: Mutation) -> None:
+    """It changes some attribute, of any module or class, and afterwards each is the very object that it was."""
+    before = attributes_of_penstock()
+    with mutation.apply():
+        planted = attributes_of_penstock()
+    after = attributes_of_penstock()
+    assert any(planted[key] is not before.get(key) for key in planted)
+    assert before.keys() == after.keys()
+    assert [key for key in before if after[key] is not before[key]] == []

@@ -290,6 +290,7 @@ async def test_index_is_opened_while_another_object_of_it_gives_the_last_footer_
     assert second.entry_count == 5
 
 
-@pytest.mark.parametrize("seed", [29, 52, 69, 80, 87, 90, 138, 146, 152, 159, 189, 236, 356, 369])
+# Those below 200 are among the seeds that the pipeline runs for each change.
+@pytest.mark.parametrize("seed", [236, 356, 369])
 def test_seeds_that_failed_once_pass(seed: int) -> None:
     assert run(seed).violations == ()

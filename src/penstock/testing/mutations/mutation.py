@@ -30,13 +30,17 @@ class Mutation:
 
 @contextmanager
 def patched(owner: object, name: str, value: object) -> Iterator[None]:
-    """Set an attribute of a class or module for a while."""
+    """Set an attribute of a class or module for a while. Afterwards it is as before, or inherited as before."""
+    is_own = name in vars(owner)
     before = getattr_static(owner, name)
     setattr(owner, name, value)
     try:
         yield
     finally:
-        setattr(owner, name, before)
+        if is_own:
+            setattr(owner, name, before)
+        else:
+            delattr(owner, name)
 
 
 def short_profile(
