@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from penstock.client.replies import error_of
 from penstock.model.errors import (
     BadOffsetError,
     ContainerNotFoundError,
@@ -61,8 +62,18 @@ def test_corruption_is_reported_in_words() -> None:
     assert "tier2/x at byte 12" in reply.message
 
 
-@pytest.mark.parametrize("error", [StorageError("disk"), StorageFullError("full"), OutcomeUnknownError("lost")])
+@pytest.mark.parametrize("error", [StorageError("disk"), OutcomeUnknownError("lost")])
 def test_passing_faults_close_the_connection(error: PenstockError) -> None:
     """A disk that fails for a moment ended readers for good while it was answered with ErrorMessage."""
     with pytest.raises(type(error)):
         error_reply(error, 1, S, "ReadSegment")
+
+
+def test_a_full_disk_is_said_by_the_reply_that_means_not_done_ask_again() -> None:
+    """Every client asks again after `WrongHost`; ours hears what the matter is."""
+    reply = error_reply(StorageFullError("no room"), 1, S, "CreateSegment")
+    assert reply == wire.WrongHost(1, S, "", "StorageFullError: no room")
+    error = error_of(reply, S)
+    assert isinstance(error, StorageFullError)
+    assert error.is_retriable
+    assert "no room" in str(error)

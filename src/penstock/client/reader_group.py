@@ -25,7 +25,13 @@ from penstock.model.errors import (
     TableKeyMissingError,
     TableKeyVersionError,
 )
-from penstock.model.names import check_scope_name, check_user_name, segment_name, split_scoped_name
+from penstock.model.names import (
+    READER_GROUP_TABLE_SUFFIX,
+    check_scope_name,
+    check_user_name,
+    segment_name,
+    split_scoped_name,
+)
 from penstock.model.segments import VERSION_ABSENT, TableUpdate
 from penstock.model.stream_cuts import OFFSET_FUTURE, StreamCut
 
@@ -34,7 +40,7 @@ if TYPE_CHECKING:
 
 _KEY = b"state"
 #: Appended to the group's name: its table is the first segment of a stream nobody else can have.
-TABLE_SUFFIX = "_penstockrg"
+TABLE_SUFFIX = READER_GROUP_TABLE_SUFFIX
 _UPDATE_PAUSE_MAX_S = 0.02
 
 

@@ -14,6 +14,7 @@ from penstock.model.errors import (
     SegmentExistsError,
     SegmentSealedError,
     SegmentTruncatedError,
+    StorageFullError,
     TableKeyMissingError,
     TableKeyVersionError,
     TableNotEmptyError,
@@ -21,6 +22,7 @@ from penstock.model.errors import (
 )
 from penstock.model.segments import NO_VALUE
 from penstock.wire.commands import (
+    NO_ROOM,
     AuthTokenCheckFailed,
     ErrorMessage,
     InvalidEventNumber,
@@ -45,6 +47,8 @@ _CONTAINER_UNKNOWN = -1
 def error_of(reply: WireCommand, segment: str) -> PenstockError | None:
     """Return the error that a reply to a request about `segment` stands for, or None if it is not an error."""
     match reply:
+        case WrongHost() if reply.stack.startswith(NO_ROOM):
+            return StorageFullError(f"the segment store answered: {reply.stack.removeprefix(NO_ROOM)}")
         case WrongHost():
             return ContainerNotFoundError(_CONTAINER_UNKNOWN, f"segment {segment} is not served by the host asked")
         case SegmentIsSealed():

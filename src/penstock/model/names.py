@@ -27,6 +27,7 @@ TRANSACTION_DELIMITER = "#transaction."
 TRANSIENT_DELIMITER = "#transient."
 INDEX_SUFFIX = "#index"
 KEY_VALUE_TABLE_SUFFIX = "_kvtable"
+READER_GROUP_TABLE_SUFFIX = "_penstockrg"
 
 _INTERNAL_NAME = re.compile(r"_?[A-Za-z0-9.-]+\Z")
 _USER_NAME = re.compile(r"[A-Za-z0-9.-]+\Z")
@@ -136,6 +137,17 @@ def is_index_segment(name: str) -> bool:
 def has_index_segment(name: str) -> bool:
     """Say whether a segment of this name may have an index segment: those that last and hold a stream's events."""
     return parent_segment_name(name) == name
+
+
+def is_written_for_readers(name: str) -> bool:
+    """Say whether a segment is the system's own, or keeps what readers agree upon: what goes on when users must wait.
+
+    Those are the system scope, streams that Pravega makes itself (their names begin with ``_``), and tables of reader
+    groups.
+    """
+    scope, _, rest = name.partition("/")
+    stream = rest.partition("/")[0]
+    return scope == SYSTEM_SCOPE or stream.startswith("_") or stream.endswith(READER_GROUP_TABLE_SUFFIX)
 
 
 def primary_name(name: str) -> str:

@@ -350,7 +350,7 @@ class AppendProcessor:
             state.last_seen = request.event_number
         length = len(request.data)
         container = state.container
-        if not is_admitted and container.must_wait():
+        if not is_admitted and container.must_wait(state.segment):
             self._hold_for(container.admit, partial(self._accept, request, is_admitted=True), length)
             return
         try:

@@ -22,6 +22,7 @@ from penstock.model.errors import (
     SegmentMergedError,
     SegmentSealedError,
     SegmentTruncatedError,
+    StorageFullError,
     StorageUnavailableError,
     TableKeyMissingError,
     TableKeyVersionError,
@@ -33,7 +34,7 @@ from penstock.model.segments import TableRemoval, TableUpdate
 from penstock.segmentstore.container.attributes.updates import AttributeUpdate, UpdateKind
 from penstock.segmentstore.store import SegmentStore
 from penstock.wire import commands as wire
-from penstock.wire.commands import WireCommand
+from penstock.wire.commands import NO_ROOM, WireCommand
 
 _C = TypeVar("_C", bound=WireCommand)
 _Handler = Callable[[WireCommand], Awaitable[WireCommand]]
@@ -301,6 +302,9 @@ def error_reply(error: PenstockError, request_id: int, segment: str, operation: 
             # "Not here, not now": the client asks where it is and tries again, and its connection, which others share,
             # stays as it is.
             return wire.WrongHost(request_id, segment, "")
+        case StorageFullError():
+            # The one reply that says to every client: not done, ask again later.
+            return wire.WrongHost(request_id, segment, "", f"{NO_ROOM}{_ascii(str(error))}")
         case UnsupportedOperationError():
             return wire.OperationUnsupported(request_id, operation)
         case OutcomeUnknownError():

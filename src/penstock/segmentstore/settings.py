@@ -146,6 +146,30 @@ class ThrottleSettings:
 
 
 @dataclass(frozen=True, slots=True)
+class SpaceSettings:
+    """When a container spares file systems that run out of room; see docs/full-disk.md.
+
+    Attributes:
+        check_interval_s: how often free space is looked at.
+        check_timeout_s: a look that takes longer says nothing: what was known before stays in force.
+        log_free_bytes_min: while less is free beside the log, what users append, put into tables or create waits, or
+            is refused ...
+        log_free_percent_max: ... or less than this share of that file system, if that is smaller.
+        storage_free_bytes_min: while less is free in long-term storage, bytes of users are not moved there ...
+        storage_free_percent_max: ... or less than this share of it, if that is smaller.
+        resume_percent: either ends when so much of what has to be free is free again.
+    """
+
+    check_interval_s: float = 1.0
+    check_timeout_s: float = 10.0
+    log_free_bytes_min: int = 256 * MIB
+    log_free_percent_max: int = 10
+    storage_free_bytes_min: int = 128 * MIB
+    storage_free_percent_max: int = 5
+    resume_percent: int = 125
+
+
+@dataclass(frozen=True, slots=True)
 class ContainerSettings:
     """How one segment container works.
 
@@ -201,6 +225,7 @@ class ContainerSettings:
         stop_timeout_s: how long a graceful stop may take before it is abandoned.
         index: sorted indexes.
         activity: statistics, and indexes of borders between appends.
+        space: what happens when file systems run out of room.
     """
 
     checkpoint_log_bytes: int = 64 * MIB
@@ -252,6 +277,7 @@ class ContainerSettings:
     stop_timeout_s: float = 20.0
     index: IndexSettings = field(default_factory=IndexSettings)
     activity: ActivitySettings = field(default_factory=ActivitySettings)
+    space: SpaceSettings = field(default_factory=SpaceSettings)
 
 
 @dataclass(frozen=True, slots=True)

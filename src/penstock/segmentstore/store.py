@@ -229,6 +229,7 @@ class SegmentStore:
     ) -> None:
         """See `Segments.create_segment`."""
         _check_new_name(segment)
+        self.container(segment).space.check(segment)
         await self.container(segment).create(
             segment, scale_type=scale_type, target_rate=target_rate, rollover_bytes=rollover_bytes
         )
@@ -353,6 +354,7 @@ class SegmentStore:
         _check_new_name(segment)
         if not 0 <= key_length <= 256:
             raise InvalidArgumentError(f"{segment}: keys of {key_length} bytes; fixed keys have 1 to 256")
+        self.container(segment).space.check(segment)
         await self.container(segment).create(
             segment, flags=SegmentFlags.TABLE, key_length=key_length, rollover_bytes=rollover_bytes
         )
@@ -440,8 +442,12 @@ def _check_page(segment: Segment, token: bytes, first: bytes, last: bytes | None
 
 
 async def _admit(container: SegmentContainer, segment: Segment) -> None:
-    """Hold a caller's write back while something fills up, but not those of the system's own streams and tables."""
-    if container.must_wait() and not segment.name.startswith(f"{SYSTEM_SCOPE}/"):
+    """Hold a caller's write back while something fills up, but not those of the system's own streams and tables.
+
+    Raises `StorageFullError` at once when the disk of the log is what is full: that may last.
+    """
+    container.space.check(segment.name)
+    if container.must_wait(segment) and not segment.name.startswith(f"{SYSTEM_SCOPE}/"):
         await container.admit()
 
 

@@ -20,7 +20,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import TextIO
 
-from penstock.model.errors import CorruptionError, PenstockError
+from penstock.model.errors import CorruptionError, PenstockError, StorageFullError
 from penstock.segmentstore.store import SegmentStore
 from penstock.testing.checks.history import EpochStarted, check_history
 from penstock.testing.checks.invariants import InvariantMonitor, check_storage, check_store, check_tables
@@ -293,6 +293,8 @@ class _Play:
             for damage in container.storage.damages.values():
                 self._found(f"{host.name}: container {container.id} met damage: {damage}")
         for container_id, failure in store.failures.items():
+            if isinstance(failure, StorageFullError) and self.scenario.profile.reserve_file_count:
+                self._found(f"{host.name}: container {container_id} is offline for want of room: {failure}")
             if isinstance(failure, CorruptionError) and not self.scenario.profile.bit_flip_count:
                 self._found(f"{host.name}: container {container_id} met corruption: {failure}")
 

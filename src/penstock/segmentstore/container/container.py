@@ -41,6 +41,7 @@ from penstock.segmentstore.container.reads.disk_cache import DiskCache
 from penstock.segmentstore.container.reads.reader import SegmentReader
 from penstock.segmentstore.container.segment import Segment, SegmentFlags
 from penstock.segmentstore.container.segment_operations import ContainerStatus, SegmentOperations
+from penstock.segmentstore.container.space import SpaceWatch
 from penstock.segmentstore.container.state import ContainerState
 from penstock.segmentstore.container.storage.container_storage import (
     ContainerStorage,
@@ -89,6 +90,14 @@ class SegmentContainer(SegmentOperations):
         #: Holds appends and table updates of callers back while what fills up is being emptied.
         throttle = throttle or ThrottleSettings()
         self.throttle = Throttle(throttle, cache.settings, self._load)
+        #: Whether file systems have room. Users' operations wait while that of the log has none.
+        self.space = SpaceWatch(
+            container_id,
+            settings.space,
+            log_space=log.space,
+            storage_space=chunks.space,
+            on_change=self._space_changed,
+        )
         # Below both of these nothing is ever held, and nothing more need be looked at.
         calm_percent = cache.settings.target_percent + throttle.cache_margin_percent
         self._calm_cache_bytes = cache.settings.bytes_max * calm_percent // 100
@@ -191,6 +200,7 @@ class SegmentContainer(SegmentOperations):
                 attributes=self.attributes,
                 fail=self._fail,
                 is_log_open=lambda: self.pipeline.error is None,
+                space=self.space,
             )
             self.catalog = Catalog(
                 self.state,
@@ -200,11 +210,14 @@ class SegmentContainer(SegmentOperations):
                 log=self._log_operation,
                 flush=self.writer.flush,
             )
+            await self.space.look_at_log()
             self.status = ContainerStatus.RUNNING
             await self._drop_transient_segments()
             self.writer.start()
             self.spawn(self._put_idle_segments_away())
             self.spawn(self.activity_watch.run())
+            self.spawn(self.space.watch_log())
+            self.spawn(self.space.watch_storage())
             if self.failure is not None:
                 raise self.failure
         except BaseException as error:
@@ -239,9 +252,15 @@ class SegmentContainer(SegmentOperations):
             except (PenstockError, OSError) as error:
                 logger.warning("container %d: idle segments stay in memory: %s", self.id, error)
 
-    def must_wait(self) -> bool:
-        """Whether an append or table update of a caller has to be held until `admit` returns."""
+    def _space_changed(self) -> None:
+        self.throttle.notify()
+        self.state.on_storage_work()
+
+    def must_wait(self, segment: Segment) -> bool:
+        """Whether an append or table update of a caller to `segment` has to be held until `admit` returns."""
         pipeline = self.pipeline
+        if self.space.is_log_low:
+            return self.space.must_wait(segment.name)
         if self.state.cache.used_bytes <= self._calm_cache_bytes and pipeline.outstanding_bytes <= self._calm_log_bytes:
             return False
         return pipeline.is_full or self.throttle.delay_s() > 0.0
@@ -263,6 +282,7 @@ class SegmentContainer(SegmentOperations):
             outstanding_bytes_max=self._settings.outstanding_bytes_max,
             log_s=pipeline.log_wait_s,
             backlog_operations=len(self.state.unflushed),
+            is_out_of_space=self.space.is_log_low,
         )
 
     def _log_operation(self, operation: RareOperation, accept: Callable[[], object] = lambda: None) -> None:

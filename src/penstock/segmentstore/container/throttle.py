@@ -28,6 +28,7 @@ class Load:
         log_s: how long the log will take for them.
         backlog_operations: durable operations that wait for long-term storage.
         backlog_bytes: bytes that wait for long-term storage.
+        is_out_of_space: the log's file system has no room for what users write.
     """
 
     cache_utilisation: float = 0.0
@@ -36,10 +37,13 @@ class Load:
     log_s: float = 0.0
     backlog_operations: int = 0
     backlog_bytes: int = 0
+    is_out_of_space: bool = False
 
 
 def delay_s(load: Load, settings: ThrottleSettings, cache: CacheSettings) -> float:
     """Return how long to hold operations at `load`: 0 to `delay_s_max` seconds."""
+    if load.is_out_of_space:
+        return settings.delay_s_max
     shares = [
         _share(
             load.cache_utilisation,

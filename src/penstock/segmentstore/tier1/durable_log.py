@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import NewType, Protocol
 
 from penstock.model.segments import Buffer
+from penstock.runtime.disk import DiskSpace
 
 #: Where a frame lies. Opaque and comparable: later frames have greater addresses.
 LogAddress = NewType("LogAddress", int)
@@ -63,6 +64,9 @@ class DurableLog(Protocol):
 
     async def truncate(self, address: LogAddress) -> None:
         """Allow everything up to and including `address` to be forgotten. More may be kept."""
+
+    async def space(self) -> DiskSpace | None:
+        """Return how much room there is where the log lies; None when nobody can say. Raises `StorageError`."""
 
     async def disable(self) -> None:
         """Close the log and refuse every later `open` until an administrator enables it. Durable."""

@@ -37,7 +37,7 @@ from penstock.model.errors import (
     StorageFullError,
 )
 from penstock.model.segments import Buffer
-from penstock.runtime.disk import DiskFile, is_full_error
+from penstock.runtime.disk import DiskFile, DiskSpace, is_full_error
 from penstock.runtime.runtime import Runtime
 from penstock.segmentstore.tier1.durable_log import LogAddress, LogFrame
 from penstock.segmentstore.tier1.frame_format import (
@@ -260,6 +260,12 @@ class LocalLog:
         """See `DurableLog.truncate`. An address beyond the last acknowledged frame means that frame."""
         self._check_open()
         await self._shielded(self._truncate(address))
+
+    async def space(self) -> DiskSpace | None:
+        """See `DurableLog.space`. Nobody can say while its directory does not exist."""
+        if not self._directory.is_claimed:
+            return None
+        return await self._run("look for room for", self._directory.space)
 
     async def disable(self) -> None:
         """See `DurableLog.disable`. Appends under way fail. Also possible after a failed `open` or append.

@@ -48,7 +48,7 @@ class LocalLogSettings:
     reserve_file_length_bytes: int = 2 * 1024 * 1024
     reserve_record_count: int = 8
     free_bytes_min: int = 64 * 1024 * 1024
-    free_percent_max: int = 5
+    free_percent_max: int = 2
     space_check_interval_s: float = 1.0
 
     def __post_init__(self) -> None:

@@ -19,6 +19,7 @@ from penstock.model.errors import (
     StorageError,
 )
 from penstock.model.segments import Buffer
+from penstock.runtime.disk import DiskSpace
 from penstock.runtime.runtime import Runtime
 from penstock.segmentstore.tier1.durable_log import LogAddress, LogFrame
 
@@ -127,6 +128,10 @@ class MemoryLog:
         stored = self._stored
         stored.truncation_address = max(stored.truncation_address, min(address, stored.last_address))
         stored.frames = [frame for frame in stored.frames if frame.address > stored.truncation_address]
+
+    async def space(self) -> DiskSpace | None:
+        """See `DurableLog.space`. Nobody can say."""
+        return None
 
     async def disable(self) -> None:
         """See `DurableLog.disable`. Appends under way fail."""

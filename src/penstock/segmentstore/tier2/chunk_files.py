@@ -19,7 +19,7 @@ from penstock.model.errors import (
     StorageUnavailableError,
 )
 from penstock.model.segments import Buffer
-from penstock.runtime.disk import Disk, DiskFile
+from penstock.runtime.disk import Disk, DiskFile, DiskSpace
 from penstock.segmentstore.tier2.chunk_name import RESERVED_NAME_PREFIX
 from penstock.segmentstore.tier2.chunk_storage import ChunkInfo
 
@@ -209,6 +209,14 @@ class ChunkFiles:
                 return file.length()
             finally:
                 file.close()
+
+    def space(self) -> DiskSpace | None:
+        """Return how much room there is below the root; None without a root."""
+        with _translated(self._root, "look for room beside"):
+            try:
+                return self._disk.space(self._root)
+            except FileNotFoundError:
+                return None
 
     def remove(self, name: str) -> None:
         """Remove a file, durably."""

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from penstock.model.segments import Buffer
+from penstock.runtime.disk import DiskSpace
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,6 +94,9 @@ class ChunkStorage(Protocol):
 
     async def list(self, prefix: str = "") -> Sequence[ChunkInfo]:
         """Return the chunks whose names start with `prefix`, sorted by name."""
+
+    async def space(self) -> DiskSpace | None:
+        """Return how much room there is; None when nobody can say. Raises `StorageError`."""
 
     async def close(self) -> None:
         """Release everything; later calls raise `StorageError`."""

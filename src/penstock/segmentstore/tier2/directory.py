@@ -28,7 +28,7 @@ from penstock.model.errors import (
     StorageError,
 )
 from penstock.model.segments import Buffer
-from penstock.runtime.disk import DiskFile
+from penstock.runtime.disk import DiskFile, DiskSpace
 from penstock.runtime.runtime import Runtime
 from penstock.segmentstore.tier2.chunk_files import ChunkFiles
 from penstock.segmentstore.tier2.chunk_name import (
@@ -214,6 +214,11 @@ class DirectoryChunkStorage:
         if folder or prefix.startswith("/"):
             check_chunk_name(folder)
         return await self._run(self._chunk_files.walk, folder, prefix)
+
+    async def space(self) -> DiskSpace | None:
+        """See `ChunkStorage.space`. Nobody can say before there is a first chunk."""
+        self._check_open()
+        return await self._work.run(self._chunk_files.space)
 
     async def close(self) -> None:
         """See `ChunkStorage.close`. Idempotent; files in use are closed when their calls end."""

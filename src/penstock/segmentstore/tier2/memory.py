@@ -16,6 +16,7 @@ from penstock.model.errors import (
     UnsupportedOperationError,
 )
 from penstock.model.segments import Buffer
+from penstock.runtime.disk import DiskSpace
 from penstock.segmentstore.tier2.chunk_name import (
     CHUNK_NAME_PART_LENGTH_MAX,
     check_chunk_name,
@@ -162,6 +163,10 @@ class MemoryChunkStorage:
         """See `ChunkStorage.list`."""
         self._check_open()
         return [ChunkInfo(name, len(self._chunks[name])) for name in sorted(self._chunks) if name.startswith(prefix)]
+
+    async def space(self) -> DiskSpace | None:
+        """See `ChunkStorage.space`. Nobody can say."""
+        return None
 
     async def close(self) -> None:
         """See `ChunkStorage.close`."""

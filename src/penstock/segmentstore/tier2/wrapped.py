@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from penstock.model.segments import Buffer
+from penstock.runtime.disk import DiskSpace
 from penstock.segmentstore.tier2.chunk_storage import ChunkInfo, ChunkStorage
 
 
@@ -81,6 +82,10 @@ class WrappedChunkStorage:
     async def list(self, prefix: str = "") -> Sequence[ChunkInfo]:
         """See `ChunkStorage.list`."""
         return await self.inner.list(prefix)
+
+    async def space(self) -> DiskSpace | None:
+        """See `ChunkStorage.space`."""
+        return await self.inner.space()
 
     async def close(self) -> None:
         """See `ChunkStorage.close`."""

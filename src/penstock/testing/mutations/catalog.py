@@ -82,6 +82,10 @@ def _ignore_fence() -> AbstractContextManager[None]:
     return patched(LogDirectory, "check_owned", lambda self: None)
 
 
+def _use_no_reserve() -> AbstractContextManager[None]:
+    return patched(LogDirectory, "take_reserve", lambda self, spare_name: None)
+
+
 def _truncate_log_too_far() -> AbstractContextManager[None]:
     return patched(ContainerStorage, "first_unflushed", lambda self, segment: 1 << 62)
 
@@ -296,6 +300,13 @@ MUTATIONS: tuple[Mutation, ...] = (
     Mutation(
         "ignore the fence", "an old owner can do no harm",
         replace(short_profile("takeovers", "bytes"), takeover_gap_s=1.0), _ignore_fence,
+    ),
+    Mutation(
+        "use no reserve", "a full disk is not terminal",
+        replace(
+            short_profile("full disk", "bytes", "lives", kinds=("DiskFull", "Crash"), gap_s=1.0), reserve_file_count=24
+        ),
+        _use_no_reserve,
     ),
     Mutation(
         "truncate the log too far", "the log is cut only before what is stored",

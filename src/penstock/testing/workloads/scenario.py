@@ -15,6 +15,7 @@ from penstock.segmentstore.settings import (
     DiskCacheSettings,
     IndexSettings,
     SegmentStoreSettings,
+    SpaceSettings,
 )
 from penstock.segmentstore.tier1.local_log import LocalLogSettings
 from penstock.testing.chunk_faults import ChunkFaults
@@ -59,6 +60,8 @@ class Profile:
         cache_bytes_min: smallest cache.
         work_stall_rate: probability that blocking work, such as a sync, is slow.
         slow_chunk_rate: probability that a call of long-term storage is slow, in every cluster; None: as drawn.
+        reserve_file_count: files in reserve for a full disk, many enough for all starts on one; then no container may
+            be offline for want of room. 0: a few, or none, and they may.
     """
 
     name: str = "everything"
@@ -73,6 +76,7 @@ class Profile:
     cache_bytes_min: int = 256 * _KIB
     work_stall_rate: float = 0.001
     slow_chunk_rate: float | None = None
+    reserve_file_count: int = 0
 
     def of_length(self, work_s: float) -> Profile:
         """Return this profile for runs of about `work_s` seconds, what comes after the work included."""
@@ -321,10 +325,19 @@ def _draw_cluster(rng: random.Random, chunk_rng: random.Random, profile: Profile
                 table_compact_bytes=rng.choice((1, 4, 16)) * _KIB,
                 table_compact_step_bytes=rng.choice((512, 4 * _KIB)),
                 stop_timeout_s=5.0,
+                space=SpaceSettings(
+                    check_interval_s=0.5,
+                    log_free_bytes_min=32 * _KIB,
+                    log_free_percent_max=100,
+                    storage_free_bytes_min=16 * _KIB,
+                    storage_free_percent_max=100,
+                ),
             ),
         ),
         durable_log=LocalLogSettings(
-            frame_length_max_bytes=(frame_length_max_bytes := rng.choice((8, 64, 1024)) * _KIB),
+            frame_length_max_bytes=(
+                frame_length_max_bytes := rng.choice((8,) if profile.reserve_file_count else (8, 64, 1024)) * _KIB
+            ),
             batch_length_max_bytes=rng.choice((4, 64)) * _KIB,
             file_length_bytes=rng.choice((32, 128)) * _KIB,
             first_file_length_bytes=rng.choice((16, 32)) * _KIB,
@@ -332,9 +345,11 @@ def _draw_cluster(rng: random.Random, chunk_rng: random.Random, profile: Profile
             spare_file_count_max=rng.choice((0, 2)),
             lock_wait_s_max=1.0,
             # With long frames the reserve is long, too, and the disk is in memory.
-            reserve_file_count=2 if frame_length_max_bytes <= 64 * _KIB else 0,
+            reserve_file_count=profile.reserve_file_count or (2 if frame_length_max_bytes <= 64 * _KIB else 0),
             reserve_file_length_bytes=32 * _KIB,
-            reserve_record_count=3,
+            reserve_record_count=max(3, profile.reserve_file_count),
+            free_bytes_min=4 * _KIB,
+            free_percent_max=100,
         ),
         controller=ControllerSettings(),
         client=ClientSettings(

@@ -28,6 +28,7 @@ from penstock.wire.commands.base import (
     WireCommand,
 )
 from penstock.wire.commands.failures import (
+    NO_ROOM,
     AuthTokenCheckFailed,
     ErrorMessage,
     InvalidEventNumber,
@@ -176,6 +177,7 @@ COMMANDS: tuple[type[WireCommand], ...] = (
 
 __all__ = [
     "COMMANDS",
+    "NO_ROOM",
     "AppendBlock",
     "AppendBlockEnd",
     "AppendSetup",

@@ -13,10 +13,17 @@ from typing import ClassVar
 from penstock.wire.commands.base import Reply
 from penstock.wire.fields import I32, I64, Text, Uuid
 
+#: Begins the text of a `WrongHost` that is about a full disk.
+NO_ROOM = "StorageFullError: "
+
 
 @dataclass(frozen=True, slots=True)
 class WrongHost(Reply):
-    """Say that the segment's container is not here. `correct_host` is empty when unknown."""
+    """Say that the segment's container is not here. `correct_host` is empty when unknown.
+
+    With a `stack` that begins with `NO_ROOM` it is here, and has no room for what was asked: nothing was done, and
+    the same may be asked again. Clients that know nothing of this ask again all the same.
+    """
 
     TYPE: ClassVar[int] = 50
 

@@ -19,6 +19,7 @@ from penstock.model.errors import (
     LogFencedError,
     NoSuchSegmentError,
     PenstockError,
+    StorageFullError,
     StorageNotPrimaryError,
 )
 from penstock.segmentstore.container.log.operations import Forget, RareOperation
@@ -30,6 +31,7 @@ from penstock.segmentstore.container.segment import (
     PendingTruncate,
     Segment,
 )
+from penstock.segmentstore.container.space import SpaceWatch
 from penstock.segmentstore.container.state import ContainerState
 from penstock.segmentstore.container.storage.container_storage import ContainerStorage
 from penstock.segmentstore.settings import ContainerSettings
@@ -59,15 +61,54 @@ class SegmentFlusher:
         settings: ContainerSettings,
         submit: Submit,
         check_open: Callable[[], None],
+        space: SpaceWatch,
     ) -> None:
+        self._space = space
+        #: Segments whose bytes have to wait for room -> where storage was told that they begin.
+        self._freed_before: dict[int, int] = {}
         self._state = state
         self._storage = storage
         self._settings = settings
         self._submit = submit
         self._check_open = check_open
 
+    def has_to_wait(self, segment: Segment) -> bool:
+        """Whether there is nothing to do for a segment until long-term storage has room for users' bytes."""
+        if not self._space.is_storage_low:
+            self._freed_before.clear()
+            return False
+        if segment.is_system or not segment.pending:
+            return False
+        head = segment.pending[0]
+        if isinstance(head, PendingAppend) and head.end <= segment.storage_length:
+            return False
+        is_about_bytes = isinstance(head, (PendingAppend, PendingMerge))
+        return is_about_bytes and self._can_free_before(segment) <= self._freed_before.get(segment.id, 0)
+
+    @staticmethod
+    def _can_free_before(segment: Segment) -> int:
+        return min(segment.durable_start_offset, segment.storage_length)
+
+    async def _wait_for_room(self, segment: Segment) -> None:
+        """Free what the segment does not need any more, out of turn, and raise `StorageFullError`.
+
+        A truncation usually follows the bytes before it. But that is what makes room, and nobody reads before the
+        start that the log has.
+        """
+        before = self._can_free_before(segment)
+        if before > self._freed_before.get(segment.id, 0):
+            await self._storage.of(segment).truncate(segment.name, before)
+            self._freed_before[segment.id] = before
+        raise StorageFullError(
+            f"{segment.name}: its bytes stay in the log until long-term storage has room again "
+            "(segment_store.container.space.storage_free_bytes_min)"
+        )
+
     async def flush(self, segment: Segment) -> None:
-        """Bring one segment's storage up to date with what is durable now."""
+        """Bring one segment's storage up to date with what is durable now.
+
+        Raises `StorageFullError` for users' bytes while long-term storage has no room for them.
+        """
         try:
             async with segment.flush_lock:
                 await self._flush_locked(segment)
@@ -97,6 +138,8 @@ class SegmentFlusher:
                     if piece.end > segment.storage_length:
                         if segment.storage_length >= stop:
                             return
+                        if self._space.is_storage_low and not segment.is_system:
+                            await self._wait_for_room(segment)
                         await self._write(segment, piece)
                     if piece.end > segment.storage_length:
                         continue

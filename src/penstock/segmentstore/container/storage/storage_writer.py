@@ -27,6 +27,7 @@ from penstock.model.errors import (
 from penstock.segmentstore.container.attributes.attributes import Attributes
 from penstock.segmentstore.container.log.checkpoints import Checkpoints
 from penstock.segmentstore.container.segment import PendingAppend, Segment
+from penstock.segmentstore.container.space import SpaceWatch
 from penstock.segmentstore.container.state import ContainerState
 from penstock.segmentstore.container.storage.container_storage import ContainerStorage
 from penstock.segmentstore.container.storage.segment_flusher import SegmentFlusher, Submit
@@ -63,6 +64,7 @@ class StorageWriter:
         attributes: Attributes,
         fail: Callable[[BaseException], None],
         is_log_open: Callable[[], bool],
+        space: SpaceWatch,
     ) -> None:
         self._state = state
         self._storage = storage
@@ -71,8 +73,9 @@ class StorageWriter:
         self._attributes = attributes
         self._fail = fail
         self._is_log_open = is_log_open
+        self._space = space
         self._flusher = SegmentFlusher(
-            state, storage, settings=settings, submit=submit, check_open=self._check_not_stopped
+            state, storage, settings=settings, submit=submit, check_open=self._check_not_stopped, space=space
         )
         self._loop = asyncio.get_running_loop()
         self._wake = asyncio.Event()
@@ -137,7 +140,11 @@ class StorageWriter:
                 self._want(segment, now_s)
         is_pressed = self._is_pressed
         for segment in state.unflushed.values():
-            if segment.id not in state.gone and (is_pressed or self._is_due(segment, now_s)):
+            if (
+                segment.id not in state.gone
+                and (is_pressed or self._is_due(segment, now_s))
+                and not self._flusher.has_to_wait(segment)
+            ):
                 self._want(segment, now_s)
         for segment in self._attributes.due():
             self._want(segment, now_s)
@@ -166,7 +173,7 @@ class StorageWriter:
         if segment.id in state.gone:
             return segment.id not in state.metadata.merges
         if segment.id in state.unflushed and (self._is_pressed or self._is_due(segment, now_s)):
-            return True
+            return not self._flusher.has_to_wait(segment)
         return segment.id in state.attribute_work and self._attributes.is_due(segment)
 
     def _acknowledge(self) -> None:
@@ -177,7 +184,8 @@ class StorageWriter:
         self._state.on_relief()
         if self._storage.health.is_available:
             self._checkpoints.truncate_log()
-        self._checkpoints.write_if_due(is_idle=not self._state.unflushed)
+        # Without room the log is to be cut as soon as it can be.
+        self._checkpoints.write_if_due(is_idle=not self._state.unflushed or self._space.is_log_low)
 
     # Jobs.
 

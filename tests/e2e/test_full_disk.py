@@ -1,0 +1,235 @@
+"""A real server on a real file system that is full: a small tmpfs, which takes root. See docs/full-disk.md."""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from penstock.client.connection_pool import ConnectionPool
+from penstock.client.settings import ClientSettings
+from penstock.client.wire_segments import WireSegments
+from penstock.model.errors import OutcomeUnknownError, PenstockError, StorageFullError
+from penstock.model.segments import TableUpdate
+from penstock.runtime.runtime import real_runtime
+from penstock.testing.processes.standalone_process import StandaloneProcess
+
+pytestmark = [pytest.mark.e2e, pytest.mark.timeout(240)]
+
+MIB = 1024 * 1024
+FILE_SYSTEM_BYTES = 96 * MIB
+BLOCK_BYTES = 256 * 1024
+SEGMENT = "shop/orders/0.#epoch.0"
+OTHER = "shop/returns/0.#epoch.0"
+TABLE = "shop/prices_kvtable/0.#epoch.0"
+SETTINGS = """
+[segment_store]
+container_count = 1
+restart_delay_s = 0.1
+[segment_store.container]
+flush_bytes = 1_048_576
+flush_age_s = 0.5
+checkpoint_log_bytes = 4_194_304
+[segment_store.container.space]
+check_interval_s = 0.05
+log_free_bytes_min = 16_777_216
+log_free_percent_max = 100
+storage_free_bytes_min = 8_388_608
+storage_free_percent_max = 100
+[durable_log]
+file_length_bytes = 8_388_608
+free_bytes_min = 4_194_304
+free_percent_max = 100
+space_check_interval_s = 0.1
+"""
+
+
+@pytest.fixture
+def small_file_system(tmp_path: Path) -> Iterator[Path]:
+    if sys.platform != "linux" or os.geteuid() != 0:
+        pytest.skip("a file system of its own takes Linux and root")
+    place = tmp_path / "small"
+    place.mkdir()
+    mounted = subprocess.run(
+        ["mount", "-t", "tmpfs", "-o", f"size={FILE_SYSTEM_BYTES}", "tmpfs", str(place)],
+        capture_output=True, check=False,
+    )  # fmt: skip
+    if mounted.returncode != 0:
+        pytest.skip(f"tmpfs cannot be mounted here: {mounted.stderr.decode().strip()}")
+    try:
+        yield place
+    finally:
+        subprocess.run(["umount", "-l", str(place)], check=True)
+
+
+class Client:
+    """Segments over the wire, of a server that is killed and started again; gives up after half a second."""
+
+    def __init__(self, server: StandaloneProcess) -> None:
+        settings = ClientSettings(retry_time_max_s=0.5)
+
+        async def resolve(segment: str) -> tuple[str, int]:
+            return "127.0.0.1", server.segment_store_port
+
+        self.pool = ConnectionPool(resolve, settings)
+        self.segments = WireSegments(self.pool, settings, real_runtime(1).rng)
+
+
+def block(number: int) -> bytes:
+    """Return the bytes at ``number * BLOCK_BYTES`` of a segment."""
+    return number.to_bytes(8, "big") * (BLOCK_BYTES // 8)
+
+
+async def fill(client: Client, segment: str) -> tuple[int, asyncio.Task[int] | None]:
+    """Append until nothing is taken any more; return what was acknowledged, and the append that is held."""
+    acknowledged = (await client.segments.segment_info(segment)).length
+    while True:
+        assert acknowledged < 2 * FILE_SYSTEM_BYTES
+        append = asyncio.create_task(client.segments.append(segment, block(acknowledged // BLOCK_BYTES)))
+        await asyncio.wait([append], timeout=3.0)
+        if not append.done():
+            return acknowledged, append
+        acknowledged = append.result()
+
+
+async def until_refused(client: Client) -> None:
+    """Wait until creations are refused, with the error that says why."""
+    async with asyncio.timeout(20.0):
+        for number in range(10_000):
+            try:
+                await client.segments.create_segment(f"shop/more{number}/0.#epoch.0")
+            except StorageFullError:
+                return
+            await asyncio.sleep(0.05)
+
+
+async def read(client: Client, segment: str, start: int, end: int) -> bytes:
+    parts: list[bytes] = []
+    while start < end:
+        data = await client.segments.read(segment, start, min(MIB, end - start))
+        parts += [bytes(part) for part in data.data]
+        start += sum(map(len, data.data))
+    return b"".join(parts)
+
+
+async def check(client: Client, segment: str, start: int, end: int) -> None:
+    expected = b"".join(block(number) for number in range(start // BLOCK_BYTES, -(-end // BLOCK_BYTES)))
+    offset = start % BLOCK_BYTES
+    assert await read(client, segment, start, end) == expected[offset : offset + end - start]
+
+
+def take_all_room(path: Path) -> int:
+    """Fill the file system to the last byte; return how many that were."""
+    taken = 0
+    with path.open("ab") as file:
+        for length in (MIB, 4096, 1):
+            while True:
+                try:
+                    taken += os.write(file.fileno(), bytes(length))
+                except OSError as error:
+                    if error.errno != errno.ENOSPC:
+                        raise
+                    break
+    return taken
+
+
+def server_on(small_file_system: Path, tmp_path: Path) -> StandaloneProcess:
+    config = tmp_path / "penstock.toml"
+    config.write_text(SETTINGS)
+    (small_file_system / "log").mkdir(exist_ok=True)
+    server = StandaloneProcess(small_file_system, "--config", str(config))
+    server.log_path = tmp_path / "server.log"  # There is no room for it where the data are.
+    return server
+
+
+async def append_in_the_end(client: Client, segment: str, number: int) -> int:
+    """Append a block whose predecessors are known to be there, however often that is refused before."""
+    async with asyncio.timeout(60.0):
+        while True:
+            try:
+                return await client.segments.append(segment, block(number), expected_offset=number * BLOCK_BYTES)
+            except OutcomeUnknownError:
+                if (await client.segments.segment_info(segment)).length > number * BLOCK_BYTES:
+                    return (number + 1) * BLOCK_BYTES
+            except PenstockError as error:
+                if not error.is_retriable:
+                    raise
+            await asyncio.sleep(0.1)
+
+
+async def test_a_full_disk_is_not_terminal(small_file_system: Path, tmp_path: Path) -> None:
+    """Filled by writers and then to the last byte by somebody else, killed and started there: reads, truncations and
+    deletions work, writes wait or are refused with a typed error; once room is made, by a truncation or by the
+    somebody else, writers go on, and nothing that was acknowledged is lost.
+    """
+    ballast = small_file_system / "ballast"
+    with server_on(small_file_system, tmp_path) as server:
+        client = Client(server)
+        for segment in (SEGMENT, OTHER):
+            await client.segments.create_segment(segment, rollover_bytes=MIB)
+        await client.segments.create_table(TABLE)
+        await client.segments.append(OTHER, block(0))
+        # 1. Writers fill it: they are held, creations and table updates are refused, reads work.
+        acknowledged, held = await fill(client, SEGMENT)
+        assert acknowledged > 16 * MIB
+        await until_refused(client)
+        with pytest.raises(StorageFullError, match="log_free_bytes_min"):
+            await client.segments.table_put(TABLE, [TableUpdate(b"key", b"value")])
+        await check(client, SEGMENT, 0, 2 * MIB)
+        # 2. Somebody else takes the rest, and the server is killed there.
+        take_all_room(ballast)
+        assert held is not None
+        server.kill9()
+        with pytest.raises(OutcomeUnknownError):
+            await held
+        server.start()
+        client = Client(server)
+        await check(client, SEGMENT, 0, 2 * MIB)
+        take_all_room(ballast)  # The start itself made some: it has cleared away what the last one had prepared.
+        await until_refused(client)
+        length = (await client.segments.segment_info(SEGMENT)).length
+        assert length >= acknowledged
+        # 3. A deletion and a truncation, which make room: writers go on.
+        await client.segments.delete_segment(OTHER)
+        start = length // 2 // BLOCK_BYTES * BLOCK_BYTES
+        await client.segments.truncate_segment(SEGMENT, start)
+        await check(client, SEGMENT, start, length)
+        ballast.unlink()
+        number = length // BLOCK_BYTES
+        assert await append_in_the_end(client, SEGMENT, number) == length + BLOCK_BYTES
+        # 4. Full once more, this time while it runs; room comes back when the other file goes.
+        take_all_room(ballast)
+        await until_refused(client)
+        waiting = asyncio.create_task(append_in_the_end(client, SEGMENT, number + 1))
+        await check(client, SEGMENT, start, length)
+        ballast.unlink()
+        assert await waiting == length + 2 * BLOCK_BYTES
+        await client.pool.close()
+        server.kill9()
+        server.start()
+        client = Client(server)
+        await check(client, SEGMENT, start, length + 2 * BLOCK_BYTES)
+        await client.pool.close()
+
+
+async def test_a_truncation_makes_room_on_a_full_disk(small_file_system: Path, tmp_path: Path) -> None:
+    """Not a byte is free but what the truncation frees itself, and writers go on in that."""
+    with server_on(small_file_system, tmp_path) as server:
+        client = Client(server)
+        await client.segments.create_segment(SEGMENT, rollover_bytes=MIB)
+        acknowledged, held = await fill(client, SEGMENT)
+        assert held is not None
+        take_all_room(small_file_system / "ballast")
+        # All but the last few blocks.
+        start = acknowledged // BLOCK_BYTES * BLOCK_BYTES - 2 * BLOCK_BYTES
+        await client.segments.truncate_segment(SEGMENT, start)
+        async with asyncio.timeout(60.0):
+            assert await held == acknowledged + BLOCK_BYTES
+        await check(client, SEGMENT, start, acknowledged + BLOCK_BYTES)
+        await client.pool.close()

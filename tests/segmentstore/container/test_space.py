@@ -1,0 +1,172 @@
+"""What stops, and what does not, when a file system under a container runs out of room (docs/full-disk.md)."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from dataclasses import replace
+
+import pytest
+
+from penstock.model.errors import StorageFullError
+from penstock.runtime.disk import DiskSpace
+from penstock.segmentstore.container.segment import SegmentFlags
+from penstock.segmentstore.container.space import SpaceWatch
+from penstock.segmentstore.settings import SpaceSettings
+from support.containers import QUIET, Incarnations, append, read_all, turns, until
+
+SETTINGS = SpaceSettings(
+    check_interval_s=0.001,
+    log_free_bytes_min=1000,
+    log_free_percent_max=100,
+    storage_free_bytes_min=1000,
+    storage_free_percent_max=100,
+)
+SEGMENT = "shop/orders/0.#epoch.0"
+OTHER = "shop/returns/0.#epoch.0"
+
+
+class Place:
+    """A tier whose room is set; it can hang."""
+
+    def __init__(self, free_bytes: int = 1 << 40) -> None:
+        self.free_bytes = free_bytes
+        self.gate = asyncio.Event()
+        self.gate.set()
+        self.look_count = 0
+
+    async def space(self) -> DiskSpace | None:
+        self.look_count += 1
+        await self.gate.wait()
+        return DiskSpace(self.free_bytes, 1 << 41)
+
+
+def watch_over(log: Place, storage: Place, settings: SpaceSettings = SETTINGS) -> SpaceWatch:
+    return SpaceWatch(3, settings, log_space=log.space, storage_space=storage.space, on_change=lambda: None)
+
+
+async def test_writes_of_users_wait_below_the_mark_and_those_for_readers_do_not() -> None:
+    """At the mark nothing waits, one byte below it does; it ends when a quarter more is free."""
+    log = Place(1000)
+    watch = watch_over(log, Place())
+    await watch.look_at_log()
+    watch.check(SEGMENT)
+    log.free_bytes = 999
+    await watch.look_at_log()
+    with pytest.raises(StorageFullError, match="999 bytes are free beside the log of container 3"):
+        watch.check(SEGMENT)
+    for name in ("_system/_tables/x/0.#epoch.0", "shop/_RGaudit/0.#epoch.0", "shop/audit_penstockrg/0.#epoch.0"):
+        watch.check(name)
+    log.free_bytes = 1249
+    await watch.look_at_log()
+    assert watch.is_log_low
+    log.free_bytes = 1250
+    await watch.look_at_log()
+    watch.check(SEGMENT)
+
+
+async def test_a_small_file_system_has_a_share_for_its_mark() -> None:
+    """10 % of it is less than the bytes of the mark."""
+    settings = replace(SETTINGS, log_free_bytes_min=1 << 50, log_free_percent_max=10)
+    log = Place((1 << 41) // 10)
+    watch = watch_over(log, Place(), settings)
+    await watch.look_at_log()
+    assert not watch.is_log_low
+    log.free_bytes -= 1
+    await watch.look_at_log()
+    assert watch.is_log_low
+
+
+async def test_a_look_that_hangs_is_left_alone_and_changes_nothing() -> None:
+    """What was known stays, no second look is begun, and the log is looked at all the same."""
+    log, storage = Place(), Place(5)
+    watch = watch_over(log, storage, replace(SETTINGS, check_timeout_s=0.002))
+    tasks = [asyncio.create_task(watch.watch_log()), asyncio.create_task(watch.watch_storage())]
+    await until(lambda: watch.is_storage_low)
+    storage.gate.clear()
+    storage.free_bytes = 1 << 40
+    looks = storage.look_count
+    await until(lambda: log.look_count > 5)
+    assert storage.look_count <= looks + 1
+    assert watch.is_storage_low
+    log.free_bytes = 5
+    await until(lambda: watch.is_log_low)
+    storage.gate.set()
+    await until(lambda: not watch.is_storage_low)
+    for task in tasks:
+        task.cancel()
+    await asyncio.gather(*tasks, return_exceptions=True)
+
+
+@pytest.fixture
+async def lives() -> AsyncIterator[Incarnations]:
+    made = Incarnations(replace(QUIET, space=SETTINGS, writer_interval_s=0.01, flush_age_s=0.0))
+    yield made
+    await made.close()
+
+
+async def test_bytes_of_users_stay_in_the_log_while_long_term_storage_is_full(
+    lives: Incarnations, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Truncations there and deletions go on, the container's own tables are moved, and users' bytes follow later."""
+    place = Place()
+    monkeypatch.setattr(lives.chunks, "space", place.space)
+    container = await lives.start()
+    for name in (SEGMENT, OTHER):
+        await container.create(name, rollover_bytes=1 << 20)
+        await append(container, name, b"stored" * 100)
+    segment = container.segment(SEGMENT)
+    await until(lambda: segment.storage_length == 600)
+    place.free_bytes = 10
+    await until(lambda: container.space.is_storage_low)
+    await append(container, SEGMENT, b"waits")
+    await container.truncate(SEGMENT, 600)
+    stored = container.storage.of(segment)
+
+    async def start_of() -> int:
+        info = await stored.info(SEGMENT)
+        assert info is not None
+        return info.start_offset
+
+    async with asyncio.timeout(5.0):
+        while await start_of() != 600:  # noqa: ASYNC110  # storage tells nobody
+            await asyncio.sleep(0.005)
+    await container.delete(OTHER)
+    await until(lambda: not container.state.gone)
+    await turns(50)
+    assert segment.storage_length == 600
+    with pytest.raises(StorageFullError, match="storage_free_bytes_min"):
+        await container.writer.flush(segment)
+    assert await read_all(container, SEGMENT) == b"waits"
+    container = await lives.restart(container)
+    segment = container.segment(SEGMENT)
+    assert await read_all(container, SEGMENT) == b"waits"
+    place.free_bytes = 1 << 40
+    await until(lambda: segment.storage_length == 605)
+    assert await read_all(container, SEGMENT) == b"waits"
+
+
+async def test_writes_are_held_while_the_log_has_no_room_and_let_go_after_that(
+    lives: Incarnations, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """From the start on, when it starts on a full disk; changes that make room are done meanwhile."""
+    container = await lives.start()
+    await container.create(SEGMENT)
+    await append(container, SEGMENT, b"before")
+    await lives.stop(container)
+    place = Place(10)
+    container = lives.new()
+    monkeypatch.setattr(container.space._log, "ask", place.space)
+    await container.start()
+    segment = await container.find(SEGMENT)
+    assert container.must_wait(segment)
+    held = asyncio.create_task(container.admit())
+    await container.truncate(SEGMENT, 3)
+    await container.seal(SEGMENT)
+    table = await container.create("shop/audit_penstockrg/0.#epoch.0", flags=SegmentFlags.TABLE)
+    assert not container.must_wait(table)
+    await turns(50)
+    assert not held.done()
+    place.free_bytes = 1 << 40
+    await asyncio.wait_for(held, 5.0)
+    assert not container.must_wait(segment)
