@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, fields, is_dataclass
 
 from penstock.controller.settings import ControllerSettings
 from penstock.model.errors import InvalidArgumentError
+from penstock.runtime.descriptors import DescriptorSettings
 from penstock.segmentstore.settings import SegmentStoreSettings
 from penstock.segmentstore.tier1.local_log import LocalLogSettings
 from penstock.segmentstore.tier2.directory import DirectoryChunkStorageSettings
@@ -39,7 +40,7 @@ MAY_BE_ZERO = frozenset((
     "restart_count_max", "failures_max", "flush_slow_max", "read_ahead_count_max", "read_ahead_segments_max",
     "whole_read_bytes", "index_entry_bytes", "index_segments_max", "attributes_in_memory_max", "attributes_cached_max",
     "backlog_operations_max", "pending_bytes_max", "move_pages_min", "redo_max", "spare_file_count_max",
-    "reserve_file_count", "reserve_record_count", "free_bytes_min", "free_percent_max",
+    "reserve_file_count", "reserve_record_count", "reserved_count", "free_bytes_min", "free_percent_max",
     "log_free_bytes_min", "log_free_percent_max", "storage_free_bytes_min", "storage_free_percent_max",
     "open_files_max", "known_directories_max", "completed_transactions_listed_max",
 ))  # fmt: skip
@@ -104,6 +105,7 @@ class StandaloneSettings:
         log_level: debug, info, warning or error.
         stop_timeout_s: how long a graceful stop may take in all before it is given up.
         blocking_thread_count_max: threads for disk work.
+        descriptors: how the file descriptors of each process are shared out.
         store_processes: how segment stores are watched when there are several.
         segment_store, controller, durable_log, long_term_storage: settings of the parts.
     """
@@ -118,6 +120,7 @@ class StandaloneSettings:
     log_level: str = "warning"
     stop_timeout_s: float = 30.0
     blocking_thread_count_max: int = 8
+    descriptors: DescriptorSettings = field(default_factory=DescriptorSettings)
     store_processes: StoreProcessSettings = field(default_factory=StoreProcessSettings)
     segment_store: SegmentStoreSettings = field(default_factory=SegmentStoreSettings)
     controller: ControllerSettings = field(default_factory=ControllerSettings)

@@ -29,6 +29,7 @@ from penstock.data_directory import DataDirectory, Identity
 from penstock.model.errors import ControllerUnavailableError, DataDirectoryInUseError, InvalidArgumentError
 from penstock.model.routing import container_of
 from penstock.model.segments import Segments
+from penstock.runtime.descriptors import descriptor_limit, share_descriptors
 from penstock.runtime.runtime import Runtime, real_runtime
 from penstock.segmentstore.admin_server import AdminServer
 from penstock.segmentstore.server import SegmentStoreServer
@@ -154,12 +155,16 @@ class Standalone:
         )
         await service.start()
         self._stops.push_async_callback(service.stop)
+        budget = share_descriptors(
+            descriptor_limit(), settings.descriptors, has_segment_store=self.store is not None, has_controller=True
+        )
         front = GrpcServer(
             service,
             settings.host,
             settings.controller_port,
             published_host=settings.advertised_host,
             settings=settings.controller,
+            connections_max=budget.controller_connections,
         )
         await _listen("controller", settings.host, settings.controller_port, front.start())
         self._stops.push_async_callback(front.stop)
@@ -181,7 +186,10 @@ class Standalone:
         await store.start()
         self._stops.push_async_callback(store.stop)
 
-        server = SegmentStoreServer(store)
+        budget = share_descriptors(
+            descriptor_limit(), settings.descriptors, has_segment_store=True, has_controller=True
+        )
+        server = SegmentStoreServer(store, settings=settings.segment_store.connection.within(budget))
         await _listen(
             "segment store",
             settings.host,

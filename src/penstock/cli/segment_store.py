@@ -24,6 +24,7 @@ def segment_store(
     # Only now: the help of all commands should not load a server.
     from penstock.cli.serve import bound_heaps, new_loop
     from penstock.model.errors import PenstockError, ProtocolError
+    from penstock.runtime.descriptors import raise_descriptor_limit
     from penstock.store_processes.child import end_with_parent, run_child
     from penstock.store_processes.messages import LINE_BYTES_MAX, Refusal, decode_order, encode_message
 
@@ -52,6 +53,7 @@ def segment_store(
         format=f"%(asctime)s %(levelname)s store {order.store}: %(name)s: %(message)s",
     )
     bound_heaps()
+    raise_descriptor_limit()
     gc.collect()
     gc.freeze()
     try:

@@ -16,6 +16,7 @@ from dataclasses import asdict
 from pathlib import Path
 
 from penstock.model.errors import PenstockError
+from penstock.runtime.descriptors import raise_descriptor_limit
 from penstock.runtime.settings import load_settings
 from penstock.settings import StandaloneSettings
 from penstock.standalone import Standalone
@@ -37,6 +38,7 @@ def serve(config: Path | None, flags: Mapping[str, object], *, started_s: float,
         format="%(asctime)s %(levelname)s %(name)s: %(message)s",
     )
     bound_heaps()
+    raise_descriptor_limit()
     with asyncio.Runner(loop_factory=new_loop()) as runner:
         return runner.run(_serve(settings, started_s, as_json))
 

@@ -31,7 +31,8 @@ class GrpcServer:
     """Serves a started `ControllerService` on `host`:`port`; port 0 takes a free one.
 
     `published_host` and `published_port` are what clients are told when they ask for the list of controllers;
-    `settings` bounds concurrent calls and message sizes.
+    `settings` bounds concurrent calls and message sizes; `connections_max` connections are served at once, None: any
+    number, and more are closed.
     """
 
     def __init__(
@@ -43,7 +44,9 @@ class GrpcServer:
         published_host: str | None = None,
         published_port: int | None = None,
         settings: ControllerSettings | None = None,
+        connections_max: int | None = None,
     ) -> None:
+        self._connections_max = connections_max
         self._host = host
         self._wanted_port = port
         self._published_host = published_host
@@ -65,9 +68,13 @@ class GrpcServer:
     async def start(self) -> None:
         """Listen and serve. Raises `ControllerUnavailableError` when the port cannot be had."""
         limit = self._settings.message_bytes_max
+        bounds: list[tuple[str, int]] = []
+        if self._connections_max is not None:
+            bounds.append(("grpc.max_allowed_incoming_connections", self._connections_max))
         server = grpc.aio.server(
             maximum_concurrent_rpcs=self._settings.rpc_concurrency_max,
             options=[
+                *bounds,
                 ("grpc.max_receive_message_length", limit),
                 ("grpc.max_send_message_length", limit),
                 # Two servers on one port would take turns unnoticed.

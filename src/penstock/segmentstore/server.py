@@ -100,9 +100,8 @@ class Connection(asyncio.BufferedProtocol):
             self._transport.abort()
             return
         if len(self._server.connections) >= self._settings.connections_max:
-            logger.warning("refused a connection: %d are served already", len(self._server.connections))
             self._is_closed = True
-            self._transport.abort()
+            self._server.refuse(self._transport)
             return
         self._server.connections[self] = None
         self._transport.set_write_buffer_limits(
@@ -457,6 +456,9 @@ class SegmentStoreServer:
         self._all_closed = asyncio.Event()
         self.is_stopping = False
         self.port = 0
+        #: Connections that were one too many.
+        self.refused_count = 0
+        self._refusal_logged_at_s = float("-inf")
         #: Replies that wait for slow readers, over all connections.
         self.slow_reply_bytes = 0
 
@@ -478,6 +480,20 @@ class SegmentStoreServer:
         task = self.loop.create_task(coroutine)
         self._background.add(task)
         task.add_done_callback(self._background.discard)
+
+    def refuse(self, transport: asyncio.Transport) -> None:
+        """Close a connection that is one too many. Said in the log once a second at most: they come in crowds."""
+        transport.abort()
+        self.refused_count += 1
+        now_s = self.loop.time()
+        if now_s >= self._refusal_logged_at_s + 1.0:
+            self._refusal_logged_at_s = now_s
+            logger.warning(
+                "refused a connection, the %dth: %d are served already (connection.connections_max, or what the limit "
+                "of descriptors allows)",
+                self.refused_count,
+                len(self.connections),
+            )
 
     def forget(self, connection: Connection) -> None:
         """Take a closed connection out."""

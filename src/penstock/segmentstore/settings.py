@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+
+from penstock.runtime.descriptors import DescriptorBudget
 
 MIB = 1024 * 1024
 
@@ -296,7 +298,8 @@ class ConnectionSettings:
         requests_max: requests under way on one connection, reads apart, before it is no longer read.
         reads_max: reads on one connection that wait for data or storage; a peer with more is disconnected.
         writers_max: writers set up on one connection.
-        connections_max: connections served at once; more are refused.
+        connections_max: connections served at once; more are refused. Fewer when the process may not have so many
+            descriptors, see `DescriptorSettings`.
         accept_backlog: connections waiting to be accepted.
         drain_timeout_s: how long a stopping server waits for replies to leave.
     """
@@ -313,6 +316,14 @@ class ConnectionSettings:
     connections_max: int = 4096
     accept_backlog: int = 1024
     drain_timeout_s: float = 5.0
+
+    def within(self, budget: DescriptorBudget) -> ConnectionSettings:
+        """Return these settings with no more connections than there are descriptors for."""
+        return replace(
+            self,
+            connections_max=min(self.connections_max, budget.segment_store_connections),
+            accept_backlog=min(self.accept_backlog, budget.accept_backlog),
+        )
 
 
 @dataclass(frozen=True, slots=True)

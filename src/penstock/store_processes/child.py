@@ -19,6 +19,7 @@ from typing import BinaryIO
 
 from penstock.data_directory import DataDirectory
 from penstock.model.errors import PenstockError
+from penstock.runtime.descriptors import descriptor_limit, share_descriptors
 from penstock.runtime.runtime import Runtime, real_runtime
 from penstock.runtime.settings import settings_from
 from penstock.segmentstore.admin_server import AdminServer
@@ -91,7 +92,10 @@ class StoreChild:
         )
         await self._store.start()
         self._stops.push_async_callback(self._store.stop)
-        server = SegmentStoreServer(self._store)
+        budget = share_descriptors(
+            descriptor_limit(), settings.descriptors, has_segment_store=True, has_controller=False
+        )
+        server = SegmentStoreServer(self._store, settings=settings.segment_store.connection.within(budget))
         await server.start(settings.host, self._order.port)
         self._stops.push_async_callback(server.stop)
         # Administrators find store n at the n-th port after the one that is set.
