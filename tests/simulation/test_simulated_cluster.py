@@ -17,9 +17,9 @@ from penstock.model.policies import Scaling
 from penstock.rpc import controller_pb2 as pb
 from penstock.testing.simulation.cluster import (
     CONTROLLER_PORT,
+    Assignment,
     ClusterSettings,
     SimulatedCluster,
-    StaticLocator,
 )
 from penstock.testing.simulation.controller_calls import SimulatedRpcError, simulated_stub
 from penstock.testing.simulation.errors import HostDownError
@@ -190,7 +190,7 @@ def test_a_cluster_that_cannot_start_is_reported():
 
 
 def test_containers_are_spread_over_stores():
-    locator = StaticLocator(("a", "b"), 5)
+    locator = Assignment(("a", "b"), 5)
     assert [locator.endpoint_of(container)[0] for container in range(5)] == ["a", "b", "a", "b", "a"]
 
 

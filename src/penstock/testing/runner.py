@@ -38,7 +38,7 @@ from penstock.testing.workloads.events import StreamKeeper
 from penstock.testing.workloads.scenario import Profile, Scenario, draw_workload_world
 from penstock.testing.workloads.segments import ByteReader
 from penstock.testing.workloads.tables import TableClient
-from penstock.testing.workloads.takeover import reassign, take_over
+from penstock.testing.workloads.takeover import move, reassign, take_over
 from penstock.testing.workloads.world import Workload, World
 
 _CHECK_INTERVAL_S = 1.0
@@ -47,8 +47,6 @@ _TIME_S_MAX = 900.0
 _VIOLATIONS_MAX = 40
 #: Longest stall of blocking work.
 _STALL_S_MAX = 0.2
-#: Probability that blocking work is cut in two, so that others come between its halves.
-_CUT_RATE = 0.003
 #: How long to wait for answers that corruption may have taken away for good.
 _TOLERANT_S = 15.0
 
@@ -93,10 +91,13 @@ def run(
         scenario = replace(scenario, plan=plan)
     started_s = time.perf_counter()
     trace = Trace(sink=sink)
-    stall_rate = scenario.profile.work_stall_rate
     settings = SimulationSettings(
         loop=LoopSettings(time_s_max=_TIME_S_MAX),
-        work=WorkSettings(stall_rate=stall_rate, stall_s_max=_STALL_S_MAX, cut_rate=_CUT_RATE),
+        work=WorkSettings(
+            stall_rate=scenario.profile.work_stall_rate,
+            stall_s_max=_STALL_S_MAX,
+            cut_rate=scenario.profile.work_cut_rate,
+        ),
     )
     play = _Play(scenario)
     inside: Counter[str] = Counter()
@@ -191,6 +192,9 @@ class _Play:
         if simulation.loop.time() < plan_end_s:
             await asyncio.sleep(plan_end_s - simulation.loop.time())
         cluster.heal_chunks()
+        if len(nuisances) > 1:
+            # So that every store has heard what it is to run.
+            await asyncio.wait(nuisances[1:])
         await self._all_serve(cluster)
         await self._verify(workloads)
         await self._inspect(cluster)
@@ -203,6 +207,8 @@ class _Play:
         servers = list(dict.fromkeys([*cluster.stores, cluster.controller]))
         for host in servers:
             host.crash(Death.POWER)
+        if cluster.shared_disk is not None:
+            cluster.shared_disk.crash()
         for host in cluster.stores:
             self._flip_bits(host, simulation)
         await asyncio.sleep(0.5)
@@ -286,7 +292,8 @@ class _Play:
             self._found(f"{host.name}: {violation}")
         for container in store.containers:
             epoch = container._log.epoch
-            if self._epochs.get(container.id) != epoch and self.world is not None:
+            # A zombie beside its successor was seen before.
+            if self._epochs.get(container.id, 0) < epoch and self.world is not None:
                 self._epochs[container.id] = epoch
                 self.world.history.see(host.name, EpochStarted(container.id, epoch))
         for container in store.containers if not self.scenario.profile.bit_flip_count else ():
@@ -332,14 +339,19 @@ class _Play:
             if not self.world.is_writing:
                 return
             host = rng.choice(cluster.stores)
-            is_reassigned = rng.random() < 0.3
+            kind = "Move" if cluster.shared_disk is not None and rng.random() < 0.6 else "Takeover"
+            if kind != "Move" and rng.random() < 0.3:
+                kind = "Reassignment"
             try:
-                what = await host.run((reassign if is_reassigned else take_over)(cluster, host, rng))
+                if kind == "Move":
+                    what = await move(cluster, rng)
+                else:
+                    what = await host.run((reassign if kind == "Reassignment" else take_over)(cluster, host, rng))
             except HostDownError:
                 continue
             if what is not None:
-                self.fault_counts["Reassignment" if is_reassigned else "Takeover"] += 1
-                cluster.simulation.trace.add(self.world.now_s, f"fault {host.name}: {what}")
+                self.fault_counts[kind] += 1
+                cluster.simulation.trace.add(self.world.now_s, f"fault {kind} at {host.name}: {what}")
 
     def _flip_bits(self, host: Host, simulation: Simulation) -> None:
         rng = simulation.rng(f"{host.name} bit flips")

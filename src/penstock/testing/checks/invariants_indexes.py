@@ -128,7 +128,9 @@ async def _orphans(container: SegmentContainer, inactive: dict[str, SegmentSnaps
                 break
         else:
             is_leaving = any(segment.name == name for segment in state.metadata.by_id.values())
-            if name not in inactive and not is_leaving:
+            # It may have been freed since they were listed.
+            is_stored = name not in inactive and not is_leaving and await container.storage._user.info(name) is not None
+            if is_stored:
                 found.append(f"storage has {name}, which is neither active nor inactive")
     return found
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import replace
@@ -14,11 +15,27 @@ from penstock.model.errors import BadOffsetError
 from penstock.model.segments import Buffer
 from penstock.segmentstore.container.container import SegmentContainer
 from penstock.segmentstore.container.log.pipeline import OnDone
+from penstock.segmentstore.container.reads.reader import SegmentReader
 from penstock.segmentstore.container.segment import Segment
 from penstock.segmentstore.container.segment_operations import SegmentOperations
+from penstock.segmentstore.tier1.local_log import LocalLog
+from penstock.segmentstore.tier1.log_directory import LogDirectory
 from penstock.testing.mutations.mutation import Mutation, patched, short_profile
 
 # Segment stores.
+
+
+def _read_what_followed() -> AbstractContextManager[None]:
+    async def read_storage(self: SegmentReader, segment: Segment, offset: int, length: int) -> bytes | None:
+        start, _, task = self._storage_task(segment, offset)
+        data = await asyncio.shield(task)
+        # Whether the segment is still the one that was asked for is what is not looked at.
+        first = offset - start
+        if first >= len(data):
+            return None
+        return data[first : first + length]
+
+    return patched(SegmentReader, "_read_storage", read_storage)
 
 
 def _answer_attributes_early() -> AbstractContextManager[None]:
@@ -28,6 +45,47 @@ def _answer_attributes_early() -> AbstractContextManager[None]:
         return segment.attribute(attribute_id)
 
     return patched(SegmentOperations, "get_attribute", get_attribute)
+
+
+class _CheckedFirst:
+    """A file of the log: before each sync it is looked who owns the log, and `checked` told so."""
+
+    def __init__(self, file: object, directory: LogDirectory, checked: set[LogDirectory]) -> None:
+        self._file = file
+        self._directory = directory
+        self._checked = checked
+
+    def __getattr__(self, name: str) -> object:
+        return getattr(self._file, name)
+
+    def sync(self) -> None:
+        """Look, and sync."""
+        self._directory.check_owned()
+        self._file.sync()  # type: ignore[attr-defined]  # a file of the log
+        self._checked.add(self._directory)
+
+
+@contextmanager
+def _check_the_fence_before_the_sync() -> Iterator[None]:
+    original, check_original = LocalLog._write_batch, LogDirectory.check_owned
+    checked: set[LogDirectory] = set()
+
+    def check_owned(self: LogDirectory) -> None:
+        if self in checked:
+            checked.remove(self)  # Behind the sync nobody looks again.
+        else:
+            check_original(self)
+
+    def write_batch(self: LocalLog, file: object, *arguments: object) -> object:
+        before = file.file  # type: ignore[attr-defined]  # a writable file of the log
+        file.file = _CheckedFirst(before, self._directory, checked)  # type: ignore[attr-defined]  # see above
+        try:
+            return original(self, file, *arguments)  # type: ignore[arg-type]  # passed on as they came
+        finally:
+            file.file = before  # type: ignore[attr-defined]  # see above
+
+    with patched(LocalLog, "_write_batch", write_batch), patched(LogDirectory, "check_owned", check_owned):
+        yield
 
 
 @contextmanager
@@ -72,12 +130,30 @@ def _remove_commit_positions_early() -> Iterator[None]:
 
 
 _SLOW_WORK = 0.3
+_LINKS = ("SlowLink", "Pause")
+_SMALL_CACHE = 16 * 1024
 
 ORDER_MUTATIONS: tuple[Mutation, ...] = (
+    Mutation(
+        "read what followed a deleted segment", "a read has the bytes of one segment",
+        replace(
+            short_profile("names used again", "names", "crowd", kinds=_LINKS), cache_bytes_min=_SMALL_CACHE,
+            slow_chunk_rate=0.1,
+        ),
+        _read_what_followed,
+    ),
     Mutation(
         "answer attributes before they are durable", "what was read stays",
         replace(short_profile("read right away", "attributes", gap_s=1.0), work_stall_rate=_SLOW_WORK),
         _answer_attributes_early,
+    ),
+    Mutation(
+        "check the fence before the sync", "an old owner can do no harm",
+        replace(
+            short_profile("owners overtaken in a sync", "bytes", kinds=("SlowLink", "Pause")), takeover_gap_s=1.0,
+            store_count_min=2, store_count_max=3, shared_storage_rate=1.0, work_cut_rate=0.1, pace=4.0,
+        ),
+        _check_the_fence_before_the_sync,
     ),
     Mutation(
         "compare with the durable length", "a conditional append begins where it was to begin",

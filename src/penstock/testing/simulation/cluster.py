@@ -1,15 +1,16 @@
 """`SimulatedCluster`: segment stores, a controller and clients on simulated hosts, running the production code.
 
-Each segment store has its containers and its own disk for both tiers; container `i` of `n` stores is at store
-``i % n`` for good. The controller runs on the first store's host by direct calls (`is_combined`, as in standalone), or
-on a host of its own over the wire protocol. Clients are the production client; only gRPC is replaced (see
-`controller_calls`).
+Container `i` of `n` stores is at store ``i % n`` at first. Each segment store has a disk of its own for both tiers, and
+its containers for good; or all have both tiers on one file system that they share (`has_shared_storage`), and
+containers move from store to store (`Assignment.give`). The controller runs on the first store's host by direct calls
+(`is_combined`, as in standalone), or on a host of its own over the wire protocol. Clients are the production client;
+only gRPC is replaced (see `controller_calls`).
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
 
@@ -24,6 +25,7 @@ from penstock.controller.settings import ControllerSettings
 from penstock.data_directory import DataDirectory
 from penstock.model.routing import container_of
 from penstock.model.segments import Segments
+from penstock.runtime.runtime import Runtime
 from penstock.segmentstore.server import SegmentStoreServer
 from penstock.segmentstore.settings import CacheSettings, SegmentStoreSettings
 from penstock.segmentstore.store import SegmentStore
@@ -35,11 +37,14 @@ from penstock.testing.simulation.controller_calls import serve_controller, simul
 from penstock.testing.simulation.disk_faults import NO_FAULTS, DiskFaults
 from penstock.testing.simulation.errors import HostDownError
 from penstock.testing.simulation.host import Death, Host
+from penstock.testing.simulation.shared_disk import SharedDisk
 from penstock.testing.simulation.simulation import Simulation
 
 SEGMENT_STORE_PORT = 6000
 CONTROLLER_PORT = 9090
 _DATA_DIRECTORY = "/data"
+#: Of stores that share what they store on.
+_SHARED_CLUSTER_ID = "00000000-0000-4000-8000-000000000000"
 _KIB = 1024
 #: Lets the driver look again, in virtual time.
 _POLL_S = 0.01
@@ -52,6 +57,7 @@ class ClusterSettings:
     Attributes:
         store_count: segment stores.
         is_combined: the controller is in the first store's process.
+        has_shared_storage: both tiers are on a file system that all stores have mounted, so containers can move.
         restart_delay_s: a server whose program fails is started again after this.
         disk_faults: faults of the stores' disks in ordinary times.
         chunk_faults: faults of long-term storage, beside those of the disk under it; None for none.
@@ -60,6 +66,7 @@ class ClusterSettings:
 
     store_count: int = 1
     is_combined: bool = True
+    has_shared_storage: bool = False
     restart_delay_s: float = 1.0
     disk_faults: DiskFaults = NO_FAULTS
     chunk_faults: ChunkFaults | None = None
@@ -81,20 +88,36 @@ class ClusterSettings:
     client: ClientSettings = field(default_factory=ClientSettings)
 
 
-@dataclass(frozen=True, slots=True)
-class StaticLocator:
-    """`ContainerLocator` of a cluster whose containers never move."""
+class Assignment:
+    """Which store has which container, as the coordinator knows it: the `ContainerLocator` of a simulated cluster."""
 
-    stores: tuple[str, ...]
-    container_count: int
+    def __init__(self, stores: Sequence[str], container_count: int) -> None:
+        self._owners = [stores[container_id % len(stores)] for container_id in range(container_count)]
+
+    @property
+    def container_count(self) -> int:
+        """Containers of the cluster."""
+        return len(self._owners)
+
+    def owner(self, container_id: int) -> str:
+        """Return the store that has a container."""
+        return self._owners[container_id]
+
+    def give(self, container_id: int, store: str) -> None:
+        """Let another store have it, from now on. Neither knows yet: see `SimulatedCluster.tell`."""
+        self._owners[container_id] = store
+
+    def containers_of(self, store: str) -> list[int]:
+        """Return the containers that a store has."""
+        return [container_id for container_id, owner in enumerate(self._owners) if owner == store]
 
     def endpoint_of(self, container_id: int) -> tuple[str, int] | None:
         """See `ContainerLocator.endpoint_of`."""
-        return self.stores[container_id % len(self.stores)], SEGMENT_STORE_PORT
+        return self._owners[container_id], SEGMENT_STORE_PORT
 
     async def endpoint_of_segment(self, segment: str) -> tuple[str, int]:
         """Return host and port of a segment, given by its full name."""
-        return self.stores[container_of(segment, self.container_count) % len(self.stores)], SEGMENT_STORE_PORT
+        return self._owners[container_of(segment, len(self._owners))], SEGMENT_STORE_PORT
 
 
 @dataclass(slots=True)
@@ -137,7 +160,11 @@ class SimulatedCluster:
         self.simulation = simulation
         self.settings = settings = settings or ClusterSettings()
         names = tuple(f"store-{number}" for number in range(1, settings.store_count + 1))
-        self.locator = StaticLocator(names, settings.segment_store.container_count)
+        self.locator = Assignment(names, settings.segment_store.container_count)
+        #: Where both tiers are, if the stores share them.
+        self.shared_disk: SharedDisk | None = None
+        if settings.has_shared_storage:
+            self.shared_disk = SharedDisk(simulation, "file server", settings.disk_faults)
         self._servers: dict[str, _Servers] = {}
         #: Long-term storages so far, one for each life of a store, when they have faults.
         self.faulty_chunks: list[FaultyChunkStorage] = []
@@ -169,23 +196,33 @@ class SimulatedCluster:
         directory = DataDirectory(_DATA_DIRECTORY, runtime)
         identity = await runtime.work.run(directory.open, count)
         servers.stops.callback(directory.close)
+        tiers = runtime
+        if self.shared_disk is not None:
+            tiers = Runtime(
+                disk=self.shared_disk.mounted(host),
+                work=runtime.work,
+                rng=runtime.rng,
+                wall_clock_ms=runtime.wall_clock_ms,
+            )
         store = SegmentStore(
-            logs=LocalLogFactory(directory.tier1, runtime, settings.durable_log),
-            chunks=self._chunks(host, DirectoryChunkStorage(directory.tier2, runtime, settings.long_term_storage)),
-            cluster_id=identity.cluster_id,
+            logs=LocalLogFactory(directory.tier1, tiers, settings.durable_log),
+            chunks=self._chunks(host, DirectoryChunkStorage(directory.tier2, tiers, settings.long_term_storage)),
+            cluster_id=identity.cluster_id if self.shared_disk is None else _SHARED_CLUSTER_ID,
             runtime=runtime,
             settings=settings.segment_store,
             cache_directory=directory.cache(0),
             container_ids=self.container_ids(host),
         )
         await store.start()
+        # It may have changed meanwhile.
+        store.set_assignment(self.container_ids(host))
         servers.store = store
         servers.stops.push_async_callback(store.stop)
         server = SegmentStoreServer(store)
         await server.start("0.0.0.0", SEGMENT_STORE_PORT)
         servers.server = server
         servers.stops.push_async_callback(server.stop)
-        if settings.is_combined and host.name == self.locator.stores[0]:
+        if settings.is_combined and host is self.controller:
             segments: Segments = store if settings.store_count == 1 else self._wire_segments(host)
             await self._start_controller(host, segments)
 
@@ -252,8 +289,12 @@ class SimulatedCluster:
 
     def container_ids(self, host: Host) -> list[int]:
         """Return the containers that a store is to run."""
-        count = self.settings.segment_store.container_count
-        return [container for container in range(count) if self.locator.endpoint_of(container) == _endpoint(host)]
+        return self.locator.containers_of(host.name)
+
+    async def tell(self, host: Host) -> None:
+        """Let a store know which containers it is to run. Run it on `host`."""
+        if (store := self.store(host)) is not None:
+            store.set_assignment(self.container_ids(host))
 
     def server(self, host: Host) -> SegmentStoreServer | None:
         """Return the TCP front in a host's process. To look at."""
@@ -298,7 +339,3 @@ class SimulatedCluster:
         stub = simulated_stub(self.controller.name, CONTROLLER_PORT)
         controller = ControllerClient(stub, settings, host.runtime.rng, address=address)
         return Client(address, settings, runtime=host.runtime, controller=controller)
-
-
-def _endpoint(host: Host) -> tuple[str, int]:
-    return host.name, SEGMENT_STORE_PORT

@@ -472,6 +472,11 @@ class SimulatedDisk:
                 f"{self.used_bytes} of {self.faults.capacity_bytes}"
             )
 
+    def late_write(self, node: FileNode, offset: int, data: bytes) -> None:
+        """Write what a host that has died had in its cache. Nobody hears of it."""
+        self._sequence += 1
+        node.write(self._sequence, offset, data)
+
     def read_file(self, path: str, node: FileNode, offset: int, length: int) -> bytes:
         """Read what is in the page cache. Raises `OSError`."""
         self.hook(DiskCall.READ, path)

@@ -31,41 +31,47 @@ class SimulatedFile:
 
     def write(self, offset: int, buffers: Sequence[Buffer]) -> int:
         """See `DiskFile.write`."""
-        self._check(offset, is_change=True)
+        self.check(offset, is_change=True)
         data = b"".join(buffers)
         self._disk.write_file(self._path, self._node, offset, data)
         return len(data)
 
     def read(self, offset: int, length: int) -> bytes:
         """See `DiskFile.read`."""
-        self._check(offset)
+        self.check(offset)
         return self._disk.read_file(self._path, self._node, offset, length)
 
     def length(self) -> int:
         """See `DiskFile.length`."""
-        self._check(0)
+        self.check(0)
         return len(self._node.live)
 
     def sync(self) -> None:
         """See `DiskFile.sync`. Does not make the file's name durable."""
-        self._check(0)
+        self.check(0)
         self._disk.sync_file(self._path, self._node)
 
     def truncate(self, length: int) -> None:
         """See `DiskFile.truncate`."""
-        self._check(length, is_change=True)
+        self.check(length, is_change=True)
         self._disk.cut_file(self._path, self._node, length)
 
     def is_linked(self) -> bool:
         """See `DiskFile.is_linked`."""
-        self._check(0)
+        self.check(0)
         return self._node.link_count > 0
 
     def close(self) -> None:
         """See `DiskFile.close`. Fine after the process was killed."""
         self._is_closed = True
 
-    def _check(self, offset: int, *, is_change: bool = False) -> None:
+    @property
+    def node(self) -> FileNode:
+        """The file itself, whatever its name."""
+        return self._node
+
+    def check(self, offset: int, *, is_change: bool = False) -> None:
+        """Raise `OSError` unless the file is open, for writing if need be, and the offset can be one."""
         self._disk.check_handle(self._path, self._generation)
         if self._is_closed or (is_change and not self._is_writable):
             raise OSError(errno.EBADF, "file is closed or not open for writing", self._path)

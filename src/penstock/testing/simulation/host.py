@@ -115,7 +115,7 @@ class Host:
             rng=rng,
             wall_clock_ms=self.wall_clock_ms,
         )
-        self.disk.hook = self._on_disk_call
+        self.disk.hook = self.on_disk_call
         self._note("start")
         self._simulation.network.set_powered(self.name, True)
         if self._pause_count:
@@ -160,7 +160,7 @@ class Host:
         else:
             self.disk.process_kill()
         # Refuses what the dead process may still try while its calls are unwound.
-        self.disk.hook = self._on_disk_call
+        self.disk.hook = self.on_disk_call
         if self._loop.current is process:
             raise ProcessKilled(f"{process.name} died")
 
@@ -198,7 +198,8 @@ class Host:
         if not self._pause_count:
             self._loop.resume(self.process)
 
-    def _on_disk_call(self, call: str, path: str) -> None:
+    def on_disk_call(self, call: str, path: str) -> None:
+        """Note a call to a disk, hold it or die in it. Every disk of the host calls this, see `DiskHook`."""
         process = self._loop.current
         if not process.is_alive:
             raise ProcessKilled(f"{process.name} is dead")

@@ -14,6 +14,8 @@ from penstock.testing.workloads.world import Workload, World
 #: Attributes that all clients change, and those that one alone changes, and removes.
 _SHARED_COUNT = 12
 _OWN_COUNT = 12
+#: Gets under way beside other calls.
+_GETS_MAX = 6
 #: Clients of one segment at most: their values are never equal.
 _CLIENTS_MAX = 8
 
@@ -33,11 +35,13 @@ class AttributeClient(Workload):
         self._segment = segment
         self._number = number
         self._mean_gap_s = mean_gap_s
+        self._meeting_interval_s = min(5.0, 14 * mean_gap_s)
         self._shared = [bytes(14) + bytes([2, at]) for at in range(_SHARED_COUNT)]
         self._own = [bytes(14) + bytes([16 + number, at]) for at in range(_OWN_COUNT)]
         #: Not removed any more: a late change may still come, and would then begin with a value that had been.
         self._doubtful: set[bytes] = set()
         self._known: dict[bytes, int] = {}
+        self._gets: set[asyncio.Task[None]] = set()
 
     async def prepare(self) -> None:
         """See `Workload.prepare`."""
@@ -48,11 +52,15 @@ class AttributeClient(Workload):
 
     async def run(self) -> None:
         """See `Workload.run`."""
+        attribute = self._shared[0]
         while self.world.is_writing:
-            attribute = self.rng.choice(self._shared if self.rng.random() < 0.5 else self._own)
+            # Often the last one again: while it is on its way to the index, and back.
+            if self.rng.random() < 0.7:
+                attribute = self.rng.choice(self._shared if self.rng.random() < 0.5 else self._own)
             if self.rng.random() < 0.15:
-                await self.meet()
-                attribute = self._shared[int(self.world.now_s) % _SHARED_COUNT]  # The others take the same.
+                await self.meet(self._meeting_interval_s)
+                turn = round(self.world.now_s / self._meeting_interval_s)
+                attribute = self._shared[turn % _SHARED_COUNT]  # The others take the same.
             else:
                 await self.rest(self._mean_gap_s)
             try:
@@ -67,7 +75,9 @@ class AttributeClient(Workload):
             except PenstockError as error:
                 if not self.world.is_passing(error):
                     self.world.problem(f"{self.name}: attributes of {self._segment}: {error!r}")
-                    return
+                    break
+        if self._gets:
+            await asyncio.wait(self._gets)
 
     async def verify(self) -> None:
         """See `Workload.verify`."""
@@ -116,13 +126,28 @@ class AttributeClient(Workload):
             history.refuse(call, "the condition did not hold")
 
     async def _set_and_get(self, attribute: bytes) -> None:
-        """Set it, and ask for it while that is under way: the answer may be either, and must stay."""
+        """Set it, and ask for it and others while that is under way: the answers may be either, and must stay."""
+        delay_s = self.rng.choice((0.0, 0.0005, 0.002))
+        self._begin_get(attribute)
         setting = asyncio.create_task(self._set(attribute))
-        await asyncio.sleep(self.rng.choice((0.0, 0.0005, 0.002)))
+        for one in (attribute, *self.rng.sample(self._shared, 2)):
+            await asyncio.sleep(delay_s)
+            self._begin_get(one)
+        await setting
+
+    def _begin_get(self, attribute: bytes) -> None:
+        """Ask for it, whatever else is done until the answer comes."""
+        if len(self._gets) < _GETS_MAX:
+            task = asyncio.create_task(self._try_get(attribute))
+            self._gets.add(task)
+            task.add_done_callback(self._gets.discard)
+
+    async def _try_get(self, attribute: bytes) -> None:
         try:
             await self._get(attribute, is_remembered=False)
-        finally:
-            await setting
+        except PenstockError as error:
+            if not self.world.is_passing(error):
+                self.world.problem(f"{self.name}: attributes of {self._segment}: {error!r}")
 
     async def _remove(self, attribute: bytes) -> None:
         history, expected = self.world.history, self._known.pop(attribute)

@@ -4,15 +4,25 @@ from __future__ import annotations
 
 import asyncio
 import random
-from dataclasses import dataclass
+from collections.abc import Coroutine
+from dataclasses import dataclass, field
+from functools import partial
 
-from penstock.model.errors import NoSuchSegmentError, OutcomeUnknownError, PenstockError, SegmentExistsError
+from penstock.model.errors import (
+    InvalidArgumentError,
+    NoSuchSegmentError,
+    OutcomeUnknownError,
+    PenstockError,
+    SegmentExistsError,
+)
 from penstock.model.segments import SegmentData
 from penstock.testing.simulation.host import Host
 from penstock.testing.workloads.world import Workload, World
 
 _READ_BYTES = 8 * 1024
 _READS_MAX = 4
+#: Names used at the same time.
+_NAME_COUNT = 3
 _READ_TIMEOUT_S = 20.0
 
 
@@ -21,7 +31,31 @@ class _Life:
     """One segment of the name. It gets all its bytes in one append, so it has none of them or all."""
 
     data: bytes
-    is_sealed: bool = False
+    may_be_sealed: bool = False
+
+
+@dataclass(slots=True)
+class _Name:
+    """A name and its lives so far. `is_there`: the last one has not been deleted."""
+
+    segment: str
+    is_there: bool = False
+    lives: list[_Life] = field(default_factory=list)
+    reads: set[asyncio.Task[None]] = field(default_factory=set)
+
+    def begin(self, read: Coroutine[None, None, None]) -> None:
+        """Let a read go on beside what else happens."""
+        if len(self.reads) >= _READS_MAX:
+            read.close()
+            return
+        task = asyncio.create_task(read)
+        self.reads.add(task)
+        task.add_done_callback(self.reads.discard)
+
+    async def end_reads(self) -> None:
+        """Wait for the reads under way."""
+        if self.reads:
+            await asyncio.wait(self.reads)
 
 
 class Reincarnations(Workload):
@@ -38,96 +72,93 @@ class Reincarnations(Workload):
         self._prefix = prefix
         self._mean_gap_s = mean_gap_s
         self._name_count = 0
-        self._lives: list[_Life] = []
-        self._is_there = False
-        self._reads: set[asyncio.Task[None]] = set()
+        self._names: list[_Name] = []
 
     async def run(self) -> None:
         """See `Workload.run`."""
-        self._take_new_name()
-        while self.world.is_writing:
-            try:
-                await self._live()
-            except PenstockError as error:
-                if not self.world.is_passing(error):
-                    self.world.problem(f"{self.name}: {self._segment}: {error!r}")
-                if isinstance(error, OutcomeUnknownError):
-                    await self._end_reads()
-                    self._take_new_name()
-            await self.rest(self._mean_gap_s / 4)
-        await self._end_reads()
+        await asyncio.gather(*(self._use_names() for _ in range(_NAME_COUNT)))
 
     async def verify(self) -> None:
         """See `Workload.verify`."""
-        if self._is_there:
-            await self.world.insist(f"read of {self._segment}", lambda: self._read(len(self._lives), 0))
+        for name in self._names:
+            if name.is_there:
+                read = partial(self._read, name, len(name.lives), 0)
+                await self.world.insist(f"read of {name.segment}", read)
 
-    @property
-    def _segment(self) -> str:
-        return f"{self._prefix}{self._name_count}/0.#epoch.0"
-
-    def _take_new_name(self) -> None:
-        self._name_count += 1
-        self._lives = []
-        self._is_there = False
-
-    async def _live(self) -> None:
-        """Create, fill, perhaps seal, wait until it is stored, begin to read, and delete in the midst of that."""
-        segments, rng, segment = self.client.segments, self.rng, self._segment
-        if not self._is_there:
+    async def _use_names(self) -> None:
+        name = self._new_name()
+        while self.world.is_writing:
             try:
-                await segments.create_segment(segment)
-            except SegmentExistsError:
-                self.world.problem(f"{segment} was deleted, and is there again")
-                self._take_new_name()
-                return
-            self._is_there = True
-            # Mostly longer than the last one, so that it reaches wherever that one did.
-            filling = (f"<life {len(self._lives) + 1} ".encode() * (1 + rng.randrange(40)))[: rng.choice((40, 300))]
-            life = _Life(filling + self.world.padding(rng) + b">")
-            self._lives.append(life)
-            await segments.append(segment, life.data)
-            if rng.random() < 0.6:
-                await segments.seal_segment(segment)
-                life.is_sealed = True
-        number = len(self._lives)
-        if rng.random() < 0.7:
-            await self.rest(2 * self._mean_gap_s)
-        for _ in range(rng.randint(0, _READS_MAX - len(self._reads))):
-            length = len(self._lives[-1].data)
+                await self._live(name)
+            except PenstockError as error:
+                if not self.world.is_passing(error):
+                    self.world.problem(f"{self.name}: {name.segment}: {error!r}")
+                if isinstance(error, OutcomeUnknownError):
+                    self._names.remove(name)
+                    await name.end_reads()
+                    name = self._new_name()
+            await self.rest(self._mean_gap_s / 4)
+        await name.end_reads()
+
+    def _new_name(self) -> _Name:
+        self._name_count += 1
+        name = _Name(f"{self._prefix}{self._name_count}/0.#epoch.0")
+        self._names.append(name)
+        return name
+
+    async def _live(self, name: _Name) -> None:
+        """Create, fill, perhaps seal, wait until it is stored, begin to read, and delete in the midst of that."""
+        segments, rng, segment = self.client.segments, self.rng, name.segment
+        if not name.is_there:
+            await self._create(name)
+        await self.rest(self._mean_gap_s * rng.choice((0.2, 2.0)))
+        number = len(name.lives)
+        length = len(name.lives[-1].data)
+        for _ in range(rng.randint(0, _READS_MAX)):
             start = 0 if rng.random() < 0.5 else rng.randrange(length)
-            task = asyncio.create_task(self._try_read(number, start))
-            self._reads.add(task)
-            task.add_done_callback(self._reads.discard)
+            name.begin(self._try_read(name, number, start))
         await self.rest(0.002)
         await segments.delete_segment(segment)
-        self._is_there = False
+        name.is_there = False
         self.world.counts["reincarnations"] += 1
 
-    async def _try_read(self, number: int, start: int) -> None:
+    async def _create(self, name: _Name) -> None:
+        segments, rng = self.client.segments, self.rng
+        try:
+            await segments.create_segment(name.segment)
+        except SegmentExistsError:
+            self.world.problem(f"{name.segment} was deleted, and is there again")
+            raise
+        name.is_there = True
+        filling = f"<life {len(name.lives) + 1} ".encode() * 40
+        life = _Life(filling[: rng.choice((40, 300))] + self.world.padding(rng) + b">")
+        name.lives.append(life)
+        await segments.append(name.segment, life.data)
+        if rng.random() < 0.6:
+            life.may_be_sealed = True
+            await segments.seal_segment(name.segment)
+
+    async def _try_read(self, name: _Name, number: int, start: int) -> None:
         try:
             async with asyncio.timeout(_READ_TIMEOUT_S):
-                await self._read(number, start)
+                await self._read(name, number, start)
         except TimeoutError:
             return
         except PenstockError as error:
-            if not isinstance(error, NoSuchSegmentError) and not self.world.is_passing(error):
-                self.world.problem(f"{self.name}: read of {self._segment} at {start}: {error!r}")
+            # The next one may be shorter, and sealed.
+            is_behind = isinstance(error, InvalidArgumentError) and len(name.lives) > number
+            if not is_behind and not isinstance(error, NoSuchSegmentError) and not self.world.is_passing(error):
+                self.world.problem(f"{self.name}: read of {name.segment} at {start}: {error!r}")
 
-    async def _read(self, number: int, start: int) -> None:
+    async def _read(self, name: _Name, number: int, start: int) -> None:
         """Read from `start` on, what began in life `number` (from 1)."""
-        segment, lives = self._segment, self._lives
-        answer = await self.client.segments.read(segment, start, _READ_BYTES)
-        if not any(_explains(life, start, answer) for life in lives[number - 1 :]):
+        answer = await self.client.segments.read(name.segment, start, _READ_BYTES)
+        if not any(_explains(life, start, answer) for life in name.lives[number - 1 :]):
             self.world.problem(
-                f"{segment}: {answer.joined()!r} at {start} (tail: {answer.is_at_tail}, end: "
-                f"{answer.is_end_of_segment}), read in lives {number} to {len(lives)}, is what none of them has"
+                f"{name.segment}: {answer.joined()!r} at {start} (tail: {answer.is_at_tail}, end: "
+                f"{answer.is_end_of_segment}), read in lives {number} to {len(name.lives)}, is what none of them has"
             )
         self.world.counts["reads of reincarnations"] += 1
-
-    async def _end_reads(self) -> None:
-        if self._reads:
-            await asyncio.wait(self._reads)
 
 
 def _explains(life: _Life, start: int, answer: SegmentData) -> bool:
@@ -135,9 +166,9 @@ def _explains(life: _Life, start: int, answer: SegmentData) -> bool:
     end = start + len(data)
     if not data:
         # Before its bytes came; or, of one that is sealed, behind them.
-        return not answer.is_end_of_segment or (life.is_sealed and start == len(life.data))
+        return not answer.is_end_of_segment or (life.may_be_sealed and start == len(life.data))
     if life.data[start:end] != data:
         return False
     if answer.is_end_of_segment:
-        return life.is_sealed and end == len(life.data)
+        return life.may_be_sealed and end == len(life.data)
     return not answer.is_at_tail or end == len(life.data)

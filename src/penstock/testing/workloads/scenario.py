@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, TypeVar
 
 from penstock.client.settings import ClientSettings
 from penstock.controller.settings import ControllerSettings
@@ -34,6 +35,11 @@ from penstock.testing.workloads.tables import CounterClient, TableClient
 from penstock.testing.workloads.transactions import TransactionWriter
 from penstock.testing.workloads.world import SCOPE, Workload, World
 
+if TYPE_CHECKING:
+    from _typeshed import SupportsLenAndGetItem
+
+T = TypeVar("T")
+
 _KIB = 1024
 MAIN_STREAM = f"{SCOPE}/events"
 TRIMMED_STREAM = f"{SCOPE}/trimmed"
@@ -56,9 +62,13 @@ class Profile:
         bit_flip_count: bits flipped per store while all are down at the end, in files with `bit_flip_place` in their
             paths. Then corruption may be reported and answers may fail, but nothing wrong may be served.
         writing_s: how long workloads work, from their start.
-        store_count_max: most segment stores.
+        store_count_min, store_count_max: fewest and most segment stores.
         cache_bytes_min: smallest cache.
         work_stall_rate: probability that blocking work, such as a sync, is slow.
+        work_cut_rate: probability that blocking work is cut in two, so that others come between its halves.
+        shared_storage_rate: probability that several stores have both tiers on one file system, and containers move.
+        pace: how many times as fast as usual workloads work.
+        has_lowest_limits: as little as ever is kept in memory, see `_with_limits`.
         slow_chunk_rate: probability that a call of long-term storage is slow, in every cluster; None: as drawn.
         reserve_file_count: files in reserve for a full disk, many enough for all starts on one; then no container may
             be offline for want of room. 0: a few, or none, and they may.
@@ -72,11 +82,16 @@ class Profile:
     bit_flip_count: int = 0
     bit_flip_place: str = "/log-"
     writing_s: float = 55.0
+    store_count_min: int = 1
     store_count_max: int = 3
     cache_bytes_min: int = 256 * _KIB
     work_stall_rate: float = 0.001
     slow_chunk_rate: float | None = None
     reserve_file_count: int = 0
+    work_cut_rate: float = 0.003
+    shared_storage_rate: float = 0.6
+    pace: float = 1.0
+    has_lowest_limits: bool = False
 
     def of_length(self, work_s: float) -> Profile:
         """Return this profile for runs of about `work_s` seconds, what comes after the work included."""
@@ -110,7 +125,8 @@ class Scenario:
         workloads = tuple(name for name in profile.workloads if name == "events" or rng.random() < profile.share)
         # A generator of its own, so that what else a seed draws stays as it was.
         cluster = _draw_cluster(rng, random.Random(f"{seed}/chunk faults/{profile.name}"), profile)
-        cluster = _with_limits(cluster, random.Random(f"{seed}/limits/{profile.name}"))
+        limits_rng = (_Lowest if profile.has_lowest_limits else random.Random)(f"{seed}/limits/{profile.name}")
+        cluster = _with_limits(cluster, limits_rng)
         names = [f"store-{number}" for number in range(1, cluster.store_count + 1)]
         if not cluster.is_combined:
             names.append("controller")
@@ -124,7 +140,7 @@ class Scenario:
             reader_count=rng.randint(1, 2),
             segment_count=rng.randint(1, 3),
             rollover_bytes=rng.choice((0, 4 * _KIB, 16 * _KIB)),
-            mean_gap_s=rng.choice((0.7, 1.0, 2.0)),
+            mean_gap_s=rng.choice((0.7, 1.0, 2.0)) / profile.pace,
             payload_bytes_max=rng.choice((50, 500, 3000)),
             crowd_size=_crowd_size(profile, seed),
             plan=draw_plan(rng, names, clients, profile.plan),
@@ -282,7 +298,7 @@ def _draw_chunk_faults(rng: random.Random, slow_rate: float | None) -> ChunkFaul
     return ChunkFaults(
         latency_s_max=rng.choice((0.0, 0.01)),
         slow_rate=0.02 if slow_rate is None else slow_rate,
-        slow_s=rng.uniform(0.1, 1.0),
+        slow_s=rng.uniform(0.1, 1.0) * (1.0 if slow_rate is None else 3.0),
         throttle_rate=rng.choice((0.0, 0.02)),
         error_before_rate=rng.choice((0.0, 0.02)),
         error_after_rate=rng.choice((0.0, 0.02)),
@@ -292,10 +308,12 @@ def _draw_chunk_faults(rng: random.Random, slow_rate: float | None) -> ChunkFaul
 
 def _draw_cluster(rng: random.Random, chunk_rng: random.Random, profile: Profile) -> ClusterSettings:
     store_count = min(rng.choices((1, 2, 3), (6, 3, 1))[0], profile.store_count_max)
+    store_count = max(store_count, profile.store_count_min)
     container_count = rng.randint(store_count, 4)
     return ClusterSettings(
         store_count=store_count,
         chunk_faults=_draw_chunk_faults(chunk_rng, profile.slow_chunk_rate),
+        has_shared_storage=store_count > 1 and chunk_rng.random() < profile.shared_storage_rate,
         is_combined=rng.random() < 0.7,
         restart_delay_s=rng.uniform(0.1, 2.0),
         segment_store=SegmentStoreSettings(
@@ -369,6 +387,14 @@ def _draw_cluster(rng: random.Random, chunk_rng: random.Random, profile: Profile
             reader_timeout_s=10_000.0,
         ),
     )
+
+
+class _Lowest(random.Random):
+    """Draws the first of what there is to choose from: of limits, the lowest."""
+
+    def choice(self, seq: SupportsLenAndGetItem[T]) -> T:
+        """Return the first."""
+        return seq[0]
 
 
 def _with_limits(cluster: ClusterSettings, rng: random.Random) -> ClusterSettings:

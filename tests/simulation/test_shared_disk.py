@@ -1,0 +1,126 @@
+"""A file system that several hosts have mounted: what each sees, what their deaths leave, whose faults strike."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from penstock.model.errors import DataDirectoryInUseError, StorageFullError
+from penstock.testing.simulation import Simulation
+from penstock.testing.simulation.disk_faults import NO_FAULTS, CrashKind
+from penstock.testing.simulation.host import Death
+from penstock.testing.simulation.shared_disk import SharedDisk
+
+DROP = replace(NO_FAULTS, crash_kinds=(CrashKind.DROP,))
+
+
+def simulate(check, seed=1):
+    """Run `check` with the file server and two hosts, from outside of all of them."""
+    with Simulation(seed) as simulation:
+        server = SharedDisk(simulation, "file server", DROP)
+        one, other = simulation.host("one"), simulation.host("other")
+
+        async def scenario():
+            return check(simulation, server, one, other)
+
+        return simulation.run(scenario)
+
+
+def as_host(simulation, host, function, *arguments):
+    """Call as code of a host does."""
+    before, simulation.loop.current = simulation.loop.current, host.process
+    try:
+        return function(*arguments)
+    finally:
+        simulation.loop.current = before
+
+
+def test_what_a_host_has_not_synced_it_alone_sees():
+    def check(simulation, server, one, other):
+        mine, theirs = server.mounted(one), server.mounted(other)
+        file = as_host(simulation, one, lambda: mine.open("/file", create=True))
+        file.write(0, [b"aaaa"])
+        file.write(2, [b"bb", b"b"])
+        assert as_host(simulation, one, file.read, 0, 10) == b"aabbb"
+        assert as_host(simulation, one, file.read, 3, 1) == b"b"
+        assert file.length() == 5
+        again = as_host(simulation, one, mine.open, "/file")
+        assert as_host(simulation, one, again.read, 0, 10) == b"aabbb"
+        seen = as_host(simulation, other, theirs.open, "/file")
+        assert as_host(simulation, other, seen.read, 0, 10) == b""
+        as_host(simulation, one, file.sync)
+        assert as_host(simulation, other, seen.read, 0, 10) == b"aabbb"
+        file.write(5, [b"c"])
+        as_host(simulation, one, file.close)
+        assert as_host(simulation, other, seen.read, 0, 10) == b"aabbbc"
+
+    simulate(check)
+
+
+@pytest.mark.parametrize("death", Death)
+def test_a_host_that_dies_leaves_what_it_synced_and_gives_its_locks_back(death):
+    left = set()
+
+    def check(simulation, server, one, other):
+        mine, theirs = server.mounted(one), server.mounted(other)
+        file = as_host(simulation, one, lambda: mine.open("/file", create=True))
+        file.write(0, [b"synced"])
+        as_host(simulation, one, file.sync)
+        file.write(6, [b" not"])
+        as_host(simulation, one, mine.lock, "/lock")
+        with pytest.raises(DataDirectoryInUseError):
+            as_host(simulation, other, theirs.lock, "/lock")
+        one.crash(death)
+        as_host(simulation, other, theirs.lock, "/lock").release()
+        left.add(server.disk.files()["/file"])
+
+    for seed in range(10):
+        simulate(check, seed)
+    assert left == {b"synced", b"synced not"}
+
+
+def test_names_are_the_same_for_all_at_once():
+    def check(simulation, server, one, other):
+        mine, theirs = server.mounted(one), server.mounted(other)
+        file = as_host(simulation, one, lambda: mine.open("/file", create=True))
+        as_host(simulation, other, theirs.rename, "/file", "/other")
+        assert as_host(simulation, one, mine.list_directory, "/") == ["other"]
+        assert file.is_linked()
+        as_host(simulation, other, theirs.remove, "/other")
+        assert not file.is_linked()
+
+    simulate(check)
+
+
+def test_faults_are_those_of_the_host_that_calls():
+    def check(simulation, server, one, other):
+        mine, theirs = server.mounted(one), server.mounted(other)
+        one.begin_trouble(lambda faults: replace(faults, capacity_bytes=0))
+        file = as_host(simulation, other, lambda: theirs.open("/file", create=True))
+        file.write(0, [b"a"])
+        as_host(simulation, other, file.sync)
+        mine_too = as_host(simulation, one, mine.open, "/file")
+        mine_too.write(1, [b"b"])
+        with pytest.raises(StorageFullError):
+            as_host(simulation, one, mine_too.sync)
+
+    simulate(check)
+
+
+def test_only_the_server_loses_what_it_had_not_synced():
+    def check(simulation, server, one, other):
+        mine = server.mounted(one)
+        file = as_host(simulation, one, lambda: mine.open("/file", create=True))
+        file.write(0, [b"a"])
+        as_host(simulation, one, file.sync)
+        as_host(simulation, one, mine.sync_directory, "/")
+        file.write(1, [b"b"])
+        as_host(simulation, one, file.close)
+        assert server.disk.files() == {"/file": b"ab"}
+        one.crash(Death.POWER)
+        other.crash(Death.POWER)
+        server.crash()
+        assert server.disk.files() == {"/file": b"a"}
+
+    simulate(check)
