@@ -690,3 +690,40 @@ def test_checkers_take_linear_time() -> None:
         return lines
 
     assert steps(300) < 12 * steps(30)
+
+
+# Passes whose readers may die.
+
+
+def read_by_mortals(history: History, *places: tuple[str, int]) -> None:
+    """A full read by readers that may die: each event with its offset."""
+    pass_ = history.invoke("r", FullRead("s", "group"))
+    for event, offset in places:
+        history.see("r", EventSeen("s", "group", "s/0", offset, event.encode(), "k", may_repeat=True))
+    history.ok(pass_)
+
+
+def test_what_readers_died_with_is_met_again_at_its_place() -> None:
+    """Also within a transaction: the first time counts."""
+    history = new_history()
+    written(history, "1", "2")
+    written(history, "t1", "t2", txn="t")
+    committed(history, "t")
+    read_by_mortals(
+        history, ("1", 0), ("2", 10), ("1", 0), ("2", 10), ("t1", 20), ("t2", 30), ("t1", 20), ("t2", 30)
+    )
+    assert check_history(history) == []
+
+
+def test_an_event_met_again_elsewhere_is_there_twice() -> None:
+    history = new_history()
+    written(history, "1")
+    read_by_mortals(history, ("1", 0), ("1", 10))
+    assert ["read twice" in violation for violation in check_history(history)] == [True]
+
+
+def test_readers_that_die_lose_nothing() -> None:
+    history = new_history()
+    written(history, "1", "2", "3")
+    read_by_mortals(history, ("1", 0), ("3", 20), ("1", 0))
+    assert ["acknowledged event is missing" in violation for violation in check_history(history)] == [True]

@@ -129,13 +129,19 @@ def _writes(history: History) -> dict[tuple[str, bytes], Ended]:
 
 
 def _passes(history: History) -> dict[str, _Pass]:
+    """Return the passes by name. Of an event that one may repeat, and met at the same place again, the first time."""
     found: dict[str, _Pass] = defaultdict(_Pass)
+    places: set[tuple[str, str, int, bytes]] = set()
     for ended in history.calls():
         if isinstance(ended.invocation.call, FullRead):
             found[ended.invocation.call.read].full = ended
     for observed in history.observations():
-        if isinstance(observed.observation, EventSeen):
-            found[observed.observation.read].seen.append(observed.observation)
+        event = observed.observation
+        if isinstance(event, EventSeen):
+            place = (event.read, event.segment, event.offset, event.event)
+            if not (event.may_repeat and place in places):
+                found[event.read].seen.append(event)
+            places.add(place)
     return found
 
 
@@ -147,8 +153,7 @@ def _check_pass(name: str, reading: _Pass, writes: dict[tuple[str, bytes], Ended
         identity = (event.stream, event.event)
         earlier = first_seen.setdefault(identity, event)
         if earlier is not event:
-            if not event.may_repeat or (earlier.segment, earlier.offset) != (event.segment, event.offset):
-                yield f"{where}: read twice, first at {earlier.segment}:{earlier.offset}"
+            yield f"{where}: read twice, first at {earlier.segment}:{earlier.offset}"
             continue
         write = writes.get(identity)
         if write is None:
