@@ -65,6 +65,7 @@ class ChunkFaults:
         latency_s_max: ... and at most this, drawn evenly.
         slow_rate: rate of `LATENCY`: calls that take `slow_s` on top.
         slow_s: see `slow_rate`.
+        slow_read_rate: the same, for reads, on top.
         bytes_per_s_max: bandwidth of all reads and writes together, None for no limit.
         throttle_rate: rate of `THROTTLE`.
         error_before_rate: rate of `ERROR_BEFORE`.
@@ -78,6 +79,7 @@ class ChunkFaults:
     latency_s_max: float = 0.0
     slow_rate: float = 0.0
     slow_s: float = 1.0
+    slow_read_rate: float = 0.0
     bytes_per_s_max: float | None = None
     throttle_rate: float = 0.0
     error_before_rate: float = 0.0
@@ -251,7 +253,8 @@ class FaultyChunkStorage(WrappedChunkStorage):
         delay_s = 0.0
         if faults.latency_s_max:
             delay_s = self._rng.uniform(faults.latency_s_min, faults.latency_s_max)
-        if self._strikes(call, ChunkFault.LATENCY, faults.slow_rate):
+        slow_rate = faults.slow_rate + (faults.slow_read_rate if call == "read" else 0.0)
+        if self._strikes(call, ChunkFault.LATENCY, slow_rate):
             delay_s += faults.slow_s
         if faults.bytes_per_s_max is not None and length:
             now_s = asyncio.get_running_loop().time()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import replace
 
@@ -11,8 +11,9 @@ from penstock.client import reader_group_state as rgs
 from penstock.client.reader import Reader
 from penstock.controller.metadata.records import CommittingTransactions
 from penstock.controller.metadata.stream_tables import StreamTables
-from penstock.model.errors import BadOffsetError
-from penstock.model.segments import Buffer
+from penstock.model.errors import BadOffsetError, NoSuchSegmentError
+from penstock.model.segments import NO_VALUE, Buffer
+from penstock.segmentstore.container.attributes.attributes import Attributes
 from penstock.segmentstore.container.container import SegmentContainer
 from penstock.segmentstore.container.log.pipeline import OnDone
 from penstock.segmentstore.container.reads.reader import SegmentReader
@@ -45,6 +46,25 @@ def _answer_attributes_early() -> AbstractContextManager[None]:
         return segment.attribute(attribute_id)
 
     return patched(SegmentOperations, "get_attribute", get_attribute)
+
+
+def _load_from_an_older_index() -> AbstractContextManager[None]:
+    async def load(self: Attributes, segment: Segment, attribute_ids: Iterable[bytes]) -> None:
+        if not segment.has_attribute_index or segment.is_inactive:
+            return
+        wanted = dict.fromkeys(attribute_ids)
+        with segment.in_use():
+            while missing := [attribute_id for attribute_id in wanted if attribute_id not in segment.attributes]:
+                values = await (await self._index(segment)).get(missing)
+                if segment.is_deleted or segment.is_merged:
+                    raise NoSuchSegmentError(segment.name)
+                # Whether that is still the index of now is what is not looked at.
+                self.trim(segment, spared=wanted)
+                for attribute_id, value in zip(missing, values, strict=True):
+                    found = NO_VALUE if value is None else int.from_bytes(value, "big", signed=True)
+                    segment.attributes.setdefault(attribute_id, found)
+
+    return patched(Attributes, "load", load)
 
 
 class _CheckedFirst:
@@ -138,7 +158,7 @@ ORDER_MUTATIONS: tuple[Mutation, ...] = (
         "read what followed a deleted segment", "a read has the bytes of one segment",
         replace(
             short_profile("names used again", "names", "crowd", kinds=_LINKS), cache_bytes_min=_SMALL_CACHE,
-            slow_chunk_rate=0.1,
+            slow_read_rate=0.5,
         ),
         _read_what_followed,
     ),
@@ -146,6 +166,14 @@ ORDER_MUTATIONS: tuple[Mutation, ...] = (
         "answer attributes before they are durable", "what was read stays",
         replace(short_profile("read right away", "attributes", gap_s=1.0), work_stall_rate=_SLOW_WORK),
         _answer_attributes_early,
+    ),
+    Mutation(
+        "load attributes from an older index", "a value written meanwhile wins over the loaded one",
+        replace(
+            short_profile("slow indexes", "attributes", kinds=_LINKS), cache_bytes_min=_SMALL_CACHE,
+            slow_read_rate=0.5, pace=4.0, has_lowest_limits=True,
+        ),
+        _load_from_an_older_index,
     ),
     Mutation(
         "check the fence before the sync", "an old owner can do no harm",

@@ -69,7 +69,7 @@ class Profile:
         shared_storage_rate: probability that several stores have both tiers on one file system, and containers move.
         pace: how many times as fast as usual workloads work.
         has_lowest_limits: as little as ever is kept in memory, see `_with_limits`.
-        slow_chunk_rate: probability that a call of long-term storage is slow, in every cluster; None: as drawn.
+        slow_read_rate: probability that a read of long-term storage takes up to 3 s, in every cluster; None: as drawn.
         reserve_file_count: files in reserve for a full disk, many enough for all starts on one; then no container may
             be offline for want of room. 0: a few, or none, and they may.
     """
@@ -86,7 +86,7 @@ class Profile:
     store_count_max: int = 3
     cache_bytes_min: int = 256 * _KIB
     work_stall_rate: float = 0.001
-    slow_chunk_rate: float | None = None
+    slow_read_rate: float | None = None
     reserve_file_count: int = 0
     work_cut_rate: float = 0.003
     shared_storage_rate: float = 0.6
@@ -292,13 +292,14 @@ def _crowd_size(profile: Profile, seed: int) -> int:
     return random.Random(f"{seed}/crowd/{profile.name}").choice((30, 60, 90))
 
 
-def _draw_chunk_faults(rng: random.Random, slow_rate: float | None) -> ChunkFaults | None:
-    if rng.random() < 0.5 and slow_rate is None:
+def _draw_chunk_faults(rng: random.Random, slow_read_rate: float | None) -> ChunkFaults | None:
+    if rng.random() < 0.5 and slow_read_rate is None:
         return None
     return ChunkFaults(
         latency_s_max=rng.choice((0.0, 0.01)),
-        slow_rate=0.02 if slow_rate is None else slow_rate,
-        slow_s=rng.uniform(0.1, 1.0) * (1.0 if slow_rate is None else 3.0),
+        slow_rate=0.02,
+        slow_read_rate=slow_read_rate or 0.0,
+        slow_s=rng.uniform(0.1, 1.0) * (1.0 if slow_read_rate is None else 3.0),
         throttle_rate=rng.choice((0.0, 0.02)),
         error_before_rate=rng.choice((0.0, 0.02)),
         error_after_rate=rng.choice((0.0, 0.02)),
@@ -312,7 +313,7 @@ def _draw_cluster(rng: random.Random, chunk_rng: random.Random, profile: Profile
     container_count = rng.randint(store_count, 4)
     return ClusterSettings(
         store_count=store_count,
-        chunk_faults=_draw_chunk_faults(chunk_rng, profile.slow_chunk_rate),
+        chunk_faults=_draw_chunk_faults(chunk_rng, profile.slow_read_rate),
         has_shared_storage=store_count > 1 and chunk_rng.random() < profile.shared_storage_rate,
         is_combined=rng.random() < 0.7,
         restart_delay_s=rng.uniform(0.1, 2.0),
