@@ -11,6 +11,7 @@
     │   ├── SegmentInactiveError        not in its container's memory (inside a segment store only)
     │   ├── AttributesNotLoadedError    likewise, of attribute values
     │   ├── TooManyActiveSegmentsError  no room in the container's memory; a retry is safe
+    │   ├── SegmentBackloggedError      long-term storage does not take it; a retry is safe
     │   ├── SegmentSealedError
     │   ├── SegmentTruncatedError       fields `start_offset`, `offset`
     │   ├── BadOffsetError              fields `expected`, `actual`
@@ -106,6 +107,21 @@ class AttributesNotLoadedError(SegmentError):
     def __init__(self, segment: str, attribute_ids: Sequence[bytes]) -> None:
         super().__init__(segment, f"{len(attribute_ids)} attributes are not in memory")
         self.attribute_ids = attribute_ids
+
+
+class SegmentBackloggedError(SegmentError):
+    """Too much of the segment waits for long-term storage, which does not take it. Nothing was done."""
+
+    is_retriable = True
+
+    def __init__(self, segment: str, *, byte_count: int, bytes_max: int, held_s: float) -> None:
+        super().__init__(
+            segment,
+            f"{byte_count} bytes of it wait for long-term storage, at most {bytes_max} may, and none were taken "
+            f"within {held_s:g} s; the log of the segment store says why its flush fails; try again later",
+        )
+        self.byte_count = byte_count
+        self.bytes_max = bytes_max
 
 
 class TooManyActiveSegmentsError(SegmentError):

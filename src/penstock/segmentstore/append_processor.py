@@ -10,6 +10,7 @@ Source: wire protocol specification, section 3; segment store specification, sec
 
 from __future__ import annotations
 
+import logging
 from collections import deque
 from collections.abc import Awaitable, Callable, Coroutine
 from functools import partial
@@ -24,6 +25,7 @@ from penstock.model.errors import (
     NoSuchSegmentError,
     PenstockError,
     ProtocolError,
+    SegmentBackloggedError,
     SegmentInactiveError,
     SegmentMergedError,
     SegmentSealedError,
@@ -51,6 +53,8 @@ from penstock.wire.commands import (
     WireCommand,
     WrongHost,
 )
+
+logger = logging.getLogger(__name__)
 
 #: What a held back command counts beside its data: set-ups and empty appends must not pile up without end.
 _HELD_COMMAND_BYTES = 512
@@ -350,6 +354,9 @@ class AppendProcessor:
             state.last_seen = request.event_number
         length = len(request.data)
         container = state.container
+        if container.quota.is_over(state.segment):
+            self._hold_writer(state, request.first_request_id)
+            return
         if not is_admitted and container.must_wait(state.segment):
             self._hold_for(container.admit, partial(self._accept, request, is_admitted=True), length)
             return
@@ -377,6 +384,24 @@ class AppendProcessor:
         state.stored = request.event_number
         state.in_flight += 1
         self._replies.note_outstanding(length)
+
+    def _hold_writer(self, state: WriterState, request_id: int) -> None:
+        """Take nothing more of a writer whose segment is over its quota; let it come again when there is room.
+
+        Nothing else on the connection waits for it, and nothing of it is kept meanwhile: it has what was not
+        acknowledged, and sends it again.
+        """
+        state.is_failed = True
+
+        async def held() -> None:
+            try:
+                await state.container.quota.room(state.segment)
+            except SegmentBackloggedError as error:
+                logger.warning("a writer is sent away: %s", error)
+            if self._writers.get(state.writer_id) is state:
+                self._after_earlier(state, WrongHost(request_id, state.segment.name, ""))
+
+        self._replies.spawn(held())
 
     def _refuse(self, state: WriterState, request: AppendRequest, error: PenstockError) -> None:
         segment = state.segment.name

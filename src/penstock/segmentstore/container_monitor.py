@@ -39,6 +39,8 @@ class Stoppable(Protocol):
 
 C = TypeVar("C", bound=Stoppable)
 
+#: Makes an incarnation of a container, given its id and what it is to call whenever its start has got on.
+StartContainer = Callable[[int, Callable[[], None]], Awaitable[C]]
 #: Asks for the ids of the containers that this process is to run; None: nobody has said.
 AssignmentSource = Callable[[], Awaitable[Collection[int] | None]]
 
@@ -51,7 +53,7 @@ class ContainerMonitor(Generic[C]):
         failures: why a container that is assigned does not run, for people and probes.
     """
 
-    def __init__(self, start_container: Callable[[int], Awaitable[C]], settings: SegmentStoreSettings) -> None:
+    def __init__(self, start_container: StartContainer[C], settings: SegmentStoreSettings) -> None:
         self.running: dict[int, C] = {}
         self.failures: dict[int, BaseException] = {}
         self._start_container = start_container
@@ -173,16 +175,30 @@ class ContainerMonitor(Generic[C]):
             self._round()
 
     async def _started(self, container_id: int) -> C:
-        timeout_s = self._settings.start_timeout_s
+        """Return a new incarnation that serves, however long that takes, as long as it gets on."""
+        timeout_s = self._settings.start_stall_timeout_s
+        step_count = 0
+
+        def progress() -> None:
+            nonlocal step_count
+            step_count += 1
+
+        start = asyncio.ensure_future(self._start_container(container_id, progress))
         try:
-            async with asyncio.timeout(timeout_s) as limit:
-                return await self._start_container(container_id)
-        except TimeoutError as error:
-            if not limit.expired():
-                raise
-            raise StorageError(
-                f"container {container_id} was not recovered within {timeout_s:g} s (start_timeout_s)"
-            ) from error
+            while True:
+                before = step_count
+                await asyncio.wait((start,), timeout=timeout_s)
+                if start.done():
+                    return start.result()
+                if step_count == before:
+                    raise StorageError(
+                        f"the start of container {container_id} has not got on for {timeout_s:g} s "
+                        f"(start_stall_timeout_s), after {step_count} steps; a tier may hang: it is tried again"
+                    )
+        finally:
+            if not start.done():
+                start.cancel()
+                await asyncio.gather(start, return_exceptions=True)
 
     def _retry_later(self, container_id: int, error: BaseException, delay_s: float | None = None) -> None:
         if self.is_stopping or container_id not in self._assigned:

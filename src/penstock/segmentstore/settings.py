@@ -133,9 +133,13 @@ class ThrottleSettings:
         cache_margin_percent: delays begin when the cache is so far above its target; full is at `essential_percent`.
         log_write_timeout_s: time that a write of the log may take; delays begin when what waits for the log ...
         log_begin_percent: ... takes longer than this share of it, and is more than this share of its maximum.
-        backlog_operations_max: durable operations that wait for long-term storage ...
-        backlog_bytes_max: ... and their bytes; more are not let in. 0: no limit but the cache's.
-        backlog_begin_percent: delays begin at this share of either.
+        backlog_operations_max: durable operations of one container that wait for long-term storage ...
+        backlog_bytes_max: ... and their bytes; more are not let in. 0: no limit but the next.
+        backlog_percent: share of the cache that one container's bytes waiting for long-term storage may take.
+        backlog_begin_percent: delays begin at this share of any of these.
+        segment_backlog_percent: share of the cache that those of one segment may take; appends to it alone are held
+            beyond that, ...
+        segment_hold_s_max: ... and refused after so long.
     """
 
     delay_s_max: float = 25.0
@@ -144,7 +148,19 @@ class ThrottleSettings:
     log_begin_percent: int = 10
     backlog_operations_max: int = 1_000_000
     backlog_bytes_max: int = 0
+    backlog_percent: int = 60
     backlog_begin_percent: int = 95
+    segment_backlog_percent: int = 25
+    segment_hold_s_max: float = 60.0
+
+    def container_backlog_bytes_max(self, cache: CacheSettings) -> int:
+        """Bytes of one container that may wait for long-term storage."""
+        share = cache.bytes_max * self.backlog_percent // 100
+        return min(share, self.backlog_bytes_max) if self.backlog_bytes_max else share
+
+    def segment_backlog_bytes_max(self, cache: CacheSettings) -> int:
+        """Bytes of one segment that may wait for long-term storage."""
+        return cache.bytes_max * self.segment_backlog_percent // 100
 
 
 @dataclass(frozen=True, slots=True)
@@ -181,6 +197,12 @@ class ContainerSettings:
         checkpoint_frames: ... or this many frames, however short ...
         checkpoint_share_percent_max: ... once the last checkpoint is at most this share of the log behind it.
         checkpoints_max: checkpoints remembered that the log may be truncated to once all before them is flushed.
+        recovery_lookups_max: segments that a start looks up in long-term storage at the same time.
+        log_bytes_max: when the log is longer, what keeps it from being cut is stated again behind a checkpoint, unless
+            that is more than half of it.
+        log_alarm_percent: from this share of it on a warning says what keeps the log, ...
+        log_alarm_interval_s: ... once in so long.
+        carry_record_bytes_max: longest record, and batch of records, that states bytes again.
         flush_bytes: a segment is flushed to long-term storage when this much is waiting ...
         flush_age_s: ... or when its oldest waiting byte is this old.
         flush_write_bytes_max: longest single write to long-term storage.
@@ -189,7 +211,6 @@ class ContainerSettings:
         flush_slow_max: ... which are at most so many; storage that is stuck for some must not hold the others up.
         writer_interval_s: how often the storage writer looks for due work.
         writer_look_share_percent: with very many segments a look takes a while; this share of the time is spent on it.
-        recovery_lookups_max: segments that a start looks up in long-term storage at the same time.
         writer_retry_s: pause after a failed round of the storage writer.
         outstanding_bytes_max: bytes accepted but not yet synced to tier 1 before connections are held.
         read_ahead_bytes: a read from long-term storage is extended to the next multiple of this.
@@ -235,6 +256,10 @@ class ContainerSettings:
     checkpoint_frames: int = 300
     checkpoint_share_percent_max: int = 10
     checkpoints_max: int = 64
+    log_bytes_max: int = 512 * MIB
+    log_alarm_percent: int = 75
+    log_alarm_interval_s: float = 60.0
+    carry_record_bytes_max: int = 1 * MIB
     flush_bytes: int = 4 * MIB
     flush_age_s: float = 30.0
     flush_write_bytes_max: int = 8 * MIB
@@ -376,8 +401,8 @@ class SegmentStoreSettings:
     Attributes:
         container_count: number of containers of the whole cluster; fixed for the life of its data.
         parallel_starts: containers that recover at the same time.
-        start_timeout_s: how long a container may take to recover before that is given up and tried again. Above the
-            30 s that are usual: a container that needs longer would never start.
+        start_stall_timeout_s: a container's start that has not got on for so long is given up and tried again. However
+            long a log is, it is read to its end as long as it can be read.
         stop_timeout_s: how long a container that is given away may take to stop before it is left to be fenced.
         restart_delay_s: pause before a failed container is started again, doubled up to `restart_delay_s_max`.
         disabled_retry_s: pause before a container whose log is disabled is tried again.
@@ -387,7 +412,7 @@ class SegmentStoreSettings:
 
     container_count: int = 4
     parallel_starts: int = 2
-    start_timeout_s: float = 120.0
+    start_stall_timeout_s: float = 60.0
     stop_timeout_s: float = 30.0
     restart_delay_s: float = 0.5
     restart_delay_s_max: float = 10.0

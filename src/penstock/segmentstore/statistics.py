@@ -49,7 +49,15 @@ class SegmentStatistics:
 
 @dataclass(frozen=True, slots=True)
 class ContainerStatistics:
-    """Load of one container; `segments` are those that got data lately, the most recent last."""
+    """Load of one container; `segments` are those that got data lately, the most recent last.
+
+    Attributes:
+        log_bytes: length of its log; a start has to read all of it.
+        is_log_long: whether something keeps the log from being cut; a warning says what.
+        backlog_bytes: appended bytes that long-term storage lacks, ...
+        backlog_operations: ... and operations of any kind.
+        held_append_count: appends held because too much of their segment waits for long-term storage.
+    """
 
     container_id: int
     event_count: int
@@ -57,6 +65,11 @@ class ContainerStatistics:
     events_per_s: Rates
     bytes_per_s: Rates
     segments: Sequence[SegmentStatistics]
+    log_bytes: int = 0
+    is_log_long: bool = False
+    backlog_bytes: int = 0
+    backlog_operations: int = 0
+    held_append_count: int = 0
 
 
 class MovingRates:

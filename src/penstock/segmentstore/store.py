@@ -6,7 +6,7 @@ Source: segment store specification, section 1.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Collection, Sequence
+from collections.abc import AsyncIterator, Callable, Collection, Sequence
 from contextlib import asynccontextmanager
 
 from penstock.model.errors import (
@@ -121,7 +121,7 @@ class SegmentStore:
         if self._assignment is not None:
             await self._monitor.refresh(self._assignment)
 
-    async def _start_container(self, container_id: int) -> SegmentContainer:
+    async def _start_container(self, container_id: int, progress: Callable[[], None]) -> SegmentContainer:
         # Before its log is claimed: whoever has it now may have the storage that is missing here.
         await self._chunks.check()
         container = SegmentContainer(
@@ -136,7 +136,7 @@ class SegmentStore:
             disk_cache=self.disk_cache,
             storage_health=self._chunks,
         )
-        await container.start()
+        await container.start(progress)
         return container
 
     def _container_failed(self, container: SegmentContainer, error: BaseException) -> None:
@@ -426,7 +426,7 @@ class SegmentStore:
     def container_statistics(self) -> Sequence[ContainerStatistics]:
         """Return the load of each container that runs here, and of its segments that got data lately."""
         now_s = asyncio.get_running_loop().time()
-        return [container.activity_watch.statistics.snapshot(now_s) for container in self.containers]
+        return [container.statistics(now_s) for container in self.containers]
 
 
 def _check_not_system(segment: str) -> None:
@@ -447,7 +447,11 @@ async def _admit(container: SegmentContainer, segment: Segment) -> None:
     Raises `StorageFullError` at once when the disk of the log is what is full: that may last.
     """
     container.space.check(segment.name)
-    if container.must_wait(segment) and not segment.name.startswith(f"{SYSTEM_SCOPE}/"):
+    if segment.name.startswith(f"{SYSTEM_SCOPE}/"):
+        return
+    if container.quota.is_over(segment):
+        await container.quota.room(segment)
+    if container.must_wait(segment):
         await container.admit()
 
 

@@ -50,7 +50,9 @@ class Source:
         (Load(backlog_operations=950_000), 0.0),
         (Load(backlog_operations=975_000), 12.5),
         (Load(backlog_operations=2_000_000), 25.0),
-        (Load(backlog_bytes=1 << 60), 0.0),
+        (Load(backlog_bytes=CACHE.bytes_max * 57 // 100), 0.0),
+        (Load(backlog_bytes=CACHE.bytes_max * 585 // 1000), 12.5),
+        (Load(backlog_bytes=1 << 60), 25.0),
         (Load(cache_utilisation=0.85, backlog_operations=960_000), 12.5),
     ],
 )

@@ -12,8 +12,9 @@ from penstock.model.errors import PenstockError
 from penstock.model.segments import TableRemoval, TableUpdate
 from penstock.segmentstore.container.container import ContainerStatus, SegmentContainer
 from penstock.segmentstore.container.log.pipeline import CheckpointMark
+from penstock.segmentstore.container.pending import PendingAppend
 from penstock.segmentstore.container.reads.read_index import _Block
-from penstock.segmentstore.container.segment import PendingAppend, Segment, SegmentFlags
+from penstock.segmentstore.container.segment import Segment, SegmentFlags
 from penstock.segmentstore.container.tables.entries import pack_slot
 from penstock.segmentstore.tier1.durable_log import LogAddress
 from penstock.testing.checks.invariants import (

@@ -13,6 +13,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Coroutine, Sequence
+from dataclasses import replace
 
 from penstock.model.errors import (
     ContainerOfflineError,
@@ -30,6 +31,7 @@ from penstock.segmentstore.container.attributes.attributes import Attributes
 from penstock.segmentstore.container.btree.sorted_index import IndexStorage, SortedIndex
 from penstock.segmentstore.container.btree.tree import BTreeIndex
 from penstock.segmentstore.container.catalog import Catalog, metadata_segment
+from penstock.segmentstore.container.log.carrying import Carrier
 from penstock.segmentstore.container.log.checkpoints import Checkpoints
 from penstock.segmentstore.container.log.operations import (
     RareOperation,
@@ -41,6 +43,7 @@ from penstock.segmentstore.container.reads.disk_cache import DiskCache
 from penstock.segmentstore.container.reads.reader import SegmentReader
 from penstock.segmentstore.container.segment import Segment, SegmentFlags
 from penstock.segmentstore.container.segment_operations import ContainerStatus, SegmentOperations
+from penstock.segmentstore.container.segment_quota import SegmentQuota
 from penstock.segmentstore.container.space import SpaceWatch
 from penstock.segmentstore.container.state import ContainerState
 from penstock.segmentstore.container.storage.container_storage import (
@@ -53,6 +56,7 @@ from penstock.segmentstore.container.tables.entries import SLOT_LENGTH
 from penstock.segmentstore.container.tables.tables import Tables
 from penstock.segmentstore.container.throttle import Load, Throttle
 from penstock.segmentstore.settings import ContainerSettings, ThrottleSettings
+from penstock.segmentstore.statistics import ContainerStatistics
 from penstock.segmentstore.tier1.durable_log import DurableLog
 from penstock.segmentstore.tier2.chunk_storage import ChunkStorage
 from penstock.segmentstore.tier2.storage_health import StorageHealth, UnwatchedStorage
@@ -102,7 +106,14 @@ class SegmentContainer(SegmentOperations):
         calm_percent = cache.settings.target_percent + throttle.cache_margin_percent
         self._calm_cache_bytes = cache.settings.bytes_max * calm_percent // 100
         self._calm_log_bytes = settings.outstanding_bytes_max * throttle.log_begin_percent // 100
-        self.state.on_relief = self.throttle.notify
+        backlog_percent = throttle.backlog_begin_percent
+        self._calm_backlog_bytes = throttle.container_backlog_bytes_max(cache.settings) * backlog_percent // 100
+        self._calm_operations = (throttle.backlog_operations_max or 1 << 62) * backlog_percent // 100
+        #: Holds appends to a segment back of which long-term storage takes nothing.
+        self.quota = SegmentQuota(
+            throttle.segment_backlog_bytes_max(cache.settings), hold_s_max=throttle.segment_hold_s_max
+        )
+        self.state.on_relief = self._relieved
         self._chunks = chunks
         self._storage_health = storage_health or UnwatchedStorage()
         self.storage: ContainerStorage
@@ -129,6 +140,7 @@ class SegmentContainer(SegmentOperations):
         )
         self.writer: StorageWriter
         self.checkpoints: Checkpoints
+        self.carrier: Carrier
         self.catalog: Catalog
         self.attributes = Attributes(
             self.state,
@@ -140,8 +152,10 @@ class SegmentContainer(SegmentOperations):
 
     # Life.
 
-    async def start(self) -> None:
+    async def start(self, progress: Callable[[], None] = lambda: None) -> None:
         """Open and replay the log, find out what storage has, and serve. After an error the container is FAILED.
+
+        `progress` is called whenever something has been read: a long log takes long, one that hangs does not get on.
 
         Raises `LogDisabledError`, `CorruptionError` (when it is the log's own, that is disabled then), `StorageError`.
         """
@@ -149,7 +163,8 @@ class SegmentContainer(SegmentOperations):
         try:
             await self._log.open()
             try:
-                recovered = await recover(self._log, self.state)
+                progress()
+                recovered = await recover(self._log, self.state, progress)
             except CorruptionError:
                 # Keep the evidence, and do not let the next incarnation loop over it.
                 await self._log.disable()
@@ -176,6 +191,9 @@ class SegmentContainer(SegmentOperations):
                 spawn=self.spawn,
                 fail=self._fail,
             )
+            self.carrier = Carrier(
+                self.state, self.pipeline, self.checkpoints, settings=self._settings, spawn=self.spawn
+            )
             if not recovered.has_checkpoint:
                 self.checkpoints.write()
                 await self.pipeline.barrier()
@@ -190,13 +208,14 @@ class SegmentContainer(SegmentOperations):
                 settings=self._settings,
                 health=self._storage_health,
             )
-            await self.storage.open(self._create)
+            await self.storage.open(self._create, progress)
             self.writer = StorageWriter(
                 self.state,
                 self.storage,
                 settings=self._settings,
                 submit=self.submit,
                 checkpoints=self.checkpoints,
+                carrier=self.carrier,
                 attributes=self.attributes,
                 fail=self._fail,
                 is_log_open=lambda: self.pipeline.error is None,
@@ -261,7 +280,13 @@ class SegmentContainer(SegmentOperations):
         pipeline = self.pipeline
         if self.space.is_log_low:
             return self.space.must_wait(segment.name)
-        if self.state.cache.used_bytes <= self._calm_cache_bytes and pipeline.outstanding_bytes <= self._calm_log_bytes:
+        backlog = self.state.backlog
+        if (
+            self.state.cache.used_bytes <= self._calm_cache_bytes
+            and pipeline.outstanding_bytes <= self._calm_log_bytes
+            and backlog.byte_count <= self._calm_backlog_bytes
+            and backlog.operation_count <= self._calm_operations
+        ):
             return False
         return pipeline.is_full or self.throttle.delay_s() > 0.0
 
@@ -274,6 +299,10 @@ class SegmentContainer(SegmentOperations):
             self.pipeline.when_shrunk(shrunk.set)
             await shrunk.wait()
 
+    def _relieved(self) -> None:
+        self.throttle.notify()
+        self.quota.notify()
+
     def _load(self) -> Load:
         pipeline = self.pipeline
         return Load(
@@ -281,7 +310,8 @@ class SegmentContainer(SegmentOperations):
             outstanding_bytes=pipeline.outstanding_bytes,
             outstanding_bytes_max=self._settings.outstanding_bytes_max,
             log_s=pipeline.log_wait_s,
-            backlog_operations=len(self.state.unflushed),
+            backlog_operations=self.state.backlog.operation_count,
+            backlog_bytes=self.state.backlog.byte_count,
             is_out_of_space=self.space.is_log_low,
         )
 
@@ -323,6 +353,7 @@ class SegmentContainer(SegmentOperations):
 
     async def _release(self) -> None:
         self.throttle.close()
+        self.quota.close()
         for task in list(self._background):
             task.cancel()
         await asyncio.gather(*self._background, return_exceptions=True)
@@ -400,6 +431,18 @@ class SegmentContainer(SegmentOperations):
         self._check_running()
         await self.pipeline.barrier()
         await self.writer.flush_all()
+
+    def statistics(self, now_s: float) -> ContainerStatistics:
+        """Return the load as of the last measurement, and what waits now. `now_s` is the loop's time."""
+        backlog = self.state.backlog
+        return replace(
+            self.activity_watch.statistics.snapshot(now_s),
+            log_bytes=self.checkpoints.log_bytes,
+            is_log_long=self.carrier.is_alarmed,
+            backlog_bytes=backlog.byte_count,
+            backlog_operations=backlog.operation_count,
+            held_append_count=self.quota.held_count,
+        )
 
     def segments(self) -> Sequence[Segment]:
         """Return the live segments."""

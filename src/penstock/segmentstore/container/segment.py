@@ -8,10 +8,8 @@ a failed log write ends the container, so accepted changes are never rolled back
 from __future__ import annotations
 
 import asyncio
-from collections import deque
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from enum import IntFlag
 from typing import TYPE_CHECKING
 
@@ -20,6 +18,7 @@ from penstock.model.segments import NO_VALUE
 
 if TYPE_CHECKING:
     from penstock.segmentstore.container.btree.sorted_index import SortedIndex
+    from penstock.segmentstore.container.pending import PendingQueue
     from penstock.segmentstore.container.reads.read_index import ReadIndex
     from penstock.segmentstore.container.tables.index import TableIndex
 
@@ -31,44 +30,6 @@ class SegmentFlags(IntFlag):
     TABLE = 1
     SYSTEM = 2
     TRANSIENT = 4
-
-
-@dataclass(slots=True)
-class PendingAppend:
-    """Durable bytes `[start, end)` that wait for the storage writer; `sequence_number` is that of their first."""
-
-    sequence_number: int
-    start: int
-    end: int
-    since_s: float
-
-
-@dataclass(slots=True)
-class PendingMerge:
-    """A durable merge of `source` into `[start, end)` that wait for the storage writer."""
-
-    sequence_number: int
-    source: Segment
-    start: int
-    end: int
-
-
-@dataclass(slots=True)
-class PendingSeal:
-    """A durable seal that waits for the storage writer."""
-
-    sequence_number: int
-
-
-@dataclass(slots=True)
-class PendingTruncate:
-    """A durable truncation that waits for the storage writer."""
-
-    sequence_number: int
-    offset: int
-
-
-PendingStorage = PendingAppend | PendingMerge | PendingSeal | PendingTruncate
 
 
 class Segment:
@@ -175,7 +136,7 @@ class Segment:
         self.is_storage_open = False
         #: Held while something of this segment is changed in long-term storage.
         self.flush_lock = asyncio.Lock()
-        self.pending: deque[PendingStorage] = deque()
+        self.pending: PendingQueue[Segment]
         self.index: ReadIndex[Segment]
         self.table: TableIndex | None = None
         self.waiters: dict[asyncio.Future[None], int] = {}
@@ -220,13 +181,3 @@ class Segment:
                 del self.waiters[future]
                 if not future.done():
                     future.set_result(None)
-
-    def note_pending_append(self, sequence_number: int, start: int, end: int, now_s: float, piece_max: int) -> None:
-        """Remember that durable bytes `[start, end)` have to go to long-term storage."""
-        pending = self.pending
-        if pending:
-            last = pending[-1]
-            if type(last) is PendingAppend and last.end == start and end - last.start <= piece_max:
-                last.end = end
-                return
-        pending.append(PendingAppend(sequence_number, start, end, now_s))

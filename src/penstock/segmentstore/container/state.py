@@ -14,6 +14,8 @@ from penstock.segmentstore.container.activity.activity import Activity
 from penstock.segmentstore.container.log.operations import (
     Activate,
     Append,
+    CarriedBytes,
+    CarriedMerge,
     Checkpoint,
     Create,
     Deactivate,
@@ -29,15 +31,16 @@ from penstock.segmentstore.container.log.operations import (
     UpdatePolicy,
 )
 from penstock.segmentstore.container.metadata import ContainerMetadata
-from penstock.segmentstore.container.reads.cache import Cache
-from penstock.segmentstore.container.reads.read_index import ReadIndex, Victims
-from penstock.segmentstore.container.segment import (
+from penstock.segmentstore.container.pending import (
+    Backlog,
     PendingMerge,
+    PendingQueue,
     PendingSeal,
     PendingTruncate,
-    Segment,
-    SegmentFlags,
 )
+from penstock.segmentstore.container.reads.cache import Cache
+from penstock.segmentstore.container.reads.read_index import ReadIndex, Victims
+from penstock.segmentstore.container.segment import Segment, SegmentFlags
 from penstock.segmentstore.container.tables.index import TableIndex
 from penstock.segmentstore.settings import ContainerSettings
 
@@ -50,6 +53,7 @@ class ContainerState:
 
     Attributes:
         unflushed: segments with durable data or changes that long-term storage does not have yet.
+        backlog: how much that is.
         gone: deleted and merged segments that storage may still hold something of.
         attribute_work: segments with more attributes than may stay in memory, or with dirty ones.
     """
@@ -61,6 +65,7 @@ class ContainerState:
         self.victims: Victims[Segment] = Victims()
         self._lately_merged: dict[str, int] = {}
         self.unflushed: dict[int, Segment] = {}
+        self.backlog = Backlog()
         self.gone: dict[int, Segment] = {}
         self._gone_ids: dict[str, dict[int, None]] = {}
         self.attribute_work: dict[int, Segment] = {}
@@ -73,6 +78,7 @@ class ContainerState:
 
     def _equip(self, segment: Segment) -> None:
         segment.index = ReadIndex(self.cache, segment, self.victims)
+        segment.pending = PendingQueue(self.backlog)
 
     def is_name_taken(self, segment: Segment) -> bool:
         """Whether storage may still hold an earlier segment of this one's name; it holds nothing of this one then."""
@@ -237,7 +243,7 @@ class ContainerState:
         """Show the bytes to readers and hand them to the storage writer."""
         segment.durable_length = end
         if end > start and not segment.is_deleted:
-            segment.note_pending_append(sequence_number, start, end, self._loop.time(), self._flush_piece_max)
+            segment.pending.note_append(sequence_number, start, end, self._loop.time(), self._flush_piece_max)
             self.unflushed[segment.id] = segment
         if segment.waiters:
             segment.wake_readers()
@@ -381,10 +387,38 @@ class ContainerState:
                 segment = self.accept_activate(operation)
             case SpillAttributes():
                 self.accept_spill(by_id[operation.segment_id])
+            case CarriedBytes():
+                self._replay_carried(sequence_number, operation)
+            case CarriedMerge():
+                self._replay_carried_merge(sequence_number, operation)
             case Checkpoint():
                 # Equal to the replay of everything before it, but for what storage had. With that the cache can let
                 # go of what it would otherwise have to hold of a long log.
                 self.metadata.refresh_storage(operation.snapshot)
+
+    def _replay_carried(self, sequence_number: int, operation: CarriedBytes) -> None:
+        """Bring in bytes that the segment has and whose first record may have been cut off; nothing else changes."""
+        segment = self.metadata.by_id[operation.segment_id]
+        end = operation.offset + len(operation.data)
+        if end > segment.length:
+            raise ValueError(f"bytes of {segment.name} up to {end} stated again, its length is {segment.length}")
+        start = max(operation.offset, segment.storage_length)
+        if segment.is_deleted or start >= end:
+            return
+        segment.index.restore(start, operation.data[start - operation.offset :])
+        segment.pending.restate(sequence_number, start, end, self._loop.time(), self._flush_piece_max)
+        self.unflushed[segment.id] = segment
+
+    def _replay_carried_merge(self, sequence_number: int, operation: CarriedMerge) -> None:
+        target, source = self.metadata.by_id[operation.target_id], self.metadata.by_id[operation.source_id]
+        if target.is_deleted:
+            return
+        if self.metadata.merges.get(source.id) != (target.id, operation.offset):
+            raise ValueError(f"merge of {source.name} into {target.name} at {operation.offset} stated again, unknown")
+        end = operation.offset + source.length
+        if not target.pending.restate_merge(sequence_number, source, operation.offset, end):
+            target.index.restore_redirect(operation.offset, end, source)
+        self.unflushed[target.id] = target
 
     def _replay_merged(self, source: Segment) -> None:
         """Bring in that storage has merged `source`, if it was merged and is now forgotten."""

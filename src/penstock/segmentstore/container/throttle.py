@@ -51,7 +51,7 @@ def delay_s(load: Load, settings: ThrottleSettings, cache: CacheSettings) -> flo
             cache.essential_percent / 100,
         ),
         _share(load.backlog_operations, *_backlog(settings.backlog_operations_max, settings)),
-        _share(load.backlog_bytes, *_backlog(settings.backlog_bytes_max, settings)),
+        _share(load.backlog_bytes, *_backlog(settings.container_backlog_bytes_max(cache), settings)),
     ]
     begin = settings.log_begin_percent / 100
     if load.log_s > begin * settings.log_write_timeout_s:

@@ -37,9 +37,10 @@ from penstock.model.errors import NoSuchChunkError, NoSuchSegmentError, Penstock
 from penstock.model.segments import READ_LENGTH_MAX
 from penstock.segmentstore.container.container import ContainerStatus, SegmentContainer
 from penstock.segmentstore.container.log.pipeline import OperationPipeline
+from penstock.segmentstore.container.pending import PendingAppend, PendingMerge, PendingTruncate
 from penstock.segmentstore.container.reads.cache import Cache
 from penstock.segmentstore.container.reads.read_index import ReadIndex, _Block, _Redirect
-from penstock.segmentstore.container.segment import PendingAppend, PendingMerge, PendingTruncate, Segment
+from penstock.segmentstore.container.segment import Segment
 from penstock.segmentstore.container.tables.entries import parse_entries
 from penstock.segmentstore.store import SegmentStore
 from penstock.segmentstore.tier2.chunk_name import chunk_origin
@@ -313,12 +314,19 @@ def _check_pending(container: SegmentContainer, segment: Segment) -> Iterator[st
             f"G6: bytes from {position} to {needed_to} are durable and not in storage, and nothing waits to bring them "
             "there: the log could be cut before them"
         )
+    yield from _check_backlog_of(segment)
     numbers = [piece.sequence_number for piece in pending if piece.sequence_number]
-    if numbers != sorted(numbers):
+    if numbers != sorted(numbers) and not segment.pending.is_carried:
         yield f"G3: changes wait for storage out of order: {numbers}"
     for piece in pending:
         if isinstance(piece, PendingTruncate) and piece.offset > segment.start_offset:
             yield f"a truncation to {piece.offset} waits, the segment starts at {segment.start_offset}"
+
+
+def _check_backlog_of(segment: Segment) -> Iterator[str]:
+    lengths = sum(piece.end - piece.start for piece in segment.pending if isinstance(piece, PendingAppend))
+    if segment.pending.byte_count != lengths:
+        yield f"{segment.pending.byte_count} bytes are counted as waiting for storage, {lengths} do"
 
 
 # Pipeline and log.

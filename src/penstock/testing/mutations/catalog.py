@@ -23,9 +23,10 @@ from penstock.model.segments import NO_VALUE, Buffer, SegmentData, Segments, Tab
 from penstock.segmentstore.append_processor import AppendProcessor
 from penstock.segmentstore.container.container import SegmentContainer
 from penstock.segmentstore.container.log.pipeline import OnDone, OperationPipeline
+from penstock.segmentstore.container.pending import PendingAppend
 from penstock.segmentstore.container.reads.read_index import Found, _Block
 from penstock.segmentstore.container.reads.reader import SegmentReader
-from penstock.segmentstore.container.segment import PendingAppend, Segment
+from penstock.segmentstore.container.segment import Segment
 from penstock.segmentstore.container.storage.container_storage import ContainerStorage
 from penstock.segmentstore.container.storage.segment_flusher import SegmentFlusher
 from penstock.segmentstore.container.tables.index import Loaded, TableIndex

@@ -25,6 +25,7 @@ from penstock.segmentstore.container.log.operations import Checkpoint, Forget, T
 from penstock.segmentstore.container.log.pipeline import completer
 from penstock.segmentstore.container.segment import SegmentFlags
 from penstock.segmentstore.tier1.durable_log import LogAddress, LogFrame
+from penstock.segmentstore.tier2.chunked_storage import ChunkedStorage
 from penstock.segmentstore.tier2.wrapped import WrappedChunkStorage
 from support.containers import QUIET, SMALL_CACHE, Incarnations, append, evict_all, pause_writer, read_all, turns
 
@@ -651,3 +652,38 @@ async def test_a_storage_reply_that_is_lost_does_not_end_the_storage_writer(live
     finally:
         lives.chunks = inner
     assert chunks.call_count > 1
+
+
+async def test_a_recovery_looks_segments_up_together_and_says_that_it_gets_on(
+    lives: Incarnations, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A12, A4: one look-up after the other takes as long as all of them; whoever waits for the start hears of each."""
+    container = await lives.start(recovery_lookups_max=8)
+    names = [f"s/t/{number}.#epoch.0" for number in range(20)]
+    for name in names:
+        await container.create(name)
+        await append(container, name, b"unflushed")
+    await lives.crash(container)
+    looking = most = 0
+    info = ChunkedStorage.info
+
+    async def slow_info(self: ChunkedStorage, segment: str) -> object:
+        nonlocal looking, most
+        looking += 1
+        most = max(most, looking)
+        await asyncio.sleep(0.001)
+        looking -= 1
+        return await info(self, segment)
+
+    monkeypatch.setattr(ChunkedStorage, "info", slow_info)
+    steps = 0
+
+    def progress() -> None:
+        nonlocal steps
+        steps += 1
+
+    container = lives.new()
+    frames = len(lives.frames())
+    await container.start(progress)
+    assert most == 8
+    assert steps >= frames + len(names)

@@ -75,7 +75,24 @@ class Checkpoints:
         self._is_truncating = False
         #: The segment that kept the log from being cut the last time.
         self._blocker_id = 0
+        #: What the pipeline's counter of bytes said at the place where the log begins.
+        self._cut_at_bytes = -replayed_bytes
         pipeline.on_frames_sent = self.write_if_due
+
+    @property
+    def log_bytes(self) -> int:
+        """Length of the log's records that a recovery would read."""
+        return self._pipeline.logged_bytes - self._cut_at_bytes
+
+    @property
+    def newest(self) -> CheckpointMark | None:
+        """The newest durable checkpoint that the log was not cut at."""
+        return self.marks[-1] if self.marks else None
+
+    def write_now(self) -> None:
+        """Write a checkpoint whatever was logged since the last one, unless one is on its way."""
+        if not self.is_pending:
+            self.write()
 
     def write(self) -> None:
         """Add a checkpoint of the accepted state to the log."""
@@ -142,6 +159,7 @@ class Checkpoints:
                 self._truncate_to = None
                 assert mark.address is not None
                 await self._log.truncate(mark.address)
+                self._cut_at_bytes = max(self._cut_at_bytes, mark.logged_bytes)
         except (PenstockError, OSError) as error:
             self._fail(error)
         finally:

@@ -166,6 +166,26 @@ class SpillAttributes(msgspec.Struct, frozen=True, array_like=True):
     segment_id: int
 
 
+class CarriedBytes(msgspec.Struct, frozen=True, array_like=True):
+    """Bytes that a segment has, stated once more so that the log may be cut before them. See docs/log-length.md."""
+
+    TYPE: ClassVar[int] = 17
+
+    segment_id: int
+    offset: int
+    data: bytes
+
+
+class CarriedMerge(msgspec.Struct, frozen=True, array_like=True):
+    """A merge that long-term storage has not done, stated once more; `offset` is the source's place in the target."""
+
+    TYPE: ClassVar[int] = 18
+
+    target_id: int
+    source_id: int
+    offset: int
+
+
 RareOperation = (
     Create
     | Seal
@@ -180,6 +200,8 @@ RareOperation = (
     | Deactivate
     | Activate
     | SpillAttributes
+    | CarriedBytes
+    | CarriedMerge
 )
 Operation = Append | RareOperation
 
@@ -237,6 +259,8 @@ __all__ = [
     "NO_WRITER",
     "Activate",
     "Append",
+    "CarriedBytes",
+    "CarriedMerge",
     "Checkpoint",
     "Create",
     "Deactivate",

@@ -35,6 +35,8 @@ class CheckpointMark:
 
     sequence_number: int
     address: LogAddress | None
+    #: What the pipeline's counter of bytes said before it.
+    logged_bytes: int = 0
 
 
 @dataclass(slots=True, eq=False)
@@ -221,7 +223,7 @@ class OperationPipeline:
     def add_checkpoint(self, operation: RareOperation, on_durable: Callable[[CheckpointMark], None]) -> None:
         """Add a checkpoint at the start of a new frame, so that the log can be truncated right before it."""
         self._send()
-        mark = CheckpointMark(0, None)
+        mark = CheckpointMark(0, None, self.logged_bytes)
 
         def note_address(error: BaseException | None) -> None:
             if error is None:

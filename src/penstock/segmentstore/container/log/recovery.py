@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import logging
 import struct
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from penstock.model.errors import CorruptionError
@@ -171,8 +171,8 @@ class _Run:
     data: list[memoryview]
 
 
-async def recover(log: DurableLog, state: ContainerState) -> Recovered:
-    """Replay every frame of an opened log into an empty `state`.
+async def recover(log: DurableLog, state: ContainerState, progress: Callable[[], None] = lambda: None) -> Recovered:
+    """Replay every frame of an opened log into an empty `state`; call `progress` behind each.
 
     Raises `CorruptionError` when the frames cannot be what was written; nothing may be served then.
     """
@@ -224,6 +224,7 @@ async def recover(log: DurableLog, state: ContainerState) -> Recovered:
                     has_checkpoint = True
             appends.flush()
             latest.add(records[replayed:])
+            progress()
         except (KeyError, ValueError) as error:
             raise CorruptionError(container, frame.address, f"record cannot be replayed: {error!r}") from error
     if log.is_truncated and not has_checkpoint:

@@ -161,6 +161,14 @@ class ReadIndex(Generic[S]):
             self._starts.append(start)
             self._entries.append(_Redirect(start, end, source))
 
+    def restore_redirect(self, start: int, end: int, source: S) -> None:
+        """Lead reads of `[start, end)`, of which nothing is in here, to a merged source. In recovery."""
+        if end > start:
+            self.freeze_tail()
+            at = bisect_left(self._starts, start)
+            self._starts.insert(at, start)
+            self._entries.insert(at, _Redirect(start, end, source))
+
     def complete_merge(self, source: S) -> None:
         """Take over what is left in memory of a source that storage has merged, and drop the redirect.
 
@@ -194,6 +202,15 @@ class ReadIndex(Generic[S]):
         """Take in bytes read from long-term storage, where there are gaps; say whether `takes_stored` let it."""
         if not self.takes_stored:
             return False
+        self._fill(offset, data)
+        return True
+
+    def restore(self, offset: int, data: bytes) -> None:
+        """Take in bytes that storage lacks, where there are gaps. In recovery: the log has them behind later ones."""
+        self.freeze_tail()
+        self._fill(offset, data)
+
+    def _fill(self, offset: int, data: bytes) -> None:
         cache = self._cache
         view = memoryview(data)
         end = offset + len(data)
@@ -222,7 +239,6 @@ class ReadIndex(Generic[S]):
                 self.cached_bytes -= stop - offset
                 raise
             offset = stop
-        return True
 
     def gap_end(self, offset: int, limit: int) -> int:
         """Return where the next entry after `offset` begins, at most `limit`."""

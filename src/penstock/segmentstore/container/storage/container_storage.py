@@ -22,9 +22,10 @@ from penstock.model.errors import (
 from penstock.model.segments import Buffer, TableEntry, TablePage, TableRemoval, TableUpdate
 from penstock.runtime.runtime import Runtime
 from penstock.segmentstore.container.log.operations import RareOperation, UpdatePinned
+from penstock.segmentstore.container.pending import PendingMerge
 from penstock.segmentstore.container.reads.read_index import Missing
 from penstock.segmentstore.container.reads.reader import StorageReadTimeoutError
-from penstock.segmentstore.container.segment import PendingAppend, PendingMerge, PendingSeal, Segment, SegmentFlags
+from penstock.segmentstore.container.segment import Segment, SegmentFlags
 from penstock.segmentstore.container.state import ContainerState
 from penstock.segmentstore.container.tables.tables import Tables
 from penstock.segmentstore.settings import ContainerSettings
@@ -209,8 +210,8 @@ class ContainerStorage:
         values.update((removal.key, None) for removal in removals)
         await self._submit(UpdatePinned(values), lambda: self._state.accept_pinned(values))
 
-    async def open(self, create: CreateSegment) -> None:
-        """Find out what storage has of every segment that the log may know too little of.
+    async def open(self, create: CreateSegment, progress: Callable[[], None] = lambda: None) -> None:
+        """Find out what storage has of every segment that the log may know too little of; `progress` behind each.
 
         A segment that storage and log together do not make up is marked as damaged, and the others serve. Raises
         `CorruptionError` when it is one of the container's own, or storage has more of one than the log knows of.
@@ -229,20 +230,26 @@ class ContainerStorage:
             runtime=self._runtime,
             settings=self._storage_settings,
         )
-        await self._resolve_all([segment for segment in by_name.values() if segment is not table])
+        others = [segment for segment in by_name.values() if segment is not table]
+        await self._resolve_all(others, progress)
         await self._resolve_merges()
 
-    async def _resolve_all(self, segments: Sequence[Segment]) -> None:
+    async def _resolve_all(self, segments: Sequence[Segment], progress: Callable[[], None]) -> None:
         """Resolve all, those that storage must be asked about several at a time."""
+
+        async def resolve(segment: Segment) -> None:
+            await self._resolve(segment)
+            progress()
+
         unclear: list[Segment] = []
         for number, segment in enumerate(segments):
             if segment.length > segment.storage_length:
                 unclear.append(segment)
             else:
-                await self._resolve(segment)  # Waits for nothing.
+                await resolve(segment)  # Waits for nothing.
             if number % _RESOLVE_SLICE == _RESOLVE_SLICE - 1:
                 await asyncio.sleep(0)
-        await run_bounded(self._resolve, unclear, self._settings.recovery_lookups_max)
+        await run_bounded(resolve, unclear, self._settings.recovery_lookups_max)
 
     async def _resolve_merges(self) -> None:
         """Find out how far merges came, and lead reads of those that storage has done to the target's own storage."""
@@ -307,16 +314,8 @@ class ContainerStorage:
         Drops what storage has from the segment's list of pending work. A truncation counts as bytes do, or the chunks
         that it frees would be forgotten with the log. A seal is found again in any checkpoint.
         """
-        pending = segment.pending
-        while pending:
-            piece = pending[0]
-            if not isinstance(piece, PendingAppend):
-                break
-            if piece.end > segment.storage_length:
-                return piece.sequence_number
-            pending.popleft()
-        # Behind a seal there are truncations at most.
-        return next((piece.sequence_number for piece in pending if not isinstance(piece, PendingSeal)), 1 << 63)
+        segment.pending.flushed(segment.storage_length)
+        return segment.pending.first_number()
 
     async def open_for_write(self, segment: Segment) -> StoredSegment | None:
         """Claim a segment's storage for this incarnation."""

@@ -23,14 +23,9 @@ from penstock.model.errors import (
     StorageNotPrimaryError,
 )
 from penstock.segmentstore.container.log.operations import Forget, RareOperation
+from penstock.segmentstore.container.pending import PendingAppend, PendingMerge, PendingSeal, PendingTruncate
 from penstock.segmentstore.container.reads.read_index import Found
-from penstock.segmentstore.container.segment import (
-    PendingAppend,
-    PendingMerge,
-    PendingSeal,
-    PendingTruncate,
-    Segment,
-)
+from penstock.segmentstore.container.segment import Segment
 from penstock.segmentstore.container.space import SpaceWatch
 from penstock.segmentstore.container.state import ContainerState
 from penstock.segmentstore.container.storage.container_storage import ContainerStorage
@@ -173,6 +168,7 @@ class SegmentFlusher:
             )
         before, segment.storage_length = segment.storage_length, length
         segment.index.stored(before)
+        segment.pending.flushed(length)
         segment.storage_sealed = stored is not None and stored.is_sealed
         segment.is_storage_open = True
 
@@ -190,8 +186,9 @@ class SegmentFlusher:
             )
         segment.storage_length = await self._storage.write(segment, start, found.data)
         segment.index.stored(start)
+        segment.pending.flushed(segment.storage_length)
 
-    async def _merge(self, target: Segment, piece: PendingMerge) -> bool:
+    async def _merge(self, target: Segment, piece: PendingMerge[Segment]) -> bool:
         """Merge in storage, and say whether that is done: not if the target is being deleted."""
         source = piece.source
         if target.storage_length < piece.end:

@@ -25,8 +25,10 @@ from penstock.model.errors import (
     StorageNotPrimaryError,
 )
 from penstock.segmentstore.container.attributes.attributes import Attributes
+from penstock.segmentstore.container.log.carrying import Carrier
 from penstock.segmentstore.container.log.checkpoints import Checkpoints
-from penstock.segmentstore.container.segment import PendingAppend, Segment
+from penstock.segmentstore.container.pending import PendingAppend
+from penstock.segmentstore.container.segment import Segment
 from penstock.segmentstore.container.space import SpaceWatch
 from penstock.segmentstore.container.state import ContainerState
 from penstock.segmentstore.container.storage.container_storage import ContainerStorage
@@ -61,6 +63,7 @@ class StorageWriter:
         settings: ContainerSettings,
         submit: Submit,
         checkpoints: Checkpoints,
+        carrier: Carrier,
         attributes: Attributes,
         fail: Callable[[BaseException], None],
         is_log_open: Callable[[], bool],
@@ -70,6 +73,7 @@ class StorageWriter:
         self._storage = storage
         self._settings = settings
         self._checkpoints = checkpoints
+        self._carrier = carrier
         self._attributes = attributes
         self._fail = fail
         self._is_log_open = is_log_open
@@ -184,6 +188,8 @@ class StorageWriter:
         self._state.on_relief()
         if self._storage.health.is_available:
             self._checkpoints.truncate_log()
+            if not self._space.is_log_low:
+                self._carrier.look()  # It may need a good part of the log's length once more.
         # Without room the log is to be cut as soon as it can be.
         self._checkpoints.write_if_due(is_idle=not self._state.unflushed or self._space.is_log_low)
 

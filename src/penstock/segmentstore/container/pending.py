@@ -1,0 +1,253 @@
+"""`PendingQueue`: what of one segment is durable in the log and not yet in long-term storage, in order.
+
+Each piece has the sequence number of the first record that holds it: the log may not be cut behind that. Numbers grow
+along the queue, except where bytes were *carried forward*: stated again by a later record, so that the log may be cut
+before it (docs/log-length.md).
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Generic, TypeVar
+
+#: A segment, of which nothing is asked here.
+S = TypeVar("S")
+
+#: Greater than every sequence number.
+NO_NUMBER = 1 << 63
+
+
+@dataclass(slots=True, eq=False)
+class PendingAppend:
+    """Durable bytes `[start, end)` that wait for the storage writer.
+
+    `sequence_number` is that of the record of the first of them; `operation_count` records were needed for all.
+    `is_carried`: they were stated again by later records.
+    """
+
+    sequence_number: int
+    start: int
+    end: int
+    since_s: float
+    operation_count: int = 1
+    is_carried: bool = False
+
+
+@dataclass(slots=True, eq=False)
+class PendingMerge(Generic[S]):
+    """A durable merge of `source` into `[start, end)` that waits for the storage writer."""
+
+    sequence_number: int
+    source: S
+    start: int
+    end: int
+
+
+@dataclass(slots=True, eq=False)
+class PendingSeal:
+    """A durable seal that waits for the storage writer. Keeps no log: it is found again in any checkpoint."""
+
+    sequence_number: int
+
+
+@dataclass(slots=True, eq=False)
+class PendingTruncate:
+    """A durable truncation that waits for the storage writer."""
+
+    sequence_number: int
+    offset: int
+
+
+PendingStorage = PendingAppend | PendingMerge[S] | PendingSeal | PendingTruncate
+
+
+class Backlog:
+    """What all segments of a container have pending.
+
+    Attributes:
+        byte_count: appended bytes that long-term storage lacks. Those of a merge count for its source.
+        operation_count: operations that it lacks.
+    """
+
+    __slots__ = ("byte_count", "operation_count")
+
+    def __init__(self) -> None:
+        self.byte_count = 0
+        self.operation_count = 0
+
+
+class PendingQueue(Generic[S]):
+    """The pieces of one segment, oldest first; counts itself into the `backlog` of its container.
+
+    Invariant: `byte_count` is the length of all appends in here, of which `flushed` has taken what storage has.
+
+    Attributes:
+        byte_count: appended bytes that wait.
+        is_carried: some piece was carried forward, so that numbers need not grow along the queue.
+    """
+
+    __slots__ = ("_backlog", "_pieces", "byte_count", "is_carried")
+
+    def __init__(self, backlog: Backlog) -> None:
+        self._backlog = backlog
+        self._pieces: deque[PendingStorage[S]] = deque()
+        self.byte_count = 0
+        self.is_carried = False
+
+    def __len__(self) -> int:
+        return len(self._pieces)
+
+    def __bool__(self) -> bool:
+        return bool(self._pieces)
+
+    def __iter__(self) -> Iterator[PendingStorage[S]]:
+        return iter(self._pieces)
+
+    def __getitem__(self, index: int) -> PendingStorage[S]:
+        return self._pieces[index]
+
+    # What comes in.
+
+    def note_append(self, sequence_number: int, start: int, end: int, now_s: float, piece_max: int) -> None:
+        """Add durable bytes `[start, end)`; they join the last piece up to a length of `piece_max`."""
+        length = end - start
+        self.byte_count += length
+        backlog = self._backlog
+        backlog.byte_count += length
+        backlog.operation_count += 1
+        pieces = self._pieces
+        if pieces:
+            last = pieces[-1]
+            if type(last) is PendingAppend and last.end == start and end - last.start <= piece_max:
+                last.end = end
+                last.operation_count += 1
+                return
+        pieces.append(PendingAppend(sequence_number, start, end, now_s))
+
+    def append(self, piece: PendingMerge[S] | PendingSeal | PendingTruncate) -> None:
+        """Add what is no append."""
+        self._pieces.append(piece)
+        self._backlog.operation_count += 1
+
+    # What goes out.
+
+    def flushed(self, storage_length: int) -> None:
+        """Take the appends out that storage has, as far as nothing else stands before them."""
+        pieces = self._pieces
+        while pieces:
+            piece = pieces[0]
+            if type(piece) is not PendingAppend:
+                return
+            if piece.end > storage_length:
+                if storage_length > piece.start:
+                    self._count(piece.start - storage_length, 0)
+                    piece.start = storage_length
+                return
+            self.popleft()
+
+    def popleft(self) -> PendingStorage[S]:
+        """Take the first piece out."""
+        piece = self._pieces.popleft()
+        self._uncount(piece)
+        if not self._pieces:
+            self.is_carried = False
+        return piece
+
+    def remove(self, piece: PendingStorage[S]) -> None:
+        """Take a piece out, wherever it is."""
+        self._pieces.remove(piece)
+        self._uncount(piece)
+
+    def clear(self) -> None:
+        """Take everything out: the segment is gone, or storage has all of it."""
+        while self._pieces:
+            self.popleft()
+
+    def _uncount(self, piece: PendingStorage[S]) -> None:
+        if type(piece) is PendingAppend:
+            self._count(piece.start - piece.end, -piece.operation_count)
+        else:
+            self._count(0, -1)
+
+    def _count(self, byte_count: int, operation_count: int) -> None:
+        self.byte_count += byte_count
+        self._backlog.byte_count += byte_count
+        self._backlog.operation_count += operation_count
+
+    # What it keeps of the log.
+
+    def first_number(self) -> int:
+        """Return the lowest sequence number that the log must not lose; `NO_NUMBER` if there is none."""
+        if self.is_carried:
+            return min(
+                (piece.sequence_number for piece in self._pieces if type(piece) is not PendingSeal), default=NO_NUMBER
+            )
+        return next((piece.sequence_number for piece in self._pieces if type(piece) is not PendingSeal), NO_NUMBER)
+
+    def before(self, sequence_number: int) -> Iterator[PendingStorage[S]]:
+        """Iterate over the pieces that keep the log from being cut at `sequence_number`."""
+        return (
+            piece
+            for piece in self._pieces
+            if piece.sequence_number < sequence_number and type(piece) is not PendingSeal
+        )
+
+    def restate(self, sequence_number: int, start: int, end: int, now_s: float, piece_max: int) -> None:
+        """Let durable bytes `[start, end)`, which storage lacks, be those of a later record.
+
+        Whatever the queue had of them before goes; what it did not have, because the log was cut, comes in. They
+        join bytes before them that were carried forward, up to a length of `piece_max`.
+        """
+        kept: deque[PendingStorage[S]] = deque()
+        operation_count = 0
+        at = 0
+        for piece in list(self._pieces):
+            if type(piece) is not PendingAppend or piece.end <= start or piece.start >= end:
+                kept.append(piece)
+                if isinstance(piece, (PendingAppend, PendingMerge)) and piece.end <= start:
+                    at = len(kept)
+                continue
+            now_s = min(now_s, piece.since_s)
+            self._uncount(piece)
+            if piece.start < start:
+                kept.append(PendingAppend(piece.sequence_number, piece.start, start, piece.since_s))
+                self._count(start - piece.start, 1)
+                at = len(kept)
+            if piece.end > end:
+                piece.start = end
+                kept.append(piece)
+                self._count(piece.end - end, piece.operation_count)
+            else:
+                operation_count += piece.operation_count
+        operation_count = max(operation_count, 1)
+        self._count(end - start, operation_count)
+        before = kept[at - 1] if at else None
+        if (
+            type(before) is PendingAppend
+            and before.is_carried
+            and before.end == start
+            and end - before.start <= piece_max
+        ):
+            before.end = end
+            before.operation_count += operation_count
+        else:
+            kept.insert(at, PendingAppend(sequence_number, start, end, now_s, operation_count, is_carried=True))
+        self._pieces = kept
+        self.is_carried = True
+
+    def restate_merge(self, sequence_number: int, source: S, start: int, end: int) -> bool:
+        """Let a merge be that of a later record; say whether the queue had it before."""
+        at = 0
+        for index, piece in enumerate(self._pieces):
+            if isinstance(piece, PendingMerge) and piece.source is source:
+                piece.sequence_number = max(piece.sequence_number, sequence_number)
+                self.is_carried = True
+                return True
+            if isinstance(piece, (PendingAppend, PendingMerge)) and piece.end <= start:
+                at = index + 1
+        self._pieces.insert(at, PendingMerge(sequence_number, source, start, end))
+        self._count(0, 1)
+        self.is_carried = True
+        return False
