@@ -481,7 +481,7 @@ async def test_a_full_cache_holds_connections_until_storage_has_caught_up(
     throttle = service.store.container(A).throttle
     await until(lambda: throttle.waiting_count >= 1 or service.store.cache.is_full)
     await asyncio.sleep(0.05)
-    assert service.store.cache.utilisation > 0.8
+    assert service.store.cache.utilisation > 0.6  # The share of one container, and what was under way.
     assert service.store.find(A)[1].length < 2_000_000
     await other.close()
     service.chunks.release("write")

@@ -205,6 +205,9 @@ class ContainerSettings:
         carry_record_bytes_max: longest record, and batch of records, that states bytes again.
         flush_bytes: a segment is flushed to long-term storage when this much is waiting ...
         flush_age_s: ... or when its oldest waiting byte is this old.
+        flush_pressure_percent: when what waits is more than this share of what may, in the cache or of this container,
+            segments are flushed before their time, those first of which most waits ...
+        flush_pressure_segments_max: ... up to so many at a time; flushing all, each with its little, would cost more.
         flush_write_bytes_max: longest single write to long-term storage.
         flush_concurrency: segments flushed at the same time ...
         flush_slow_s: ... not counting those that take longer than this ...
@@ -262,6 +265,8 @@ class ContainerSettings:
     carry_record_bytes_max: int = 1 * MIB
     flush_bytes: int = 4 * MIB
     flush_age_s: float = 30.0
+    flush_pressure_percent: int = 70
+    flush_pressure_segments_max: int = 64
     flush_write_bytes_max: int = 8 * MIB
     flush_concurrency: int = 4
     flush_slow_s: float = 5.0

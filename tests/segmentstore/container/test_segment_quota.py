@@ -13,6 +13,7 @@ from penstock.model.errors import SegmentBackloggedError, StorageError
 from penstock.model.segments import Buffer
 from penstock.segmentstore.append_processor import AppendProcessor
 from penstock.segmentstore.container.pending import Backlog, PendingAppend, PendingMerge, PendingQueue, PendingTruncate
+from penstock.segmentstore.container.reads.cache import Cache
 from penstock.segmentstore.settings import SegmentStoreSettings, ThrottleSettings
 from penstock.segmentstore.store import SegmentStore
 from penstock.segmentstore.tier1.memory_log import MemoryLogFactory
@@ -160,7 +161,7 @@ async def test_a_container_is_held_at_its_share_of_the_cache(bench: Bench) -> No
         await bench.store.create_segment(name)
     container = bench.store.containers[0]
     sent = 0
-    while not container.must_wait():
+    while not container.must_wait(container.segment(A)):
         for name in segments:
             container.append(container.segment(name), bytes(1024), lambda _: None)
             sent += 1
@@ -171,14 +172,14 @@ async def test_a_container_is_held_at_its_share_of_the_cache(bench: Bench) -> No
     assert sent * 1024 <= SMALL_CACHE.bytes_max * 60 // 100
     assert container.state.cache.used_bytes < SMALL_CACHE.target_bytes
     bench.chunks.is_over = True
-    await until(lambda: not container.must_wait())
+    await until(lambda: not container.must_wait(container.segment(A)))
 
 
 # The queue of one segment.
 
 
 def queue() -> tuple[PendingQueue, Backlog]:
-    backlog = Backlog()
+    backlog = Backlog(Cache(SMALL_CACHE))
     return PendingQueue(backlog), backlog
 
 

@@ -92,7 +92,7 @@ class SegmentContainer(SegmentOperations):
         self.state = ContainerState(container_id, cache, settings)
         self._disk_cache = disk_cache
         #: Holds appends and table updates of callers back while what fills up is being emptied.
-        throttle = throttle or ThrottleSettings()
+        self._throttle_settings = throttle = throttle or ThrottleSettings()
         self.throttle = Throttle(throttle, cache.settings, self._load)
         #: Whether file systems have room. Users' operations wait while that of the log has none.
         self.space = SpaceWatch(
@@ -216,6 +216,7 @@ class SegmentContainer(SegmentOperations):
                 submit=self.submit,
                 checkpoints=self.checkpoints,
                 carrier=self.carrier,
+                throttle=self._throttle_settings,
                 attributes=self.attributes,
                 fail=self._fail,
                 is_log_open=lambda: self.pipeline.error is None,
@@ -384,6 +385,7 @@ class SegmentContainer(SegmentOperations):
             segment.waiters.clear()
             segment.index.clear()
             segment.close_indexes()
+        self.state.backlog.close()
 
     def _fail(self, error: BaseException) -> None:
         if self.failure is not None or self.status in (ContainerStatus.STOPPING, ContainerStatus.STOPPED):

@@ -12,6 +12,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Generic, TypeVar
 
+from penstock.segmentstore.container.reads.cache import Cache
+
 #: A segment, of which nothing is asked here.
 S = TypeVar("S")
 
@@ -71,11 +73,22 @@ class Backlog:
         operation_count: operations that it lacks.
     """
 
-    __slots__ = ("byte_count", "operation_count")
+    __slots__ = ("_cache", "byte_count", "operation_count")
 
-    def __init__(self) -> None:
+    def __init__(self, cache: Cache) -> None:
         self.byte_count = 0
         self.operation_count = 0
+        self._cache = cache
+
+    def add(self, byte_count: int, operation_count: int) -> None:
+        """Count what comes, or goes if negative."""
+        self.byte_count += byte_count
+        self.operation_count += operation_count
+        self._cache.lacking_bytes += byte_count
+
+    def close(self) -> None:
+        """Take everything out: the container gives its memory back."""
+        self.add(-self.byte_count, -self.operation_count)
 
 
 class PendingQueue(Generic[S]):
@@ -114,9 +127,7 @@ class PendingQueue(Generic[S]):
         """Add durable bytes `[start, end)`; they join the last piece up to a length of `piece_max`."""
         length = end - start
         self.byte_count += length
-        backlog = self._backlog
-        backlog.byte_count += length
-        backlog.operation_count += 1
+        self._backlog.add(length, 1)
         pieces = self._pieces
         if pieces:
             last = pieces[-1]
@@ -129,7 +140,7 @@ class PendingQueue(Generic[S]):
     def append(self, piece: PendingMerge[S] | PendingSeal | PendingTruncate) -> None:
         """Add what is no append."""
         self._pieces.append(piece)
-        self._backlog.operation_count += 1
+        self._backlog.add(0, 1)
 
     # What goes out.
 
@@ -173,8 +184,7 @@ class PendingQueue(Generic[S]):
 
     def _count(self, byte_count: int, operation_count: int) -> None:
         self.byte_count += byte_count
-        self._backlog.byte_count += byte_count
-        self._backlog.operation_count += operation_count
+        self._backlog.add(byte_count, operation_count)
 
     # What it keeps of the log.
 

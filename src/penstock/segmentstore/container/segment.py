@@ -49,6 +49,7 @@ class Segment:
         is_table: the bytes are table entries.
         is_system: it is one of the container's own segments.
         is_transient: it is for the pieces of one large event, and is never put away.
+        is_stuck: its last flush failed, or the one under way does not get on.
         is_touched: used since the last look for idle segments.
     """
 
@@ -75,6 +76,7 @@ class Segment:
         "is_merged",
         "is_sealed",
         "is_storage_open",
+        "is_stuck",
         "is_system",
         "is_table",
         "is_touched",
@@ -134,6 +136,7 @@ class Segment:
         self.storage_length = 0
         self.storage_sealed = False
         self.is_storage_open = False
+        self.is_stuck = False
         #: Held while something of this segment is changed in long-term storage.
         self.flush_lock = asyncio.Lock()
         self.pending: PendingQueue[Segment]

@@ -2,7 +2,8 @@
 
 A segment whose storage is stuck keeps its bytes in the cache and in the log. Up to its quota nobody notices; beyond it
 appends to that segment alone are held, for a bounded time, and then refused. Deletion, truncation and sealing
-are not: they relieve.
+are not: they relieve. A segment whose storage is merely slow is no business of this: the throttle lets appends in
+at the rate at which storage takes them.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ class SegmentQuota:
     def is_over(self, segment: Segment) -> bool:
         """Whether appends to the segment have to be held until `room` returns."""
         # The container's own segments are what relieves.
-        return segment.pending.byte_count > self.bytes_max and not segment.is_system
+        return segment.is_stuck and segment.pending.byte_count > self.bytes_max and not segment.is_system
 
     def _must_wait(self, segment: Segment) -> bool:
         return not self._is_closed and not _takes_nothing(segment) and self.is_over(segment)

@@ -65,7 +65,7 @@ class ContainerState:
         self.victims: Victims[Segment] = Victims()
         self._lately_merged: dict[str, int] = {}
         self.unflushed: dict[int, Segment] = {}
-        self.backlog = Backlog()
+        self.backlog = Backlog(cache)
         self.gone: dict[int, Segment] = {}
         self._gone_ids: dict[str, dict[int, None]] = {}
         self.attribute_work: dict[int, Segment] = {}

@@ -646,3 +646,60 @@ async def test_an_idle_segment_is_flushed_again_from_where_storage_ends(lives: I
     assert container.segment(A).storage_length == 303
     evict_all(container)
     assert await read_all(container, A) == b"0" * 100 + b"1" * 100 + b"2" * 100 + b"end"
+
+
+async def test_under_pressure_the_largest_are_flushed_and_the_others_left_alone(lives: Incarnations) -> None:
+    """Flushing all, each with the little it has, costs a sync and a commit for each; a few large ones give the room."""
+    chunks = StuckFor(lives.chunks)
+    container = await over(lives, chunks, flush_pressure_percent=50, flush_pressure_segments_max=3)
+    await pause_writer(container)
+    limit = lives.cache_settings.target_bytes // 2
+    names = [f"s/t/{number}.#epoch.0" for number in range(40)]
+    for number, name in enumerate(names):
+        await container.create(name)
+        await append(container, name, bytes(1000 + 100 * number))
+    container.writer._look()
+    await turns(50)
+    assert not [name for name, _, _ in chunks.writes if name.startswith("s/t/")]  # There is room, nothing is due.
+    for name in names:
+        await append(container, name, bytes(limit // len(names)))
+    assert lives.cache.lacking_bytes > limit
+    container.writer._wake.set()
+    while container.writer._wake.is_set():  # As its loop does, which is paused.
+        container.writer._wake.clear()
+        container.writer._look()
+        await turns(200)
+    written = [name for name, _, _ in chunks.writes if name.startswith("s/t/")]
+    # Three at first, more only as long as too much waits; the largest.
+    assert {name.rpartition(".E")[0] for name in written[:3]} == set(names[-3:])
+    assert lives.cache.lacking_bytes <= limit
+    assert len(written) < 20
+
+
+async def test_pages_that_can_go_put_no_pressure_on_segments(lives: Incarnations) -> None:
+    """A cache full of what storage has: it is evicted, and nobody is flushed before the time."""
+    chunks = StuckFor(lives.chunks)
+    container = await over(lives, chunks)
+    await pause_writer(container)
+    for name in (A, B):
+        await container.create(name)
+    for _ in range(40):
+        await append(container, A, bytes(20_000))
+        await container.writer.flush(container.segment(A))
+    await append(container, B, b"little")
+    chunks.writes.clear()
+    lives.cache.count(lives.cache_settings.target_bytes)
+    container.writer._look()
+    await turns(50)
+    lives.cache.discount(lives.cache_settings.target_bytes)
+    assert not [name for name, _, _ in chunks.writes if name.startswith(B)]
+
+
+async def test_a_stopped_container_leaves_nothing_in_the_count_of_the_cache(lives: Incarnations) -> None:
+    """The cache outlives its containers; what one had waiting must press nobody else."""
+    container = await lives.start()
+    await container.create(A)
+    await append(container, A, bytes(1000))
+    assert lives.cache.lacking_bytes >= 1000
+    await lives.stop(container)
+    assert lives.cache.lacking_bytes == 0

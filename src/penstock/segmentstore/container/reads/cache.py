@@ -74,12 +74,14 @@ class Cache:
         generation: the current one; to be noted in entries that are used.
         is_touched: whether an entry was used since the generation began.
         member_bytes: what members hold of `used_bytes`.
+        lacking_bytes: appended bytes that wait for long-term storage, of all containers: they cannot go.
     """
 
     def __init__(self, settings: CacheSettings) -> None:
         self.settings = settings
         self.used_bytes = 0
         self.member_bytes = 0
+        self.lacking_bytes = 0
         self.generation = 0
         self.is_touched = False
         self._generation_ends_s = 0.0

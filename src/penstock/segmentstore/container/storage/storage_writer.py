@@ -12,6 +12,7 @@ Source: segment store specification, sections 7.1, 7.6 and 7.7.
 from __future__ import annotations
 
 import asyncio
+import heapq
 import logging
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
@@ -33,7 +34,7 @@ from penstock.segmentstore.container.space import SpaceWatch
 from penstock.segmentstore.container.state import ContainerState
 from penstock.segmentstore.container.storage.container_storage import ContainerStorage
 from penstock.segmentstore.container.storage.segment_flusher import SegmentFlusher, Submit
-from penstock.segmentstore.settings import ContainerSettings
+from penstock.segmentstore.settings import ContainerSettings, ThrottleSettings
 
 logger = logging.getLogger(__name__)
 
@@ -44,12 +45,15 @@ _QUICK_LOOK_S = 0.002
 _LOOK_PAUSE_S_MAX = 2.0
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class _Job:
-    """The flush or the freeing of one segment."""
+    """The flush or the freeing of one segment, and when storage last took something of it."""
 
     task: asyncio.Task[None]
+    segment: Segment
     since_s: float
+    moved_s: float
+    storage_length: int
 
 
 class StorageWriter:
@@ -64,6 +68,7 @@ class StorageWriter:
         submit: Submit,
         checkpoints: Checkpoints,
         carrier: Carrier,
+        throttle: ThrottleSettings,
         attributes: Attributes,
         fail: Callable[[BaseException], None],
         is_log_open: Callable[[], bool],
@@ -81,6 +86,12 @@ class StorageWriter:
         self._flusher = SegmentFlusher(
             state, storage, settings=settings, submit=submit, check_open=self._check_not_stopped, space=space
         )
+        # Beyond these what waits is pressing.
+        share = settings.flush_pressure_percent
+        cache = state.cache.settings
+        self._pressing_bytes = throttle.container_backlog_bytes_max(cache) * share // 100
+        self._pressing_operations = (throttle.backlog_operations_max or 1 << 62) * share // 100
+        self._pressing_cache_bytes = cache.target_bytes * share // 100
         self._loop = asyncio.get_running_loop()
         self._wake = asyncio.Event()
         self._is_stopped = False
@@ -143,13 +154,15 @@ class StorageWriter:
             if segment.id not in state.metadata.merges:
                 self._want(segment, now_s)
         is_pressed = self._is_pressed
+        early: list[Segment] = []
         for segment in state.unflushed.values():
-            if (
-                segment.id not in state.gone
-                and (is_pressed or self._is_due(segment, now_s))
-                and not self._flusher.has_to_wait(segment)
-            ):
-                self._want(segment, now_s)
+            if segment.id not in state.gone and not self._flusher.has_to_wait(segment):
+                if self._is_due(segment, now_s):
+                    self._want(segment, now_s)
+                elif is_pressed and segment.id not in self._jobs:
+                    early.append(segment)
+        for segment in self._largest(early):
+            self._want(segment, now_s)
         for segment in self._attributes.due():
             self._want(segment, now_s)
         self._start_jobs(now_s)
@@ -157,7 +170,17 @@ class StorageWriter:
 
     @property
     def _is_pressed(self) -> bool:
-        return self._state.cache.used_bytes > self._state.cache.settings.target_bytes
+        """Whether the room for what storage lacks is about to be used up."""
+        state = self._state
+        return (
+            state.cache.lacking_bytes > self._pressing_cache_bytes
+            or state.backlog.byte_count > self._pressing_bytes
+            or state.backlog.operation_count > self._pressing_operations
+        )
+
+    def _largest(self, segments: list[Segment]) -> list[Segment]:
+        """Return the segments of which most waits: as many as may be flushed before the next look."""
+        return heapq.nlargest(self._settings.flush_pressure_segments_max, segments, key=_waiting_bytes)
 
     def _is_due(self, segment: Segment, now_s: float) -> bool:
         pending = segment.pending
@@ -176,15 +199,17 @@ class StorageWriter:
         state = self._state
         if segment.id in state.gone:
             return segment.id not in state.metadata.merges
-        if segment.id in state.unflushed and (self._is_pressed or self._is_due(segment, now_s)):
+        if segment.id in state.unflushed and self._is_due(segment, now_s):
             return not self._flusher.has_to_wait(segment)
         return segment.id in state.attribute_work and self._attributes.is_due(segment)
 
     def _acknowledge(self) -> None:
         """Let go of what long-term storage has: in the cache, and in the log."""
-        self._state.cache.advance(self._loop.time())
-        if self._is_pressed:
-            self._state.cache.evict()
+        cache = self._state.cache
+        cache.advance(self._loop.time())
+        if cache.used_bytes > cache.settings.target_bytes:
+            cache.evict()
+        self._note_stuck()
         self._state.on_relief()
         if self._storage.health.is_available:
             self._checkpoints.truncate_log()
@@ -208,10 +233,24 @@ class StorageWriter:
             if len(self._jobs) - min(slow, settings.flush_slow_max) >= settings.flush_concurrency:
                 return
             segment = self._queue.pop(next(iter(self._queue)))
-            self._jobs[segment.id] = _Job(self._loop.create_task(self._work(segment)), now_s)
+            task = self._loop.create_task(self._work(segment))
+            self._jobs[segment.id] = _Job(task, segment, now_s, now_s, segment.storage_length)
+
+    def _note_stuck(self) -> None:
+        """Find the segments of which storage has taken nothing for too long."""
+        now_s = self._loop.time()
+        for job in self._jobs.values():
+            segment = job.segment
+            if segment.storage_length != job.storage_length:
+                job.storage_length = segment.storage_length
+                job.moved_s = now_s
+                segment.is_stuck = False
+            elif now_s - job.moved_s >= self._settings.flush_slow_s:
+                segment.is_stuck = True
 
     async def _work(self, segment: Segment) -> None:
         is_free = False
+        length = segment.storage_length
         try:
             if segment.id in self._state.gone:
                 is_free = await self._flusher.free(segment)
@@ -238,6 +277,7 @@ class StorageWriter:
         else:
             self._jobs.pop(segment.id, None)
             self._retry_at_s.pop(segment.id, None)
+            segment.is_stuck = False
         now_s = self._loop.time()
         is_due_again = segment.id in self._due_again
         self._due_again.discard(segment.id)
@@ -248,6 +288,8 @@ class StorageWriter:
             # Only this one: a look at all of them finds those that have a job due again, and would never end.
             self._want(segment, now_s)
         self._start_jobs(now_s)
+        if not self._queue and segment.storage_length != length and self._is_pressed:
+            self._wake.set()  # The largest of the others are next.
         if not self._jobs:
             self._acknowledge()
 
@@ -255,6 +297,7 @@ class StorageWriter:
         retry_s = self._settings.writer_retry_s
         now_s = self._loop.time()
         self.failed_job_count += 1
+        segment.is_stuck = True
         self._retry_at_s[segment.id] = now_s + retry_s
         if now_s - self._failure_logged_at_s >= retry_s:
             # Storage that is out fails every segment, again and again: one line at a time.
@@ -326,3 +369,7 @@ class StorageWriter:
     def _check_not_stopped(self) -> None:
         if self._is_stopped:
             raise ContainerOfflineError(self._state.metadata.container_id, "stopped")
+
+
+def _waiting_bytes(segment: Segment) -> int:
+    return segment.pending.byte_count
