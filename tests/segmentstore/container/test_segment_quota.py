@@ -12,6 +12,7 @@ import pytest
 from penstock.model.errors import SegmentBackloggedError, StorageError
 from penstock.model.segments import Buffer
 from penstock.segmentstore.append_processor import AppendProcessor
+from penstock.segmentstore.container.append_request import AppendRequest
 from penstock.segmentstore.container.pending import Backlog, PendingAppend, PendingMerge, PendingQueue, PendingTruncate
 from penstock.segmentstore.container.reads.cache import Cache
 from penstock.segmentstore.settings import SegmentStoreSettings, ThrottleSettings
@@ -132,8 +133,9 @@ async def test_a_writer_of_a_stuck_segment_holds_up_nobody_on_its_connection(ben
     await bench.fill(A)
     replies.sent.clear()
     for number in range(1, 4):
-        processor.end_block(AppendBlockEnd(V, 0, b"stuck", 1, number, 7), b"stuck")
-        processor.end_block(AppendBlockEnd(W, 0, b"flows", 1, number, 8), b"flows")
+        processor.end_block(AppendBlockEnd(V, 0, b"stuck", 1, number, 7))
+        processor.end_block(AppendBlockEnd(W, 0, b"flows", 1, number, 8))
+        processor.take_in()
     await turns(10)
     processor.send_acknowledgements()
     assert [reply.writer_id for reply in replies.sent if isinstance(reply, DataAppended)] == [W]
@@ -149,7 +151,8 @@ async def test_a_writer_of_a_stuck_segment_holds_up_nobody_on_its_connection(ben
     # It comes again, with what was not acknowledged.
     processor.set_up(SetupAppend(3, V, A, ""))
     await turns(5)
-    processor.end_block(AppendBlockEnd(V, 0, b"stuck", 1, 1, 9), b"stuck")
+    processor.end_block(AppendBlockEnd(V, 0, b"stuck", 1, 1, 9))
+    processor.take_in()
     await turns(10)
     assert (await bench.store.segment_info(A)).length == length + 5
 
@@ -163,7 +166,7 @@ async def test_a_container_is_held_at_its_share_of_the_cache(bench: Bench) -> No
     sent = 0
     while not container.must_wait(container.segment(A)):
         for name in segments:
-            container.append(container.segment(name), bytes(1024), lambda _: None)
+            container.append(container.segment(name), AppendRequest(bytes(1024)), lambda _: None)
             sent += 1
         await container.pipeline.barrier()
     load = container._load()
