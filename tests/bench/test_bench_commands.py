@@ -27,6 +27,7 @@ COMMANDS = {
     "append": (["--follow"], {"events_per_s", "reader"}),
     "append_cpu": (["--lone"], {"sizes", "conditions"}),
     "cached_reads": ([], {"mb_per_s", "bare_socket_mb_per_s"}),
+    "checkpoint_stall": ([], {"rounds", "at_once_cpu_ms"}),
     "catch_up": ([], {"mb_per_s", "in_chunks_share"}),
     "latency": (["--read"], {"append_to_ack", "write_to_reader"}),
     "many_segments": ([], {"many", "baseline"}),

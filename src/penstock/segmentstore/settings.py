@@ -196,6 +196,7 @@ class ContainerSettings:
         checkpoint_log_bytes_idle: ... or this many, when everything is flushed and nothing else is going on ...
         checkpoint_frames: ... or this many frames, however short ...
         checkpoint_share_percent_max: ... once the last checkpoint is at most this share of the log behind it.
+        checkpoint_part_values: about how many segments and attributes are encoded before the loop turns.
         checkpoints_max: checkpoints remembered that the log may be truncated to once all before them is flushed.
         recovery_lookups_max: segments that a start looks up in long-term storage at the same time.
         log_bytes_max: when the log is longer, what keeps it from being cut is stated again behind a checkpoint, unless
@@ -258,6 +259,7 @@ class ContainerSettings:
     checkpoint_log_bytes_idle: int = 1 * MIB
     checkpoint_frames: int = 300
     checkpoint_share_percent_max: int = 10
+    checkpoint_part_values: int = 8192
     checkpoints_max: int = 64
     log_bytes_max: int = 512 * MIB
     log_alarm_percent: int = 75

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Iterator
 
 import msgspec
@@ -15,7 +16,7 @@ _SNAPSHOT_VERSIONS = (1, SNAPSHOT_VERSION)
 RECORD_VERSION = 1
 
 
-class SegmentSnapshot(msgspec.Struct, frozen=True, array_like=True):
+class SegmentSnapshot(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """One segment in a checkpoint: its accepted state, and how much of it long-term storage had.
 
     `attributes` are all of them, or with `has_attribute_index` those that the index may not have.
@@ -51,7 +52,7 @@ class SegmentRecord(msgspec.Struct, frozen=True, array_like=True):
 
 
 class ContainerSnapshot(msgspec.Struct, frozen=True, array_like=True):
-    """A container's whole metadata at one point of its log.
+    """A part of a container's metadata at one point of its log; what is of the container itself is in the first.
 
     `merges` are merges that long-term storage had not finished: (target id, source id, offset in target).
     `pinned` are the storage records of system segments.
@@ -64,6 +65,9 @@ class ContainerSnapshot(msgspec.Struct, frozen=True, array_like=True):
     merges: list[tuple[int, int, int]]
     pinned: dict[bytes, bytes]
 
+
+#: What a segment costs to encode, in attributes.
+_SEGMENT_VALUES = 8
 
 _encoder = msgspec.msgpack.Encoder()
 _decoder = msgspec.msgpack.Decoder(ContainerSnapshot)
@@ -142,6 +146,63 @@ def _segment_of(stored: SegmentSnapshot) -> Segment:
     return segment
 
 
+class MetadataCut:
+    """The accepted state of a container at one moment, encoded a part at a time while it goes on changing.
+
+    A segment is encoded as it was at the cut: whoever is about to change one calls `keep` first. What long-term storage
+    has of a segment may be newer than the cut; that it has so much is true from then on.
+    """
+
+    __slots__ = ("_container_id", "_kept", "_left", "_merges", "_next_segment_id", "_order", "_pinned")
+
+    def __init__(self, metadata: ContainerMetadata) -> None:
+        self._container_id = metadata.container_id
+        self._next_segment_id = metadata.next_segment_id
+        self._merges = [(target, source, offset) for source, (target, offset) in metadata.merges.items()]
+        self._pinned = dict(metadata.pinned)
+        #: Segments not yet encoded: as they are now, and as they were before they changed.
+        self._left = dict(metadata.by_id)
+        self._order = iter(list(self._left.values()))
+        self._kept: deque[SegmentSnapshot] = deque()
+
+    @property
+    def is_done(self) -> bool:
+        """Whether all parts were taken."""
+        return not self._left and not self._kept
+
+    def keep(self, segment: Segment) -> None:
+        """Remember a segment as it is, before it changes."""
+        if self._left.get(segment.id) is segment:
+            del self._left[segment.id]
+            stored = _snapshot_of(segment)
+            if stored.attributes is segment.attributes:
+                stored = msgspec.structs.replace(stored, attributes=dict(segment.attributes))
+            self._kept.append(stored)
+
+    def next_part(self, values_max: int) -> bytes:
+        """Return the bytes of the next part: about `values_max` segments and attributes. The first has all else."""
+        segments: list[SegmentSnapshot] = []
+        count = 0
+        kept, left = self._kept, self._left
+        while count < values_max and (kept or left):
+            if kept:
+                stored = kept.popleft()
+            else:
+                segment = next(self._order)
+                if left.pop(segment.id, None) is None:
+                    continue
+                stored = _snapshot_of(segment)
+            segments.append(stored)
+            count += _SEGMENT_VALUES + len(stored.attributes)
+        merges, self._merges = self._merges, []
+        pinned, self._pinned = self._pinned, {}
+        return _encoder.encode(
+            ContainerSnapshot(
+                SNAPSHOT_VERSION, self._container_id, self._next_segment_id, segments, merges, pinned
+            )
+        )
+
+
 class ContainerMetadata:
     """The segments of one container.
 
@@ -206,18 +267,13 @@ class ContainerMetadata:
         """Yield deleted and merged segments that storage may still hold something of."""
         return (segment for segment in self.by_id.values() if segment.is_deleted or segment.is_merged)
 
+    def cut(self) -> MetadataCut:
+        """Return the accepted state as it is now, to be encoded bit by bit while it changes."""
+        return MetadataCut(self)
+
     def snapshot(self) -> bytes:
-        """Return the bytes of the accepted state, for a checkpoint."""
-        return _encoder.encode(
-            ContainerSnapshot(
-                SNAPSHOT_VERSION,
-                self.container_id,
-                self.next_segment_id,
-                [_snapshot_of(segment) for segment in self.by_id.values()],
-                [(target, source, offset) for source, (target, offset) in self.merges.items()],
-                self.pinned,
-            )
-        )
+        """Return the bytes of the accepted state as one part of a checkpoint."""
+        return self.cut().next_part(1 << 62)
 
     def refresh_storage(self, snapshot: bytes) -> None:
         """Take from a later checkpoint how much storage had of each segment. Raises `ValueError` as `restore`."""
@@ -240,14 +296,15 @@ class ContainerMetadata:
             )
         return decoded
 
-    def restore(self, snapshot: bytes) -> None:
-        """Replace everything by a checkpoint's snapshot. Raises `ValueError` when it is not one of this container."""
-        decoded = self._decode(snapshot)
+    def restore(self, *parts: bytes) -> None:
+        """Replace everything by a checkpoint's parts. Raises `ValueError` when they are not of this container."""
+        decoded = self._decode(parts[0])
         self.by_id.clear()
         self.by_name.clear()
         self.next_segment_id = decoded.next_segment_id
         self.pinned = dict(decoded.pinned)
         self.merges = {source: (target, offset) for target, source, offset in decoded.merges}
         self.system_count = 0
-        for stored in decoded.segments:
-            self.add(_segment_of(stored))
+        for part in parts:
+            for stored in self._decode(part).segments:
+                self.add(_segment_of(stored))

@@ -30,7 +30,7 @@ from penstock.segmentstore.container.log.operations import (
     UpdatePinned,
     UpdatePolicy,
 )
-from penstock.segmentstore.container.metadata import ContainerMetadata
+from penstock.segmentstore.container.metadata import ContainerMetadata, MetadataCut
 from penstock.segmentstore.container.pending import (
     Backlog,
     PendingMerge,
@@ -71,6 +71,8 @@ class ContainerState:
         self.attribute_work: dict[int, Segment] = {}
         self._attributes_in_memory_max = settings.attributes_in_memory_max
         self._flush_piece_max = settings.flush_bytes
+        #: What a checkpoint that is being written has still to encode: whatever is about to change is kept for it.
+        self.cut: MetadataCut | None = None
         self._loop = asyncio.get_running_loop()
         self.on_storage_work: Callable[[], None] = lambda: None
         #: Called when long-term storage may have relieved something.
@@ -118,6 +120,8 @@ class ContainerState:
         time_ms: int,
     ) -> None:
         """Add `data` at the accepted end."""
+        if self.cut is not None:
+            self.cut.keep(segment)
         touched = self.activity.before(segment)
         offset = segment.length
         segment.length = offset + len(data)
@@ -136,11 +140,15 @@ class ContainerState:
 
     def accept_seal(self, segment: Segment, time_ms: int) -> None:
         """Let nothing more be accepted."""
+        if self.cut is not None:
+            self.cut.keep(segment)
         segment.is_sealed = True
         segment.last_modified_ms = time_ms
 
     def accept_truncate(self, segment: Segment, offset: int, time_ms: int) -> None:
         """Move the accepted start."""
+        if self.cut is not None:
+            self.cut.keep(segment)
         segment.start_offset = max(segment.start_offset, offset)
         segment.last_modified_ms = time_ms
 
@@ -148,6 +156,8 @@ class ContainerState:
         """Set attributes; `NO_VALUE` removes."""
         if not values:
             return
+        if self.cut is not None:
+            self.cut.keep(segment)
         if segment.has_attribute_index:
             segment.attributes.update(values)
             segment.dirty_attributes.update(dict.fromkeys(values))
@@ -163,6 +173,8 @@ class ContainerState:
 
     def accept_spill(self, segment: Segment) -> None:
         """From here on the attribute index has what is not dirty; at first all of it is."""
+        if self.cut is not None:
+            self.cut.keep(segment)
         segment.has_attribute_index = True
         segment.dirty_attributes = dict.fromkeys(segment.attributes)
         self.attribute_work[segment.id] = segment
@@ -171,6 +183,8 @@ class ContainerState:
         """Drop segments from memory. Long-term storage and their records have everything of them."""
         metadata = self.metadata
         for segment in segments:
+            if self.cut is not None:
+                self.cut.keep(segment)
             metadata.forget(segment.id)
             segment.is_inactive = True
             # Looked at by whoever still holds the object: nothing can be appended to it any more.
@@ -189,11 +203,15 @@ class ContainerState:
 
     def accept_policy(self, segment: Segment, scale_type: int, target_rate: int) -> None:
         """Store the scaling policy."""
+        if self.cut is not None:
+            self.cut.keep(segment)
         segment.scale_type = scale_type
         segment.target_rate = target_rate
 
     def accept_delete(self, segment: Segment) -> None:
         """Take the name away; storage is freed later. What waits to be merged into it goes, too."""
+        if self.cut is not None:
+            self.cut.keep(segment)
         segment.is_deleted = True
         self.metadata.unname(segment)
         for source in self._sources_of(segment):
@@ -206,6 +224,9 @@ class ContainerState:
 
     def accept_merge(self, target: Segment, source: Segment, operation: Merge) -> None:
         """Make the source's bytes the target's."""
+        if self.cut is not None:
+            self.cut.keep(target)
+            self.cut.keep(source)
         source.is_sealed = True
         source.is_merged = True
         self.metadata.unname(source)
@@ -434,12 +455,12 @@ class ContainerState:
                     target.pending.remove(piece)
                     break
 
-    def restore(self, snapshot: bytes) -> None:
-        """Begin from the log's first checkpoint. Raises `ValueError` when it is not one of this container.
+    def restore(self, *parts: bytes) -> None:
+        """Begin from the log's first checkpoint, all parts of it. Raises `ValueError` when it is not this container's.
 
         Everything before that checkpoint was in long-term storage when the log was truncated to it, or never was.
         """
-        self.metadata.restore(snapshot)
+        self.metadata.restore(*parts)
         for segment in self.metadata.gone_segments():
             self._note_gone(segment)
         for segment in self.metadata.by_id.values():

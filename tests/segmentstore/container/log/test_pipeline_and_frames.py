@@ -204,7 +204,8 @@ async def test_a_checkpoint_begins_a_frame_and_notes_the_one_before() -> None:
     bench = Bench()
     marks: list[CheckpointMark] = []
     await bench.add(1)
-    bench.pipeline.add_checkpoint(Delete(9), marks.append)
+    mark = bench.pipeline.begin_checkpoint()
+    bench.pipeline.add_operation(Delete(9), lambda _: marks.append(mark))
     await turns(2)
     bench.log.futures[0].set_result(LogAddress(41))
     bench.log.futures[1].set_result(LogAddress(42))

@@ -9,19 +9,33 @@ turn of the event loop and may hold a single small append, thousands of them in 
 counts once the log behind the last checkpoint is long compared with that checkpoint. And the threshold in bytes
 is smaller, because what a restart costs is the bytes that it reads back.
 
+With very many segments and attributes a checkpoint is encoded in parts, one in each turn of the loop, so that nobody
+is held up. All parts show the state at the place of the first, whatever is accepted between them (`MetadataCut`). The
+log is cut right before the first part, once the last is durable; a recovery keeps what it reads until it has the last
+part, and replays it then.
+
+| Crash | What recovery finds |
+| --- | --- |
+| between two parts | An older checkpoint, and parts that never became one: they are passed over |
+| behind the last part | Both; later parts say nothing that the replay does not say, but for what storage has |
+| behind the cut | The parts, and between them what was accepted meanwhile |
+
 Source: segment store specification, sections 0.2 and 2.8.
 """
 
 from __future__ import annotations
 
+import asyncio
 from collections import deque
 from collections.abc import Callable, Coroutine
+from functools import partial
 from itertools import chain
 from typing import Protocol
 
 from penstock.model.errors import PenstockError
 from penstock.segmentstore.container.log.operations import Checkpoint
 from penstock.segmentstore.container.log.pipeline import CheckpointMark, OperationPipeline
+from penstock.segmentstore.container.metadata import MetadataCut
 from penstock.segmentstore.container.segment import Segment
 from penstock.segmentstore.container.state import ContainerState
 from penstock.segmentstore.settings import ContainerSettings
@@ -58,7 +72,9 @@ class Checkpoints:
     ) -> None:
         #: Durable checkpoints that the log was not truncated to yet, oldest first.
         self.marks: deque[CheckpointMark] = deque()
+        #: One is being written, or is not durable yet.
         self.is_pending = False
+        self._loop = asyncio.get_running_loop()
         self._state = state
         self._pipeline = pipeline
         self._log = log
@@ -95,24 +111,51 @@ class Checkpoints:
             self.write()
 
     def write(self) -> None:
-        """Add a checkpoint of the accepted state to the log."""
+        """Add a checkpoint of the accepted state to the log: a part of it now, the others in the turns that follow.
+
+        One that is being written is given up; nothing is lost with it.
+        """
         self.is_pending = True
+        with self._pipeline.accepting():
+            self._state.cut = cut = self._state.metadata.cut()
+            self._write_part(cut, self._pipeline.begin_checkpoint(), 0, 0)
 
-        def durable(mark: CheckpointMark) -> None:
-            self.is_pending = False
-            if mark.address is not None:
-                self.marks.append(mark)
-                if len(self.marks) > self._settings.checkpoints_max:
-                    # Flushing lags far behind: keep every other one.
-                    self.marks = deque(list(self.marks)[::2])
-
+    def _write_part(self, cut: MetadataCut, mark: CheckpointMark, part: int, length: int) -> None:
+        """Encode and log one part; `length` bytes of records were needed for those before."""
         pipeline = self._pipeline
-        bytes_before = pipeline.logged_bytes
-        pipeline.add_checkpoint(Checkpoint(self._state.metadata.snapshot()), durable)
+        if pipeline.error is not None or self._state.cut is not cut:
+            return
+
+        def durable(error: BaseException | None) -> None:
+            if error is None:
+                self._note_durable(mark)
+
+        with pipeline.accepting():
+            snapshot = cut.next_part(self._settings.checkpoint_part_values)
+            before = pipeline.logged_bytes
+            is_last = cut.is_done
+            operation = Checkpoint(mark.sequence_number, part, is_last, snapshot)
+            pipeline.add_operation(operation, durable if is_last else _nobody_waits)
+        length += pipeline.logged_bytes - before
+        if not is_last:
+            self._in_next_turn(partial(self._write_part, cut, mark, part + 1, length))
+            return
+        self._state.cut = None
         # Counted from behind it: a large one must not call for the next. Its own last frame is still to be sent.
         self._bytes_before = pipeline.logged_bytes
         self._frames_before = pipeline.frame_count + 1
-        self._last_length = self._bytes_before - bytes_before
+        self._last_length = length
+
+    def _in_next_turn(self, call: Callable[[], None]) -> None:
+        self._loop.call_soon(call)
+
+    def _note_durable(self, mark: CheckpointMark) -> None:
+        self.is_pending = self._state.cut is not None
+        if mark.address is not None:
+            self.marks.append(mark)
+            if len(self.marks) > self._settings.checkpoints_max:
+                # Flushing lags far behind: keep every other one.
+                self.marks = deque(list(self.marks)[::2])
 
     def write_if_due(self, *, is_idle: bool = False) -> None:
         """Write a checkpoint when enough was logged since the last one. `is_idle`: nothing waits to be flushed."""
@@ -164,3 +207,7 @@ class Checkpoints:
             self._fail(error)
         finally:
             self._is_truncating = False
+
+
+def _nobody_waits(error: BaseException | None) -> None:
+    """A checkpoint counts when its last part is durable; if the log failed, the container ends."""

@@ -101,10 +101,17 @@ class Truncate(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Checkpoint(msgspec.Struct, frozen=True, array_like=True):
-    """The whole metadata of the container at this point of the log (see `container.metadata`)."""
+    """A part of the metadata of the container as it was at the place of the log where part 0 is (`container.metadata`).
 
-    TYPE: ClassVar[int] = 8
+    `number` is the sequence number of part 0; parts of one checkpoint follow each other, with other operations between
+    them, and count once the last is there.
+    """
 
+    TYPE: ClassVar[int] = 19
+
+    number: int
+    part: int
+    is_last: bool
     snapshot: bytes
 
 

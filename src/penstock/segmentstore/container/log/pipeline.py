@@ -220,21 +220,20 @@ class OperationPipeline:
             # The caller only waited; it has no outcome of its own.
             raise ContainerOfflineError(self.container_id, str(error)) from error
 
-    def add_checkpoint(self, operation: RareOperation, on_durable: Callable[[CheckpointMark], None]) -> None:
-        """Add a checkpoint at the start of a new frame, so that the log can be truncated right before it."""
+    def begin_checkpoint(self) -> CheckpointMark:
+        """Begin a new frame, so that the log can be truncated right before the record that is added next.
+
+        The mark has the number of that record. Its address is known once the record is durable.
+        """
         self._send()
-        mark = CheckpointMark(0, None, self.logged_bytes)
+        mark = CheckpointMark(self.sequence_number + 1, None, self.logged_bytes)
 
         def note_address(error: BaseException | None) -> None:
             if error is None:
                 mark.address = self._last_durable_address
 
-        def done(error: BaseException | None) -> None:
-            if error is None:
-                on_durable(mark)
-
         self.when_durable(note_address)
-        mark.sequence_number = self.add_operation(operation, done)
+        return mark
 
     def _flush(self) -> None:
         self._flush_is_scheduled = False

@@ -171,6 +171,52 @@ class _Run:
     data: list[memoryview]
 
 
+class FirstCheckpoint:
+    """Finds the checkpoint that a recovery begins with, and keeps what was logged between its parts.
+
+    A log that was cut begins with part 0. One that was not may have parts before, of a checkpoint that its
+    incarnation did not live to finish; what lies before the parts of a whole one it shows.
+    """
+
+    __slots__ = ("_is_begun", "_number", "is_complete", "later", "parts")
+
+    def __init__(self) -> None:
+        self.is_complete = False
+        self.parts: list[bytes] = []
+        #: Records behind part 0, which are to be replayed once the last part is there.
+        self.later: list[Buffer] = []
+        self._is_begun = False
+        self._number = 0
+
+    def add(self, record: Buffer) -> bool:
+        """Take the next record; return whether the checkpoint is complete with it. Raises `ValueError`."""
+        if record[0] == Checkpoint.TYPE:
+            number, operation = decode_operation(record)
+            assert isinstance(operation, Checkpoint)
+            if operation.part == 0:
+                self._is_begun, self._number = True, number
+                self.parts, self.later = [], []
+            if self._is_begun and (operation.number != self._number or operation.part != len(self.parts)):
+                raise ValueError(
+                    f"part {operation.part} of checkpoint {operation.number} behind part {len(self.parts) - 1} of "
+                    f"checkpoint {self._number}"
+                )
+            if self._is_begun:
+                self.parts.append(operation.snapshot)
+                self.is_complete = operation.is_last
+        elif self._is_begun:
+            self.later.append(record)
+        return self.is_complete
+
+
+def _replay(record: Buffer, state: ContainerState, appends: AppendRuns) -> None:
+    if record[0] == APPEND_TYPE:
+        appends.add(record)
+    else:
+        appends.flush()
+        state.replay(*decode_operation(record))
+
+
 async def recover(log: DurableLog, state: ContainerState, progress: Callable[[], None] = lambda: None) -> Recovered:
     """Replay every frame of an opened log into an empty `state`; call `progress` behind each.
 
@@ -182,7 +228,7 @@ async def recover(log: DurableLog, state: ContainerState, progress: Callable[[],
     last = 0
     operations = frames = byte_count = repeated = 0
     address: LogAddress | None = None
-    has_checkpoint = False
+    first = FirstCheckpoint()
     container = f"log of container {state.metadata.container_id}"
     async for frame in log.frames():
         frames += 1
@@ -209,27 +255,23 @@ async def recover(log: DurableLog, state: ContainerState, progress: Callable[[],
                     )
                     continue
                 last = number
-                if record[0] == APPEND_TYPE:
-                    if has_checkpoint:
-                        appends.add(record)
-                        operations += 1
-                    continue
-                _, operation = decode_operation(record)
-                if has_checkpoint:
-                    appends.flush()
-                    state.replay(number, operation)
+                if first.is_complete:
+                    _replay(record, state, appends)
                     operations += 1
-                elif isinstance(operation, Checkpoint):
-                    state.restore(operation.snapshot)
-                    has_checkpoint = True
+                elif first.add(record):
+                    state.restore(*first.parts)
+                    for later in first.later:
+                        _replay(later, state, appends)
+                    operations += len(first.later)
+                    first.later.clear()
             appends.flush()
             latest.add(records[replayed:])
             progress()
         except (KeyError, ValueError) as error:
             raise CorruptionError(container, frame.address, f"record cannot be replayed: {error!r}") from error
-    if log.is_truncated and not has_checkpoint:
+    if log.is_truncated and not first.is_complete:
         # It was truncated right before a checkpoint that was durable. Without that the container would come up empty.
         raise CorruptionError(
             container, address or 0, "the log was truncated, but the checkpoint that it then began with is gone"
         )
-    return Recovered(last, address, operations, frames, byte_count, has_checkpoint, repeated)
+    return Recovered(last, address, operations, frames, byte_count, first.is_complete, repeated)
