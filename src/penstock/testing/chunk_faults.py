@@ -36,6 +36,7 @@ class ChunkFault(StrEnum):
         ERROR_AFTER: it has its effect, and the reply is lost: `ChunkReplyLostError`.
         PARTIAL_WRITE: some of the bytes are written, then it fails: `ChunkReplyLostError`. Writes alone.
         STALE_LIST: it answers as of some time ago. Lists alone.
+        REFUSED: it fails without effect, and so does every other change of that chunk: `ChunkError`.
     """
 
     LATENCY = "latency"
@@ -44,6 +45,7 @@ class ChunkFault(StrEnum):
     ERROR_AFTER = "error after"
     PARTIAL_WRITE = "partial write"
     STALE_LIST = "stale list"
+    REFUSED = "refused"
 
 
 class ChunkThrottledError(ChunkError):
@@ -73,6 +75,7 @@ class ChunkFaults:
         partial_write_rate: rate of `PARTIAL_WRITE`.
         stale_list_rate: rate of `STALE_LIST`.
         staleness_s_max: how far back a stale list may look; drawn evenly.
+        refused_prefixes: chunks whose names begin so cannot be changed at all, as if the storage did not like the name.
     """
 
     latency_s_min: float = 0.0
@@ -87,12 +90,13 @@ class ChunkFaults:
     partial_write_rate: float = 0.0
     stale_list_rate: float = 0.0
     staleness_s_max: float = 5.0
+    refused_prefixes: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         """Check the bounds. Raises `InvalidArgumentError`."""
         for name in self.__slots__:
             value = getattr(self, name)
-            if value is not None and (value < 0 or (name.endswith("_rate") and value > 1)):
+            if isinstance(value, float) and (value < 0 or (name.endswith("_rate") and value > 1)):
                 raise InvalidArgumentError(f"{name} cannot be {value}")
         if self.latency_s_min > self.latency_s_max:
             raise InvalidArgumentError(f"latency_s_min {self.latency_s_min} is above latency_s_max")
@@ -100,6 +104,8 @@ class ChunkFaults:
             raise InvalidArgumentError("bytes_per_s_max must be above 0")
 
 
+#: Calls that change a chunk.
+_CHANGES = ("create", "create_with_content", "write", "delete", "concat")
 #: Changes remembered for stale lists; older ones are always listed.
 _HISTORY_MAX = 10_000
 
@@ -239,6 +245,9 @@ class FaultyChunkStorage(WrappedChunkStorage):
     async def _call(self, call: str, name: str, length: int, effect: Callable[[], Awaitable[T]]) -> T:
         faults = self.faults
         await self._delay(call, length)
+        if faults.refused_prefixes and call in _CHANGES and name.startswith(faults.refused_prefixes):
+            self.fault_counts[ChunkFault.REFUSED] += 1
+            raise ChunkError(name, f"simulated: {call} is refused, for ever")
         if self._strikes(call, ChunkFault.THROTTLE, faults.throttle_rate):
             raise ChunkThrottledError(name, f"simulated: too many requests, {call} was refused")
         if self._strikes(call, ChunkFault.ERROR_BEFORE, faults.error_before_rate):

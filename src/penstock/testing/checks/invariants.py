@@ -30,10 +30,12 @@ This module looks behind the underscores of the container's parts: it asserts ho
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import pairwise
 
 from penstock.model.errors import NoSuchChunkError, NoSuchSegmentError, PenstockError
+from penstock.model.names import SYSTEM_SCOPE
 from penstock.model.segments import READ_LENGTH_MAX
 from penstock.segmentstore.container.container import ContainerStatus, SegmentContainer
 from penstock.segmentstore.container.log.pipeline import OperationPipeline
@@ -46,6 +48,10 @@ from penstock.segmentstore.store import SegmentStore
 from penstock.segmentstore.tier2.chunk_name import chunk_origin
 from penstock.testing.checks.invariants_indexes import check_activity, check_attributes
 
+#: Appends to one segment that may be under way at once, in simulated clusters.
+_UNDER_WAY_BYTES = 8 * 1024
+#: Looks in a row at which a bound may be passed.
+_BOUND_LOOKS = 8
 #: How long each chunk was when it was last looked at, and in which epoch that was.
 ChunkLooks = dict[str, tuple[int, int]]
 
@@ -165,6 +171,9 @@ class InvariantMonitor:
         self._segments: dict[tuple[int, int], tuple[int, int, int]] = {}
         #: By container: epoch, durable sequence number.
         self._containers: dict[int, tuple[int, int]] = {}
+        #: By container: how often in a row its log was too long, and callers were held without need.
+        self._long_logs: Counter[int] = Counter()
+        self._held: Counter[int] = Counter()
 
     def observe(self, containers: Iterable[SegmentContainer]) -> list[str]:
         """Compare the running containers with what was seen before. A zombie beside its successor is left out."""
@@ -184,7 +193,46 @@ class InvariantMonitor:
             self._containers[container.id] = (epoch, max(number, last_number))
             for segment in container.state.metadata.by_id.values():
                 violations += self._observe_segment(container, segment)
+            violations += self._observe_bounds(container)
         return violations
+
+    def _observe_bounds(self, container: SegmentContainer) -> Iterator[str]:
+        """A log has a bound, and a segment that can never be flushed holds up nobody else: soon, if not at once."""
+        log_bytes = container.checkpoints.log_bytes
+        backlog = container.state.backlog
+        # Copies wait for a checkpoint that is worth it, and for what is on its way.
+        limit = 2 * container._settings.log_bytes_max + 4 * backlog.byte_count + 8 * container.checkpoints._last_length
+        is_long = log_bytes > limit and container.storage.health.is_available
+        self._long_logs[container.id] = self._long_logs[container.id] + 1 if is_long else 0
+        if self._long_logs[container.id] > _BOUND_LOOKS:
+            yield (
+                f"container {container.id}: its log has {log_bytes} bytes, {backlog.byte_count} wait for storage; "
+                f"its bound is {container._settings.log_bytes_max}"
+            )
+        stuck = [segment for segment in container.state.unflushed.values() if segment.is_stuck]
+        quota = container.quota.bytes_max
+        for segment in stuck:
+            # What was under way when the quota was reached is let in.
+            over = segment.pending.byte_count > 2 * quota + _UNDER_WAY_BYTES
+            if over and not (segment.is_system or segment.name.startswith(f"{SYSTEM_SCOPE}/")):
+                yield (
+                    f"container {container.id}: {segment.name} is stuck, and {segment.pending.byte_count} bytes of it "
+                    f"were let in, its quota is {quota}"
+                )
+        others = container.state.cache.lacking_bytes - sum(segment.pending.byte_count for segment in stuck)
+        is_held = bool(
+            stuck
+            and container.throttle.waiting_count
+            and others < container.state.cache.settings.bytes_max // 16
+            and container.pipeline.outstanding_bytes < container.pipeline.outstanding_bytes_max // 16
+            and container.state.cache.member_bytes < container.state.cache.settings.bytes_max // 8
+        )
+        self._held[container.id] = self._held[container.id] + 1 if is_held else 0
+        if self._held[container.id] > _BOUND_LOOKS:
+            yield (
+                f"container {container.id}: callers are held although only stuck segments wait for storage: "
+                f"{', '.join(f'{segment.name} ({segment.pending.byte_count} bytes)' for segment in stuck)}"
+            )
 
     def _observe_segment(self, container: SegmentContainer, segment: Segment) -> Iterator[str]:
         slot = (container.id, segment.id)

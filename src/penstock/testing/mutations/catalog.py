@@ -38,6 +38,7 @@ from penstock.segmentstore.tier2 import segment_read
 from penstock.testing.mutations.memory import MEMORY_MUTATIONS
 from penstock.testing.mutations.mutation import Mutation, patched, short_profile
 from penstock.testing.mutations.order import ORDER_MUTATIONS
+from penstock.testing.mutations.stuck import STUCK_MUTATIONS
 from penstock.wire.commands import SetupAppend, WireCommand
 
 _KIB = 1024
@@ -356,6 +357,7 @@ MUTATIONS: tuple[Mutation, ...] = (
     ),
     *MEMORY_MUTATIONS,
     *ORDER_MUTATIONS,
+    *STUCK_MUTATIONS,
 )  # fmt: skip
 """All planted bugs."""
 

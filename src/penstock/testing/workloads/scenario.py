@@ -43,6 +43,8 @@ T = TypeVar("T")
 _KIB = 1024
 MAIN_STREAM = f"{SCOPE}/events"
 TRIMMED_STREAM = f"{SCOPE}/trimmed"
+#: What long-term storage refuses in some clusters: the segment of the workload "bytes".
+REFUSED_PREFIX = f"{SCOPE}/bytes/"
 ALL_WORKLOADS = (
     "events", "readers", "transactions", "trimmed", "tables", "counters", "bytes", "lives",
     "crowd", "writers", "merges", "attributes", "keys", "names", "mortals",
@@ -72,6 +74,8 @@ class Profile:
         slow_read_rate: probability that a read of long-term storage takes up to 3 s, in every cluster; None: as drawn.
         reserve_file_count: files in reserve for a full disk, many enough for all starts on one; then no container may
             be offline for want of room. 0: a few, or none, and they may.
+        refused_rate: probability that long-term storage refuses all of one segment, as long as there are faults.
+        log_bytes_max: bound of each container's log; 0: as drawn.
     """
 
     name: str = "everything"
@@ -92,6 +96,8 @@ class Profile:
     shared_storage_rate: float = 0.6
     pace: float = 1.0
     has_lowest_limits: bool = False
+    refused_rate: float = 0.2
+    log_bytes_max: int = 0
 
     def of_length(self, work_s: float) -> Profile:
         """Return this profile for runs of about `work_s` seconds, what comes after the work included."""
@@ -127,6 +133,7 @@ class Scenario:
         cluster = _draw_cluster(rng, random.Random(f"{seed}/chunk faults/{profile.name}"), profile)
         limits_rng = (_Lowest if profile.has_lowest_limits else random.Random)(f"{seed}/limits/{profile.name}")
         cluster = _with_limits(cluster, limits_rng)
+        cluster = _with_log_bounds(cluster, random.Random(f"{seed}/log bounds/{profile.name}"), profile)
         names = [f"store-{number}" for number in range(1, cluster.store_count + 1)]
         if not cluster.is_combined:
             names.append("controller")
@@ -435,6 +442,27 @@ def _with_limits(cluster: ClusterSettings, rng: random.Random) -> ClusterSetting
         pending_bytes_max=32 * _KIB,
     )
     return replace(cluster, segment_store=replace(cluster.segment_store, container=container, disk_cache=disk_cache))
+
+
+def _with_log_bounds(cluster: ClusterSettings, rng: random.Random, profile: Profile) -> ClusterSettings:
+    """Return a cluster with short logs, checkpoints in parts, and perhaps a segment that can never be flushed."""
+    container = replace(
+        cluster.segment_store.container,
+        log_bytes_max=profile.log_bytes_max or rng.choice((48, 128, 512)) * _KIB,
+        carry_record_bytes_max=rng.choice((300, 8 * _KIB)),
+        checkpoint_part_values=rng.choice((16, 100, 8192)),
+        flush_pressure_segments_max=rng.choice((1, 64)),
+    )
+    throttle = replace(
+        cluster.segment_store.throttle,
+        segment_hold_s_max=rng.choice((1.0, 5.0)),
+        segment_backlog_percent=rng.choice((1, 25)),
+    )
+    chunk_faults = cluster.chunk_faults
+    if rng.random() < profile.refused_rate:
+        chunk_faults = replace(chunk_faults or ChunkFaults(), refused_prefixes=(REFUSED_PREFIX,))
+    segment_store = replace(cluster.segment_store, container=container, throttle=throttle)
+    return replace(cluster, segment_store=segment_store, chunk_faults=chunk_faults)
 
 
 def draw_workload_world(scenario: Scenario, cluster: SimulatedCluster) -> World:
