@@ -21,6 +21,7 @@ from penstock.controller.transactions import service as transactions_service
 from penstock.controller.workflows.commit import decide_commit
 from penstock.model.segments import NO_VALUE, Buffer, SegmentData, Segments, TableRemoval, TableUpdate
 from penstock.segmentstore.append_processor import AppendProcessor
+from penstock.segmentstore.container.append_request import AppendRequest
 from penstock.segmentstore.container.container import SegmentContainer
 from penstock.segmentstore.container.log.pipeline import OnDone, OperationPipeline
 from penstock.segmentstore.container.pending import PendingAppend
@@ -154,13 +155,18 @@ def _serve_what_is_not_durable() -> Iterator[None]:
 
 @contextmanager
 def _remove_event_number_check() -> Iterator[None]:
-    original_append = SegmentContainer.append
+    original = SegmentContainer.append
 
-    def append(self: SegmentContainer, segment: Segment, data: Buffer, on_done: OnDone, **options: object) -> int:
-        number = options.get("event_number", -1)
-        if isinstance(number, int) and number >= 0:
-            options["stored_event_number"] = segment.attributes.get(options["writer_id"], NO_VALUE)  # type: ignore[call-overload]  # `bytes`, as `append` has it
-        return original_append(self, segment, data, on_done, **options)  # type: ignore[arg-type]  # see above
+    def append(
+        self: SegmentContainer,
+        segment: Segment,
+        request: AppendRequest,
+        on_done: OnDone,
+        *,
+        stored_event_number: int = NO_VALUE,
+    ) -> int:
+        stored = segment.attributes.get(request.writer_id, NO_VALUE)
+        return original(self, segment, request, on_done, stored_event_number=stored)
 
     with patched(SegmentContainer, "append", append):
         yield

@@ -7,12 +7,15 @@ from collections.abc import Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import replace
 
+from msgspec import structs
+
 from penstock.client import reader_group_state as rgs
 from penstock.client.reader import Reader
 from penstock.controller.metadata.records import CommittingTransactions
 from penstock.controller.metadata.stream_tables import StreamTables
 from penstock.model.errors import BadOffsetError, NoSuchSegmentError
-from penstock.model.segments import NO_VALUE, Buffer
+from penstock.model.segments import NO_VALUE
+from penstock.segmentstore.container.append_request import AppendRequest
 from penstock.segmentstore.container.attributes.attributes import Attributes
 from penstock.segmentstore.container.container import SegmentContainer
 from penstock.segmentstore.container.log.pipeline import OnDone
@@ -112,11 +115,19 @@ def _check_the_fence_before_the_sync() -> Iterator[None]:
 def _compare_with_durable_length() -> Iterator[None]:
     original = SegmentContainer.append
 
-    def append(self: SegmentContainer, segment: Segment, data: Buffer, on_done: OnDone, **options: object) -> int:
-        expected = options.pop("expected_offset", None)
-        if isinstance(expected, int) and expected != segment.durable_length:
+    def append(
+        self: SegmentContainer,
+        segment: Segment,
+        request: AppendRequest,
+        on_done: OnDone,
+        *,
+        stored_event_number: int = NO_VALUE,
+    ) -> int:
+        expected = request.expected_offset
+        if expected is not None and expected != segment.durable_length:
             raise BadOffsetError(segment.name, expected=expected, actual=segment.durable_length)
-        return original(self, segment, data, on_done, **options)  # type: ignore[arg-type]  # passed on as they came
+        unconditional = structs.replace(request, expected_offset=None)
+        return original(self, segment, unconditional, on_done, stored_event_number=stored_event_number)
 
     with patched(SegmentContainer, "append", append):
         yield
