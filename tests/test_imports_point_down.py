@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
+from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 
 import pytest
@@ -64,13 +65,17 @@ def modules() -> list[Path]:
     return sorted(path for path in ROOT.rglob("*.py") if not path.name.startswith("controller_pb2"))
 
 
-def imports(tree: ast.Module) -> Iterator[tuple[str, list[str], int]]:
-    """Yield (module, imported names, line) of every import, also those inside functions; not those for types only."""
+def imports(tree: ast.Module, *, with_types: bool = False) -> Iterator[tuple[str, list[str], int]]:
+    """Yield (module, imported names, line) of every import, also those inside functions.
+
+    Not those under `TYPE_CHECKING`, unless `with_types`.
+    """
     typing_only = {
         id(inner)
         for node in ast.walk(tree)
         if isinstance(node, ast.If) and isinstance(node.test, ast.Name) and node.test.id == "TYPE_CHECKING"
         for inner in ast.walk(node)
+        if not with_types
     }
     for node in ast.walk(tree):
         if id(node) in typing_only:
@@ -182,3 +187,50 @@ def test_the_check_itself_finds_an_import_upwards() -> None:
     for source in ("import penstock.cli", "from penstock.cli import main", "from penstock import cli"):
         ((module, names, _),) = imports(ast.parse(source))
         assert list(layers_imported(module, names)) == ["cli"]
+
+
+# No circles.
+
+
+def import_graph(*, with_types: Callable[[str], bool]) -> dict[str, set[str]]:
+    """Return which modules of Penstock each imports; for types only, too, where `with_types` says so of it."""
+    files = {module_name(path): path for path in modules()}
+    graph: dict[str, set[str]] = {}
+    for name, path in files.items():
+        found = set()
+        for module, names, _ in imports(ast.parse(path.read_text()), with_types=with_types(name)):
+            # `from a import b` is of module a.b if there is one, else of a.
+            found |= {f"{module}.{each}" if f"{module}.{each}" in files else module for each in names or [""]}
+        graph[name] = found & files.keys() - {name}
+    return graph
+
+
+def module_name(path: Path) -> str:
+    """Return a module's name by its file."""
+    parts = path.relative_to(ROOT.parent).with_suffix("").parts
+    return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+
+
+def circle_in(graph: Mapping[str, set[str]]) -> list[str]:
+    """Return modules each of which imports the next, and the last the first; none if there is no circle."""
+    try:
+        TopologicalSorter(graph).prepare()
+    except CycleError as error:
+        # It names, for each, one that the one before is imported by.
+        return list(reversed(error.args[1][1:]))
+    return []
+
+
+def test_modules_do_not_import_each_other_in_circles() -> None:
+    """Nor for types: a part that must know its maker has more than one job. `testing` may, for types only."""
+    assert circle_in(import_graph(with_types=lambda name: not name.startswith("penstock.testing."))) == []
+
+
+def test_the_check_itself_finds_a_circle() -> None:
+    """Also a long one, and one for types only."""
+    assert circle_in({"a": {"b"}, "b": {"c"}, "c": set()}) == []
+    assert sorted(circle_in({"a": {"b"}, "b": {"c"}, "c": {"a"}})) == ["a", "b", "c"]
+    source = "from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    from penstock.client import client"
+    assert list(imports(ast.parse(source))) == [("typing", ["TYPE_CHECKING"], 1)]
+    assert ("penstock.client", ["client"], 3) in imports(ast.parse(source), with_types=True)
+    assert circle_in(import_graph(with_types=lambda name: True)), "testing has none any more: let it have none"

@@ -156,7 +156,7 @@ async def test_reader_wrongly_declared_dead_joins_again(cluster):
         group = await client.reader_group("audit", ["retail/orders"])
         async with await group.reader("r1") as reader:
             events = await read_count(reader, 10)
-            await group.update(lambda state: reader_group_state.leave(state, "r1"))
+            await group._record.update(lambda state: reader_group_state.leave(state, "r1"))
             await asyncio.sleep(0.1)
             while set(numbers(events)) != set(range(50)):
                 events += await read_count(reader, 1)

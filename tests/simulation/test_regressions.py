@@ -157,7 +157,7 @@ def test_reader_whose_close_failed_can_be_closed_again(monkeypatch: pytest.Monke
                     raise OutcomeUnknownError("no answer")
 
                 with monkeypatch.context() as patch:
-                    patch.setattr(group, "update", lost)
+                    patch.setattr(group._record, "update", lost)
                     with pytest.raises(OutcomeUnknownError):
                         await reader.close()
                 assert "r" in (await group.state()).readers

@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import asyncio
 from types import TracebackType
-from typing import TYPE_CHECKING
 
+from penstock.client.cluster import Cluster
 from penstock.client.segment_reader import SegmentReader
 from penstock.model.errors import (
     BadOffsetError,
@@ -20,15 +20,12 @@ from penstock.model.errors import (
 from penstock.model.names import split_scoped_name
 from penstock.model.segments import Buffer
 
-if TYPE_CHECKING:
-    from penstock.client.client import Client
-
 #: An append is one frame; stay below the frame limit.
 _APPEND_BYTES_MAX = 8 * 1024 * 1024
 
 
-async def _only_segment(client: Client, stream: str) -> str:
-    segments = await client.controller.current_segments(*split_scoped_name(stream))
+async def _only_segment(cluster: Cluster, stream: str) -> str:
+    segments = await cluster.controller.current_segments(*split_scoped_name(stream))
     if len(segments) != 1:
         raise UnsupportedOperationError(
             f"stream {stream} has {len(segments)} open segments; a byte stream needs exactly one: "
@@ -40,8 +37,8 @@ async def _only_segment(client: Client, stream: str) -> str:
 class ByteWriter:
     """Appends bytes to a byte stream. `write` collects, `flush` makes durable; leaving the context flushes."""
 
-    def __init__(self, client: Client, segment: str, offset: int) -> None:
-        self._client = client
+    def __init__(self, cluster: Cluster, segment: str, offset: int) -> None:
+        self._cluster = cluster
         self._segment = segment
         self._offset = offset
         self._pending: list[bytes] = []
@@ -50,11 +47,11 @@ class ByteWriter:
         self._lock = asyncio.Lock()
 
     @classmethod
-    async def open(cls, client: Client, stream: str) -> ByteWriter:
+    async def open(cls, cluster: Cluster, stream: str) -> ByteWriter:
         """Open a writer at the current end of `stream`."""
-        segment = await _only_segment(client, stream)
-        info = await client.segments.segment_info(segment)
-        return cls(client, segment, info.length)
+        segment = await _only_segment(cluster, stream)
+        info = await cluster.segments.segment_info(segment)
+        return cls(cluster, segment, info.length)
 
     def tell(self) -> int:
         """Return the offset of the next byte to write."""
@@ -65,7 +62,7 @@ class ByteWriter:
         self._check()
         self._pending.append(bytes(data))
         self._pending_bytes += len(data)
-        if self._pending_bytes >= self._client.settings.block_bytes_max:
+        if self._pending_bytes >= self._cluster.settings.block_bytes_max:
             await self.flush()
         return len(data)
 
@@ -83,7 +80,7 @@ class ByteWriter:
     async def truncate_before(self, offset: int) -> None:
         """Forget the bytes before `offset`. The controller is not told: heads of the stream stay where they were."""
         await self.flush()
-        await self._client.segments.truncate_segment(self._segment, offset)
+        await self._cluster.segments.truncate_segment(self._segment, offset)
 
     async def close(self) -> None:
         """Flush."""
@@ -100,7 +97,7 @@ class ByteWriter:
             await self.close()
 
     async def _append(self, piece: bytes) -> None:
-        segments = self._client.segments
+        segments = self._cluster.segments
         try:
             try:
                 await segments.append(self._segment, piece, expected_offset=self._offset)
@@ -114,10 +111,10 @@ class ByteWriter:
         self._offset += len(piece)
 
     async def _is_stored(self, piece: bytes) -> bool:
-        info = await self._client.segments.segment_info(self._segment)
+        info = await self._cluster.segments.segment_info(self._segment)
         if info.length < self._offset + len(piece):
             return False
-        async with self._client.segment_reader(self._segment, self._offset, self._offset + len(piece)) as reader:
+        async with self._cluster.segment_reader(self._segment, self._offset, self._offset + len(piece)) as reader:
             found = b"".join([block async for block in reader])
         if found != piece:
             raise BadOffsetError(self._segment, expected=self._offset, actual=info.length)
@@ -131,19 +128,19 @@ class ByteWriter:
 class ByteReader:
     """Reads a byte stream like a file: `read`, `readinto`, `seek`, `tell`. Waits at the end for more bytes."""
 
-    def __init__(self, client: Client, segment: str, offset: int) -> None:
-        self._client = client
+    def __init__(self, cluster: Cluster, segment: str, offset: int) -> None:
+        self._cluster = cluster
         self._segment = segment
         self._offset = offset
         self._reader: SegmentReader | None = None
         self._block = memoryview(b"")
 
     @classmethod
-    async def open(cls, client: Client, stream: str) -> ByteReader:
+    async def open(cls, cluster: Cluster, stream: str) -> ByteReader:
         """Open a reader at the first byte of `stream` that still exists."""
-        segment = await _only_segment(client, stream)
-        info = await client.segments.segment_info(segment)
-        return cls(client, segment, info.start_offset)
+        segment = await _only_segment(cluster, stream)
+        info = await cluster.segments.segment_info(segment)
+        return cls(cluster, segment, info.start_offset)
 
     def tell(self) -> int:
         """Return the offset of the next byte to read."""
@@ -165,7 +162,7 @@ class ByteReader:
         """
         if not self._block:
             if self._reader is None:
-                self._reader = self._client.segment_reader(self._segment, self._offset)
+                self._reader = self._cluster.segment_reader(self._segment, self._offset)
             self._block = memoryview(await self._reader.read())
         data = bytes(self._block[:length])
         self._block = self._block[len(data) :]
@@ -180,7 +177,7 @@ class ByteReader:
 
     async def current_end(self) -> int:
         """Return the stream's length: the offset the next written byte gets."""
-        return (await self._client.segments.segment_info(self._segment)).length
+        return (await self._cluster.segments.segment_info(self._segment)).length
 
     async def close(self) -> None:
         """Stop reading ahead."""

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import asyncio
 import ssl
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from types import TracebackType
 
 from penstock.client.ack import Ack, AckState
 from penstock.client.byte_stream import ByteReader, ByteWriter
+from penstock.client.cluster import Cluster
 from penstock.client.connection_pool import ConnectionPool, Resolver
 from penstock.client.controller import ControllerClient
 from penstock.client.event_writer import EventWriter
@@ -25,7 +25,7 @@ from penstock.model.errors import (
     StreamError,
     StreamExistsError,
 )
-from penstock.model.names import SegmentId, segment_name, split_scoped_name
+from penstock.model.names import split_scoped_name
 from penstock.model.policies import Retention, Scaling, StreamConfig
 from penstock.model.stream_cuts import StreamCut
 from penstock.runtime.runtime import Runtime, real_runtime
@@ -58,7 +58,7 @@ class Client:
         self._controller = controller
         self._resolver = resolver
         self._pool: ConnectionPool | None = None
-        self._segments: WireSegments | None = None
+        self._cluster: Cluster | None = None
 
     async def __aenter__(self) -> Client:
         self.open()
@@ -78,7 +78,8 @@ class Client:
         self._pool = ConnectionPool(
             self._resolver or self._controller.endpoint_of, self._settings, ssl_context=self._ssl_context
         )
-        self._segments = WireSegments(self._pool, self._settings, self._runtime.rng)
+        segments = WireSegments(self._pool, self._settings, self._runtime.rng)
+        self._cluster = Cluster(self._controller, segments, self._settings, self._runtime.rng)
 
     async def close(self) -> None:
         """Close all connections. Writers and readers should be closed before."""
@@ -95,16 +96,12 @@ class Client:
     @property
     def controller(self) -> ControllerClient:
         """The controller's calls, for what this class does not offer."""
-        self._check_open()
-        assert self._controller is not None
-        return self._controller
+        return self._open_cluster().controller
 
     @property
     def segments(self) -> WireSegments:
         """The segment stores behind the `Segments` seam."""
-        self._check_open()
-        assert self._segments is not None
-        return self._segments
+        return self._open_cluster().segments
 
     # -- scopes and streams -------------------------------------------------------------------------------------
 
@@ -203,18 +200,11 @@ class Client:
 
     async def head(self, stream: str) -> StreamCut:
         """Return the cut of the oldest events that still exist. Raises `NoSuchStreamError`."""
-        return await self.controller.head(*split_scoped_name(stream))
+        return await self._open_cluster().head(stream)
 
     async def tail(self, stream: str) -> StreamCut:
         """Return a cut after everything acknowledged so far. Raises `NoSuchStreamError`."""
-        scope, name = split_scoped_name(stream)
-        ids = [segment.segment_id for segment in await self.controller.current_segments(scope, name)]
-        if not ids:
-            ids = await self._last_segments(scope, name)
-        infos = await asyncio.gather(
-            *(self.segments.segment_info(segment_name(scope, name, segment)) for segment in ids)
-        )
-        return StreamCut(scope, name, {segment: info.length for segment, info in zip(ids, infos, strict=True)})
+        return await self._open_cluster().tail(stream)
 
     # -- events -------------------------------------------------------------------------------------------------
 
@@ -258,7 +248,7 @@ class Client:
 
         Without `end_offset` it follows the segment until it is sealed.
         """
-        return SegmentReader(self.segments, segment, start_offset, end_offset, self._settings)
+        return self._open_cluster().segment_reader(segment, start_offset, end_offset)
 
     async def reader_group(
         self, group: str, streams: Sequence[str], *, start: Start = None, scope: str | None = None
@@ -268,50 +258,35 @@ class Client:
         `start`: "head" (None, the default), "tail", or a stream cut for each stream. The group lives in `scope`, by
         default that of the first stream. Raises `InvalidArgumentError` when the group reads other streams.
         """
-        readers = ReaderGroup(self, group, streams, scope=scope, rng=self._runtime.rng)
+        readers = ReaderGroup(self._open_cluster(), group, streams, scope=scope)
         await readers.open(start)
         return readers
 
     async def delete_reader_group(self, group: str, *, scope: str | None = None) -> None:
         """Delete a reader group's state: ``scope/group``, or `group` and `scope`. Raises `NoSuchReaderGroupError`."""
-        await ReaderGroup.delete(self, group, scope=scope)
+        await ReaderGroup.delete(self._open_cluster(), group, scope=scope)
 
     # -- bytes --------------------------------------------------------------------------------------------------
 
     async def byte_writer(self, stream: str) -> ByteWriter:
         """Return a writer of raw bytes to a stream of one segment."""
-        return await ByteWriter.open(self, stream)
+        return await ByteWriter.open(self._open_cluster(), stream)
 
     async def byte_reader(self, stream: str) -> ByteReader:
         """Return a reader of the raw bytes of a stream of one segment."""
-        return await ByteReader.open(self, stream)
+        return await ByteReader.open(self._open_cluster(), stream)
 
     # -- inside -------------------------------------------------------------------------------------------------
 
-    def _check_open(self) -> None:
-        if self._pool is None:
+    def _open_cluster(self) -> Cluster:
+        if self._cluster is None:
             raise StreamError("the client is not open: use it as a context manager")
+        return self._cluster
 
     def _open_pool(self) -> ConnectionPool:
-        self._check_open()
+        self._open_cluster()
         assert self._pool is not None
         return self._pool
-
-    async def _last_segments(self, scope: str, name: str) -> list[SegmentId]:
-        """Return the segments of a sealed stream that have no successors."""
-        last: list[SegmentId] = []
-        seen: set[int] = set()
-        pending = list((await self.controller.head(scope, name)).positions)
-        while pending:
-            segment = SegmentId(pending.pop(0))
-            if segment in seen:
-                continue
-            seen.add(segment)
-            following = await self.controller.successors(scope, name, segment)
-            pending.extend(successor.segment.segment_id for successor in following)
-            if not following:
-                last.append(segment)
-        return last
 
 
 def connect(

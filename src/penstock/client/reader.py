@@ -12,10 +12,11 @@ import logging
 from collections import deque
 from functools import partial
 from types import TracebackType
-from typing import TYPE_CHECKING
 
 from penstock.client import reader_group_state as rgs
+from penstock.client.cluster import Cluster
 from penstock.client.event import Event, EventBatch, EventChunk
+from penstock.client.reader_group_record import GroupRecord
 from penstock.client.reader_group_state import GroupState
 from penstock.client.segment_events import SegmentEvents
 from penstock.client.tasks import start_watched
@@ -27,10 +28,6 @@ from penstock.model.errors import (
     StreamError,
 )
 from penstock.model.names import parse_segment_name, segment_name
-
-if TYPE_CHECKING:
-    from penstock.client.client import Client
-    from penstock.client.reader_group import ReaderGroup
 
 _log = logging.getLogger(__name__)
 
@@ -49,14 +46,14 @@ class Reader:
         needs_attention: True when `next_chunk` should be called soon, even if the chunk in hand is not used up.
     """
 
-    def __init__(self, group: ReaderGroup, name: str, incarnation: str, client: Client) -> None:
+    def __init__(self, group: GroupRecord, name: str, incarnation: str, cluster: Cluster) -> None:
         self.name = name
         self.skip_truncated = False
         self.needs_attention = False
         self._group = group
         self._incarnation = incarnation
-        self._client = client
-        self._settings = client.settings
+        self._cluster = cluster
+        self._settings = cluster.settings
         self._open_segments: dict[str, SegmentEvents] = {}
         self._queue: deque[SegmentEvents] = deque()
         self._something = asyncio.Event()
@@ -255,7 +252,7 @@ class Reader:
         """Take a segment that was read to its end out of the group and bring in its successors."""
         scope, stream, number = parse_segment_name(source.segment)
         try:
-            following = await self._client.controller.successors(scope, stream, number)
+            following = await self._cluster.controller.successors(scope, stream, number)
         except PenstockError:
             self._enqueue(source)
             raise
@@ -313,7 +310,7 @@ class Reader:
         for segment, offset in mine.items():
             if segment not in self._open_segments:
                 self._open_segments[segment] = SegmentEvents(
-                    self._client.segments, segment, offset, self._settings, self._enqueue
+                    self._cluster.segments, segment, offset, self._settings, self._enqueue
                 )
         self._finished = state.is_finished
 

@@ -1,51 +1,23 @@
 """`ReaderGroup`: readers that share the segments of some streams. The thin shell around `reader_group_state`.
 
-The state is one record in a table segment of its own, changed by compare-and-set; see there for the rules.
+The state is one shared record: see `reader_group_record` for where it is, and `reader_group_state` for the rules.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping, Sequence
-from random import Random
+from collections.abc import Mapping, Sequence
+from functools import partial
 from types import TracebackType
-from typing import TYPE_CHECKING
 
 from penstock.client import reader_group_state as rgs
+from penstock.client.cluster import Cluster
 from penstock.client.reader import Reader
+from penstock.client.reader_group_record import GroupRecord
 from penstock.client.reader_group_state import GroupState
-from penstock.client.retry import Backoff
-from penstock.model.errors import (
-    InvalidArgumentError,
-    MetadataConflictError,
-    NoSuchReaderGroupError,
-    NoSuchSegmentError,
-    OutcomeUnknownError,
-    SegmentExistsError,
-    TableKeyMissingError,
-    TableKeyVersionError,
-)
-from penstock.model.names import (
-    READER_GROUP_TABLE_SUFFIX,
-    check_scope_name,
-    check_user_name,
-    segment_name,
-    split_scoped_name,
-)
-from penstock.model.segments import VERSION_ABSENT, TableUpdate
+from penstock.model.errors import InvalidArgumentError
+from penstock.model.names import check_user_name, segment_name, split_scoped_name
 from penstock.model.stream_cuts import OFFSET_FUTURE, StreamCut
-
-if TYPE_CHECKING:
-    from penstock.client.client import Client
-
-_KEY = b"state"
-#: Appended to the group's name: its table is the first segment of a stream nobody else can have.
-TABLE_SUFFIX = READER_GROUP_TABLE_SUFFIX
-_UPDATE_PAUSE_MAX_S = 0.02
-
-
-def _table_name(scope: str, group: str) -> str:
-    return segment_name(check_scope_name(scope), check_user_name("reader group", group) + TABLE_SUFFIX, 0)
 
 
 def _split_group(group: str, scope: str | None, default_scope: str | None) -> tuple[str, str]:
@@ -68,52 +40,28 @@ class ReaderGroup:
     otherwise exactly once.
     """
 
-    def __init__(self, client: Client, group: str, streams: Sequence[str], *, scope: str | None, rng: Random) -> None:
+    def __init__(self, cluster: Cluster, group: str, streams: Sequence[str], *, scope: str | None) -> None:
         if not streams:
             raise InvalidArgumentError(f"reader group {group!r} needs at least one stream")
         self._streams = [f"{where}/{name}" for where, name in map(split_scoped_name, streams)]
         self.scope, self.name = _split_group(group, scope, split_scoped_name(streams[0])[0])
-        self._table = _table_name(self.scope, self.name)
-        self._client = client
-        self._rng = rng
+        self._record = GroupRecord(cluster, self.scope, self.name)
+        self._cluster = cluster
         self._readers: dict[str, Reader] = {}
 
     async def open(self, start: str | Mapping[str, StreamCut] | None) -> None:
         """Create the group's state if there is none. Called by `Client.reader_group`."""
-        state = await self._find_or_create(start)
+        state = await self._record.find_or_create(partial(self._new_state, start))
         if state.streams != sorted(self._streams):
             raise InvalidArgumentError(
                 f"reader group {self.scope}/{self.name} exists and reads {', '.join(state.streams)}, not "
                 f"{', '.join(sorted(self._streams))}: use another name, or delete it first"
             )
 
-    async def _find_or_create(self, start: str | Mapping[str, StreamCut] | None) -> GroupState:
-        segments = self._client.segments
-        backoff = Backoff(self._client.settings, self._rng)
-        while True:
-            try:
-                try:
-                    await segments.create_table(self._table)
-                except SegmentExistsError:
-                    pass  # The group exists, or another client is creating it right now.
-                (entry,) = await segments.table_get(self._table, [_KEY])
-                if entry is not None:
-                    return GroupState.decode(entry.value)
-                state = rgs.create(await self._start_positions(start), self._streams)
-                await segments.table_put(self._table, [TableUpdate(_KEY, state.encode(), VERSION_ABSENT)])
-                return state
-            except (OutcomeUnknownError, TableKeyVersionError) as error:
-                # Each step may be taken again: look what is there, and go on from that.
-                await backoff.pause(error)
-
     @classmethod
-    async def delete(cls, client: Client, group: str, *, scope: str | None) -> None:
+    async def delete(cls, cluster: Cluster, group: str, *, scope: str | None) -> None:
         """Delete a group's state. Raises `NoSuchReaderGroupError`. Readers still running fail at their next step."""
-        where, name = _split_group(group, scope, None)
-        try:
-            await client.segments.delete_table(_table_name(where, name))
-        except NoSuchSegmentError as error:
-            raise NoSuchReaderGroupError(f"reader group {where}/{name} does not exist") from error
+        await GroupRecord(cluster, *_split_group(group, scope, None)).delete()
 
     async def reader(self, name: str | None = None) -> Reader:
         """Start a reader. One that ran before under the same name goes on where that one last stored its positions.
@@ -122,13 +70,17 @@ class ReaderGroup:
         crash its segments are then free only once it is found dead, after `reader_timeout_s`.
         """
         if name is None:
-            name = f"reader-{self._rng.getrandbits(64):016x}"
+            name = f"reader-{self._cluster.rng.getrandbits(64):016x}"
         check_user_name("reader", name)
-        reader = Reader(self, name, f"{self._rng.getrandbits(64):016x}", self._client)
+        reader = Reader(self._record, name, f"{self._cluster.rng.getrandbits(64):016x}", self._cluster)
         await reader.open()
         self._readers = {other: value for other, value in self._readers.items() if not value.is_closed}
         self._readers[name] = reader
         return reader
+
+    async def state(self) -> GroupState:
+        """Return the shared record as it is now. Raises `NoSuchReaderGroupError` when the group was deleted."""
+        return await self._record.state()
 
     async def stream_cuts(self) -> dict[str, StreamCut]:
         """Return how far the group is in each stream, as last stored: up to `position_interval_s` old."""
@@ -146,7 +98,7 @@ class ReaderGroup:
     async def unread_bytes(self) -> int:
         """Return how many bytes the group has still to read in the segments it knows, as of the stored positions."""
         positions = rgs.positions_of(await self.state())
-        infos = await asyncio.gather(*map(self._client.segments.segment_info, positions))
+        infos = await asyncio.gather(*map(self._cluster.segments.segment_info, positions))
         return sum(
             max(info.length - max(offset, info.start_offset), 0)
             for info, offset in zip(infos, positions.values(), strict=True)
@@ -166,41 +118,8 @@ class ReaderGroup:
     ) -> None:
         await self.close()
 
-    # -- for readers --------------------------------------------------------------------------------------------
-
-    async def state(self) -> GroupState:
-        """Return the record as it is now. Raises `NoSuchReaderGroupError` when the group was deleted."""
-        return (await self._read())[0]
-
-    async def update(self, step: Callable[[GroupState], GroupState]) -> GroupState:
-        """Take `step`, which must be idempotent, on the record; return the record after it.
-
-        Raises `MetadataConflictError` after `reader_group_update_count_max` lost races.
-        """
-        attempt_count_max = self._client.settings.reader_group_update_count_max
-        for _ in range(attempt_count_max):
-            state, version = await self._read()
-            changed = step(state)
-            if changed == state:
-                return state
-            try:
-                await self._client.segments.table_put(self._table, [TableUpdate(_KEY, changed.encode(), version)])
-                return changed
-            except (TableKeyVersionError, TableKeyMissingError, OutcomeUnknownError):
-                # Lost a race, or the reply: look again. Repeating the step does no harm.
-                await asyncio.sleep(_UPDATE_PAUSE_MAX_S * self._rng.random())
-        raise MetadataConflictError(
-            f"reader group {self.scope}/{self.name}: {attempt_count_max} updates in a row lost against other readers"
-        )
-
-    async def _read(self) -> tuple[GroupState, int]:
-        try:
-            (entry,) = await self._client.segments.table_get(self._table, [_KEY])
-        except NoSuchSegmentError as error:
-            raise NoSuchReaderGroupError(f"reader group {self.scope}/{self.name} does not exist any more") from error
-        if entry is None:
-            raise NoSuchReaderGroupError(f"reader group {self.scope}/{self.name} has no state")
-        return GroupState.decode(entry.value), entry.version
+    async def _new_state(self, start: str | Mapping[str, StreamCut] | None) -> GroupState:
+        return rgs.create(await self._start_positions(start), self._streams)
 
     async def _start_positions(self, start: str | Mapping[str, StreamCut] | None) -> dict[str, int]:
         positions: dict[str, int] = {}
@@ -213,9 +132,9 @@ class ReaderGroup:
                 if (cut.scope, cut.stream) != (scope, name):
                     raise InvalidArgumentError(f"the stream cut given for {stream} is one of {cut.scope}/{cut.stream}")
             elif start == "tail":
-                cut = await self._client.tail(stream)
+                cut = await self._cluster.tail(stream)
             else:
-                cut = await self._client.head(stream)
+                cut = await self._cluster.head(stream)
             for segment, offset in cut.positions.items():
                 # A segment not reached yet comes in when its predecessors, which are in the cut, are read.
                 if offset != OFFSET_FUTURE:

@@ -1,0 +1,69 @@
+"""`Cluster`: a connected cluster, as everything sees it that a client makes: its controller and its segment stores.
+
+Writers and readers are given this and not the `Client` that made them: what is below does not know what is above.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass
+from random import Random
+
+from penstock.client.controller import ControllerClient
+from penstock.client.segment_reader import SegmentReader
+from penstock.client.settings import ClientSettings
+from penstock.client.wire_segments import WireSegments
+from penstock.model.names import SegmentId, segment_name, split_scoped_name
+from penstock.model.stream_cuts import StreamCut
+
+
+@dataclass(frozen=True, slots=True)
+class Cluster:
+    """See the module. Whoever made it closes what is in it.
+
+    Attributes:
+        controller: the controller's calls.
+        segments: the segment stores.
+        settings: the client's.
+        rng: for pauses and for names of its own.
+    """
+
+    controller: ControllerClient
+    segments: WireSegments
+    settings: ClientSettings
+    rng: Random
+
+    def segment_reader(self, segment: str, start_offset: int, end_offset: int | None = None) -> SegmentReader:
+        """Read the bytes `[start_offset, end_offset)` of a segment; see `Client.segment_reader`."""
+        return SegmentReader(self.segments, segment, start_offset, end_offset, self.settings)
+
+    async def head(self, stream: str) -> StreamCut:
+        """Return the cut of the oldest events that still exist. Raises `NoSuchStreamError`."""
+        return await self.controller.head(*split_scoped_name(stream))
+
+    async def tail(self, stream: str) -> StreamCut:
+        """Return a cut after everything acknowledged so far. Raises `NoSuchStreamError`."""
+        scope, name = split_scoped_name(stream)
+        ids = [segment.segment_id for segment in await self.controller.current_segments(scope, name)]
+        if not ids:
+            ids = await self._last_segments(scope, name)
+        infos = await asyncio.gather(
+            *(self.segments.segment_info(segment_name(scope, name, segment)) for segment in ids)
+        )
+        return StreamCut(scope, name, {segment: info.length for segment, info in zip(ids, infos, strict=True)})
+
+    async def _last_segments(self, scope: str, name: str) -> list[SegmentId]:
+        """Return the segments of a sealed stream that have no successors."""
+        last: list[SegmentId] = []
+        seen: set[int] = set()
+        pending = list((await self.controller.head(scope, name)).positions)
+        while pending:
+            segment = SegmentId(pending.pop(0))
+            if segment in seen:
+                continue
+            seen.add(segment)
+            following = await self.controller.successors(scope, name, segment)
+            pending.extend(successor.segment.segment_id for successor in following)
+            if not following:
+                last.append(segment)
+        return last

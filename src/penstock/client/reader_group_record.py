@@ -1,0 +1,101 @@
+"""`GroupRecord`: the shared state of a reader group, as it is stored. What it means is in `reader_group_state`.
+
+One record in a table segment of its own, changed by compare-and-set.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+
+from penstock.client.cluster import Cluster
+from penstock.client.reader_group_state import GroupState
+from penstock.client.retry import Backoff
+from penstock.model.errors import (
+    MetadataConflictError,
+    NoSuchReaderGroupError,
+    NoSuchSegmentError,
+    OutcomeUnknownError,
+    SegmentExistsError,
+    TableKeyMissingError,
+    TableKeyVersionError,
+)
+from penstock.model.names import READER_GROUP_TABLE_SUFFIX, check_scope_name, check_user_name, segment_name
+from penstock.model.segments import VERSION_ABSENT, TableUpdate
+
+_KEY = b"state"
+_UPDATE_PAUSE_MAX_S = 0.02
+
+
+class GroupRecord:
+    """The record of the group `name` in `scope`."""
+
+    def __init__(self, cluster: Cluster, scope: str, name: str) -> None:
+        self.scope = scope
+        self.name = name
+        # The first segment of a stream nobody else can have.
+        self._table = segment_name(
+            check_scope_name(scope), check_user_name("reader group", name) + READER_GROUP_TABLE_SUFFIX, 0
+        )
+        self._cluster = cluster
+
+    async def find_or_create(self, make: Callable[[], Awaitable[GroupState]]) -> GroupState:
+        """Return the record; one that `make` returns when there is none, which may be called more than once."""
+        segments = self._cluster.segments
+        backoff = Backoff(self._cluster.settings, self._cluster.rng)
+        while True:
+            try:
+                try:
+                    await segments.create_table(self._table)
+                except SegmentExistsError:
+                    pass  # The group exists, or another client is creating it right now.
+                (entry,) = await segments.table_get(self._table, [_KEY])
+                if entry is not None:
+                    return GroupState.decode(entry.value)
+                state = await make()
+                await segments.table_put(self._table, [TableUpdate(_KEY, state.encode(), VERSION_ABSENT)])
+                return state
+            except (OutcomeUnknownError, TableKeyVersionError) as error:
+                # Each step may be taken again: look what is there, and go on from that.
+                await backoff.pause(error)
+
+    async def delete(self) -> None:
+        """Delete it. Raises `NoSuchReaderGroupError`."""
+        try:
+            await self._cluster.segments.delete_table(self._table)
+        except NoSuchSegmentError as error:
+            raise NoSuchReaderGroupError(f"reader group {self.scope}/{self.name} does not exist") from error
+
+    async def state(self) -> GroupState:
+        """Return the record as it is now. Raises `NoSuchReaderGroupError` when the group was deleted."""
+        return (await self._read())[0]
+
+    async def update(self, step: Callable[[GroupState], GroupState]) -> GroupState:
+        """Take `step`, which must be idempotent, on the record; return the record after it.
+
+        Raises `MetadataConflictError` after `reader_group_update_count_max` lost races.
+        """
+        attempt_count_max = self._cluster.settings.reader_group_update_count_max
+        for _ in range(attempt_count_max):
+            state, version = await self._read()
+            changed = step(state)
+            if changed == state:
+                return state
+            try:
+                await self._cluster.segments.table_put(self._table, [TableUpdate(_KEY, changed.encode(), version)])
+                return changed
+            except (TableKeyVersionError, TableKeyMissingError, OutcomeUnknownError):
+                # Lost a race, or the reply: look again. Repeating the step does no harm.
+                await asyncio.sleep(_UPDATE_PAUSE_MAX_S * self._cluster.rng.random())
+        raise MetadataConflictError(
+            f"reader group {self.scope}/{self.name}: {attempt_count_max} updates in a row lost against other readers"
+        )
+
+    async def _read(self) -> tuple[GroupState, int]:
+        try:
+            (entry,) = await self._cluster.segments.table_get(self._table, [_KEY])
+        except NoSuchSegmentError as error:
+            raise NoSuchReaderGroupError(f"reader group {self.scope}/{self.name} does not exist any more") from error
+        if entry is None:
+            raise NoSuchReaderGroupError(f"reader group {self.scope}/{self.name} has no state")
+        return GroupState.decode(entry.value), entry.version
