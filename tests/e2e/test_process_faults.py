@@ -16,6 +16,7 @@ from pathlib import Path
 import pytest
 
 from penstock.model.errors import InvalidArgumentError
+from penstock.standalone_process import ServerProcessError, StandaloneProcess, child_environment
 from penstock.testing.checks.history_events import (
     AbortTransaction,
     CommitTransaction,
@@ -34,7 +35,6 @@ from penstock.testing.processes.faults import (
 )
 from penstock.testing.processes.load import LoadSettings
 from penstock.testing.processes.run import KILL_FAULTS, SEVERAL_STORES_SETTINGS, main, run_processes
-from penstock.testing.processes.standalone_process import ServerProcessError, StandaloneProcess, child_environment
 
 SECONDS = float(os.environ.get("PENSTOCK_PROCESS_FAULT_SECONDS", "8"))
 SEED = int(os.environ.get("PENSTOCK_PROCESS_FAULT_SEED", "3"))
@@ -268,5 +268,5 @@ def test_the_command_says_why_a_run_did_not_begin(tmp_path: Path, capsys: pytest
         main(["--directory", str(tmp_path), "--seconds", "1"])
     assert ended.value.code == 1
     told = capsys.readouterr().err
-    assert "did not get ready" in told
+    assert "the server did not start" in told
     assert str(tmp_path) in told

@@ -15,12 +15,12 @@ from typing import TYPE_CHECKING
 import pytest
 
 import penstock
+from penstock.standalone_process import StandaloneProcess
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from penstock.client.sync import Client
-    from penstock.quickstart.store_process import StoreProcess
 
 SOURCE_ROOT = Path(penstock.__file__).parent.parent
 
@@ -52,18 +52,14 @@ def spark(spark_environment: None, tmp_path_factory: pytest.TempPathFactory) -> 
 
 
 @pytest.fixture(scope="session")
-def store(spark_environment: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[StoreProcess]:
+def store(spark_environment: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[StandaloneProcess]:
     """A store process that runs as long as the tests."""
-    from penstock.quickstart.store_process import StoreProcess
-
-    directory = tmp_path_factory.mktemp("store")
-    with StoreProcess(directory / "data", directory / "store.log") as process:
-        process.start()
+    with StandaloneProcess(tmp_path_factory.mktemp("store")) as process:
         yield process
 
 
 @pytest.fixture(scope="session")
-def client(store: StoreProcess) -> Iterator[Client]:
+def client(store: StandaloneProcess) -> Iterator[Client]:
     """A client of the store."""
     with penstock.connect(store.uri) as connected:
         yield connected

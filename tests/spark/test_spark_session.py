@@ -25,6 +25,7 @@ from pyspark.sql import functions as F
 import penstock
 from penstock.client import client as aio
 from penstock.model.errors import UnsupportedOperationError
+from penstock.standalone_process import StandaloneProcess
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(300)]
 
@@ -408,11 +409,8 @@ def test_a_query_killed_and_restarted_from_its_checkpoint_reads_each_event_once(
 
 def test_the_store_may_restart_between_two_runs_of_a_query(spark, tmp_path: Path) -> None:
     """A store of its own is stopped and started on the same data; the same session, with its old workers, goes on."""
-    from penstock.quickstart.store_process import StoreProcess
-
     stream = "restarts/events"
-    with StoreProcess(tmp_path / "data", tmp_path / "store.log") as own:
-        own.start()
+    with StandaloneProcess(tmp_path / "store") as own:
         with penstock.connect(own.uri) as client:
             client.create_stream(stream, scaling=penstock.Scaling.fixed(2), exist_ok=True)
             with client.event_writer(stream) as writer:

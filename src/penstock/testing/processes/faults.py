@@ -17,7 +17,7 @@ from enum import Enum
 from functools import partial
 
 from penstock.model.errors import InvalidArgumentError
-from penstock.testing.processes.standalone_process import ServerProcessError, StandaloneProcess
+from penstock.standalone_process import ServerProcessError, StandaloneProcess
 
 #: Of the faults of a server with several segment stores, those that hit the server's own process.
 _SHARE_OF_SERVERS = 0.25

@@ -27,6 +27,7 @@ from penstock.client.client import Client
 from penstock.client.settings import ClientSettings
 from penstock.runtime.disk import LocalDisk
 from penstock.runtime.runtime import Runtime, ThreadedWork
+from penstock.standalone_process import ServerProcessError, StandaloneProcess
 from penstock.testing.checks.history import check_history
 from penstock.testing.checks.history_events import EventSeen, History, Outcome
 from penstock.testing.processes.faults import (
@@ -37,7 +38,6 @@ from penstock.testing.processes.faults import (
     plan_faults,
 )
 from penstock.testing.processes.load import Load, LoadSettings
-from penstock.testing.processes.standalone_process import ServerProcessError, StandaloneProcess
 
 #: Settings of the server: everything that usually takes gigabytes or minutes happens all the time.
 SERVER_SETTINGS = """\

@@ -1,7 +1,7 @@
-"""`StandaloneProcess`: a real ``penstock standalone`` to start, kill, hold and start again on the same data.
+"""`StandaloneProcess`: ``penstock standalone`` as a child process, to start, stop and start again on the same data.
 
-For tests of applications and of Penstock itself. Calls block; from an event loop use `asyncio.to_thread`. Signals are
-those of POSIX, so SIGSTOP and the like need Linux or macOS.
+For the quickstart, and for tests of applications and of Penstock itself, which also kill and hold it. Calls block; from
+an event loop use `asyncio.to_thread`. Signals are those of POSIX, so SIGSTOP and the like need Linux or macOS.
 """
 
 from __future__ import annotations
@@ -25,8 +25,12 @@ _POLL_S = 0.01
 _SOURCES = str(Path(penstock.__file__).parents[1])
 
 
-class ServerProcessError(PenstockError, AssertionError):
-    """A server did not start, did not stop, or ended on its own. An `AssertionError` too: a test fails by it."""
+#: Of a log, what an error shows.
+_LOG_TAIL_LENGTH = 4000
+
+
+class ServerProcessError(PenstockError):
+    """A server did not start, did not stop, or ended on its own."""
 
 
 class StandaloneProcess:
@@ -34,6 +38,7 @@ class StandaloneProcess:
 
     `options` are further command line options; `memory` starts it without a data directory. With several
     `segment_stores` each is a child process that can be killed and held, too, and their ports are new with each start.
+    With `has_own_session` Ctrl-C at a terminal does not reach it, so that whoever started it can stop it in order.
     Leaving it as a context manager kills it.
 
     Attributes:
@@ -44,12 +49,20 @@ class StandaloneProcess:
         process: the child of the latest start.
     """
 
-    def __init__(self, directory: Path, *options: str, memory: bool = False, segment_stores: int = 1) -> None:
+    def __init__(
+        self,
+        directory: Path,
+        *options: str,
+        memory: bool = False,
+        segment_stores: int = 1,
+        has_own_session: bool = False,
+    ) -> None:
         self.data_dir = directory / "data"
         self.log_path = directory / "server.log"
         self.options = options
         self.is_memory = memory
         self.segment_stores = segment_stores
+        self.has_own_session = has_own_session
         self.controller_port = 0
         self.segment_store_port = 0
         self.ready: dict[str, object] = {}
@@ -100,8 +113,13 @@ class StandaloneProcess:
     def wait_ready(self) -> StandaloneProcess:
         """Wait for the ready line of a `spawn`. Errors as `start`."""
         line = self._first_line()
+        if line.get("event") == "error":
+            self._wait(self._child())
+            raise ServerProcessError(f"the server did not start: {line.get('message')}\n{self._log_tail()}")
         if line.get("event") != "ready":
-            raise ServerProcessError(f"the server did not get ready, it said {line}\n{self.log}")
+            code = self._wait(self._child()) if not line else None
+            said = f"said {line}" if line else f"ended with code {code}"
+            raise ServerProcessError(f"the server did not get ready, it {said}\n{self._log_tail()}")
         self.ready = line
         self.controller_port = _port(line["controller"])
         self.segment_store_port = _port(line["segment_store"])
@@ -116,9 +134,15 @@ class StandaloneProcess:
         """Start and wait for nothing."""
         if self.is_running:
             raise ServerProcessError(f"process {self.pid} still runs: end it before the next start")
+        self.log_path.parent.mkdir(parents=True, exist_ok=True)
         with self.log_path.open("ab") as log:
             self.process = subprocess.Popen(
-                self.command(), stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=log, env=child_environment()
+                self.command(),
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=log,
+                env=child_environment(),
+                start_new_session=self.has_own_session,
             )
 
     def read_line(self) -> bytes:
@@ -132,7 +156,7 @@ class StandaloneProcess:
             selector.register(output, selectors.EVENT_READ)
             if not selector.select(START_TIMEOUT_S):
                 self.kill9()
-                raise ServerProcessError(f"nothing was printed within {START_TIMEOUT_S:g} s\n{self.log}")
+                raise ServerProcessError(f"nothing was printed within {START_TIMEOUT_S:g} s\n{self._log_tail()}")
         return output.readline()
 
     def _first_line(self) -> dict[str, object]:
@@ -152,6 +176,14 @@ class StandaloneProcess:
         self._child().send_signal(signal.SIGTERM)
         return self.wait()
 
+    def stop(self) -> None:
+        """Stop in order. Fine when it is not running.
+
+        Raises `ServerProcessError` when it is not gone after `STOP_TIMEOUT_S`; it was killed then.
+        """
+        if self.is_running:
+            self.terminate()
+
     def wait(self) -> int:
         """Wait for its end; return its exit code. Raises `ServerProcessError` after `STOP_TIMEOUT_S`, and kills it."""
         return self._wait(self._child())
@@ -160,7 +192,7 @@ class StandaloneProcess:
         """Stop in order and start again on the same ports and data."""
         code = self.terminate()
         if code != 0:
-            raise ServerProcessError(f"the server ended with code {code} after SIGTERM, expected 0\n{self.log}")
+            raise ServerProcessError(f"the server ended with code {code} after SIGTERM, expected 0\n{self._log_tail()}")
         self.start()
 
     # -- holding ------------------------------------------------------------------------------------------------
@@ -197,7 +229,9 @@ class StandaloneProcess:
             if pid is not None and pid != other_than:
                 return pid
             time.sleep(_POLL_S)
-        raise ServerProcessError(f"segment store {number} has no process after {START_TIMEOUT_S:g} s\n{self.log}")
+        raise ServerProcessError(
+            f"segment store {number} has no process after {START_TIMEOUT_S:g} s\n{self._log_tail()}"
+        )
 
     def signal_store(self, number: int, number_of_signal: signal.Signals, *, pid: int | None = None) -> int | None:
         """Send a signal to a segment store's process, and return its id.
@@ -218,6 +252,9 @@ class StandaloneProcess:
         pages = int(Path(f"/proc/{self.pid}/statm").read_text().split()[1])
         return pages * os.sysconf("SC_PAGE_SIZE")
 
+    def _log_tail(self) -> str:
+        return self.log[-_LOG_TAIL_LENGTH:]
+
     def _child(self) -> subprocess.Popen[bytes]:
         if self.process is None:
             raise ServerProcessError("the server was not started yet")
@@ -229,7 +266,7 @@ class StandaloneProcess:
         except subprocess.TimeoutExpired:
             process.kill()
             process.wait()
-            raise ServerProcessError(f"still there {STOP_TIMEOUT_S:g} s after the signal\n{self.log}") from None
+            raise ServerProcessError(f"still there {STOP_TIMEOUT_S:g} s after the signal\n{self._log_tail()}") from None
         finally:
             if process.stdout is not None:
                 process.stdout.close()
