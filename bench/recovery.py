@@ -29,7 +29,9 @@ EVENT_BYTES = 100
 SETTINGS = {
     "segment_store.container.flush_bytes": 1 << 40,
     "segment_store.container.flush_age_s": 1e9,
+    "segment_store.container.flush_pressure_percent": 1000,
     "segment_store.throttle.backlog_operations_max": 1 << 40,
+    "segment_store.throttle.backlog_percent": 100,
 }
 
 

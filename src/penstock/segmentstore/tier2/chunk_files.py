@@ -132,7 +132,10 @@ class ChunkFiles:
                 raise ChunkError(name, "a chunk stands where one of its directories should be") from error
 
     def create_file(self, name: str, data: Sequence[Buffer]) -> int:
-        """Create a file with `data`, synced with its entry, or leave nothing. `FileNotFoundError`: no parent."""
+        """Create a file with `data`, synced, or leave nothing. `FileNotFoundError`: no parent.
+
+        It is there for certain once `sync_folder` returned. If that fails, `discard` it.
+        """
         path = self._path(name)
         self._demand_identity(name)
         with _translated(name, "create"):
@@ -146,17 +149,25 @@ class ChunkFiles:
                     file.sync()
                 finally:
                     file.close()
-                self._disk.sync_directory(posixpath.dirname(path))
-                # Once more: the storage may have been unmounted since, and the file be in the directory under it.
-                self._demand_identity(name)
             except BaseException as error:
-                try:
-                    self._disk.remove(path)
-                    self.prune(name)
-                except OSError as second:
-                    error.add_note(f"the unfinished chunk {name} could not be removed either: {second}")
+                self.discard(name, error)
                 raise
         return length
+
+    def sync_folder(self, folder: str) -> None:
+        """Sync the entries of a directory, as `folder` gives it, and make sure that it is the storage's."""
+        with _translated(folder, "sync the entries of"):
+            self._disk.sync_directory(folder)
+            # Once more: the storage may have been unmounted since, and the files be in the directory under it.
+            self._demand_identity(folder)
+
+    def discard(self, name: str, error: BaseException) -> None:
+        """Remove a file whose creation failed with `error`, which the caller raises."""
+        try:
+            self._disk.remove(self._path(name))
+            self.prune(name)
+        except OSError as second:
+            error.add_note(f"the unfinished chunk {name} could not be removed either: {second}")
 
     def open(self, name: str) -> DiskFile:
         """Open an existing file for reading and writing."""

@@ -39,6 +39,7 @@ from penstock.segmentstore.tier2.chunk_name import (
     check_range,
 )
 from penstock.segmentstore.tier2.chunk_storage import ChunkInfo
+from penstock.segmentstore.tier2.directory_syncs import DirectorySyncs
 
 T = TypeVar("T")
 
@@ -83,6 +84,8 @@ class DirectoryChunkStorage:
         self._chunk_files = ChunkFiles(root, runtime.disk, copy_buffer_bytes=self._settings.copy_buffer_bytes)
         self._files: OrderedDict[str, _OpenFile] = OrderedDict()
         self._durable_directories: OrderedDict[str, None] = OrderedDict()
+        #: Files created in one directory at the same time share the sync of their names.
+        self._syncs = DirectorySyncs(lambda folder: self._run(self._chunk_files.sync_folder, folder))
         # Held while directories are made or removed, so that nobody relies on a directory not yet synced.
         self._tree_lock = asyncio.Lock()
         self._is_closed = False
@@ -243,7 +246,13 @@ class DirectoryChunkStorage:
         for attempt in range(1, _CREATE_ATTEMPTS_MAX + 1):
             try:
                 await self._make_parents(name)
-                return await self._run(self._chunk_files.create_file, name, data)
+                length = await self._run(self._chunk_files.create_file, name, data)
+                try:
+                    await self._syncs.sync(self._chunk_files.folder(name))
+                except StorageError as error:
+                    await self._run(self._chunk_files.discard, name, error)
+                    raise
+                return length
             except FileNotFoundError as error:
                 self._durable_directories.pop(self._chunk_files.folder(name), None)
                 if attempt == _CREATE_ATTEMPTS_MAX:

@@ -1,0 +1,50 @@
+"""`DirectorySyncs`: one sync of a directory for all who created something in it meanwhile."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+
+
+class DirectorySyncs:
+    """Groups the syncs of each directory. `sync_now` does one; at most one of a directory is under way.
+
+    Whoever comes while one is under way waits for the next: the one under way may have looked before.
+
+    Attributes:
+        sync_count: syncs begun so far.
+    """
+
+    def __init__(self, sync_now: Callable[[str], Awaitable[None]]) -> None:
+        self.sync_count = 0
+        self._sync_now = sync_now
+        #: Who waits for the next sync of a directory.
+        self._next: dict[str, asyncio.Future[None]] = {}
+        self._running: dict[str, asyncio.Task[None]] = {}
+
+    async def sync(self, folder: str) -> None:
+        """Return once a sync of `folder` that began after this call has ended. Raises what it raises."""
+        waiting = self._next.get(folder)
+        if waiting is None:
+            loop = asyncio.get_running_loop()
+            waiting = self._next[folder] = loop.create_future()
+            if folder not in self._running:
+                self._running[folder] = loop.create_task(self._run(folder))
+        await asyncio.shield(waiting)
+
+    async def _run(self, folder: str) -> None:
+        waiting: asyncio.Future[None] | None = None
+        try:
+            while (waiting := self._next.pop(folder, None)) is not None:
+                self.sync_count += 1
+                try:
+                    await self._sync_now(folder)
+                except Exception as error:  # noqa: BLE001 - it is for those who wait, each of them
+                    waiting.set_exception(error)
+                    waiting.exception()  # They may all have been cancelled.
+                else:
+                    waiting.set_result(None)
+        finally:
+            del self._running[folder]
+            if waiting is not None and not waiting.done():
+                waiting.cancel()
