@@ -11,7 +11,7 @@ import pytest
 from penstock.controller.grpc_calls import GrpcCalls, call_table
 from penstock.controller.grpc_server import GrpcServer
 from penstock.controller.settings import ControllerSettings
-from penstock.model.errors import ControllerUnavailableError
+from penstock.model.errors import ContainerOfflineError, ControllerUnavailableError
 from penstock.model.policies import Scaling, StreamConfig
 from penstock.rpc import controller_pb2 as pb
 
@@ -214,6 +214,23 @@ async def test_policies_as_other_clients_write_them_are_taken(stub):
         good.retentionPolicy.retentionType = pb.RetentionPolicy.SIZE
         good.retentionPolicy.retentionParam, good.retentionPolicy.retentionMax = least, most
         assert (await stub.createStream(good)).status == pb.CreateStreamStatus.SUCCESS
+
+
+async def test_creation_that_outlasts_its_retries_is_to_be_asked_for_again(connect, cluster):
+    """Stores are out: not FAILURE, which says that nothing was done. Clients ask again, and find it when it is made."""
+    wire = await connect(ControllerSettings(attempts_max=2, retry_delay_ms_first=1, retry_delay_ms_max=2))
+    await wire.stub.createScope(pb.ScopeInfo(scope="scope"))
+    create = cluster.store.create_segment
+
+    async def out(segment, **options):
+        raise ContainerOfflineError(0)
+
+    cluster.store.create_segment = out
+    assert await status_of(wire.stub.createStream(config())) == "INTERNAL"
+    cluster.store.create_segment = create
+    await wire.service.idle()
+    assert len((await wire.stub.getCurrentSegments(info())).segmentRanges) == 1
+    assert (await wire.stub.createStream(config())).status == pb.CreateStreamStatus.STREAM_EXISTS
 
 
 async def test_stream_existence_before_and_after(stub):

@@ -5,10 +5,16 @@ from __future__ import annotations
 import logging
 from collections.abc import Awaitable
 
-from penstock.controller.errors import WorkflowTimeoutError
 from penstock.controller.grpc_errors import LateArgumentError
 from penstock.controller.metadata.catalog import NamePage
-from penstock.model.errors import CorruptionError, InvalidArgumentError, MetadataConflictError, PenstockError
+from penstock.model.errors import (
+    CorruptionError,
+    InvalidArgumentError,
+    MetadataConflictError,
+    OutcomeUnknownError,
+    PenstockError,
+    StreamError,
+)
 
 _logger = logging.getLogger(__name__)
 
@@ -22,8 +28,14 @@ async def page_of(listing: Awaitable[NamePage]) -> NamePage:
 
 
 def give_up_unless_retriable(error: PenstockError, what: str, name: str) -> None:
-    """Raise what the client should learn as a gRPC status; otherwise note why the answer is FAILURE."""
-    if isinstance(error, (InvalidArgumentError, CorruptionError, WorkflowTimeoutError)):
+    """Raise what the client should learn as a gRPC status; otherwise note why the answer is FAILURE.
+
+    FAILURE says that nothing was done. Where that is not known, or the work goes on when the stores are back, the
+    client is told to ask again, and takes what it finds then for what may be its own.
+    """
+    if isinstance(error, (InvalidArgumentError, CorruptionError, OutcomeUnknownError)):
+        raise error
+    if error.is_retriable and not isinstance(error, StreamError):
         raise error
     level = logging.INFO if isinstance(error, MetadataConflictError) else logging.WARNING
     _logger.log(level, "%s of %s failed: %s", what, name, error)

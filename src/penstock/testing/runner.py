@@ -22,6 +22,7 @@ from typing import TextIO
 
 from penstock.model.errors import CorruptionError, PenstockError, StorageFullError
 from penstock.segmentstore.store import SegmentStore
+from penstock.testing.checks.controller import check_controller
 from penstock.testing.checks.history import EpochStarted, check_history
 from penstock.testing.checks.invariants import InvariantMonitor, check_storage, check_store, check_tables
 from penstock.testing.checks.invariants_indexes import check_catalog, check_indexes
@@ -165,6 +166,7 @@ class _Play:
         for chunks in cluster.faulty_chunks:
             for fault, count in chunks.fault_counts.items():
                 self.fault_counts[f"chunk {fault}"] += count
+        self.fault_counts += cluster.late_request_counts
 
     async def _play(self, simulation: Simulation, cluster: SimulatedCluster, hosts: list[Host]) -> None:
         await cluster.ready()
@@ -191,7 +193,7 @@ class _Play:
             return
         if simulation.loop.time() < plan_end_s:
             await asyncio.sleep(plan_end_s - simulation.loop.time())
-        cluster.heal_chunks()
+        cluster.heal()
         if len(nuisances) > 1:
             # So that every store has heard what it is to run.
             await asyncio.wait(nuisances[1:])
@@ -306,7 +308,14 @@ class _Play:
                 self._found(f"{host.name}: container {container_id} met corruption: {failure}")
 
     async def _inspect(self, cluster: SimulatedCluster) -> None:
-        """Read what every container has stored."""
+        """Read what the controller and every container have stored."""
+        service = cluster.controller_service()
+        if service is not None:
+            try:
+                for violation in await cluster.controller.run(check_controller(service)):
+                    self._found(f"controller: {violation}")
+            except HostDownError:
+                pass  # As below.
         for host in cluster.stores:
             store = cluster.store(host)
             if store is None:

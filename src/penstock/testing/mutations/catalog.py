@@ -36,6 +36,7 @@ from penstock.segmentstore.tier1 import log_recovery
 from penstock.segmentstore.tier1.local_log import LocalLog
 from penstock.segmentstore.tier1.log_directory import LogDirectory
 from penstock.segmentstore.tier2 import segment_read
+from penstock.testing.mutations.controller import CONTROLLER_MUTATIONS
 from penstock.testing.mutations.memory import MEMORY_MUTATIONS
 from penstock.testing.mutations.mutation import Mutation, patched, short_profile
 from penstock.testing.mutations.order import ORDER_MUTATIONS
@@ -362,6 +363,7 @@ MUTATIONS: tuple[Mutation, ...] = (
         short_profile("transactions", "transactions"), _commit_instead_of_abort,
     ),
     *MEMORY_MUTATIONS,
+    *CONTROLLER_MUTATIONS,
     *ORDER_MUTATIONS,
     *STUCK_MUTATIONS,
 )  # fmt: skip

@@ -10,9 +10,11 @@ only gRPC is replaced (see `controller_calls`).
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
+from typing import cast
 
 from penstock.client.client import Client
 from penstock.client.connection_pool import ConnectionPool
@@ -37,6 +39,7 @@ from penstock.testing.simulation.controller_calls import serve_controller, simul
 from penstock.testing.simulation.disk_faults import NO_FAULTS, DiskFaults
 from penstock.testing.simulation.errors import HostDownError
 from penstock.testing.simulation.host import Death, Host
+from penstock.testing.simulation.late_requests import LateRequests, LateRequestSettings
 from penstock.testing.simulation.shared_disk import SharedDisk
 from penstock.testing.simulation.simulation import Simulation
 
@@ -61,6 +64,7 @@ class ClusterSettings:
         restart_delay_s: a server whose program fails is started again after this.
         disk_faults: faults of the stores' disks in ordinary times.
         chunk_faults: faults of long-term storage, beside those of the disk under it; None for none.
+        late_requests: requests of the controller that arrive late; None for none.
         segment_store, durable_log, long_term_storage, controller, client: settings of the parts.
     """
 
@@ -70,6 +74,7 @@ class ClusterSettings:
     restart_delay_s: float = 1.0
     disk_faults: DiskFaults = NO_FAULTS
     chunk_faults: ChunkFaults | None = None
+    late_requests: LateRequestSettings | None = None
     segment_store: SegmentStoreSettings = field(
         default_factory=lambda: SegmentStoreSettings(
             container_count=2, cache=CacheSettings(bytes_max=32 * _KIB * _KIB)
@@ -168,7 +173,10 @@ class SimulatedCluster:
         self._servers: dict[str, _Servers] = {}
         #: Long-term storages so far, one for each life of a store, when they have faults.
         self.faulty_chunks: list[FaultyChunkStorage] = []
-        self._chunks_are_healed = False
+        #: What has become of late requests, in all lives of the controller.
+        self.late_request_counts: Counter[str] = Counter()
+        self._late_requests: LateRequests | None = None
+        self._is_healed = False
         self.stores = [self._add_server(name, self._run_store) for name in names]
         self.controller = self.stores[0] if settings.is_combined else self._add_server(
             "controller", self._run_controller
@@ -230,14 +238,16 @@ class SimulatedCluster:
         if self.settings.chunk_faults is None:
             return chunks
         rng = self.simulation.rng(f"chunks of {host.name}, store {len(self.faulty_chunks)}")
-        faults = ChunkFaults() if self._chunks_are_healed else self.settings.chunk_faults
+        faults = ChunkFaults() if self._is_healed else self.settings.chunk_faults
         faulty = FaultyChunkStorage(chunks, rng, faults)
         self.faulty_chunks.append(faulty)
         return faulty
 
-    def heal_chunks(self) -> None:
-        """Let long-term storage fail no more."""
-        self._chunks_are_healed = True
+    def heal(self) -> None:
+        """Let long-term storage fail no more, and no request come late."""
+        self._is_healed = True
+        if self._late_requests is not None:
+            self._late_requests.is_healed = True
         for faulty in self.faulty_chunks:
             faulty.faults = ChunkFaults()
 
@@ -252,6 +262,12 @@ class SimulatedCluster:
     async def _start_controller(self, host: Host, segments: Segments) -> None:
         settings = self.settings.controller
         servers = self._servers[host.name]
+        if self.settings.late_requests is not None:
+            rng = self.simulation.rng(f"late requests of {host.name}.{host.life}")
+            late = LateRequests(segments, rng, self.settings.late_requests, self.late_request_counts)
+            late.is_healed = self._is_healed
+            self._late_requests = late
+            segments = cast(Segments, late)
         service = ControllerService(
             metadata=SegmentsMetadataStore(segments, settings),
             segments=segments,

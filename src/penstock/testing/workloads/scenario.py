@@ -23,6 +23,7 @@ from penstock.testing.chunk_faults import ChunkFaults
 from penstock.testing.simulation.cluster import ClusterSettings, SimulatedCluster
 from penstock.testing.simulation.faults import FaultPlan
 from penstock.testing.simulation.host import Host
+from penstock.testing.simulation.late_requests import LateRequestSettings
 from penstock.testing.workloads.attributes import AttributeClient
 from penstock.testing.workloads.crowd import MergeClient, SegmentCrowd
 from penstock.testing.workloads.events import GroupReader, StreamKeeper, Writer, WriterCrowd
@@ -31,6 +32,7 @@ from penstock.testing.workloads.mortal_readers import MortalReader
 from penstock.testing.workloads.plans import PlanSettings, draw_plan
 from penstock.testing.workloads.reincarnations import Reincarnations
 from penstock.testing.workloads.segments import ByteAppender, ByteReader, SegmentLives
+from penstock.testing.workloads.stream_lives import StreamLives
 from penstock.testing.workloads.tables import CounterClient, TableClient
 from penstock.testing.workloads.transactions import TransactionWriter
 from penstock.testing.workloads.world import SCOPE, Workload, World
@@ -47,7 +49,7 @@ TRIMMED_STREAM = f"{SCOPE}/trimmed"
 REFUSED_PREFIX = f"{SCOPE}/bytes/"
 ALL_WORKLOADS = (
     "events", "readers", "transactions", "trimmed", "tables", "counters", "bytes", "lives",
-    "crowd", "writers", "merges", "attributes", "keys", "names", "mortals",
+    "crowd", "writers", "merges", "attributes", "keys", "names", "mortals", "streams",
 )  # fmt: skip
 
 
@@ -72,6 +74,8 @@ class Profile:
         pace: how many times as fast as usual workloads work.
         has_lowest_limits: as little as ever is kept in memory, see `_with_limits`.
         slow_read_rate: probability that a read of long-term storage takes up to 3 s, in every cluster; None: as drawn.
+        late_requests: requests of the controller that arrive late; None: as drawn.
+        controller_attempts_max: how often the controller repeats a request; 0: as drawn.
         reserve_file_count: files in reserve for a full disk, many enough for all starts on one; then no container may
             be offline for want of room. 0: a few, or none, and they may.
         refused_rate: probability that long-term storage refuses all of one segment, as long as there are faults.
@@ -86,6 +90,8 @@ class Profile:
     bit_flip_count: int = 0
     bit_flip_place: str = "/log-"
     writing_s: float = 55.0
+    late_requests: LateRequestSettings | None = None
+    controller_attempts_max: int = 0
     store_count_min: int = 1
     store_count_max: int = 3
     cache_bytes_min: int = 256 * _KIB
@@ -128,12 +134,18 @@ class Scenario:
         """Draw a seed's scenario."""
         profile = profile or Profile()
         rng = random.Random(f"{seed}/scenario/{profile.name}")
-        workloads = tuple(name for name in profile.workloads if name == "events" or rng.random() < profile.share)
-        # A generator of its own, so that what else a seed draws stays as it was.
+        # Generators of their own, so that what else a seed draws stays as it was.
+        own = {"streams": random.Random(f"{seed}/streams/{profile.name}")}
+        workloads = tuple(
+            name
+            for name in profile.workloads
+            if name == "events" or own.get(name, rng).random() < profile.share
+        )
         cluster = _draw_cluster(rng, random.Random(f"{seed}/chunk faults/{profile.name}"), profile)
         limits_rng = (_Lowest if profile.has_lowest_limits else random.Random)(f"{seed}/limits/{profile.name}")
         cluster = _with_limits(cluster, limits_rng)
         cluster = _with_log_bounds(cluster, random.Random(f"{seed}/log bounds/{profile.name}"), profile)
+        cluster = _with_controller(cluster, random.Random(f"{seed}/controller/{profile.name}"), profile)
         names = [f"store-{number}" for number in range(1, cluster.store_count + 1)]
         if not cluster.is_combined:
             names.append("controller")
@@ -236,6 +248,8 @@ class Scenario:
             made.append(SegmentLives(*place("lives"), prefix=f"{SCOPE}/life", mean_gap_s=2 * self.mean_gap_s))
         self._add_crowds(made, place)
         self._add_short_lives(made, place)
+        if "streams" in self.workloads:
+            made.append(StreamLives(*place("streams"), prefix=f"{SCOPE}/stream", mean_gap_s=self.mean_gap_s))
         return made
 
     def _add_short_lives(
@@ -463,6 +477,19 @@ def _with_log_bounds(cluster: ClusterSettings, rng: random.Random, profile: Prof
         chunk_faults = replace(chunk_faults or ChunkFaults(), refused_prefixes=(REFUSED_PREFIX,))
     segment_store = replace(cluster.segment_store, container=container, throttle=throttle)
     return replace(cluster, segment_store=segment_store, chunk_faults=chunk_faults)
+
+
+def _with_controller(cluster: ClusterSettings, rng: random.Random, profile: Profile) -> ClusterSettings:
+    """Return a cluster whose controller is impatient at times, so that outages outlast it, or heard late."""
+    late = LateRequestSettings() if rng.random() < 0.3 else None
+    controller = replace(
+        cluster.controller,
+        attempts_max=profile.controller_attempts_max or rng.choice((2, 4, 10)),
+        retry_delay_ms_first=rng.choice((10, 100)),
+        retry_delay_ms_max=rng.choice((100, 1000, 10_000)),
+        work_slot_s=rng.choice((0.05, 1.0)),
+    )
+    return replace(cluster, controller=controller, late_requests=profile.late_requests or late)
 
 
 def draw_workload_world(scenario: Scenario, cluster: SimulatedCluster) -> World:

@@ -1,0 +1,82 @@
+"""Planted bugs of the controller's work: announcements that do not fence, work that is given up. See `catalog`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import replace
+
+from penstock.controller.metadata import layout
+from penstock.controller.metadata.announcements import Announcement, Announcements
+from penstock.controller.metadata.catalog import Catalog
+from penstock.controller.metadata.records import PendingWork
+from penstock.controller.metadata.typed import Tables
+from penstock.controller.workflow_runner import Subject, WorkflowRunner
+from penstock.testing.mutations.mutation import Mutation, patched, short_profile
+from penstock.testing.simulation.late_requests import LateRequestSettings
+
+
+def _withdraw_whatever_is_there() -> AbstractContextManager[None]:
+    async def withdraw(self: Announcements[PendingWork], announcement: Announcement[PendingWork]) -> None:
+        await self._tables.remove(self._table, announcement.key)
+        self._unfinished.discard(announcement.key)
+
+    return patched(Announcements, "withdraw", withdraw)
+
+
+@contextmanager
+def _announce_without_a_fence() -> Iterator[None]:
+    original = Tables.put_all
+
+    async def put_all(self: Tables, table: str, records: list[tuple[str, object, int]]) -> object:
+        if table == layout.PENDING_WORK:
+            records = records[:1]
+        return await original(self, table, records)
+
+    with patched(Tables, "put_all", put_all):
+        yield
+
+
+def _unlist_whatever_is_there() -> AbstractContextManager[None]:
+    async def remove_stream(self: Catalog, scope: str, stream: str, stream_id: str) -> None:
+        self._stream_ids.pop((scope, stream), None)
+        await self.in_scope(
+            scope, lambda scope_id: self._tables.remove(layout.streams_in_scope(scope, scope_id), stream)
+        )
+
+    return patched(Catalog, "remove_stream", remove_stream)
+
+
+def _give_up_after_the_retries() -> AbstractContextManager[None]:
+    def finish_what_is_left(self: WorkflowRunner, subject: Subject) -> None:
+        """Do nothing: the next restart will."""
+
+    return patched(WorkflowRunner, "finish_what_is_left", finish_what_is_left)
+
+
+_LATE = LateRequestSettings(duplicate_rate=0.3, stuck_rate=0.05, delay_s_max=6.0)
+#: Several stores, which are out for longer than a controller that tries once has patience.
+_OUTAGES = replace(
+    short_profile("outages", "streams", kinds=("Crash", "Partition"), gap_s=1.0),
+    controller_attempts_max=1,
+    store_count_max=3,
+)
+
+CONTROLLER_MUTATIONS: tuple[Mutation, ...] = (
+    Mutation(
+        "withdraw whatever is announced", "a late duplicate does nothing",
+        replace(_OUTAGES, late_requests=LateRequestSettings(0.9, 0.0, 3.0)), _withdraw_whatever_is_there,
+    ),
+    Mutation(
+        "announce without a fence", "a late request begins nothing again",
+        replace(short_profile("late requests", "streams"), late_requests=_LATE), _announce_without_a_fence,
+    ),
+    Mutation(
+        "unlist whatever has the name", "a late duplicate does nothing",
+        replace(short_profile("late requests", "streams"), late_requests=_LATE), _unlist_whatever_is_there,
+    ),
+    Mutation(
+        "give work up after its retries", "work that was begun ends without a restart",
+        _OUTAGES, _give_up_after_the_retries,
+    ),
+)  # fmt: skip

@@ -1,0 +1,59 @@
+"""The check of a controller's records says what is left unfinished, and nothing of what goes on by itself."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+
+from penstock.controller.locator import SingleStoreLocator
+from penstock.controller.metadata.records import StreamState, WorkKind
+from penstock.controller.metadata.segments_store import SegmentsMetadataStore
+from penstock.controller.service import ControllerService
+from penstock.model.policies import StreamConfig
+from penstock.runtime.disk import LocalDisk
+from penstock.runtime.runtime import Runtime, ThreadedWork
+from penstock.testing.checks import controller
+from penstock.testing.memory_segments import MemorySegments
+
+
+@pytest.fixture
+async def service(monkeypatch):
+    """A controller with a stream; the check does not wait."""
+    monkeypatch.setattr(controller, "_TIMEOUT_S", 0.0)
+    store = MemorySegments()
+    made = ControllerService(
+        metadata=SegmentsMetadataStore(store),
+        segments=store,
+        locator=SingleStoreLocator("127.0.0.1", 6000),
+        runtime=Runtime(disk=LocalDisk(), work=ThreadedWork(1), rng=random.Random(1), wall_clock_ms=lambda: 1),
+    )
+    await made.start()
+    await made.create_scope("scope")
+    await made.create_stream("scope", "stream", StreamConfig())
+    yield made
+    await made.stop()
+
+
+async def test_a_controller_at_rest_has_nothing_left(service):
+    """Also with the fences of announcements in the same tables."""
+    assert await controller.check_controller(service) == []
+
+
+async def test_an_announcement_that_nobody_follows_is_told(service):
+    """Of a stream; with the stream's name."""
+    work = service._context.work(WorkKind.SEAL, "id")
+    assert await service._context.index.add("scope", "stream", work)
+    assert await controller.check_controller(service) == ["work on stream scope/stream is announced, and not done"]
+
+
+async def test_a_stream_in_a_passing_state_is_told(service):
+    """Its announcement is gone, and its state remains."""
+    tables = await service._catalog.on_stream("scope", "stream", _itself)
+    await tables.set_state(StreamState.TRUNCATING)
+    (violation,) = await controller.check_controller(service)
+    assert "scope/stream is truncating" in violation
+
+
+async def _itself(tables):
+    return tables
