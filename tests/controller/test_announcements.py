@@ -224,6 +224,44 @@ async def test_controller_that_was_overtaken_does_no_harm(cluster, segments, sta
     assert [at.offset for at in await second.head("scope", "stream")] == [20, 20]
 
 
+async def test_controller_overtaken_before_it_withdrew_leaves_the_next_announcement(cluster, segments, started):
+    """The same, with the first controller standing still at its last step: its truncation is done, nothing else."""
+    at_withdrawal, go_on, of_second = asyncio.Event(), asyncio.Event(), asyncio.Event()
+    remove, truncate = segments.table_remove, segments.truncate_segment
+
+    class Slow(ScriptedSegments):
+        async def table_remove(self, segment, removals):
+            if segment == layout.PENDING_WORK:
+                at_withdrawal.set()
+                await go_on.wait()
+            await remove(segment, removals)
+
+    class Slower(ScriptedSegments):
+        async def truncate_segment(self, segment, offset):
+            await of_second.wait()
+            await truncate(segment, offset)
+
+    slow = cluster.build(IMPATIENT, segments=Slow(cluster.store))
+    await slow.start()
+    first = asyncio.create_task(slow.truncate_stream("scope", "stream", {0: 10, 1: 10}))
+    await at_withdrawal.wait()
+    second = cluster.build(IMPATIENT, segments=Slower(cluster.store))
+    await second.start()
+    await second.idle()
+    other = asyncio.create_task(second.truncate_stream("scope", "stream", {0: 20, 1: 20}))
+
+    async def is_begun():
+        return await state_of(second) is StreamState.TRUNCATING
+
+    await until(is_begun, "the second truncation has begun")
+    go_on.set()
+    await first
+    assert announced(cluster) == ["scope/stream"]
+    of_second.set()
+    await other
+    assert announced(cluster) == []
+
+
 async def test_work_of_a_later_controller_is_refused_to_an_earlier_one(cluster, segments, started):
     """A controller that has been replaced and lives on meets its successor's announcement: it leaves it alone."""
     second = cluster.build(IMPATIENT, segments=segments)

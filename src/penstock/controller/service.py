@@ -173,15 +173,23 @@ class ControllerService:
     async def create_scope(self, scope: str) -> None:
         """Create a scope. Raises `InvalidNameError`, `ScopeExistsError`."""
         check_scope_name(scope)
-        # Its deletion meanwhile would not find the tables that are still to be made.
-        async with self._locks.hold(scope):
-            await self._catalog.create_scope(scope, self._context.new_id())
+
+        async def run() -> None:
+            # Its deletion meanwhile would not find the tables that are still to be made.
+            async with self._locks.hold(scope):
+                await self._catalog.create_scope(scope, self._context.new_id())
+
+        await self._runner.bounded(f"creation of scope {scope}", run)
 
     async def delete_scope(self, scope: str) -> None:
         """Delete a scope that holds no stream, reader group or table. Raises `NoSuchScopeError`, `ScopeNotEmptyError`.
         """
-        async with self._locks.hold(scope):
-            await self._catalog.delete_scope(scope)
+
+        async def run() -> None:
+            async with self._locks.hold(scope):
+                await self._catalog.delete_scope(scope)
+
+        await self._runner.bounded(f"deletion of scope {scope}", run)
 
     async def delete_scope_recursive(self, scope: str) -> None:
         """Delete a scope with its reader groups, key-value tables and streams. Fine if there is none.
