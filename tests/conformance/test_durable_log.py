@@ -558,3 +558,33 @@ async def test_a_reader_that_stops_early_leaves_the_log_usable(factory: DurableL
     log = await opened(factory)
     assert len(await contents(log)) == 51
     await log.close()
+
+
+async def test_ownership_is_confirmed_by_open_appends_and_looks_and_by_nothing_of_a_fenced_owner(
+    backend: Backend,
+) -> None:
+    """The time is that before the look; whoever was shut out gets no other, and hears of it."""
+    times = iter(range(100, 10_000))
+    backend.runtime.monotonic_s = lambda: float(next(times))
+    log = backend.factory.create(0)
+    assert log.ownership_confirmed_s == float("-inf")
+    await log.open()
+    opened_s = log.ownership_confirmed_s
+    assert opened_s >= 100
+    await append(log, b"x")
+    appended_s = log.ownership_confirmed_s
+    assert appended_s > opened_s
+    await log.confirm_ownership()
+    looked_s = log.ownership_confirmed_s
+    assert looked_s > appended_s
+    successor = await opened(backend.factory)
+    with pytest.raises(LogFencedError):
+        await log.confirm_ownership()
+    with pytest.raises(LogFencedError):
+        await append(log, b"y")
+    assert log.ownership_confirmed_s == looked_s
+    await successor.confirm_ownership()
+    await successor.close()
+    with pytest.raises(LogClosedError):
+        await successor.confirm_ownership()
+    await log.close()

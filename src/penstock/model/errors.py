@@ -23,6 +23,7 @@
     │   └── TableKeyVersionError
     ├── ContainerNotFoundError          the container is not here (wire: WrongHost)
     ├── ContainerOfflineError           the container has stopped or is recovering; a retry is safe
+    │   └── OwnershipUnconfirmedError   it may have been shut out, and does not answer until it knows
     ├── UnsupportedOperationError       not built yet, or not possible for this kind of segment
     ├── ProtocolError                   bytes on a connection that are not the protocol
     ├── OutcomeUnknownError             the reply was lost: neither success nor failure
@@ -236,6 +237,17 @@ class ContainerOfflineError(PenstockError):
     def __init__(self, container_id: int, message: str = "container is offline") -> None:
         super().__init__(f"container {container_id}: {message}")
         self.container_id = container_id
+
+
+class OwnershipUnconfirmedError(ContainerOfflineError):
+    """The container has not heard of its log for too long that it still owns it: what it knows may be out of date."""
+
+    def __init__(self, container_id: int, *, confirmed_before_s: float, lease_s: float) -> None:
+        super().__init__(
+            container_id,
+            f"its log has not said for {confirmed_before_s:.1f} s that it is still the owner, and {lease_s:g} s are "
+            "allowed (ownership_lease_s): what it knows may be out of date",
+        )
 
 
 class UnsupportedOperationError(PenstockError):

@@ -56,9 +56,11 @@ class Runtime:
         work: blocking functions.
         rng: randomness; the only source of it.
         wall_clock_ms: milliseconds since the epoch, for timestamps that people or policies see. Never for intervals.
+        monotonic_s: seconds since some moment, for intervals that must not be too short. Unlike the loop's time it is
+            right in the midst of a turn that took long, and goes on while the machine sleeps; by default it is that.
     """
 
-    __slots__ = ("disk", "rng", "wall_clock_ms", "work")
+    __slots__ = ("disk", "monotonic_s", "rng", "wall_clock_ms", "work")
 
     def __init__(
         self,
@@ -67,11 +69,13 @@ class Runtime:
         work: BlockingWork,
         rng: random.Random,
         wall_clock_ms: Callable[[], int],
+        monotonic_s: Callable[[], float] | None = None,
     ) -> None:
         self.disk = disk
         self.work = work
         self.rng = rng
         self.wall_clock_ms = wall_clock_ms
+        self.monotonic_s = monotonic_s or _loop_time_s
 
     def random_id(self) -> bytes:
         """Return 16 random bytes."""
@@ -85,4 +89,14 @@ def real_runtime(thread_count_max: int = 8) -> Runtime:
         work=ThreadedWork(thread_count_max),
         rng=random.Random(os.urandom(32)),
         wall_clock_ms=lambda: time.time_ns() // 1_000_000,
+        monotonic_s=_boot_time_s if hasattr(time, "CLOCK_BOOTTIME") else time.monotonic,
     )
+
+
+def _loop_time_s() -> float:
+    return asyncio.get_running_loop().time()
+
+
+def _boot_time_s() -> float:
+    # Linux: `time.monotonic` stands still while the machine sleeps, and others do not.
+    return time.clock_gettime(time.CLOCK_BOOTTIME)

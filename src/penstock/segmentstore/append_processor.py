@@ -202,8 +202,10 @@ class AppendProcessor:
             if failure is None:
                 # Its deletion may not be durable yet: looked for once more, which waits for that.
                 self._hold_for(partial(container.find, command.segment), again, 0)
-            else:
+            elif container.ownership.is_confirmed:
                 replies.send(encode(NoSuchSegment(command.request_id, command.segment)))
+            else:
+                replies.send(encode(WrongHost(command.request_id, command.segment, "")))
             return
         except (ContainerNotFoundError, ContainerOfflineError):
             replies.send(encode(WrongHost(command.request_id, command.segment, "")))
@@ -428,6 +430,10 @@ class AppendProcessor:
                 self._replies.abort(f"container stopped: {error}")
                 return
             self.send_acknowledgements()
+            if not state.container.ownership.is_confirmed:
+                # The refusal may rest on what a successor has changed: whoever owns the segment now shall say it.
+                self._replies.abort(f"{state.segment.name}: its container may have been shut out")
+                return
             self._replies.send(encode(reply))
             if then_abort:
                 self._replies.abort(then_abort)

@@ -241,6 +241,7 @@ class Connection(asyncio.BufferedProtocol):
         try:
             container, segment = self._store.find(command.segment)
             data = container.reader.read_cached(segment, command.offset, length)
+            container.ownership.check()
         except (SegmentInactiveError, NoSuchSegmentError):
             data = None  # Brought into memory; or said to be gone once that is durable.
         except PenstockError as error:
@@ -257,7 +258,7 @@ class Connection(asyncio.BufferedProtocol):
 
     async def _read_later(self, command: ReadSegment, length: int) -> None:
         try:
-            async with self._store.using(command.segment) as (container, segment):
+            async with self._store.reading(command.segment) as (container, segment):
                 data = await container.reader.read(segment, command.offset, length, wait=True)
                 while self._is_write_blocked:
                     # Many reads may end at once: what a slow peer cannot take is read again when it can.

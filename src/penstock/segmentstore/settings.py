@@ -250,6 +250,8 @@ class ContainerSettings:
         attributes_unflushed_max: changed values of one segment above which new writers wait.
         index_chunk_bytes_max: longest chunk of an attribute or table index: the unit in which it shrinks.
         stop_timeout_s: how long a graceful stop may take before it is abandoned.
+        ownership_lease_s: what may be out of date is answered for so long after the log was last found to be this
+            container's own; see docs/ownership.md.
         index: sorted indexes.
         activity: statistics, and indexes of borders between appends.
         space: what happens when file systems run out of room.
@@ -309,6 +311,7 @@ class ContainerSettings:
     attributes_unflushed_max: int = 65_536
     index_chunk_bytes_max: int = 16 * MIB
     stop_timeout_s: float = 20.0
+    ownership_lease_s: float = 10.0
     index: IndexSettings = field(default_factory=IndexSettings)
     activity: ActivitySettings = field(default_factory=ActivitySettings)
     space: SpaceSettings = field(default_factory=SpaceSettings)

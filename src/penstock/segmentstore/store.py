@@ -16,6 +16,7 @@ from penstock.model.errors import (
     NoSuchChunkError,
     NoSuchSegmentError,
     PenstockError,
+    SegmentError,
     SegmentMergedError,
     SegmentSealedError,
     UnsupportedOperationError,
@@ -197,13 +198,31 @@ class SegmentStore:
         Raises `NoSuchSegmentError`, `ContainerNotFoundError`, `TooManyActiveSegmentsError`.
         """
         container = self.container(segment)
-        found = await container.find(segment)
+        try:
+            found = await container.find(segment)
+        except NoSuchSegmentError:
+            container.ownership.check()
+            raise
         with found.in_use():
             try:
                 yield container, found
             except _REFUSALS:
                 await container.pipeline.barrier()  # What a refusal rests on must not be undone by a crash.
+                container.ownership.check()
                 raise
+            except SegmentError:
+                container.ownership.check()  # A refusal may rest on what a successor has changed.
+                raise
+
+    @asynccontextmanager
+    async def reading(self, segment: str) -> AsyncIterator[tuple[SegmentContainer, Segment]]:
+        """Use a segment for an answer that could be out of date, if the container was shut out.
+
+        Raises, beside what `using` does, `OwnershipUnconfirmedError` after the answer was made and before it is given.
+        """
+        async with self.using(segment) as (container, found):
+            yield container, found
+            container.ownership.check()
 
     @asynccontextmanager
     async def _using_own(self, segment: str) -> AsyncIterator[tuple[SegmentContainer, Segment]]:
@@ -260,7 +279,9 @@ class SegmentStore:
     async def locate_offset(self, segment: str, offset: int, *, before: bool = False) -> int:
         """See `Segments.locate_offset`."""
         async with self._using_stream(segment) as (container, found):
-            return await container.offset_indexes.locate(found, offset, before=before)
+            border = await container.offset_indexes.locate(found, offset, before=before)
+            container.ownership.check()
+            return border
 
     async def update_policy(self, segment: str, *, scale_type: int, target_rate: int) -> None:
         """See `Segments.update_policy`."""
@@ -269,7 +290,14 @@ class SegmentStore:
 
     async def segment_info(self, segment: str) -> SegmentInfo:
         """See `Segments.segment_info`."""
-        return await self.container(segment).info(segment)
+        container = self.container(segment)
+        try:
+            info = await container.info(segment)
+        except SegmentError:
+            container.ownership.check()
+            raise
+        container.ownership.check()
+        return info
 
     async def segment_infos(self, segments: Sequence[str]) -> Sequence[SegmentInfo | PenstockError]:
         """See `Segments.segment_infos`."""
@@ -327,7 +355,7 @@ class SegmentStore:
 
     async def read(self, segment: str, offset: int, length: int, *, wait: bool = False) -> SegmentData:
         """See `Segments.read`."""
-        async with self.using(segment) as (container, found):
+        async with self.reading(segment) as (container, found):
             try:
                 return await container.reader.read(found, offset, min(length, READ_LENGTH_MAX), wait=wait)
             except SegmentSealedError:
@@ -336,18 +364,22 @@ class SegmentStore:
     async def get_attribute(self, segment: str, attribute_id: bytes) -> int:
         """See `Segments.get_attribute`."""
         if is_core_attribute(attribute_id):
-            async with self.using(segment) as (container, found):
+            async with self.reading(segment) as (container, found):
                 value = core_attribute(found, attribute_id)
                 await container.pipeline.barrier()
                 return value
-        return await self.container(segment).get_attribute(segment, attribute_id)
+        async with self.reading(segment) as (container, _):
+            return await container.get_attribute(segment, attribute_id)
 
     async def update_attribute(self, segment: str, attribute_id: bytes, *, value: int, expected: int) -> bool:
         """See `Segments.update_attribute`."""
         if is_core_attribute(attribute_id):
             raise InvalidArgumentError(f"{segment}: attribute {attribute_id.hex()} is kept by the store itself")
         async with self._using_own(segment) as (container, _):
-            return await container.update_attribute(segment, attribute_id, value=value, expected=expected)
+            was_expected = await container.update_attribute(segment, attribute_id, value=value, expected=expected)
+            if not was_expected:
+                container.ownership.check()
+            return was_expected
 
     async def create_table(self, segment: str, *, key_length: int = 0, rollover_bytes: int = 0) -> None:
         """See `Segments.create_table`."""
@@ -366,7 +398,7 @@ class SegmentStore:
 
     async def table_info(self, segment: str) -> TableInfo:
         """See `Segments.table_info`."""
-        async with self.using(segment) as (container, found):
+        async with self.reading(segment) as (container, found):
             return await container.tables.info(found)
 
     async def table_put(
@@ -386,14 +418,14 @@ class SegmentStore:
 
     async def table_get(self, segment: str, keys: Sequence[bytes]) -> Sequence[TableEntry | None]:
         """See `Segments.table_get`."""
-        async with self.using(segment) as (container, found):
+        async with self.reading(segment) as (container, found):
             return await container.tables.get(found, keys)
 
     async def table_entries(
         self, segment: str, *, limit: int, token: bytes = b"", first: bytes = b"", last: bytes | None = None
     ) -> TablePage:
         """See `Segments.table_entries`."""
-        async with self.using(segment) as (container, found):
+        async with self.reading(segment) as (container, found):
             _check_page(found, token, first, last)
             page = await container.tables.entries(found, limit=limit, token=token, first=first, last=last)
             return TablePage(page.entries, b"") if found.key_length else page
@@ -402,14 +434,14 @@ class SegmentStore:
         self, segment: str, *, limit: int, token: bytes = b"", first: bytes = b"", last: bytes | None = None
     ) -> TableKeyPage:
         """See `Segments.table_keys`."""
-        async with self.using(segment) as (container, found):
+        async with self.reading(segment) as (container, found):
             _check_page(found, token, first, last)
             page = await container.tables.keys(found, limit=limit, token=token, first=first, last=last)
             return TableKeyPage(page.keys, b"") if found.key_length else page
 
     async def table_delta(self, segment: str, *, position: int, limit: int) -> TableDelta:
         """See `Segments.table_delta`."""
-        async with self.using(segment) as (container, found):
+        async with self.reading(segment) as (container, found):
             return await container.tables.delta(found, position=position, limit=limit)
 
     # For administrators.

@@ -354,8 +354,10 @@ class _Play:
             try:
                 if kind == "Move":
                     what = await move(cluster, rng)
+                elif kind == "Reassignment":
+                    what = await host.run(reassign(cluster, host, rng))
                 else:
-                    what = await host.run((reassign if kind == "Reassignment" else take_over)(cluster, host, rng))
+                    what = await host.run(take_over(cluster, host, rng, self._found))
             except HostDownError:
                 continue
             if what is not None:

@@ -38,6 +38,7 @@ from penstock.segmentstore.container.log.operations import (
 )
 from penstock.segmentstore.container.log.pipeline import OperationPipeline
 from penstock.segmentstore.container.log.recovery import Recovered, recover
+from penstock.segmentstore.container.ownership import OwnershipLease
 from penstock.segmentstore.container.reads.cache import Cache
 from penstock.segmentstore.container.reads.disk_cache import DiskCache
 from penstock.segmentstore.container.reads.reader import SegmentReader
@@ -94,6 +95,10 @@ class SegmentContainer(SegmentOperations):
         #: Holds appends and table updates of callers back while what fills up is being emptied.
         self._throttle_settings = throttle = throttle or ThrottleSettings()
         self.throttle = Throttle(throttle, cache.settings, self._load)
+        #: Whether what this incarnation knows may be answered.
+        self.ownership = OwnershipLease(
+            container_id, log, lease_s=settings.ownership_lease_s, now_s=runtime.monotonic_s
+        )
         #: Whether file systems have room. Users' operations wait while that of the log has none.
         self.space = SpaceWatch(
             container_id,
@@ -236,6 +241,7 @@ class SegmentContainer(SegmentOperations):
             self.writer.start()
             self.spawn(self._put_idle_segments_away())
             self.spawn(self.activity_watch.run())
+            self.spawn(self.ownership.keep())
             self.spawn(self.space.watch_log())
             self.spawn(self.space.watch_storage())
             if self.failure is not None:

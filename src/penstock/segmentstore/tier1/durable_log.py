@@ -41,6 +41,19 @@ class DurableLog(Protocol):
     def is_truncated(self) -> bool:
         """Whether `truncate` was ever called on the log, by this incarnation or an earlier one. After `open`."""
 
+    @property
+    def ownership_confirmed_s(self) -> float:
+        """When, on `Runtime.monotonic_s`, the last look began that found the log still ours; minus infinity: never.
+
+        Every append that succeeds is such a look, and so is `open`.
+        """
+
+    async def confirm_ownership(self) -> None:
+        """Look whether the log is still ours. Takes as long as the log's disk does.
+
+        Raises `LogFencedError` when another incarnation has opened it, `LogClosedError`, `StorageError`.
+        """
+
     async def open(self) -> None:
         """Become the only writer: raise the epoch durably and fence every other holder.
 

@@ -164,6 +164,7 @@ class LocalLog:
         self._link: Link | None = None
         self._sequence = 0
         self._last_address = LogAddress(0)
+        self._confirmed_s = float("-inf")
 
     @property
     def epoch(self) -> int:
@@ -179,6 +180,18 @@ class LocalLog:
     def is_truncated(self) -> bool:
         """See `DurableLog.is_truncated`."""
         return self._directory.truncation_address > 0
+
+    @property
+    def ownership_confirmed_s(self) -> float:
+        """See `DurableLog.ownership_confirmed_s`."""
+        return self._confirmed_s
+
+    async def confirm_ownership(self) -> None:
+        """See `DurableLog.confirm_ownership`. Costs one `fstat`."""
+        self._check_open()
+        began_s = self._runtime.monotonic_s()
+        await self._run("look at the owner of", self._directory.check_owned)
+        self._confirmed_s = max(self._confirmed_s, began_s)
 
     @property
     def outstanding_bytes(self) -> int:
@@ -311,7 +324,9 @@ class LocalLog:
             self._current = await self._prepare(link.number + 1, self._settings.first_file_length_bytes, link)
             self._current.position = 2 * BLOCK_LENGTH
             self._sequence += 1
+            began_s = self._runtime.monotonic_s()
             await self._run_locked("open", directory.finish_open, recovered.residue)
+            self._confirmed_s = began_s
         except BaseException as error:
             self._fail(error if isinstance(error, PenstockError) else StorageError("open was interrupted"))
             raise
@@ -361,11 +376,13 @@ class LocalLog:
     async def _commit_batch(self, file: _WritableFile) -> None:
         batch = self._in_flight
         link, self._link = self._link, None
+        began_s = self._runtime.monotonic_s()
         try:
             result = await self._run("append to", self._write_batch, file, batch, link, self._sequence)
         except _NoRoomToGrowError as no_room:
             await self._take_back(file, batch, link, no_room)
             return
+        self._confirmed_s = max(self._confirmed_s, began_s)
         file.position = result.end
         self._sequence += len(batch) + (link is not None)
         if self._state is _State.FAILED:

@@ -7,7 +7,7 @@ Faults for tests: `MemoryLogFactory.fail_append` (an append fails before or afte
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import dataclass, field
 
 from penstock.model.errors import (
@@ -54,7 +54,11 @@ class _Append:
 class MemoryLog:
     """`DurableLog` of one container in memory. Made by `MemoryLogFactory`."""
 
-    def __init__(self, container_id: int, stored: _StoredLog, frame_length_max: int) -> None:
+    def __init__(
+        self, container_id: int, stored: _StoredLog, frame_length_max: int, now_s: Callable[[], float]
+    ) -> None:
+        self._now_s = now_s
+        self._confirmed_s = float("-inf")
         self._container_id = container_id
         self._stored = stored
         self._frame_length_max = frame_length_max
@@ -79,6 +83,18 @@ class MemoryLog:
         """Payload bytes appended but not acknowledged yet."""
         return sum(len(append.data) for append in self._queue)
 
+    @property
+    def ownership_confirmed_s(self) -> float:
+        """See `DurableLog.ownership_confirmed_s`."""
+        return self._confirmed_s
+
+    async def confirm_ownership(self) -> None:
+        """See `DurableLog.confirm_ownership`."""
+        self._check_open()
+        await asyncio.sleep(0)
+        self._check_owned()
+        self._confirmed_s = self._now_s()
+
     async def open(self) -> None:
         """See `DurableLog.open`. A log object opens once."""
         if self._state != "not open":
@@ -92,6 +108,7 @@ class MemoryLog:
         self._epoch = self._stored.epoch
         self._recovered = tuple(self._stored.frames)
         self._stored.holders.append(self)
+        self._confirmed_s = self._now_s()
         self._state = "open"
 
     @property
@@ -168,6 +185,7 @@ class MemoryLog:
         except LogFencedError as error:
             self._fail(error)
             return
+        self._confirmed_s = self._now_s()
         batch, self._queue = self._queue, []
         for index, append in enumerate(batch):
             fault = stored.fault
@@ -217,7 +235,7 @@ class MemoryLogFactory:
 
     def create(self, container_id: int) -> MemoryLog:
         """See `DurableLogFactory.create`."""
-        return MemoryLog(container_id, self._get(container_id), self._frame_length_max)
+        return MemoryLog(container_id, self._get(container_id), self._frame_length_max, self._runtime.monotonic_s)
 
     async def has_logs(self) -> bool:
         """See `DurableLogFactory.has_logs`."""

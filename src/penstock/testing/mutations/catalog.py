@@ -24,6 +24,7 @@ from penstock.segmentstore.append_processor import AppendProcessor
 from penstock.segmentstore.container.append_request import AppendRequest
 from penstock.segmentstore.container.container import SegmentContainer
 from penstock.segmentstore.container.log.pipeline import OnDone, OperationPipeline
+from penstock.segmentstore.container.ownership import OwnershipLease
 from penstock.segmentstore.container.pending import PendingAppend
 from penstock.segmentstore.container.reads.read_index import Found, _Block
 from penstock.segmentstore.container.reads.reader import SegmentReader
@@ -84,6 +85,15 @@ def _skip_log_checksums() -> AbstractContextManager[None]:
 
 def _ignore_fence() -> AbstractContextManager[None]:
     return patched(LogDirectory, "check_owned", lambda self: None)
+
+
+@contextmanager
+def _answer_without_a_lease() -> Iterator[None]:
+    async def keep(self: OwnershipLease) -> None:
+        """Never look."""
+
+    with patched(OwnershipLease, "check", lambda self: None), patched(OwnershipLease, "keep", keep):
+        yield
 
 
 def _use_no_reserve() -> AbstractContextManager[None]:
@@ -309,6 +319,10 @@ MUTATIONS: tuple[Mutation, ...] = (
     Mutation(
         "ignore the fence", "an old owner can do no harm",
         replace(short_profile("takeovers", "bytes"), takeover_gap_s=1.0), _ignore_fence,
+    ),
+    Mutation(
+        "answer without a lease", "who was shut out answers no longer than a lease",
+        replace(short_profile("quiet takeovers"), takeover_gap_s=1.0), _answer_without_a_lease,
     ),
     Mutation(
         "use no reserve", "a full disk is not terminal",

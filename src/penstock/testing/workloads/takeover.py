@@ -4,9 +4,12 @@ containers that are taken from a store in order, and given back; and containers 
 from __future__ import annotations
 
 import asyncio
+import itertools
 import random
+from collections.abc import Callable
 
-from penstock.model.errors import PenstockError
+from penstock.model.errors import NoSuchSegmentError, PenstockError
+from penstock.model.routing import container_of
 from penstock.segmentstore.container.container import ContainerStatus, SegmentContainer
 from penstock.segmentstore.container.reads.cache import Cache
 from penstock.segmentstore.store import SegmentStore
@@ -14,13 +17,18 @@ from penstock.testing.simulation.cluster import SimulatedCluster
 from penstock.testing.simulation.errors import HostDownError
 from penstock.testing.simulation.host import Host
 
+_OUTSTAY_MARGIN_S = 0.001
 
-async def take_over(cluster: SimulatedCluster, host: Host, rng: random.Random) -> str | None:
+
+async def take_over(
+    cluster: SimulatedCluster, host: Host, rng: random.Random, found: Callable[[str], None]
+) -> str | None:
     """Open the log of one of a store's containers a second time, work a little, and stop.
 
     The store's own container goes on serving until its next log write finds it fenced; then the store starts a new
     incarnation, which fences this one in turn. Returns what was done, None if there was nothing to do. Run it on
-    `host`.
+    `host`. Sometimes the second one stays until the lease of the first is over, and looks whether that still answers:
+    then `found` is told.
     """
     store = cluster.store(host)
     if store is None or not store.containers:
@@ -30,12 +38,33 @@ async def take_over(cluster: SimulatedCluster, host: Host, rng: random.Random) -
     try:
         await intruder.start()
         if intruder.status is ContainerStatus.RUNNING:
-            await intruder.flush()
+            if rng.random() < 0.5:
+                await _outstay(store, zombie, intruder, found)
+            else:
+                await intruder.flush()
     except (PenstockError, OSError) as error:
         return f"container {zombie.id} was not taken over: {type(error).__name__}"
     finally:
         await intruder.stop()
     return f"container {zombie.id} was taken over"
+
+
+async def _outstay(
+    store: SegmentStore, zombie: SegmentContainer, intruder: SegmentContainer, found: Callable[[str], None]
+) -> None:
+    """Wait until the zombie's lease is over, and ask the store that still has it for a segment that there is not."""
+    count = store.settings.container_count
+    names = (f"sim/nothing{number}/0.#epoch.0" for number in itertools.count())
+    segment = next(name for name in names if container_of(name, count) == zombie.id)
+    await asyncio.sleep(store.settings.container.ownership_lease_s + _OUTSTAY_MARGIN_S)
+    try:
+        is_zombie_asked = store.container(segment) is zombie
+        await store.segment_info(segment)
+    except NoSuchSegmentError:
+        if is_zombie_asked and intruder.status is ContainerStatus.RUNNING:
+            found(f"container {zombie.id} answers although it was shut out longer ago than its lease")
+    except PenstockError:
+        return  # It has noticed, or it refuses.
 
 
 async def reassign(cluster: SimulatedCluster, host: Host, rng: random.Random) -> str | None:

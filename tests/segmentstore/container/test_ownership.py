@@ -1,0 +1,136 @@
+"""An incarnation that was shut out stops to answer (docs/ownership.md)."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable
+from dataclasses import replace
+
+import pytest
+
+from penstock.model.errors import LogFencedError, OwnershipUnconfirmedError, StorageError
+from penstock.model.segments import TableUpdate
+from penstock.segmentstore.container.container import ContainerStatus
+from penstock.segmentstore.settings import ContainerSettings, SegmentStoreSettings
+from penstock.segmentstore.store import SegmentStore
+from penstock.segmentstore.tier1.memory_log import MemoryLog
+from support.containers import QUIET, FaultyChunks, MemoryLogFactory, memory_runtime, memory_store, until
+
+SEGMENT = "shop/orders/0.#epoch.0"
+TABLE = "shop/prices_kvtable/0.#epoch.0"
+LEASE_S = 10.0
+
+
+class Clock:
+    """A monotonic clock that is set."""
+
+    def __init__(self) -> None:
+        self.now_s = 1000.0
+
+    def __call__(self) -> float:
+        return self.now_s
+
+
+@pytest.fixture
+def clock() -> Clock:
+    return Clock()
+
+
+@pytest.fixture
+async def store(clock: Clock) -> AsyncIterator[SegmentStore]:
+    runtime = memory_runtime()
+    runtime.monotonic_s = clock
+    settings = SegmentStoreSettings(
+        container_count=1, container=replace(QUIET, ownership_lease_s=LEASE_S), restart_delay_s=3600.0
+    )
+    made = memory_store(MemoryLogFactory(runtime), FaultyChunks(), runtime, settings)
+    await made.start()
+    await made.create_segment(SEGMENT)
+    await made.append(SEGMENT, b"known")
+    await made.create_table(TABLE)
+    await made.table_put(TABLE, [TableUpdate(b"key", b"value")])
+    yield made
+    await made.stop()
+    await runtime.work.close()
+
+
+async def test_nothing_that_may_be_out_of_date_is_answered_after_the_lease(
+    store: SegmentStore, clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """At its end all is answered, behind it nothing, refusals included; a look at the log begins a new one."""
+    container = store.containers[0]
+    monkeypatch.setattr(container._log, "confirm_ownership", asyncio.Event().wait)  # Its disk hangs.
+    calls: dict[str, Callable[[], Awaitable[object]]] = {
+        "read": lambda: store.read(SEGMENT, 0, 100),
+        "info": lambda: store.segment_info(SEGMENT),
+        "info of nothing": lambda: store.segment_info("shop/nothing/0.#epoch.0"),
+        "read of nothing": lambda: store.read("shop/nothing/0.#epoch.0", 0, 1),
+        "attribute": lambda: store.get_attribute(SEGMENT, bytes(16)),
+        "attribute that is not as expected": lambda: store.update_attribute(SEGMENT, bytes(16), value=1, expected=7),
+        "table info": lambda: store.table_info(TABLE),
+        "get": lambda: store.table_get(TABLE, [b"key"]),
+        "keys": lambda: store.table_keys(TABLE, limit=10),
+        "entries": lambda: store.table_entries(TABLE, limit=10),
+        "delta": lambda: store.table_delta(TABLE, position=0, limit=10),
+        "put that is not as expected": lambda: store.table_put(TABLE, [TableUpdate(b"key", b"other", 12345)]),
+        "border": lambda: store.locate_offset(SEGMENT, 0),
+    }
+    clock.now_s = container._log.ownership_confirmed_s + LEASE_S
+    assert (await store.read(SEGMENT, 0, 100)).joined() == b"known"
+    clock.now_s += 0.001
+    ends = {name: (await asyncio.gather(call(), return_exceptions=True))[0] for name, call in calls.items()}
+    assert {name: type(end) for name, end in ends.items()} == dict.fromkeys(calls, OwnershipUnconfirmedError)
+    # An append that succeeds is a look.
+    await store.append(SEGMENT, b" more")
+    assert (await store.read(SEGMENT, 0, 100)).joined() == b"known more"
+    clock.now_s += LEASE_S + 0.001
+    with pytest.raises(OwnershipUnconfirmedError):
+        await store.segment_info(SEGMENT)
+    monkeypatch.undo()
+    await container._log.confirm_ownership()
+    assert (await store.segment_info(SEGMENT)).length == 10
+
+
+async def test_an_idle_incarnation_that_was_shut_out_ends() -> None:
+    """Nobody writes to it: the look at the log finds the other owner, and the container fails."""
+    runtime = memory_runtime()
+    logs = MemoryLogFactory(runtime)
+    settings = SegmentStoreSettings(container_count=1, restart_delay_s=3600.0,
+                                    container=replace(QUIET, ownership_lease_s=0.03))  # fmt: skip
+    store = memory_store(logs, FaultyChunks(), runtime, settings)
+    await store.start()
+    container = store.containers[0]
+    other = logs.create(0)
+    await other.open()
+    await until(lambda: container.failure is not None)
+    assert isinstance(container.failure, LogFencedError)
+    await store.stop()
+    await runtime.work.close()
+
+
+async def test_a_log_that_cannot_say_is_asked_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An error of its disk is no loss of ownership: nobody is answered for a while, and then all goes on."""
+    failures = 3
+    original = MemoryLog.confirm_ownership
+
+    async def confirm(self: MemoryLog) -> None:
+        nonlocal failures
+        failures -= 1
+        if failures >= 0:
+            raise StorageError("EIO")
+        await original(self)
+
+    monkeypatch.setattr(MemoryLog, "confirm_ownership", confirm)
+    runtime = memory_runtime()
+    settings = SegmentStoreSettings(container_count=1, container=replace(QUIET, ownership_lease_s=0.03))
+    store = memory_store(MemoryLogFactory(runtime), FaultyChunks(), runtime, settings)
+    await store.start()
+    await until(lambda: failures < 0)
+    await until(lambda: store.containers[0].ownership.is_confirmed)
+    assert store.containers[0].status is ContainerStatus.RUNNING
+    await store.stop()
+    await runtime.work.close()
+
+
+def test_the_lease_has_a_name_in_the_settings() -> None:
+    assert ContainerSettings().ownership_lease_s == 10.0
