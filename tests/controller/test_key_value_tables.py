@@ -54,6 +54,14 @@ def segments_of(cluster, table="t"):
     }
 
 
+async def test_a_table_whose_segments_could_not_be_stored_is_refused(tables, cluster):
+    """A4: the directory of its chunks is its name and a suffix, and a directory's name has 255 bytes at most."""
+    await tables.create("scope", "t" * 247, CONFIG)
+    with pytest.raises(InvalidNameError, match="247 characters at most"):
+        await tables.create("scope", "t" * 248, CONFIG)
+    assert all(len(name.split("/")[1]) <= 255 for name in cluster.store.tables)
+
+
 async def test_table_has_a_segment_per_partition(tables, cluster):
     """S-187: ACTIVE, even ranges, segments with keys of both parts' length; created again: exists, as it was."""
     made = await tables.create("scope", "t", CONFIG)
@@ -185,7 +193,7 @@ async def test_bad_shapes_and_names_are_refused(tables):
     for call in (tables.create("none", "t", CONFIG), tables.list("none", "")):
         with pytest.raises(NoSuchScopeError):
             await call
-    assert await tables.create("scope", "x" * 250, KeyValueTableConfig(1, 8000, 192))
+    assert await tables.create("scope", "x" * 247, KeyValueTableConfig(1, 8000, 192))
 
 
 async def test_tables_are_listed_in_pages(tables):

@@ -17,7 +17,9 @@ from penstock.rpc.controller_pb2_grpc import ControllerServiceStub
 from penstock.wire.codec import encode
 from penstock.wire.commands import (
     AppendBlockEnd,
+    AppendSetup,
     CreateSegment,
+    DataAppended,
     ErrorMessage,
     GetStreamSegmentInfo,
     Hello,
@@ -227,3 +229,31 @@ def test_garbage_on_the_controller_port(server: StandaloneProcess) -> None:
             assert caught.value.code() is not grpc.StatusCode.OK
             assert "Traceback" not in (caught.value.details() or "")
     assert_alive(server)
+
+
+def test_a_segment_whose_files_could_not_be_named_is_refused_at_its_creation(
+    make_server: Callable[..., StandaloneProcess], tmp_path: Path
+) -> None:
+    """A4: with 230 characters in the last part it was created, and every flush failed. The longest that can be
+    created is flushed to files, and is there after a restart."""
+    settings = tmp_path / "settings.toml"
+    settings.write_text("[segment_store.container]\nflush_bytes = 1\nflush_age_s = 0.05\nwriter_interval_s = 0.02\n")
+    server = make_server("--config", str(settings)).start()
+    longest = "hostile/stream/" + "x" * 145
+    with WireClient(server.segment_store_port) as client:
+        for length in (146, 230, 255):
+            refused = client.ask(
+                CreateSegment(client.next_id(), "hostile/stream/" + "x" * length, 0, 0, "", 0), ErrorMessage
+            )
+            assert refused.error_code == 0
+            assert f"its last part has {length} bytes, 145 are possible" in refused.message
+        client.ask(CreateSegment(client.next_id(), longest, 0, 0, "", 0), SegmentCreated)
+        client.ask(SetupAppend(client.next_id(), b"w" * 16, longest, ""), AppendSetup)
+        client.ask(AppendBlockEnd(b"w" * 16, 5, b"bytes", 1, 1, client.next_id()), DataAppended)
+    deadline_s = time.monotonic() + 20
+    while not list((server.data_dir / "tier2").rglob("x" * 145 + ".E-*")):
+        assert time.monotonic() < deadline_s, server.log
+        time.sleep(0.02)
+    server.restart()
+    with WireClient(server.segment_store_port) as client:
+        assert bytes(client.ask(ReadSegment(longest, 0, 100, "", 1), SegmentRead).data) == b"bytes"

@@ -44,7 +44,8 @@ class Bench:
     def __init__(self, container_ids: tuple[int, ...]) -> None:
         self.runtime = memory_runtime()
         self.chunks = FaultyChunks()
-        settings = SegmentStoreSettings(container_count=2, container=replace(QUIET, flush_bytes=300), admin=ADMIN)
+        container = replace(QUIET, flush_bytes=300, rollover_bytes_min=400)
+        settings = SegmentStoreSettings(container_count=2, container=container, admin=ADMIN)
         self.store = SegmentStore(
             logs=MemoryLogFactory(self.runtime),
             chunks=self.chunks,

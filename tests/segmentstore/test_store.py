@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import random
 from collections.abc import AsyncIterator
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from penstock.controller.metadata import layout
 from penstock.model.errors import (
     ContainerNotFoundError,
     ContainerOfflineError,
@@ -21,12 +23,16 @@ from penstock.model.errors import (
     StorageError,
     UnsupportedOperationError,
 )
+from penstock.model.names import SegmentId, segment_name, transaction_segment_name, transient_segment_name
 from penstock.model.routing import admin_container_of, container_of
 from penstock.model.segments import TableUpdate
+from penstock.segmentstore.container.storage.container_storage import INDEX_SUFFIX_BYTES_MAX
 from penstock.segmentstore.settings import DiskCacheSettings, SegmentStoreSettings
 from penstock.segmentstore.store import SegmentStore
 from penstock.segmentstore.tier1.durable_log import LogFrame
 from penstock.segmentstore.tier1.memory_log import MemoryLogFactory
+from penstock.segmentstore.tier2.chunk_name import CHUNK_SUFFIX_BYTES_MAX, new_chunk_name
+from penstock.segmentstore.tier2.memory import MemoryChunkStorage
 from support.containers import QUIET, SMALL_CACHE, FaultyChunks, evict_all, memory_runtime, memory_store, turns, until
 
 SETTINGS = SegmentStoreSettings(
@@ -230,6 +236,48 @@ async def test_names_that_could_never_be_stored_are_refused(stores: Stores, name
     await store.start()
     with pytest.raises(InvalidArgumentError):
         await store.create_segment(name)
+
+
+@pytest.mark.parametrize("part_bytes_max", [143, 255])
+async def test_a_name_whose_chunks_could_not_be_stored_is_refused_at_its_creation(
+    stores: Stores, part_bytes_max: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A4: chunks, and those of the segment's indexes, add to its last part; what the storage takes is its own say.
+
+    The longest possible one is created and flushed, with its attribute index, at the latest epoch and offset.
+    """
+    monkeypatch.setattr(MemoryChunkStorage, "name_part_bytes_max", part_bytes_max)
+    store = stores.new()
+    await store.start()
+    last_bytes_max = part_bytes_max - INDEX_SUFFIX_BYTES_MAX - CHUNK_SUFFIX_BYTES_MAX
+    longest = f"scope/{'d' * part_bytes_max}/{'x' * last_bytes_max}"
+    await store.create_segment(longest)
+    index = f"{longest}$attributes-{(1 << 64) - 1:x}"
+    chunk = new_chunk_name(index, epoch=(1 << 64) - 1, offset=(1 << 63) - 1, rng=random.Random(1))
+    assert len(chunk.rpartition("/")[2]) == part_bytes_max
+    for name in (f"{longest}x", f"scope/{'d' * (part_bytes_max + 1)}/0", "s/t/" + "x" * 230):
+        with pytest.raises(InvalidArgumentError):
+            await store.create_segment(name)
+        with pytest.raises(InvalidArgumentError):
+            await store.create_table(name)
+        with pytest.raises(NoSuchSegmentError):
+            await store.segment_info(name)
+
+
+async def test_every_name_that_streams_and_the_controller_make_can_be_stored(stores: Stores) -> None:
+    """With the longest scopes and streams, the highest segment and epoch, as transaction and large event."""
+    store = stores.new()
+    await store.start()
+    scope, stream = "s" * 255, "t" * 255
+    segment = segment_name(scope, stream, SegmentId((1 << 63) - 1))
+    for name in (
+        segment,
+        transaction_segment_name(segment, -1, -1),
+        transient_segment_name(segment, bytes(16), bytes(16)),
+    ):
+        await store.create_segment(name)
+    await store.create_table(layout.transactions_in_epoch(scope, stream, "0" * 36, (1 << 31) - 1))
+    await store.create_table(layout.completed_batch((1 << 63) - 1))
 
 
 async def test_variants_of_one_segment_live_in_one_container(stores: Stores) -> None:

@@ -21,8 +21,13 @@ from penstock.controller.metadata.scope_records import (
 from penstock.controller.workflow_runner import Subject, WorkflowRunner
 from penstock.controller.workflows.context import WorkflowContext
 from penstock.controller.workflows.key_value_table import create_table, delete_table, finish_table, table_stream
-from penstock.model.errors import ControllerUnavailableError, InvalidArgumentError, NoSuchScopeError
-from penstock.model.names import check_user_name
+from penstock.model.errors import (
+    ControllerUnavailableError,
+    InvalidArgumentError,
+    InvalidNameError,
+    NoSuchScopeError,
+)
+from penstock.model.names import STREAM_NAME_LENGTH_MAX, check_user_name
 
 T = TypeVar("T")
 
@@ -61,6 +66,9 @@ class KeyValueTables:
             )
         _check_not_empty(scope, table)
         check_user_name("key-value table", table)
+        if len(table_stream(table)) > STREAM_NAME_LENGTH_MAX:
+            length_max = STREAM_NAME_LENGTH_MAX - len(table_stream(""))
+            raise InvalidNameError(f"key-value table name {table!r}: use {length_max} characters at most")
         await self._context.catalog.open_scope_id(scope)
         return await self._alone(scope, table, lambda: create_table(self._context, scope, table, config))
 

@@ -215,6 +215,7 @@ class ContainerSettings:
         flush_slow_max: ... which are at most so many; storage that is stuck for some must not hold the others up.
         writer_interval_s: how often the storage writer looks for due work.
         writer_look_share_percent: with very many segments a look takes a while; this share of the time is spent on it.
+        rollover_bytes_min: a segment that asks for shorter chunks in long-term storage gets chunks of this length.
         writer_retry_s: pause after a failed round of the storage writer.
         outstanding_bytes_max: bytes accepted but not yet synced to tier 1 before connections are held.
         read_ahead_bytes: a read from long-term storage is extended to the next multiple of this.
@@ -277,6 +278,7 @@ class ContainerSettings:
     flush_slow_max: int = 64
     writer_interval_s: float = 0.25
     writer_look_share_percent: int = 10
+    rollover_bytes_min: int = 1 * MIB
     recovery_lookups_max: int = 16
     writer_retry_s: float = 1.0
     outstanding_bytes_max: int = 64 * MIB

@@ -45,11 +45,13 @@ from penstock.segmentstore.container.log.pipeline import completer
 from penstock.segmentstore.container.reads.cache import Cache
 from penstock.segmentstore.container.reads.disk_cache import DiskCache
 from penstock.segmentstore.container.segment import Segment, SegmentFlags
+from penstock.segmentstore.container.storage.container_storage import INDEX_SUFFIX_BYTES_MAX
 from penstock.segmentstore.container_monitor import AssignmentSource, ContainerMonitor
 from penstock.segmentstore.core_attributes import core_attribute, is_core_attribute
 from penstock.segmentstore.settings import SegmentStoreSettings
 from penstock.segmentstore.statistics import ContainerStatistics
 from penstock.segmentstore.tier1.durable_log import DurableLogFactory
+from penstock.segmentstore.tier2.chunk_name import check_segment_name
 from penstock.segmentstore.tier2.chunk_storage import ChunkStorage
 from penstock.segmentstore.tier2.storage_guard import GuardedChunkStorage
 
@@ -247,10 +249,19 @@ class SegmentStore:
         self, segment: str, *, scale_type: int = 0, target_rate: int = 0, rollover_bytes: int = 0
     ) -> None:
         """See `Segments.create_segment`."""
-        _check_new_name(segment)
+        self._check_new_name(segment)
         self.container(segment).space.check(segment)
         await self.container(segment).create(
             segment, scale_type=scale_type, target_rate=target_rate, rollover_bytes=rollover_bytes
+        )
+
+    def _check_new_name(self, segment: str) -> None:
+        """Refuse names that no segment may have, and those whose chunks long-term storage could not keep."""
+        _check_new_name(segment)
+        check_segment_name(
+            segment,
+            derived_bytes_max=INDEX_SUFFIX_BYTES_MAX,
+            name_part_bytes_max=self._chunks.name_part_bytes_max,
         )
 
     async def delete_segment(self, segment: str) -> None:
@@ -383,7 +394,7 @@ class SegmentStore:
 
     async def create_table(self, segment: str, *, key_length: int = 0, rollover_bytes: int = 0) -> None:
         """See `Segments.create_table`."""
-        _check_new_name(segment)
+        self._check_new_name(segment)
         if not 0 <= key_length <= 256:
             raise InvalidArgumentError(f"{segment}: keys of {key_length} bytes; fixed keys have 1 to 256")
         self.container(segment).space.check(segment)

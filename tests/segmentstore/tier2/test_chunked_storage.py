@@ -104,6 +104,26 @@ async def test_write_rolls_over_and_reads_back_at_every_range(world: World) -> N
                 assert await reader.read(SEGMENT, start, length) == data[start : start + length]
 
 
+async def test_a_write_of_many_chunks_goes_in_commits_of_a_bounded_number(world: World) -> None:
+    """A9: one commit, an append to the container's log, never grows with the ratio of write to chunk."""
+    commits: list[int] = []
+    commit = world.table.commit
+
+    async def counted(updates: Sequence[TableUpdate], removals: Sequence[TableRemoval]) -> Sequence[int]:
+        commits.append(len(updates))
+        return await commit(updates, removals)
+
+    world.table.commit = counted  # type: ignore[method-assign]  # Counts, and passes on.
+    storage = world.storage(settings=replace(SMALL, written_chunks_per_commit_max=3))
+    data = bytes(range(95))
+    assert await storage.write(SEGMENT, 0, [data[:50], data[50:]]) == 95
+    # Three new chunks, the one before them, and the segment.
+    assert len(commits) == 4
+    assert max(commits) <= 5
+    assert [chunk.length for chunk in await world.chunk_records()] == [10] * 9 + [5]
+    assert await world.storage().read(SEGMENT, 0, 95) == data
+
+
 async def test_chunks_joined_in_order_are_the_segment(world: World) -> None:
     # SS-244: chunk bytes are user bytes (G9).
     storage = world.storage()

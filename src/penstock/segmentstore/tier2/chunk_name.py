@@ -13,11 +13,14 @@ import uuid
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from penstock.model.errors import InvalidArgumentError
+from penstock.model.errors import InvalidArgumentError, InvalidNameError
 
 #: Bytes of a whole name in UTF-8, and of one part between slashes (the limit of common file systems).
 CHUNK_NAME_LENGTH_MAX = 2048
 CHUNK_NAME_PART_LENGTH_MAX = 255
+
+#: What `new_chunk_name` adds to a segment's name, at most: epoch and offset of 64 bits, and a UUID.
+CHUNK_SUFFIX_BYTES_MAX = len(".E-") + 20 + len("-O-") + 19 + len(".") + 36
 
 #: What a chunk's name must not begin with: the storage's own objects have such names.
 RESERVED_NAME_PREFIX = "penstock-storage."
@@ -51,6 +54,26 @@ def check_chunk_name(name: str) -> str:
                 " and are neither '.' nor '..'"
             )
     return name
+
+
+def check_segment_name(segment: str, *, derived_bytes_max: int, name_part_bytes_max: int) -> None:
+    """Raise `InvalidNameError` unless every chunk of `segment`, and of what is derived from it, can be created.
+
+    `derived_bytes_max`: what the names of segments that are derived from it add to its own, at most, in bytes.
+    `name_part_bytes_max`: see `ChunkStorage.name_part_bytes_max`.
+    """
+    *folders, last = (len(part.encode()) for part in segment.split("/"))
+    last_max = name_part_bytes_max - derived_bytes_max - CHUNK_SUFFIX_BYTES_MAX
+    if last > last_max:
+        raise InvalidNameError(
+            f"segment name {segment!r}: its last part has {last} bytes, {last_max} are possible: the names of files in "
+            f"long-term storage begin with it and have {name_part_bytes_max} bytes at most; choose a shorter name"
+        )
+    if folders and max(folders) > name_part_bytes_max:
+        raise InvalidNameError(
+            f"segment name {segment!r}: a part of it has {max(folders)} bytes, {name_part_bytes_max} are possible in "
+            "long-term storage; choose a shorter name"
+        )
 
 
 def check_range(name: str, offset: int, length: int = 0) -> None:

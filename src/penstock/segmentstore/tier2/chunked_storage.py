@@ -120,7 +120,10 @@ class ChunkedStorage:
     async def write(
         self, segment: str, offset: int, data: Sequence[Buffer], *, chunk_length_max: int | None = None
     ) -> int:
-        """Append `data` at `offset`, which must be the stored length, and return the new length; all or nothing.
+        """Append `data` at `offset`, which must be the stored length, and return the new length.
+
+        All or nothing, but for data of more than `written_chunks_per_commit_max` chunks: of these some may be stored
+        although the call fails, always a head of them.
 
         A segment of which nothing is stored is created, and may begin at any `offset`. `chunk_length_max` (bytes;
         None or 0 as before, or the default) bounds this segment's chunks from now on. The buffers are not copied and

@@ -40,19 +40,30 @@ async def write_segment(
 ) -> int:
     """See `ChunkedStorage.write`. The caller holds the segment's lock."""
     await finish_deletion(context, segment)
+    rest = _Rest(data)
+    while True:
+        offset = await _write_some(context, segment, offset, rest, chunk_length_max)
+        if not rest.length:
+            return offset
+
+
+async def _write_some(
+    context: StorageContext, segment: str, offset: int, rest: _Rest, chunk_length_max: int | None
+) -> int:
+    """Write and commit what fits into as many chunks as one commit may create; return the new length."""
     transaction = context.transaction()
     record = await load_or_new(context, transaction, segment, offset)
     if record.is_sealed:
         raise SegmentSealedError(segment)
     if record.length != offset:
         raise BadOffsetError(segment, expected=offset, actual=record.length)
-    if not any(map(len, data)):
+    if not rest.length:
         return offset
     if chunk_length_max:
         record = replace(record, chunk_length_max=min(chunk_length_max, context.settings.chunk_length_max))
     write = _Write(context, transaction, record, await context.load_last(transaction, record))
     try:
-        await write.write(data)
+        await write.write(rest)
     except StorageError as error:
         await write.discard(error)
         raise
@@ -104,10 +115,9 @@ class _Write:
         self._context = context
         self._transaction = transaction
 
-    async def write(self, data: Sequence[Buffer]) -> None:
-        """Write all of `data` into chunks and stage their records."""
-        rest = _Rest(data)
-        while rest.length:
+    async def write(self, rest: _Rest) -> None:
+        """Write `rest`, or as much of it as one commit is for, into chunks and stage their records."""
+        while rest.length and len(self.created) < self._context.settings.written_chunks_per_commit_max:
             last = self.last
             if last is not None and self._may_append(last):
                 piece = rest.take(self.record.chunk_length_max - last.length)
@@ -191,7 +201,10 @@ class _Write:
 
 
 class _Rest:
-    """The bytes not yet written. Whole buffers are passed on as they are, parts as views: nothing is copied."""
+    """The bytes not yet written, `length` in all.
+
+    Whole buffers are passed on as they are, parts as views: nothing is copied.
+    """
 
     def __init__(self, data: Sequence[Buffer]) -> None:
         self._buffers = [buffer for buffer in data if len(buffer)]

@@ -41,6 +41,7 @@ class ChunkedStorageSettings:
         chunk_reads_max: chunks that one read reads at the same time.
         chunk_deletions_max: chunks that one operation deletes at the same time.
         chunks_per_commit_max: chunk records that one commit removes; longer lists go in several commits.
+        written_chunks_per_commit_max: chunks that one commit adds; a longer write goes in several commits.
         operations_max: changes under way or waiting for their segment; more wait outside, in order.
         read_attempts_max: how often a read looks again when chunks vanish under it.
         chunk_read_attempts: how often a read of a chunk is tried when the storage fails it, with a pause of ...
@@ -56,6 +57,7 @@ class ChunkedStorageSettings:
     chunk_reads_max: int = 16
     chunk_deletions_max: int = 8
     chunks_per_commit_max: int = 1000
+    written_chunks_per_commit_max: int = 64
     operations_max: int = 256
     read_attempts_max: int = 5
     chunk_read_attempts: int = 3

@@ -355,6 +355,7 @@ def _draw_cluster(rng: random.Random, chunk_rng: random.Random, profile: Profile
                 checkpoints_max=rng.choice((2, 8, 64)),
                 flush_bytes=rng.choice((512, 2 * _KIB, 16 * _KIB)),
                 flush_age_s=rng.uniform(0.3, 4.0),
+                rollover_bytes_min=4 * _KIB,
                 flush_write_bytes_max=rng.choice((700, 4 * _KIB, 64 * _KIB)),
                 flush_concurrency=rng.choice((1, 4)),
                 writer_interval_s=rng.uniform(0.1, 0.5),

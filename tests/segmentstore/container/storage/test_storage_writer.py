@@ -201,6 +201,23 @@ async def test_a_write_that_was_committed_although_it_failed_is_found_by_its_len
     assert sum(len(stored_chunks(lives)[name]) for name in chunk_names(lives, A)) == 13
 
 
+async def test_a_rollover_size_below_the_floor_is_raised_to_it(lives: Incarnations) -> None:
+    """A9: 64 bytes made a file, with two syncs, of each 64 bytes. The wish itself is kept as it is."""
+    container = await lives.start(rollover_bytes_min=1000)
+    await pause_writer(container)
+    for name, rollover_bytes in ((A, 64), (B, 1500), (C, 0)):
+        await container.create(name, rollover_bytes=rollover_bytes)
+        for _ in range(3):
+            await append(container, name, bytes(1000))
+        await container.flush()
+        assert container.segment(name).rollover_bytes == rollover_bytes
+    lengths = {
+        name: [len(stored_chunks(lives)[chunk]) for chunk in chunk_names(lives, name)] for name in (A, B, C)
+    }
+    assert lengths == {A: [1000] * 3, B: [1500] * 2, C: [3000]}
+    assert ContainerSettings().rollover_bytes_min == 1024 * 1024
+
+
 @pytest.mark.parametrize("is_gone", [False, True])
 async def test_a_chunk_that_was_cut_or_removed_stops_the_flush_and_the_reads_of_its_segment_alone(
     lives: Incarnations, is_gone: bool

@@ -91,6 +91,10 @@ class SegmentMetadataTable:
         return await self._tables.entries(self._segment, limit=limit, token=token)
 
 
+#: What the names of index segments add to their segment's name, at most.
+INDEX_SUFFIX_BYTES_MAX = len("$attributes-") + 16
+
+
 def attribute_index_segment(segment: Segment) -> str:
     """Return the name of a segment's attribute index in long-term storage: no two segments ever share one."""
     return f"{segment.name}$attributes-{segment.id:x}"
@@ -327,8 +331,12 @@ class ContainerStorage:
 
     async def write(self, segment: Segment, offset: int, data: Sequence[Buffer]) -> int:
         """Append at the stored length; return the new stored length."""
+        rollover_bytes = segment.rollover_bytes
         return await self.of(segment).write(
-            segment.name, offset, data, chunk_length_max=segment.rollover_bytes or None
+            segment.name,
+            offset,
+            data,
+            chunk_length_max=max(rollover_bytes, self._settings.rollover_bytes_min) if rollover_bytes else None,
         )
 
     async def check_owner(self) -> None:
