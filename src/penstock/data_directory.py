@@ -167,6 +167,18 @@ class DataDirectory:
         os.set_inheritable(descriptor, False)
         self._lock = LocalLock(descriptor)
 
+    def open_existing(self) -> Identity:
+        """Lock a directory that a server has made, and return its identity; make nothing.
+
+        Raises `DataDirectoryError` when it is not one, `DataDirectoryInUseError`, `CorruptionError`.
+        """
+        identity = self.identity()
+        try:
+            self._lock = self._disk.lock(os.path.join(self.root, LOCK_NAME))
+        except OSError as error:
+            raise self._unusable(error) from error
+        return identity
+
     def identity(self) -> Identity:
         """Return what the directory says of itself. Raises `DataDirectoryError` when it says nothing."""
         try:

@@ -10,7 +10,7 @@ import pytest
 from support.standalone_process import child_environment, run_penstock
 
 
-@pytest.mark.parametrize("command", ["standalone", "ready", "quickstart", "version"])
+@pytest.mark.parametrize("command", ["standalone", "ready", "quickstart", "version", "log"])
 def test_every_command_is_in_the_help_and_has_its_own(command: str) -> None:
     """The first loads all commands, the second only the one."""
     overview = run_penstock("--help")

@@ -1,4 +1,4 @@
-"""The `penstock` command. Each subcommand is a module, imported only when it is asked for."""
+"""The `penstock` command. Each subcommand, or group of them, is a module, imported only when it is asked for."""
 
 from __future__ import annotations
 
@@ -18,6 +18,8 @@ _COMMANDS = {
     "version": "penstock.cli.version",
     "segment-store": "penstock.cli.segment_store",
 }
+#: Groups of subcommands -> where its `typer.Typer` of the same name is.
+_GROUPS = {"log": "penstock.cli.log"}
 #: Not in the list of commands: programs start them, not people.
 _HIDDEN = {"segment-store"}
 
@@ -33,6 +35,10 @@ def _app(names: list[str]) -> typer.Typer:
     # Keeps "penstock COMMAND" when only one command was loaded.
     app.callback()(_root)
     for name in names:
+        if name in _GROUPS:
+            group: typer.Typer = getattr(importlib.import_module(_GROUPS[name]), name)
+            app.add_typer(group)
+            continue
         command: Callable[..., None] = getattr(importlib.import_module(_COMMANDS[name]), name.replace("-", "_"))
         app.command(name, hidden=name in _HIDDEN)(command)
     return app
@@ -45,5 +51,6 @@ def _root() -> None:
 def main(arguments: list[str] | None = None) -> None:
     """Run the command line and exit. `arguments` are without the program's name; None takes the process's own."""
     given = sys.argv[1:] if arguments is None else arguments
-    asked = [name for name in given[:1] if name in _COMMANDS]
-    _app(asked or list(_COMMANDS))(given)
+    known = [*_COMMANDS, *_GROUPS]
+    asked = [name for name in given[:1] if name in known]
+    _app(asked or known)(given)

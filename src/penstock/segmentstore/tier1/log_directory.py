@@ -218,15 +218,26 @@ class LogDirectory:
 
     def enable(self) -> None:
         """Take back `disable`. Raises `InvalidArgumentError` if the log is not disabled or does not exist."""
-        missing_or_enabled = f"the log of container {self.container_id} in {self.path} is not disabled"
+        self._set_enabled(True)
+
+    def disable_from_outside(self) -> None:
+        """Make every later claim fail, and whoever owns the log now. For administrators.
+
+        Raises `InvalidArgumentError` if the log is disabled or does not exist, `DataDirectoryInUseError`.
+        """
+        self._set_enabled(False)
+
+    def _set_enabled(self, is_enabled: bool) -> None:
+        wanted = "disabled" if is_enabled else "enabled"
+        refusal = f"the log of container {self.container_id} in {self.path} is not {wanted}"
         if not self._disk.exists(f"{self.path}/{EPOCH_FILE}"):
-            raise InvalidArgumentError(f"{missing_or_enabled}: it does not exist")
+            raise InvalidArgumentError(f"{refusal}: it does not exist")
         with self._locked():
             record = read_epoch(self._disk, self.path)
-            if record is None or record.is_enabled:
-                raise InvalidArgumentError(missing_or_enabled)
+            if record is None or record.is_enabled is is_enabled:
+                raise InvalidArgumentError(refusal)
             self._check_container(record)
-            write_epoch(self._disk, self.path, EpochRecord(self.container_id, record.epoch, True)).close()
+            write_epoch(self._disk, self.path, EpochRecord(self.container_id, record.epoch, is_enabled)).close()
 
     def release(self) -> None:
         """Close the epoch file. The log stays claimed on disk until the next claim."""

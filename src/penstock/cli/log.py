@@ -1,0 +1,124 @@
+"""``penstock log``: the containers' logs on a stopped server's data directory. What it is for: docs/operations.md."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from penstock.cli.failure import failures_told
+
+if TYPE_CHECKING:
+    from penstock.data_directory import DataDirectory
+    from penstock.segmentstore.tier1.log_admin import LogAdministration
+
+DataDir = Annotated[str | None, typer.Option(help="The server's data directory. [default: penstock-data]")]
+Config = Annotated[
+    Path | None, typer.Option(help="The server's settings file, TOML.", envvar="PENSTOCK_CONFIG")
+]
+AsJson = Annotated[bool, typer.Option("--json", help="Print the answer as JSON.")]
+Container = Annotated[int, typer.Argument(min=0, help="The container whose log it is.")]
+
+log = typer.Typer(
+    name="log",
+    help="Look at the containers' logs, disable one, enable one that was disabled.",
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+)
+
+
+@contextmanager
+def _logs(data_dir: str | None, config: Path | None, *, is_locked: bool) -> Iterator[LogAdministration]:
+    """Find the logs; with `is_locked` nobody else works on them meanwhile."""
+    # Only now: the help of all commands should not load a server.
+    from penstock.model.errors import DataDirectoryInUseError
+    from penstock.runtime.runtime import real_runtime
+    from penstock.runtime.settings import load_settings
+    from penstock.segmentstore.tier1.log_admin import LogAdministration
+    from penstock.settings import StandaloneSettings
+
+    settings = load_settings(StandaloneSettings, file=config, environment=os.environ, flags={"data_dir": data_dir})
+    runtime = real_runtime(1)
+    directory = _data_directory(settings.data_dir, runtime)
+    try:
+        if is_locked:
+            try:
+                directory.open_existing()
+            except DataDirectoryInUseError as error:
+                raise DataDirectoryInUseError(
+                    f"a server runs on {directory.root}: stop it, repeat this, and start it again; nothing was changed"
+                ) from error
+        else:
+            directory.identity()
+        yield LogAdministration(directory.tier1, runtime.disk)
+    finally:
+        directory.close()
+
+
+def _data_directory(root: str, runtime: object) -> DataDirectory:
+    from penstock.data_directory import DataDirectory
+    from penstock.runtime.runtime import Runtime
+
+    assert isinstance(runtime, Runtime)
+    return DataDirectory(root, runtime)
+
+
+@log.command("list")
+def list_logs(data_dir: DataDir = None, config: Config = None, as_json: AsJson = False) -> None:
+    """Tell of each log whether it is enabled, and how long it is. Changes nothing; the server may run."""
+    with failures_told(as_json=as_json), _logs(data_dir, config, is_locked=False) as logs:
+        reports = logs.reports()
+    if as_json:
+        typer.echo(json.dumps({"event": "logs", "logs": [asdict(report) for report in reports]}))
+        return
+    if not reports:
+        typer.echo("no log was ever opened")
+    for report in reports:
+        typer.echo(
+            f"container {report.container}: {report.state}, epoch {report.epoch}, {report.file_count} files, "
+            f"{report.length_bytes} bytes, {report.path}"
+        )
+        if report.problem:
+            typer.echo(f"  {report.problem}")
+
+
+@log.command()
+def enable(container: Container, data_dir: DataDir = None, config: Config = None, as_json: AsJson = False) -> None:
+    """Let a disabled log be opened again. The server must be stopped.
+
+    A log is disabled when it is found damaged, so that nothing is written over the evidence. Find out what is wrong
+    first: the server's log says file and byte. If it still is, the next start says so and disables it again.
+    """
+    _change(container, data_dir, config, "enabled", lambda logs: logs.enable(container), as_json=as_json)
+
+
+@log.command()
+def disable(container: Container, data_dir: DataDir = None, config: Config = None, as_json: AsJson = False) -> None:
+    """Let a log not be opened any more. The server must be stopped.
+
+    Its container stays offline, and with it the segments in it; the others serve. Nothing is lost.
+    """
+    _change(container, data_dir, config, "disabled", lambda logs: logs.disable(container), as_json=as_json)
+
+
+def _change(
+    container: int,
+    data_dir: str | None,
+    config: Path | None,
+    what: str,
+    change: Callable[[LogAdministration], None],
+    *,
+    as_json: bool,
+) -> None:
+    with failures_told(as_json=as_json), _logs(data_dir, config, is_locked=True) as logs:
+        change(logs)
+    if as_json:
+        typer.echo(json.dumps({"event": what, "container": container}))
+    else:
+        typer.echo(f"the log of container {container} is {what}")

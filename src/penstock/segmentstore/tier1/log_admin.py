@@ -1,0 +1,86 @@
+"""`LogAdministration`: what an administrator sees of the logs in a directory, and may do to them. All of it blocks.
+
+Nobody may work on the logs meanwhile: the caller holds the data directory.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+
+from penstock.model.errors import CorruptionError
+from penstock.runtime.disk import Disk
+from penstock.segmentstore.tier1.log_directory import LogDirectory, log_container_ids
+from penstock.segmentstore.tier1.log_records import read_epoch
+
+
+class LogState(StrEnum):
+    """Whether a log can be opened, as far as its small files say.
+
+    Attributes:
+        ENABLED: yes.
+        DISABLED: no; it was switched off, because it was found damaged or by hand.
+        DAMAGED: no; the file that says so is damaged itself.
+    """
+
+    ENABLED = "enabled"
+    DISABLED = "disabled"
+    DAMAGED = "damaged"
+
+
+@dataclass(frozen=True, slots=True)
+class LogReport:
+    """A log: how often it was opened (`epoch`), its files, their length in bytes together, and what is wrong."""
+
+    container: int
+    state: LogState
+    epoch: int
+    file_count: int
+    length_bytes: int
+    path: str
+    problem: str = ""
+
+
+class LogAdministration:
+    """The logs below `directory`, one directory for each container."""
+
+    def __init__(self, directory: str, disk: Disk) -> None:
+        self._directory = directory
+        self._disk = disk
+
+    def reports(self) -> Sequence[LogReport]:
+        """Return what there is to say of each log that was ever opened, by container. Changes nothing."""
+        return [self._report(container_id) for container_id in log_container_ids(self._disk, self._directory)]
+
+    def _report(self, container_id: int) -> LogReport:
+        path = self._path(container_id)
+        names = [name for name in self._disk.list_directory(path) if name.startswith("log-")]
+        length_bytes = 0
+        for name in names:
+            file = self._disk.open(f"{path}/{name}", writable=False)
+            try:
+                length_bytes += file.length()
+            finally:
+                file.close()
+        state, epoch, problem = LogState.DAMAGED, 0, "log.epoch is missing"
+        try:
+            record = read_epoch(self._disk, path)
+        except CorruptionError as error:
+            problem = str(error)
+        else:
+            if record is not None:
+                state = LogState.ENABLED if record.is_enabled else LogState.DISABLED
+                epoch, problem = record.epoch, ""
+        return LogReport(container_id, state, epoch, len(names), length_bytes, path, problem)
+
+    def enable(self, container_id: int) -> None:
+        """Let a disabled log be opened again. Raises `InvalidArgumentError` if it is not disabled, or not there."""
+        LogDirectory(self._disk, self._path(container_id), container_id).enable()
+
+    def disable(self, container_id: int) -> None:
+        """Let a log not be opened any more. Raises `InvalidArgumentError` if it is disabled already, or not there."""
+        LogDirectory(self._disk, self._path(container_id), container_id).disable_from_outside()
+
+    def _path(self, container_id: int) -> str:
+        return f"{self._directory}/{container_id}"

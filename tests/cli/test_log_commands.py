@@ -1,0 +1,98 @@
+"""A2: `penstock log list | enable | disable`. Each run is a process, on the data directory of a real server."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from support.standalone_process import StandaloneProcess, run_penstock
+
+
+@pytest.fixture
+def stopped(make_server: Callable[..., StandaloneProcess]) -> StandaloneProcess:
+    """A server that has run and was stopped."""
+    made = make_server().start()
+    assert made.terminate() == 0
+    return made
+
+
+def logs_of(server: StandaloneProcess) -> dict[int, dict[str, object]]:
+    told = run_penstock("log", "list", "--data-dir", str(server.data_dir), "--json")
+    assert told.returncode == 0, told.stderr
+    return {report["container"]: report for report in json.loads(told.stdout)["logs"]}
+
+
+def test_logs_are_listed_disabled_and_enabled_again(stopped: StandaloneProcess) -> None:
+    """A container whose log is disabled stays offline, the others serve; enabled, it is served again."""
+    found = logs_of(stopped)
+    assert {container: report["state"] for container, report in found.items()} == dict.fromkeys(range(4), "enabled")
+    assert found[3]["path"] == str(stopped.data_dir / "tier1" / "3")
+    assert isinstance(found[3]["length_bytes"], int)
+    assert found[3]["length_bytes"] > 0
+
+    where = ("--data-dir", str(stopped.data_dir))
+    disabled = run_penstock("log", "disable", "3", *where)
+    assert (disabled.returncode, disabled.stdout) == (0, "the log of container 3 is disabled\n")
+    assert logs_of(stopped)[3]["state"] == "disabled"
+    told = run_penstock("log", "list", *where)
+    assert "container 3: disabled, epoch 1" in told.stdout
+    refused = stopped.launch()
+    failures = refused.get("failures") or {"3": refused.get("message")}
+    assert isinstance(failures, dict)
+    assert "is disabled" in str(failures["3"])
+    stopped.kill9()
+
+    enabled = run_penstock("log", "enable", "3", *where, "--json")
+    assert json.loads(enabled.stdout) == {"event": "enabled", "container": 3}
+    assert logs_of(stopped)[3]["state"] == "enabled"
+    stopped.start()
+    assert stopped.ready["failures"] == {}
+
+
+def test_what_cannot_be_done_is_said_in_a_line(stopped: StandaloneProcess, tmp_path: Path) -> None:
+    """Exit code 1, no traceback, nothing changed or made; the same as JSON."""
+    where = ("--data-dir", str(stopped.data_dir))
+    for arguments, told in (
+        (("enable", "3", *where), "is not disabled"),
+        (("enable", "77", *where), "it does not exist"),
+        (("disable", "77", *where), "it does not exist"),
+        (("list", "--data-dir", str(tmp_path / "none")), "is not a data directory of Penstock"),
+        (("enable", "3", "--data-dir", str(tmp_path / "none")), "is not a data directory of Penstock"),
+    ):
+        refused = run_penstock("log", *arguments)
+        assert refused.returncode == 1, arguments
+        assert refused.stderr.startswith("penstock: "), refused.stderr
+        assert told in refused.stderr, refused.stderr
+        assert "Traceback" not in refused.stderr
+        assert told in json.loads(run_penstock("log", *arguments, "--json").stdout)["message"]
+    assert not (tmp_path / "none").exists()
+    assert run_penstock("log", "enable", "-1", *where).returncode == 2
+
+
+def test_a_running_server_is_told_to_be_stopped_first(make_server: Callable[..., StandaloneProcess]) -> None:
+    """Looking is allowed; changing is refused, and the server goes on."""
+    server = make_server().start()
+    where = ("--data-dir", str(server.data_dir))
+    assert set(logs_of(server)) == set(range(4))
+    for command in ("enable", "disable"):
+        refused = run_penstock("log", command, "3", *where)
+        assert refused.returncode == 1
+        assert f"a server runs on {server.data_dir}: stop it, repeat this, and start it again" in refused.stderr
+    assert logs_of(server)[3]["state"] == "enabled"
+    server.restart()
+    assert server.ready["failures"] == {}
+
+
+def test_a_damaged_log_is_disabled_by_the_start_and_listed_as_such(stopped: StandaloneProcess) -> None:
+    """And one whose epoch file is damaged is listed with what is wrong, instead of an error."""
+    epoch = stopped.data_dir / "tier1" / "2" / "log.epoch"
+    content = bytearray(epoch.read_bytes())
+    content[20] ^= 1
+    epoch.write_bytes(content)
+    found = logs_of(stopped)
+    assert found[2]["state"] == "damaged"
+    assert "checksum does not match" in str(found[2]["problem"])
+    assert found[1]["state"] == "enabled"
