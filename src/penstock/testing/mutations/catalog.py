@@ -37,6 +37,8 @@ from penstock.segmentstore.tier1 import log_recovery
 from penstock.segmentstore.tier1.local_log import LocalLog
 from penstock.segmentstore.tier1.log_directory import LogDirectory
 from penstock.segmentstore.tier2 import segment_read
+from penstock.segmentstore.tier2.chunk_files import ChunkFiles
+from penstock.segmentstore.tier2.storage_guard import GuardedChunkStorage
 from penstock.testing.mutations.controller import CONTROLLER_MUTATIONS
 from penstock.testing.mutations.memory import MEMORY_MUTATIONS
 from penstock.testing.mutations.mutation import Mutation, patched, short_profile
@@ -230,6 +232,21 @@ def _skip_chunk_checksums() -> AbstractContextManager[None]:
     return patched(segment_read, "verify_blocks", verify_nothing)
 
 
+@contextmanager
+def _use_storage_that_is_not_there() -> Iterator[None]:
+    def check_nothing(self: GuardedChunkStorage, found: bytes | None) -> None:
+        """Take any place for the right one."""
+
+    def demand_nothing(self: ChunkFiles, name: str) -> None:
+        """Create a chunk wherever it is."""
+
+    with (
+        patched(GuardedChunkStorage, "_check_identity", check_nothing),
+        patched(ChunkFiles, "_demand_identity", demand_nothing),
+    ):
+        yield
+
+
 # Client and controller.
 
 
@@ -315,6 +332,11 @@ MUTATIONS: tuple[Mutation, ...] = (
         "skip the checksums of chunks", "corrupt data are never served",
         replace(short_profile("chunk bit flips", "bytes", "tables"), bit_flip_count=6, bit_flip_place="/tier2/sim/"),
         _skip_chunk_checksums,
+    ),
+    Mutation(
+        "use long-term storage that is not there", "nothing is created where the storage's identity is missing",
+        short_profile("missing storage", "bytes", "readers", kinds=("StorageMissing", "Crash")),
+        _use_storage_that_is_not_there,
     ),
     Mutation(
         "ignore the fence", "an old owner can do no harm",

@@ -271,10 +271,11 @@ class SimulatedDisk:
         """Let reads of the sector at `offset` raise EIO until it is written again."""
         self._file(path).bad_sectors.add(offset // self.faults.sector_bytes)
 
-    def unmount(self, path: str) -> bool:
+    def unmount(self, path: str, files: Mapping[str, bytes] | None = None) -> bool:
         """Put an empty directory in the place of one, as when a file system is not mounted. False if there is none.
 
-        What was there stays as it is, synced, until `mount`; files that are open stay open.
+        What was there stays as it is, synced, until `mount`; files that are open stay open. With `files`, by name,
+        another file system is mounted there.
         """
         node = self._find(path)
         if not isinstance(node, DirectoryNode) or path in self._unmounted:
@@ -289,6 +290,8 @@ class SimulatedDisk:
                 found.sync()
         self._unmounted[path] = node
         parent.live[name] = parent.durable[name] = DirectoryNode()
+        for file_name, content in (files or {}).items():
+            self._place(f"{path}/{file_name}", content)
         return True
 
     def mount(self, path: str) -> None:

@@ -337,7 +337,7 @@ def _draw_fault(
         case "DiskStall":
             return DiskStall(host, rng.choice(settings.stall_places), lasts_s)
         case "StorageMissing":
-            return StorageMissing(host, settings.mount, lasts_s)
+            return StorageMissing(host, settings.mount, lasts_s, rng.random() < 0.3)
         case _:
             return ClockJump(host, rng.randint(-settings.clock_jump_ms_max, settings.clock_jump_ms_max))
 

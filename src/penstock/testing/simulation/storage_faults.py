@@ -9,6 +9,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
+from penstock.segmentstore.tier2.chunk_files import IDENTITY_NAME
+from penstock.segmentstore.tier2.storage_identity import StorageIdentity
 from penstock.testing.simulation.disk_faults import DiskFaults
 
 if TYPE_CHECKING:
@@ -106,16 +108,21 @@ class DiskStall:
 
 @dataclass(frozen=True, slots=True)
 class StorageMissing:
-    """What is mounted at `path` of a host's disk is not: an empty directory is there. What it gets is hidden after."""
+    """What is mounted at `path` of a host's disk is not: an empty directory is there. What it gets is hidden after.
+
+    With `is_foreign` the long-term storage of another cluster is there.
+    """
 
     host: str
     path: str
     duration_s: float
+    is_foreign: bool = False
 
     def strike(self, simulation: Simulation) -> None:
         """Begin, and plan the end."""
         host, loop = simulation.hosts[self.host], simulation.loop
-        if host.disk.unmount(self.path):
+        files = {IDENTITY_NAME: StorageIdentity("another").encode()} if self.is_foreign else {}
+        if host.disk.unmount(self.path, files):
             loop.at(loop.time() + self.duration_s, lambda: host.disk.mount(self.path))
 
     @property
