@@ -21,7 +21,7 @@ from penstock.testing.simulation.host import Death
 #: Kinds that a plan is made of unless a profile says otherwise.
 ALL_KINDS = (
     "Partition", "Reset", "SlowLink", "Pause", "Crash", "CrashAtDiskCall", "DiskErrors", "ClockJump",
-    "DiskFull", "NoDescriptors", "DiskStall",
+    "DiskFull", "NoDescriptors", "DiskStall", "StorageMissing",
 )  # fmt: skip
 #: What every drawn plan has at least, if that many are allowed.
 KIND_COUNT_MIN = 3
