@@ -16,7 +16,7 @@ from penstock.cli.failure import failures_told
 
 if TYPE_CHECKING:
     from penstock.data_directory import DataDirectory
-    from penstock.segmentstore.tier1.log_admin import LogAdministration
+    from penstock.log_administration import LogAdministration
 
 DataDir = Annotated[str | None, typer.Option(help="The server's data directory. [default: penstock-data]")]
 Config = Annotated[
@@ -37,10 +37,10 @@ log = typer.Typer(
 def _logs(data_dir: str | None, config: Path | None, *, is_locked: bool) -> Iterator[LogAdministration]:
     """Find the logs; with `is_locked` nobody else works on them meanwhile."""
     # Only now: the help of all commands should not load a server.
+    from penstock.log_administration import LogAdministration
     from penstock.model.errors import DataDirectoryInUseError
     from penstock.runtime.runtime import real_runtime
     from penstock.runtime.settings import load_settings
-    from penstock.segmentstore.tier1.log_admin import LogAdministration
     from penstock.settings import StandaloneSettings
 
     settings = load_settings(StandaloneSettings, file=config, environment=os.environ, flags={"data_dir": data_dir})
