@@ -29,6 +29,7 @@ COMMANDS = {
     "cached_reads": ([], {"mb_per_s", "bare_socket_mb_per_s"}),
     "checkpoint_stall": ([], {"rounds", "at_once_cpu_ms"}),
     "catch_up": ([], {"mb_per_s", "in_chunks_share"}),
+    "chunk_lists": ([], {"steps", "longest_turn_ms"}),
     "latency": (["--read"], {"append_to_ack", "write_to_reader"}),
     "many_segments": ([], {"many", "baseline"}),
     "recovery": ([], {"sizes"}),

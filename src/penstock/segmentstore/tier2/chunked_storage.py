@@ -39,7 +39,7 @@ from penstock.segmentstore.tier2.segment_concat import concat_segment
 from penstock.segmentstore.tier2.segment_read import load_existing, placed_chunks, read_segment
 from penstock.segmentstore.tier2.segment_removal import delete_segment, truncate_segment
 from penstock.segmentstore.tier2.segment_write import write_segment
-from penstock.segmentstore.tier2.storage_context import ChunkedStorageSettings, StorageContext
+from penstock.segmentstore.tier2.storage_context import ChunkedStorageSettings, StorageContext, let_others_go_on
 
 
 @dataclass(frozen=True, slots=True)
@@ -210,16 +210,16 @@ class ChunkedStorage:
         once: a reader that misses one asks for the list again and goes on from its offset, or learns that it is gone.
         """
         async with self._locks.hold(segment):
-            return [
-                ChunkLayout(
-                    placed.chunk.name,
-                    placed.start_offset,
-                    placed.chunk.length,
-                    placed.chunk.block_length,
-                    placed.chunk.block_checksums,
+            layouts: list[ChunkLayout] = []
+            for placed in await placed_chunks(self._context, segment):
+                chunk = placed.chunk
+                await let_others_go_on(len(layouts))
+                layouts.append(
+                    ChunkLayout(
+                        chunk.name, placed.start_offset, chunk.length, chunk.block_length, chunk.block_checksums
+                    )
                 )
-                for placed in await placed_chunks(self._context, segment)
-            ]
+            return layouts
 
     async def list_segments(self) -> AsyncIterator[StoredSegment]:
         """Yield every segment of which something is stored. Those that stay all the while come exactly once."""
@@ -249,13 +249,14 @@ class ChunkedStorage:
         Chunks of this epoch are not judged: a commit whose outcome is unknown may still reach them. Call it after this
         epoch's table answers, which proves that earlier epochs are fenced.
         """
-        candidates = [
-            info.name
-            for info in await self._context.chunks.list(prefix)
-            if (origin := chunk_origin(info.name)) is not None
-            and origin.epoch < self._context.epoch
-            and (owns is None or owns(origin.segment))
-        ]
+        candidates: list[str] = []
+        for number, info in enumerate(await self._context.chunks.list(prefix)):
+            await let_others_go_on(number)
+            origin = chunk_origin(info.name)
+            if origin is None or origin.epoch >= self._context.epoch:
+                continue
+            if owns is None or owns(origin.segment):
+                candidates.append(info.name)
         found: list[str] = []
         step = self._context.settings.page_length
         for at in range(0, len(candidates), step):
@@ -264,6 +265,7 @@ class ChunkedStorage:
             for name, entry in zip(names, entries, strict=True):
                 if entry is None or not decode_record(name, entry.value).is_active:
                     found.append(name)
+            await asyncio.sleep(0)
         return found
 
     @asynccontextmanager

@@ -8,6 +8,7 @@ Source: segment store specification, section 8.7.
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from penstock.model.errors import (
@@ -22,7 +23,12 @@ from penstock.model.errors import (
 from penstock.segmentstore.tier2.block_checksums import block_range, verify_blocks
 from penstock.segmentstore.tier2.metadata import MetadataTransaction
 from penstock.segmentstore.tier2.records import ChunkRecord, SegmentRecord, check
-from penstock.segmentstore.tier2.storage_context import StorageContext, missing_chunk_record, run_bounded
+from penstock.segmentstore.tier2.storage_context import (
+    StorageContext,
+    let_others_go_on,
+    missing_chunk_record,
+    run_bounded,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,12 +126,14 @@ async def _locate(
     found: list[PlacedChunk] | None = None
     if hint is not None and hint[0] >= record.first_chunk_start:
         try:
-            found = await _walk(transaction, record, *hint, offset, end)
+            found = await _walk(transaction, record, *hint, offset, end, context.step_index(starts))
         except _ChunkGone:
             context.index.drop(record.name)
             starts = context.index.starts(record.name)
     if found is None:
-        found = await _walk(transaction, record, record.first_chunk_start, record.first_chunk, offset, end)
+        found = await _walk(
+            transaction, record, record.first_chunk_start, record.first_chunk, offset, end, context.step_index(starts)
+        )
     if starts is not None:
         for piece in found:
             starts.add(piece.start_offset, piece.chunk.name)
@@ -133,11 +141,21 @@ async def _locate(
 
 
 async def _walk(
-    transaction: MetadataTransaction, record: SegmentRecord, start: int, first: str, offset: int, end: int
+    transaction: MetadataTransaction,
+    record: SegmentRecord,
+    start: int,
+    first: str,
+    offset: int,
+    end: int,
+    passed: Callable[[int, int, str], None] | None = None,
 ) -> list[PlacedChunk]:
-    """Follow the list from chunk `first`, which begins at `start`; return the chunks that hold [`offset`, `end`)."""
+    """Follow the list from chunk `first`, which begins at `start`; return the chunks that hold [`offset`, `end`).
+
+    `passed` hears of each chunk on the way: how many steps it was, where it begins, its name.
+    """
     found: list[PlacedChunk] = []
     name: str | None = first
+    step = 0
     while start < end:
         if name is None:
             raise _ChunkGone(
@@ -152,6 +170,10 @@ async def _walk(
             raise _ChunkGone(missing_chunk_record(record, name))
         if start + chunk.length > offset:
             found.append(PlacedChunk(start, chunk))
+        if passed is not None:
+            passed(step, start, name)
+        await let_others_go_on(step)
+        step += 1
         start += chunk.length
         name = chunk.next_chunk
     return found

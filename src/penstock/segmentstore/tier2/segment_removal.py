@@ -11,7 +11,7 @@ from dataclasses import replace
 from penstock.model.errors import BadOffsetError, NoSuchSegmentError
 from penstock.segmentstore.tier2.metadata import MetadataTransaction
 from penstock.segmentstore.tier2.records import SegmentRecord, check
-from penstock.segmentstore.tier2.storage_context import StorageContext, missing_chunk_record
+from penstock.segmentstore.tier2.storage_context import StorageContext, let_others_go_on, missing_chunk_record
 
 
 async def truncate_segment(context: StorageContext, segment: str, offset: int) -> None:
@@ -79,6 +79,7 @@ async def _drop_head(
             is_reached = False
             break
         transaction.remove(chunk)
+        await let_others_go_on(len(dropped))
         dropped.append(name)
         start += chunk.length
         name = chunk.next_chunk
