@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import replace
 
 import pytest
@@ -122,6 +122,62 @@ async def test_a_write_of_many_chunks_goes_in_commits_of_a_bounded_number(world:
     assert max(commits) <= 5
     assert [chunk.length for chunk in await world.chunk_records()] == [10] * 9 + [5]
     assert await world.storage().read(SEGMENT, 0, 95) == data
+
+
+async def test_work_along_a_long_chunk_list_lets_others_go_on(world: World) -> None:
+    """A10: every step of it finds what it needs without waiting, and 20 000 of them held everybody up for a second."""
+    count = 1000
+    settings = replace(SMALL, chunk_length_max=1, records_cached_max=4 * count, chunks_per_commit_max=128)
+    writer = world.storage(settings=settings)
+    await writer.write(SEGMENT, 0, [bytes(count)])
+    storage = world.storage(epoch=2, settings=settings)
+    await storage.open(SEGMENT)
+    turns = 0
+
+    async def other() -> None:
+        nonlocal turns
+        while True:
+            turns += 1
+            await asyncio.sleep(0)
+
+    task = asyncio.ensure_future(other())
+    steps: list[Callable[[], Awaitable[object]]] = [
+        lambda: storage.read(SEGMENT, count - 2, 1),
+        lambda: storage.chunks_of(SEGMENT),
+        lambda: world.storage(epoch=3, settings=settings).orphans(SEGMENT),
+        lambda: storage.truncate(SEGMENT, count // 2),
+    ]
+    for step in steps:
+        await asyncio.sleep(0)
+        before = turns
+        await step()
+        assert turns - before >= count // 2 // 64 - 1
+    task.cancel()
+
+
+async def test_a_walk_along_a_chunk_list_begins_near_where_an_earlier_one_came_by(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A10: only the first cold read of a long list goes along all of it."""
+    count = 500
+    settings = replace(SMALL, chunk_length_max=1, records_cached_max=4)
+    await world.storage(settings=settings).write(SEGMENT, 0, [bytes(range(250)) * 2])
+    storage = world.storage(epoch=2, settings=settings)
+    await storage.open(SEGMENT)
+    looked_at: list[str] = []
+    original = MetadataTransaction.chunk
+
+    async def chunk(self: MetadataTransaction, name: str) -> ChunkRecord | None:
+        looked_at.append(name)
+        return await original(self, name)
+
+    monkeypatch.setattr(MetadataTransaction, "chunk", chunk)
+    assert await storage.read(SEGMENT, count - 2, 1) == bytes([248])
+    assert len(looked_at) >= count - 2
+    for offset in (count - 3, 3, count // 2, count // 3):
+        looked_at.clear()
+        assert await storage.read(SEGMENT, offset, 1) == bytes([offset % 250])
+        assert len(looked_at) <= settings.indexed_chunk_step
 
 
 async def test_chunks_joined_in_order_are_the_segment(world: World) -> None:

@@ -22,6 +22,7 @@ from penstock.model.segments import Buffer
 from penstock.segmentstore.container.append_request import AppendRequest
 from penstock.segmentstore.container.container import ContainerStatus, SegmentContainer
 from penstock.segmentstore.settings import MIB, ContainerSettings
+from penstock.segmentstore.tier2.chunked_storage import ChunkedStorage, StoredSegment
 from penstock.segmentstore.tier2.wrapped import WrappedChunkStorage
 from support.containers import Incarnations, append, evict_all, pause_writer, read_all, turns, until
 
@@ -199,6 +200,40 @@ async def test_a_write_that_was_committed_although_it_failed_is_found_by_its_len
     evict_all(container)
     assert await read_all(container, A) == b"first, second"
     assert sum(len(stored_chunks(lives)[name]) for name in chunk_names(lives, A)) == 13
+
+
+async def test_a_start_looks_up_unflushed_segments_several_at_a_time(
+    lives: Incarnations, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A12: one after the other, each with a look into storage, made a start as long as there were segments."""
+    container = await lives.start(recovery_lookups_max=4)
+    await pause_writer(container)
+    names = [f"s/t/{number}.#epoch.0" for number in range(20)]
+    for name in names:
+        await container.create(name)
+        await append(container, name, b"stored")
+    await container.flush()
+    for name in names:
+        await append(container, name, b", and not")
+    under_way: set[str] = set()
+    most = 0
+    original = ChunkedStorage.info
+
+    async def info(self: ChunkedStorage, segment: str) -> StoredSegment | None:
+        nonlocal most
+        under_way.add(segment)
+        most = max(most, len(under_way))
+        await asyncio.sleep(0.001)
+        found = await original(self, segment)
+        under_way.remove(segment)
+        return found
+
+    monkeypatch.setattr(ChunkedStorage, "info", info)
+    container = await lives.restart(container)
+    assert most == 4
+    assert all(container.segment(name).storage_length == 6 for name in names)
+    for name in names:
+        assert await read_all(container, name) == b"stored, and not"
 
 
 async def test_a_rollover_size_below_the_floor_is_raised_to_it(lives: Incarnations) -> None:
