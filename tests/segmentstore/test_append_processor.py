@@ -11,7 +11,7 @@ import pytest
 
 from penstock.model.errors import BadOffsetError, ProtocolError, SegmentSealedError
 from penstock.model.segments import NO_VALUE
-from penstock.segmentstore.append_processor import AppendProcessor
+from penstock.segmentstore.append_processor import OPERATION_OVERHEAD_BYTES, AppendProcessor
 from penstock.segmentstore.container.append_request import AppendRequest
 from penstock.segmentstore.settings import SegmentStoreSettings
 from penstock.segmentstore.store import SegmentStore
@@ -199,7 +199,7 @@ async def test_a_failed_log_aborts_and_gives_the_bytes_back(bench: Bench) -> Non
     bench.logs.fail_append(0)
     for number in range(1, 4):
         bench.end_block(end(3, b"abc", number))
-    assert bench.replies.outstanding_bytes == 9
+    assert bench.replies.outstanding_bytes == 9 + 3 * OPERATION_OVERHEAD_BYTES
     await turns(5)
     assert bench.replies.outstanding_bytes == 0
     assert bench.replies.aborts

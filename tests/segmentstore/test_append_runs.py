@@ -140,7 +140,7 @@ class Bench:
                     reply.request_id,
                     reply.current_segment_write_offset,
                 )
-            else:
+            elif not isinstance(reply, KeepAlive):  # Waits for nothing: turns of the loop move it.
                 found.other_replies.append(reply)
                 if isinstance(reply, AppendSetup):
                     before[reply.writer_id] = reply.last_event_number

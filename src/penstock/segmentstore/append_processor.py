@@ -11,7 +11,6 @@ Source: wire protocol specification, section 3; segment store specification, sec
 from __future__ import annotations
 
 import logging
-from collections import deque
 from collections.abc import Awaitable, Callable, Coroutine
 from functools import partial
 from typing import Protocol
@@ -30,7 +29,9 @@ from penstock.model.errors import (
     SegmentMergedError,
     SegmentSealedError,
 )
+from penstock.model.names import is_written_for_readers
 from penstock.model.segments import Buffer
+from penstock.segmentstore.append_lanes import HeldOperation, Hold, Lane
 from penstock.segmentstore.container.append_request import AppendRequest
 from penstock.segmentstore.container.container import SegmentContainer
 from penstock.segmentstore.container.segment import Segment
@@ -56,8 +57,9 @@ from penstock.wire.commands import (
 
 logger = logging.getLogger(__name__)
 
-#: What a held back command counts beside its data: set-ups and empty appends must not pile up without end.
-_HELD_COMMAND_BYTES = 512
+#: What an append counts beside its data, for as long as it is held or not durable: requests, callbacks, parts of
+#: frames. Set-ups that are held count the same. Ten bytes appended cost a kilobyte of memory.
+OPERATION_OVERHEAD_BYTES = 1024
 
 
 class Replies(Protocol):
@@ -73,7 +75,7 @@ class Replies(Protocol):
         """Call `AppendProcessor.send_acknowledgements` at the end of the loop's turn."""
 
     def note_outstanding(self, byte_count: int) -> None:
-        """Count append bytes taken in (positive) or finished (negative)."""
+        """Count append bytes taken in (positive) or finished (negative), with what goes with them."""
 
     def spawn(self, coroutine: Coroutine[None, None, None]) -> None:
         """Run a task that ends with the connection."""
@@ -82,7 +84,8 @@ class Replies(Protocol):
 class WriterState:
     """One writer on one connection.
 
-    After a refused append (`is_failed`) nothing more is taken until the writer is set up again.
+    After a refused append (`is_failed`) nothing more is taken until the writer is set up again; one that was sent away
+    hears of nothing before that, either: the answer to the set-up says what is durable.
     Invariants: `acknowledged <= stored`; `stored` is the last number accepted from here, which the segment's own
     attribute equals unless another connection writes with the same id.
     """
@@ -94,6 +97,8 @@ class WriterState:
         "durable_length",
         "in_flight",
         "is_failed",
+        "is_sent_away",
+        "is_urgent",
         "last_seen",
         "request_id",
         "segment",
@@ -101,7 +106,9 @@ class WriterState:
         "writer_id",
     )
 
-    def __init__(self, writer_id: bytes, container: SegmentContainer, segment: Segment, stored: int) -> None:
+    def __init__(
+        self, writer_id: bytes, container: SegmentContainer, segment: Segment, stored: int, request_id: int
+    ) -> None:
         self.writer_id = writer_id
         self.container = container
         self.segment = segment
@@ -110,20 +117,18 @@ class WriterState:
         self.last_seen = 0
         self.durable = stored
         self.durable_length = 0
-        self.request_id = 0
+        self.request_id = request_id
         self.in_flight = 0
         self.is_failed = False
-
-
-#: Something that was held back, to be done now; or to be refused with the error, if what it waited for failed.
-_Again = Callable[[PenstockError | None], None]
+        self.is_sent_away = False
+        self.is_urgent = is_written_for_readers(segment.name)
 
 
 class AppendProcessor:
-    """Handles the append commands of one connection, in order.
+    """Handles the append commands of one connection, in the order of each writer.
 
-    A command whose segment, or whose writer's last number, is not in memory waits until it is, and everything behind
-    it on the connection waits with it.
+    A command whose segment, or whose writer's last number, is not in memory waits until it is; one whose container has
+    no room waits until it has. What comes behind it from the same writer waits with it, nothing else does.
     """
 
     def __init__(self, store: SegmentStore, replies: Replies, writers_max: int) -> None:
@@ -136,72 +141,131 @@ class AppendProcessor:
         #: What was gathered since `take_in`, by writer.
         self._runs: dict[bytes, AppendRun] = {}
         self._is_closed = False
-        #: What waits behind something that is being brought into memory (while `_is_held`), with its bytes.
-        self._line: deque[tuple[_Again, int]] = deque()
-        self._is_held = False
-
-    @property
-    def expects_block_end(self) -> bool:
-        """Whether an AppendBlock was received whose end must come next among the append commands."""
-        return self._block is not None
+        #: What is held, by writer, and by the container without room for it.
+        self._lanes: dict[bytes, Lane] = {}
+        self._holds: dict[tuple[SegmentContainer, bool], Hold] = {}
 
     def set_up(self, command: SetupAppend) -> None:
         """Answer with the writer's last durable event number, which is also an acknowledgement of it."""
         self._forbid_open_block("SetupAppend")
         self.take_in()
 
-        def again(failure: PenstockError | None) -> None:
-            self._set_up(command, failure)
+        self._in_order(command.writer_id, self._set_up_operation(command))
 
-        self._in_line(again, 0)
+    def _set_up_operation(self, command: SetupAppend) -> HeldOperation:
+        return HeldOperation(partial(self._set_up, command), OPERATION_OVERHEAD_BYTES, is_append=False)
 
-    def _in_line(self, again: _Again, length: int) -> None:
-        """Do it now, or behind what is held back."""
-        if self._is_held:
-            self._line.append((again, length + _HELD_COMMAND_BYTES))
-            self._replies.note_outstanding(length + _HELD_COMMAND_BYTES)
+    def _in_order(self, writer_id: bytes, operation: HeldOperation) -> None:
+        """Do it now, or behind what is held of the writer."""
+        lane = self._lanes.get(writer_id)
+        if lane is None:
+            operation.again(None, False)
         else:
-            again(None)
+            lane.operations.append(operation)
+            self._replies.note_outstanding(operation.byte_count)
 
-    def _hold_for(self, work: Callable[[], Awaitable[object]], again: _Again, length: int) -> None:
-        """Hold the connection's appends back until `work` is done, then go on with `again`."""
-        self._is_held = True
-        self._line.appendleft((again, length))
-        self._replies.note_outstanding(length)
-        self._replies.spawn(self._held(work))
+    def _hold(self, writer_id: bytes, operation: HeldOperation) -> Lane:
+        """Put an operation that cannot be done yet at the head of its writer's lane."""
+        lane = self._lanes.get(writer_id)
+        if lane is None:
+            lane = self._lanes[writer_id] = Lane(writer_id)
+        lane.operations.appendleft(operation)
+        lane.is_waiting = True
+        self._replies.note_outstanding(operation.byte_count)
+        return lane
 
-    async def _held(self, work: Callable[[], Awaitable[object]]) -> None:
+    def _hold_for(self, writer_id: bytes, work: Callable[[], Awaitable[object]], operation: HeldOperation) -> None:
+        """Hold a writer's operations until `work` is done, then go on with this one."""
+        self._replies.spawn(self._held(self._hold(writer_id, operation), work))
+
+    def _hold_for_room(
+        self, writer_id: bytes, container: SegmentContainer, is_urgent: bool, operation: HeldOperation
+    ) -> None:
+        """Hold a writer's operations until the container has room for them."""
+        lane = self._hold(writer_id, operation)
+        hold = self._holds.get((container, is_urgent))
+        if hold is None:
+            # Containers come and go: those that hold nothing are forgotten.
+            self._holds = {key: other for key, other in self._holds.items() if other.lanes}
+            hold = self._holds[container, is_urgent] = Hold(self, container, is_urgent=is_urgent)
+        hold.add(lane)
+
+    async def _held(self, lane: Lane, work: Callable[[], Awaitable[object]]) -> None:
         failure: PenstockError | None = None
         try:
             await work()
         except PenstockError as error:
             failure = error
-        self._is_held = False
-        while self._line and not self._is_held and not self._is_closed:
-            again, length = self._line.popleft()
-            self._replies.note_outstanding(-length)
+        self._do(lane, failure, None)
+
+    def go_on(self, lane: Lane, byte_count: int) -> int:
+        """See `LaneOwner`: a throttle lets these in."""
+        return self._do(lane, None, byte_count)
+
+    def _do(self, lane: Lane, failure: PenstockError | None, byte_count: int | None) -> int:
+        """Do what a lane holds, as far as it goes; return the bytes of it. `byte_count`: let in by a throttle."""
+        lane.is_waiting = False
+        done = 0
+        while lane.operations and not lane.is_waiting and not self._is_closed:
+            if byte_count is not None and done >= byte_count:
+                return done
+            operation = lane.operations.popleft()
+            done += operation.byte_count
+            self._replies.note_outstanding(-operation.byte_count)
             try:
-                again(failure)
+                operation.again(failure, byte_count is not None)
             except ProtocolError as error:
                 self._replies.abort(str(error))
-                return
+                return done
             failure = None
+        if not lane.operations:
+            self._lanes.pop(lane.writer_id, None)
+        return done
 
-    def _set_up(self, command: SetupAppend, failure: PenstockError | None) -> None:
-        replies = self._replies
+    def give_up_held(self) -> int:
+        """Send away the writers whose appends are held or not durable yet; return how many there were.
 
-        def again(failure: PenstockError | None) -> None:
-            self._set_up(command, failure)
+        What is held is dropped: nothing of it was accepted. What is not durable may become so. The writers are told to
+        set up again, which says what they have to send again; until then nothing more is taken from them.
+        """
+        away: list[WriterState] = [state for state in self._writers.values() if state.in_flight and not state.is_failed]
+        for lane in list(self._lanes.values()):
+            kept = [operation for operation in lane.operations if not operation.is_append]
+            state = self._writers.get(lane.writer_id)
+            if state is not None and not kept and not state.is_failed and not state.in_flight:
+                away.append(state)
+            self._replies.note_outstanding(
+                -sum(operation.byte_count for operation in lane.operations if operation.is_append)
+            )
+            lane.operations.clear()
+            lane.operations.extend(kept)
+            if not kept and lane.hold is not None:
+                lane.hold.remove(lane)
+                lane.is_waiting = False
+                del self._lanes[lane.writer_id]
+        self.send_acknowledgements()
+        for state in away:
+            state.is_failed = state.is_sent_away = True
+            self._replies.send(encode(WrongHost(state.request_id, state.segment.name, "")))
+        return len(away)
 
+    def _set_up(self, command: SetupAppend, failure: PenstockError | None, is_admitted: bool) -> None:
+        replies, writer_id = self._replies, command.writer_id
+        operation = self._set_up_operation(command)
         try:
             if failure is not None:
                 raise failure
             container = self._store.container(command.segment)
+            is_urgent = is_written_for_readers(command.segment)
+            if not is_admitted and container.must_wait(is_urgent=is_urgent):
+                # It would only send what cannot be taken.
+                self._hold_for_room(writer_id, container, is_urgent, operation)
+                return
             segment = container.segment(command.segment)
         except NoSuchSegmentError:
             if failure is None:
                 # Its deletion may not be durable yet: looked for once more, which waits for that.
-                self._hold_for(partial(container.find, command.segment), again, 0)
+                self._hold_for(writer_id, partial(container.find, command.segment), operation)
             elif container.ownership.is_confirmed:
                 replies.send(encode(NoSuchSegment(command.request_id, command.segment)))
             else:
@@ -211,7 +275,7 @@ class AppendProcessor:
             replies.send(encode(WrongHost(command.request_id, command.segment, "")))
             return
         except SegmentInactiveError:
-            self._hold_for(partial(container.find, command.segment), again, 0)
+            self._hold_for(writer_id, partial(container.find, command.segment), operation)
             return
         except PenstockError as error:
             replies.abort(f"writer of {command.segment} could not be set up: {error}")
@@ -227,11 +291,11 @@ class AppendProcessor:
             container.attributes.check_room(segment)
             stored = segment.attribute(command.writer_id)
         except AttributesNotLoadedError as error:
-            self._hold_for(partial(container.attributes.bring_in, segment, error.attribute_ids), again, 0)
+            self._hold_for(writer_id, partial(container.attributes.bring_in, segment, error.attribute_ids), operation)
             return
         # What is accepted now is durable when the callback runs; a later append is rejected until then, because its
         # writer is not set up yet.
-        state = WriterState(command.writer_id, container, segment, stored)
+        state = WriterState(command.writer_id, container, segment, stored, command.request_id)
         self._writers.pop(command.writer_id, None)
 
         def durable(error: BaseException | None) -> None:
@@ -255,6 +319,11 @@ class AppendProcessor:
         if self._block is not None:
             return position
         return scan_appends(buffer, position, end, self._runs, self._may_begin)
+
+    @property
+    def open_block_bytes(self) -> int:
+        """Memory of an AppendBlock whose end has not come."""
+        return 0 if self._block is None else len(self._block.data)
 
     def _may_begin(self, writer_id: bytes, event_number: int) -> bool:
         state = self._writers.get(writer_id)
@@ -331,23 +400,26 @@ class AppendProcessor:
             raise ProtocolError(f"{name} between AppendBlock and AppendBlockEnd")
 
     def _append(self, request: AppendRequest) -> None:
-        if not self._is_held:
-            self._accept(request, None)
-            return
+        if request.writer_id in self._lanes:
+            self._in_order(request.writer_id, self._operation(request))
+        else:
+            self._accept(request, None, False)
 
-        def again(failure: PenstockError | None) -> None:
-            self._accept(request, failure)
+    def _operation(self, request: AppendRequest, *, is_checked: bool = False) -> HeldOperation:
+        again = partial(self._accept, request, is_checked=is_checked)
+        return HeldOperation(again, len(request.data) + OPERATION_OVERHEAD_BYTES, is_append=True)
 
-        self._in_line(again, len(request.data))
-
-    def _accept(self, request: AppendRequest, failure: PenstockError | None, *, is_admitted: bool = False) -> None:
+    def _accept(
+        self, request: AppendRequest, failure: PenstockError | None, is_admitted: bool, *, is_checked: bool = False
+    ) -> None:
+        """Validate and accept an append, or hold it. `is_checked`: it comes back from there."""
         writer_id, first_number = request.writer_id, request.first_event_number
         state = self._writers.get(writer_id)
         if state is None:
             raise ProtocolError(f"append of writer {writer_id.hex()}, which is not set up on this connection")
         if state.is_failed:
             return  # The error reply to an earlier append is on its way; the client sends this one again.
-        if not is_admitted:
+        if not is_checked:
             if first_number < state.last_seen:
                 raise ProtocolError(
                     f"event number {first_number} of writer {writer_id.hex()} after {state.last_seen} "
@@ -359,8 +431,9 @@ class AppendProcessor:
         if container.quota.is_over(state.segment):
             self._hold_writer(state, request.first_request_id)
             return
-        if not is_admitted and container.must_wait(state.segment):
-            self._hold_for(container.admit, partial(self._accept, request, is_admitted=True), length)
+        if not is_admitted and failure is None and container.must_wait(is_urgent=state.is_urgent):
+            operation = self._operation(request, is_checked=True)
+            self._hold_for_room(writer_id, container, state.is_urgent, operation)
             return
         try:
             if failure is not None:
@@ -377,15 +450,15 @@ class AppendProcessor:
             self._after_earlier(state, ConditionalCheckFailed(writer_id, first_number, request.request_id))
             return
         except (SegmentInactiveError, AttributesNotLoadedError) as error:
-            again = partial(self._accept, request, is_admitted=True)
-            self._hold_for(partial(_bring_in, state, error), again, length)
+            operation = self._operation(request, is_checked=True)
+            self._hold_for(writer_id, partial(_bring_in, state, error), operation)
             return
         except PenstockError as error:
             self._refuse(state, request, error)
             return
         state.stored = request.event_number
         state.in_flight += 1
-        self._replies.note_outstanding(length)
+        self._replies.note_outstanding(length + OPERATION_OVERHEAD_BYTES)
 
     def _hold_writer(self, state: WriterState, request_id: int) -> None:
         """Take nothing more of a writer whose segment is over its quota; let it come again when there is room.
@@ -444,9 +517,11 @@ class AppendProcessor:
         """Take in the end of an append; appends of one writer end in order."""
         state, request = completion.state, completion.request
         state.in_flight -= 1
-        self._replies.note_outstanding(-len(request.data))
+        self._replies.note_outstanding(-len(request.data) - OPERATION_OVERHEAD_BYTES)
         if error is not None:
             self._replies.abort(f"append to {state.segment.name} failed, its outcome is unknown: {error}")
+            return
+        if state.is_sent_away:
             return
         state.durable = request.event_number
         state.durable_length = completion.end
@@ -484,7 +559,11 @@ class AppendProcessor:
         self._is_closed = True
         self._writers.clear()
         self._to_acknowledge.clear()
-        self._line.clear()
+        for hold in self._holds.values():
+            for lane in hold.lanes:
+                hold.remove(lane)
+        self._holds.clear()
+        self._lanes.clear()
         self._runs.clear()
         self._block = None
 

@@ -1,10 +1,15 @@
 """The TCP front of a segment store: one `Connection` per client, frames in, replies out.
 
 Appends and reads of cached bytes are answered without a task; everything else runs in one task per request. Replies
-of one turn of the loop leave in one write. A connection is not read while it has too much under way: appends not yet
-durable, requests, or replies that its peer does not take; nor while the cache is full. Replies that wait for slow
-readers are bounded over all connections, too: they are views of cached blocks, and keep them alive when the cache has
-let them go. They do not count as cache use, or readers that read nothing could stop all writers.
+of one turn of the loop leave in one write.
+
+A connection is not read while it holds too much of the process's budget for what comes in (`IngestBudget`), has too
+many requests under way, or does not take its replies. Its peer may have asked for reads or group state behind appends
+that are not read then: after a bounded time the writers of those are sent away, and the connection is read on.
+
+Replies that wait for slow readers are bounded over all connections, too: they are views of cached blocks, and keep
+them alive when the cache has let them go. They do not count as cache use, or readers that read nothing could stop all
+writers.
 
 Source: wire protocol specification, sections 1 and 3.9.
 """
@@ -25,7 +30,9 @@ from penstock.model.errors import (
     SegmentSealedError,
 )
 from penstock.model.segments import READ_LENGTH_MAX, Buffer, SegmentData
-from penstock.segmentstore.append_processor import AppendProcessor
+from penstock.runtime.sockets import bound_receive_buffers
+from penstock.segmentstore.append_processor import OPERATION_OVERHEAD_BYTES, AppendProcessor
+from penstock.segmentstore.ingest_budget import IngestBudget
 from penstock.segmentstore.request_processor import RequestProcessor, error_reply
 from penstock.segmentstore.settings import ConnectionSettings
 from penstock.segmentstore.store import SegmentStore
@@ -54,6 +61,11 @@ WIRE_VERSION_OLDEST = 5
 _READ_LENGTH_MIN = 8
 #: Reads are at most this long while slow readers hold too much. No shorter: some clients do not ask again.
 _READ_LENGTH_PRESSED = 64 * 1024
+#: Receive buffers: how long they may become, however many there are, and what share of the budget one of n takes: an
+#: eighth of an nth part. They are not counted in it.
+_RECEIVE_LENGTH_MIN = 16 * 1024
+_RECEIVE_LENGTH_MAX = 256 * 1024
+_RECEIVE_SHARE_DIVISOR = 8
 #: Larger parts of a reply are handed to the transport as they are instead of being joined with their neighbours.
 _JOIN_LENGTH_MAX = 16 * 1024
 
@@ -66,7 +78,7 @@ class Connection(asyncio.BufferedProtocol):
         self._settings = server.settings
         self._store = server.store
         self._loop = server.loop
-        self._receiver = FrameReceiver()
+        self._receiver = FrameReceiver(buffer_length=server.receive_length)
         self._appends = AppendProcessor(server.store, self, server.settings.writers_max)
         self._requests = RequestProcessor(server.store)
         self._tasks: set[asyncio.Task[None]] = set()
@@ -78,14 +90,22 @@ class Connection(asyncio.BufferedProtocol):
         self._out: list[Buffer] = []
         self._flush_is_scheduled = False
         self._acknowledgement_is_due = False
+        #: Of requests taken in and not done, and of frames that have not arrived to their end.
         self._outstanding_bytes = 0
+        self._frame_bytes = 0
         self._is_reading = True
-        self._awaits_relief = False
+        #: The budget does not count until the connection holds less than its share: its writers were sent away.
+        self._reads_on = False
+        #: Runs while requests may wait behind appends that are not read; ends when what was there then has been read.
+        self._delay_timer: asyncio.TimerHandle | None = None
+        self._received_bytes = 0
+        self._delayed_through_bytes = 0
         self._is_greeted = False
         self._is_write_blocked = False
         #: Replies that wait for a slow peer; they may keep memory alive that the cache has let go. 0: it is not slow.
         self._slow_reply_bytes = 0
         self._is_closed = False
+        self._is_lost = False
         self._timer: asyncio.TimerHandle | None = None
         self._frame_deadline_s = 0.0
 
@@ -117,8 +137,13 @@ class Connection(asyncio.BufferedProtocol):
         """See `asyncio.BufferedProtocol`."""
         receiver, appends = self._receiver, self._appends
         has_frames = False
+        self._received_bytes += nbytes
         try:
             receiver.received(nbytes)
+            if self._delay_timer is not None and (
+                not receiver.was_filled or self._received_bytes >= self._delayed_through_bytes
+            ):
+                self._end_delay()
             while not self._is_closed:
                 if self._is_greeted:
                     buffer, start, end = receiver.unread
@@ -130,6 +155,9 @@ class Connection(asyncio.BufferedProtocol):
                 has_frames = True
                 self._handle(*frame)
             appends.take_in()
+            frame_bytes = receiver.long_frame_bytes + appends.open_block_bytes
+            if frame_bytes != self._frame_bytes:
+                self._note_frames(frame_bytes)
         except ProtocolError as error:
             appends.take_in()  # What was received before it counts.
             self.abort(str(error))
@@ -181,8 +209,10 @@ class Connection(asyncio.BufferedProtocol):
         self._is_closed = True
         self._forget_slow_replies()
         self._cancel_timer()
+        self._end_delay()
         self._server.forget(self)
         self._appends.close()
+        self._give_budget_back()
         self._out.clear()
         for task in (*self._tasks, *self._reads):
             task.cancel()
@@ -228,11 +258,11 @@ class Connection(asyncio.BufferedProtocol):
             self.abort(f"peer speaks versions {command.low} to {command.high}")
 
     async def _answer(self, command: WireCommand, length: int) -> None:
-        self.note_outstanding(length)
+        self.note_outstanding(length + OPERATION_OVERHEAD_BYTES)
         try:
             self.send(encode(await self._requests.answer(command)))
         finally:
-            self.note_outstanding(-length)
+            self.note_outstanding(-length - OPERATION_OVERHEAD_BYTES)
 
     def _read(self, command: ReadSegment) -> None:
         length = min(READ_LENGTH_MAX, max(_READ_LENGTH_MIN, command.suggested_length))
@@ -317,9 +347,25 @@ class Connection(asyncio.BufferedProtocol):
 
     def note_outstanding(self, byte_count: int) -> None:
         """See `Replies.note_outstanding`."""
+        if self._is_lost:
+            return  # All of it was given back.
         self._outstanding_bytes += byte_count
+        self._server.budget.add_requests(byte_count)
         if byte_count > 0 or not self._is_reading:
             self._update_reading()
+
+    def _note_frames(self, byte_count: int) -> None:
+        self._server.budget.add_frames(byte_count - self._frame_bytes)
+        self._frame_bytes = byte_count
+        self._update_reading()
+
+    def _give_budget_back(self) -> None:
+        budget = self._server.budget
+        budget.add_requests(-self._outstanding_bytes)
+        budget.add_frames(-self._frame_bytes)
+        self._outstanding_bytes = self._frame_bytes = 0
+        budget.forget(self)
+        self._is_lost = True
 
     def abort(self, reason: str) -> None:
         """See `Replies.abort`: what was queued for the peer is still sent."""
@@ -372,17 +418,14 @@ class Connection(asyncio.BufferedProtocol):
         """Read the socket exactly while there is room for what may come."""
         if self._is_closed:
             return
-        settings = self._settings
-        should_read = not (
-            self._is_write_blocked
-            or self._outstanding_bytes > settings.unacknowledged_bytes_max
-            or len(self._tasks) >= settings.requests_max
-            or self._store.cache.is_full
+        has_room = self._server.budget.lets_read(self, self._outstanding_bytes + self._frame_bytes)
+        if has_room:
+            self._reads_on = False
+        elif not self._reads_on and self._delay_timer is None:
+            self._begin_delay()
+        should_read = (has_room or self._reads_on) and not (
+            self._is_write_blocked or len(self._tasks) >= self._settings.requests_max
         )
-        if not should_read and not self._awaits_relief and self._store.cache.is_full:
-            # Whatever else holds it: when that ends, the cache may still be full.
-            self._awaits_relief = True
-            self._store.cache.when_relieved(self._cache_is_relieved)
         if should_read == self._is_reading:
             return
         self._is_reading = should_read
@@ -391,8 +434,34 @@ class Connection(asyncio.BufferedProtocol):
         else:
             self._transport.pause_reading()
 
-    def _cache_is_relieved(self) -> None:
-        self._awaits_relief = False
+    def review(self) -> None:
+        """See `Contributor.review`."""
+        self._update_reading()
+
+    def _begin_delay(self) -> None:
+        """Let what stands in the receive queue now wait a bounded time at most."""
+        # The kernel has set aside twice the number.
+        self._delayed_through_bytes = self._received_bytes + 2 * self._settings.receive_buffer_bytes
+        self._delay_timer = self._loop.call_later(self._settings.read_delay_s_max, self._delay_is_over)
+
+    def _end_delay(self) -> None:
+        if self._delay_timer is not None:
+            self._delay_timer.cancel()
+            self._delay_timer = None
+
+    def _delay_is_over(self) -> None:
+        """Give the appends up that hold the connection's other requests up, and read on."""
+        self._delay_timer = None
+        if self._is_closed:
+            return
+        count = self._appends.give_up_held()
+        logger.info(
+            "sent %d writers of %s away: nothing could be taken from them for %g s",
+            count,
+            self._transport.get_extra_info("peername"),
+            self._settings.read_delay_s_max,
+        )
+        self._reads_on = True
         self._update_reading()
 
     def spawn(self, coroutine: Coroutine[None, None, None]) -> None:
@@ -460,6 +529,8 @@ class SegmentStoreServer:
         #: Connections that were one too many.
         self.refused_count = 0
         self._refusal_logged_at_s = float("-inf")
+        #: What all connections together hold of what they sent.
+        self.budget = IngestBudget(self.settings.ingest_bytes_max, self.settings.unacknowledged_bytes_max)
         #: Replies that wait for slow readers, over all connections.
         self.slow_reply_bytes = 0
 
@@ -468,12 +539,20 @@ class SegmentStoreServer:
         """Whether slow readers hold as much memory as they may."""
         return self.slow_reply_bytes > self.settings.slow_replies_bytes_max
 
+    @property
+    def receive_length(self) -> int:
+        """How long the receive buffer of one more connection may become: with very many of them they stay short."""
+        share = self.settings.ingest_bytes_max // (_RECEIVE_SHARE_DIVISOR * (len(self.connections) + 1))
+        return max(_RECEIVE_LENGTH_MIN, min(_RECEIVE_LENGTH_MAX, share))
+
     async def start(self, host: str, port: int) -> None:
         """Listen on `host`:`port`; 0 takes a free port, which `port` then says. Raises `OSError` if it is taken."""
         self.loop = asyncio.get_running_loop()
         self._server = await self.loop.create_server(
-            lambda: Connection(self), host, port, backlog=self.settings.accept_backlog
+            lambda: Connection(self), host, port, backlog=self.settings.accept_backlog, start_serving=False
         )
+        bound_receive_buffers(self._server, self.settings.receive_buffer_bytes)
+        await self._server.start_serving()
         self.port = self._server.sockets[0].getsockname()[1]
 
     def spawn(self, coroutine: Coroutine[None, None, None]) -> None:

@@ -126,32 +126,31 @@ class DiskCacheSettings:
 
 @dataclass(frozen=True, slots=True)
 class ThrottleSettings:
-    """How long operations from outside are held back when something fills up; the longest delay counts.
+    """When operations from outside are held, and how they are let in. See docs/back-pressure.md.
 
     Attributes:
-        delay_s_max: delay when something is full; it is repeated until nothing is.
-        cache_margin_percent: delays begin when the cache is so far above its target; full is at `essential_percent`.
-        log_write_timeout_s: time that a write of the log may take; delays begin when what waits for the log ...
-        log_begin_percent: ... takes longer than this share of it, and is more than this share of its maximum.
+        cache_margin_percent: appends are held when the cache is so far above its target; they fill the room that
+            evictions make. Urgent operations are held from `CacheSettings.essential_percent` on.
+        urgent_percent: share of each other bound that only urgent operations may fill: group state, marks.
         backlog_operations_max: durable operations of one container that wait for long-term storage ...
         backlog_bytes_max: ... and their bytes; more are not let in. 0: no limit but the next.
         backlog_percent: share of the cache that one container's bytes waiting for long-term storage may take.
-        backlog_begin_percent: delays begin at this share of any of these.
         segment_backlog_percent: share of the cache that those of one segment may take; appends to it alone are held
             beyond that, ...
         segment_hold_s_max: ... and refused after so long.
+        quantum_bytes: what one connection in line may take in before it is the next one's turn.
+        round_bytes_max: what all of them take in before the loop turns.
     """
 
-    delay_s_max: float = 25.0
     cache_margin_percent: int = 5
-    log_write_timeout_s: float = 60.0
-    log_begin_percent: int = 10
+    urgent_percent: int = 10
     backlog_operations_max: int = 1_000_000
     backlog_bytes_max: int = 0
     backlog_percent: int = 60
-    backlog_begin_percent: int = 95
     segment_backlog_percent: int = 25
     segment_hold_s_max: float = 60.0
+    quantum_bytes: int = 256 * 1024
+    round_bytes_max: int = 4 * MIB
 
     def container_backlog_bytes_max(self, cache: CacheSettings) -> int:
         """Bytes of one container that may wait for long-term storage."""
@@ -321,11 +320,16 @@ class ContainerSettings:
 
 @dataclass(frozen=True, slots=True)
 class ConnectionSettings:
-    """Limits of one client connection.
+    """Limits of one client connection, and of all of them together. See docs/back-pressure.md.
 
     Attributes:
-        unacknowledged_bytes_max: bytes of appends and requests taken from one connection and not yet answered;
-            reading stops there.
+        ingest_bytes_max: memory that all connections together may fill with what they send and is not durable or
+            answered yet; those that hold most are not read then.
+        unacknowledged_bytes_max: of that, what one connection may fill, however much is free.
+        receive_buffer_bytes: what the kernel may hold of one connection that was received and not read (it doubles the
+            number for its own needs).
+        read_delay_s_max: a request waits so long at most behind appends of its connection that cannot be taken; then
+            the writers of those are sent away, to set up again.
         write_buffer_bytes_max: replies waiting for a slow reader; above it no further requests are read.
         slow_reply_bytes: replies waiting on one connection from which on its reader counts as slow.
         slow_replies_bytes_max: replies waiting for all slow readers together, which may keep memory that the cache
@@ -341,7 +345,10 @@ class ConnectionSettings:
         drain_timeout_s: how long a stopping server waits for replies to leave.
     """
 
+    ingest_bytes_max: int = 128 * MIB
     unacknowledged_bytes_max: int = 32 * MIB
+    receive_buffer_bytes: int = 256 * 1024
+    read_delay_s_max: float = 5.0
     write_buffer_bytes_max: int = 8 * MIB
     slow_reply_bytes: int = 256 * 1024
     slow_replies_bytes_max: int = 256 * MIB

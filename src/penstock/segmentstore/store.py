@@ -21,7 +21,7 @@ from penstock.model.errors import (
     SegmentSealedError,
     UnsupportedOperationError,
 )
-from penstock.model.names import SYSTEM_SCOPE, ContainerId, is_index_segment
+from penstock.model.names import SYSTEM_SCOPE, ContainerId, is_index_segment, is_written_for_readers
 from penstock.model.routing import container_of
 from penstock.model.segments import (
     READ_LENGTH_MAX,
@@ -494,8 +494,9 @@ async def _admit(container: SegmentContainer, segment: Segment) -> None:
         return
     if container.quota.is_over(segment):
         await container.quota.room(segment)
-    if container.must_wait(segment):
-        await container.admit()
+    is_urgent = is_written_for_readers(segment.name)
+    if container.must_wait(is_urgent=is_urgent):
+        await container.throttle.wait(is_urgent=is_urgent)
 
 
 def _check_new_name(segment: str) -> None:

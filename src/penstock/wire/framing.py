@@ -85,6 +85,16 @@ class FrameReceiver:
             return HEADER_LENGTH + self._own_end
         return self._end - self._start
 
+    @property
+    def long_frame_bytes(self) -> int:
+        """Return the memory of the long frame under way, if there is one."""
+        return 0 if self._own is None else len(self._own)
+
+    @property
+    def was_filled(self) -> bool:
+        """Whether the last read filled the buffer, so that more is likely to be there."""
+        return self._was_filled
+
     def get_buffer(self, size_hint: int = -1) -> memoryview:
         """Return where the next bytes go; at least one byte long. `size_hint` is not used.
 

@@ -164,7 +164,7 @@ async def test_a_container_is_held_at_its_share_of_the_cache(bench: Bench) -> No
         await bench.store.create_segment(name)
     container = bench.store.containers[0]
     sent = 0
-    while not container.must_wait(container.segment(A)):
+    while not container.must_wait():
         for name in segments:
             container.append(container.segment(name), AppendRequest(bytes(1024)), lambda _: None)
             sent += 1
@@ -175,7 +175,7 @@ async def test_a_container_is_held_at_its_share_of_the_cache(bench: Bench) -> No
     assert sent * 1024 <= SMALL_CACHE.bytes_max * 60 // 100
     assert container.state.cache.used_bytes < SMALL_CACHE.target_bytes
     bench.chunks.is_over = True
-    await until(lambda: not container.must_wait(container.segment(A)))
+    await until(lambda: not container.must_wait())
 
 
 # The queue of one segment.

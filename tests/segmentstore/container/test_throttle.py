@@ -1,18 +1,19 @@
-"""How long operations from outside are held. Virtual time. SS-n: segment store specification, scenario n."""
+"""What is let in, in bytes, and in which order. Virtual time. SS-n: segment store specification, scenario n."""
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Coroutine
+from dataclasses import replace
 
 import pytest
 
-from penstock.segmentstore.container.throttle import Load, Throttle, delay_s
+from penstock.segmentstore.container.throttle import Load, Throttle, hold_bytes, room_bytes
 from penstock.segmentstore.settings import CacheSettings, ThrottleSettings
 from penstock.testing.simulation.simulation import Simulation
 
-SETTINGS = ThrottleSettings()
-CACHE = CacheSettings()
+SETTINGS = ThrottleSettings(backlog_percent=100, quantum_bytes=1000, round_bytes_max=10_000)
+CACHE = CacheSettings(bytes_max=1000)
 
 
 def in_virtual_time(scenario: Callable[[], Coroutine[object, object, None]]) -> None:
@@ -20,177 +21,208 @@ def in_virtual_time(scenario: Callable[[], Coroutine[object, object, None]]) -> 
         simulation.run(scenario)
 
 
+def load(**changes: int) -> Load:
+    return replace(Load(outstanding_bytes_max=1_000_000), **changes)
+
+
 class Source:
-    """A load that a test changes."""
+    """Room that a test gives; what is let in uses it up."""
 
-    def __init__(self, utilisation: float) -> None:
-        self.utilisation = utilisation
-        self.is_exempt = False
-        self.throttle = Throttle(SETTINGS, CACHE, lambda: Load(self.utilisation), lambda: self.is_exempt)
+    def __init__(self, room: int, urgent_room: int = 0) -> None:
+        self.room = {False: room, True: urgent_room}
+        self.throttle = Throttle(SETTINGS, lambda is_urgent: self.room[is_urgent])
+        self.order: list[tuple[str, int]] = []
 
-    async def waited_s(self) -> float:
-        loop = asyncio.get_running_loop()
-        begin_s = loop.time()
-        await self.throttle.wait()
-        return loop.time() - begin_s
+    def relieve(self, byte_count: int) -> None:
+        self.room[False] += byte_count
+        self.throttle.notify()
+
+
+class Connection:
+    """Somebody with appends in line."""
+
+    def __init__(self, source: Source, name: str, lengths: list[int], *, is_urgent: bool = False) -> None:
+        self.source = source
+        self.name = name
+        self.lengths = lengths
+        self.is_urgent = is_urgent
+        source.throttle.hold(self, is_urgent=is_urgent)
+
+    def let_in(self, byte_count: int) -> bool:
+        while self.lengths and byte_count > 0:
+            length = self.lengths.pop(0)
+            byte_count -= length
+            self.source.room[self.is_urgent] -= length
+            self.source.order.append((self.name, length))
+        return bool(self.lengths)
 
 
 @pytest.mark.parametrize(
-    ("load", "expected_s"),
+    ("changes", "room", "urgent_room"),
     [
-        (Load(), 0.0),
-        (Load(cache_utilisation=0.80), 0.0),
-        (Load(cache_utilisation=0.85), 12.5),
-        (Load(cache_utilisation=0.90), 25.0),
-        (Load(cache_utilisation=1.10), 25.0),
-        (Load(outstanding_bytes=100, outstanding_bytes_max=100, log_s=6.0), 0.0),
-        (Load(outstanding_bytes=100, outstanding_bytes_max=100, log_s=6.1), 25.0),
-        (Load(outstanding_bytes=10, outstanding_bytes_max=100, log_s=9.0), 0.0),
-        (Load(outstanding_bytes=55, outstanding_bytes_max=100, log_s=9.0), 12.5),
-        (Load(backlog_operations=950_000), 0.0),
-        (Load(backlog_operations=975_000), 12.5),
-        (Load(backlog_operations=2_000_000), 25.0),
-        (Load(backlog_bytes=CACHE.bytes_max * 57 // 100), 0.0),
-        (Load(backlog_bytes=CACHE.bytes_max * 585 // 1000), 12.5),
-        (Load(backlog_bytes=1 << 60), 25.0),
-        (Load(cache_utilisation=0.85, backlog_operations=960_000), 12.5),
+        ({}, 800, 900),
+        ({"cache_bytes": 799}, 1, 101),
+        ({"cache_bytes": 800}, 0, 100),
+        ({"cache_bytes": 900}, -100, 0),
+        ({"outstanding_bytes": 899_900}, 100, 900),
+        ({"outstanding_bytes": 999_900}, -99_900, 100),
+        ({"backlog_operations": 899_999}, 800, 900),
+        ({"backlog_operations": 900_000}, 0, 900),
+        ({"backlog_operations": 1_000_000}, 0, 0),
+        ({"backlog_bytes": 839}, 61, 161),
+        ({"backlog_bytes": 900}, 0, 100),
     ],
 )
-def test_delays_grow_linearly_and_the_longest_counts(load: Load, expected_s: float) -> None:
-    """SS-32: half of the maximum at 85 % of the cache; delays do not add up."""
-    assert delay_s(load, SETTINGS, CACHE) == pytest.approx(expected_s)
+def test_the_least_room_counts(changes: dict[str, int], room: int, urgent_room: int) -> None:
+    """SS-32: of cache, log and backlog; the last of each is for urgent operations."""
+    assert room_bytes(load(**changes), SETTINGS, CACHE) == room
+    assert room_bytes(load(**changes), SETTINGS, CACHE, is_urgent=True) == urgent_room
 
 
 def test_a_backlog_of_bytes_holds_when_it_has_a_limit() -> None:
-    settings = ThrottleSettings(backlog_bytes_max=1000)
-    assert delay_s(Load(backlog_bytes=975), settings, CACHE) == pytest.approx(12.5)
+    settings = replace(SETTINGS, backlog_bytes_max=1000)
+    assert room_bytes(load(backlog_bytes=890), settings, CACHE) == 10
+    assert room_bytes(load(backlog_bytes=890), settings, CACHE, is_urgent=True) == 110
 
 
-def test_nothing_is_held_without_need() -> None:
+def test_appends_are_held_before_only_essential_data_are_taken_in() -> None:
+    cache = CacheSettings()
+    assert cache.target_bytes < hold_bytes(ThrottleSettings(), cache) < cache.essential_bytes
+
+
+def test_nothing_is_held_while_there_is_room() -> None:
     async def scenario() -> None:
-        assert await Source(0.8).waited_s() == 0
+        source = Source(1)
+        assert not source.throttle.must_wait()
+        await source.throttle.wait()
+        source.room[False] = 0
+        assert source.throttle.must_wait()
 
     in_virtual_time(scenario)
 
 
-def test_a_delay_that_nothing_interrupts_is_taken_once() -> None:
+def test_whoever_is_let_go_takes_everything_in_line_up_to_a_quantum() -> None:
+    """Two connections, many small appends each: a thousand bytes of one, then of the other, all without any time."""
+
     async def scenario() -> None:
-        assert await Source(0.85).waited_s() == pytest.approx(12.5)
+        source = Source(0)
+        for name in ("one", "other"):
+            Connection(source, name, [100] * 25)
+        begin_s = asyncio.get_running_loop().time()
+        source.relieve(5000)
+        for _ in range(20):
+            await asyncio.sleep(0)
+        names = [name for name, _ in source.order]
+        assert names == ["one"] * 10 + ["other"] * 10 + ["one"] * 10 + ["other"] * 10 + ["one"] * 5 + ["other"] * 5
+        assert asyncio.get_running_loop().time() - begin_s < 0.001
+        assert source.throttle.waiting_count == 0
 
     in_virtual_time(scenario)
 
 
-def test_a_full_cache_holds_until_it_is_not_full() -> None:
-    """SS-33: at the maximum the delay is repeated; relief alone ends it, whenever that comes."""
+def test_appends_come_in_at_the_rate_of_relief_however_small_they_are() -> None:
+    """0.1 s between reliefs of 10 000 bytes: 100 000 bytes take a second in appends of 10 bytes as of 10 000."""
+
+    async def took_s(length: int) -> float:
+        loop = asyncio.get_running_loop()
+        source = Source(0)
+        connections = [Connection(source, name, [length] * (50_000 // length)) for name in ("one", "other")]
+        begin_s = loop.time()
+        while any(connection.lengths for connection in connections):
+            await asyncio.sleep(0.1)
+            source.relieve(10_000)
+            await asyncio.sleep(0)
+            await asyncio.sleep(0)
+        return loop.time() - begin_s
 
     async def scenario() -> None:
-        source = Source(0.95)
-        waiting = asyncio.get_running_loop().create_task(source.waited_s())
-        await asyncio.sleep(100)
+        assert await took_s(10) == pytest.approx(1.0, abs=0.15)
+        assert await took_s(10_000) == pytest.approx(1.0, abs=0.15)
+
+    in_virtual_time(scenario)
+
+
+def test_one_that_is_longer_than_the_room_is_let_in_all_the_same() -> None:
+    """Or it would wait for ever; those behind it wait until what it took too much is relieved."""
+
+    async def scenario() -> None:
+        source = Source(0)
+        Connection(source, "long", [5000])
+        Connection(source, "behind", [10])
+        source.relieve(1)
+        await asyncio.sleep(0.01)
+        assert source.order == [("long", 5000)]
+        source.relieve(5000)
+        await asyncio.sleep(0.01)
+        assert source.order[1:] == [("behind", 10)]
+
+    in_virtual_time(scenario)
+
+
+def test_urgent_operations_pass_those_that_are_held() -> None:
+    async def scenario() -> None:
+        source = Source(0, urgent_room=10)
+        Connection(source, "ordinary", [10])
+        assert not source.throttle.must_wait(is_urgent=True)
+        source.room[True] = 0
+        Connection(source, "urgent", [10], is_urgent=True)
+        source.room[True] = 10
+        source.throttle.notify()
+        await asyncio.sleep(0.01)
+        assert source.order == [("urgent", 10)]
+
+    in_virtual_time(scenario)
+
+
+def test_a_call_waits_in_line_until_there_is_room() -> None:
+    """SS-33: relief alone ends it, whenever that comes."""
+
+    async def scenario() -> None:
+        source = Source(0)
+        waiting = asyncio.get_running_loop().create_task(source.throttle.wait())
+        for _ in range(100):
+            await asyncio.sleep(1)
+            source.throttle.notify()
         assert not waiting.done()
         assert source.throttle.waiting_count == 1
-        source.utilisation = 0.7
-        source.throttle.notify()
-        assert await waiting == pytest.approx(100)
-        assert source.throttle.waiting_count == 0
-
-    in_virtual_time(scenario)
-
-
-def test_interruptions_at_the_maximum_do_not_let_anything_through() -> None:
-    """The rest of a delay runs out under many interruptions; what is full is full all the same."""
-
-    async def scenario() -> None:
-        source = Source(0.95)
-        waiting = asyncio.get_running_loop().create_task(source.waited_s())
-        for _ in range(600):
-            await asyncio.sleep(0.1)
-            source.throttle.notify()
-        assert not waiting.done()
-        source.throttle.close()
+        source.relieve(1)
         await waiting
-
-    in_virtual_time(scenario)
-
-
-def test_interruptions_never_prolong_a_delay() -> None:
-    """SS-34: interrupted 100 times per second under a load that grows, it takes the first delay and no longer."""
-
-    async def scenario() -> None:
-        source = Source(0.82)
-        waiting = asyncio.get_running_loop().create_task(source.waited_s())
-        for _ in range(1000):
-            await asyncio.sleep(0.01)
-            source.utilisation = min(0.89, source.utilisation + 0.001)
-            source.throttle.notify()
-        assert waiting.done()
-        assert await waiting == pytest.approx(5.0, abs=0.02)
-
-    in_virtual_time(scenario)
-
-
-def test_an_interruption_shortens_a_delay_when_there_is_relief() -> None:
-    async def scenario() -> None:
-        source = Source(0.88)
-        waiting = asyncio.get_running_loop().create_task(source.waited_s())
-        await asyncio.sleep(1)
-        source.utilisation = 0.804
-        source.throttle.notify()
-        assert await waiting == pytest.approx(2.0)
-
-    in_virtual_time(scenario)
-
-
-def test_an_exempt_operation_breaks_a_delay() -> None:
-    """R1.30, SS-32: what relieves pressure is not held, nor what it waits behind."""
-
-    async def scenario() -> None:
-        source = Source(0.95)
-        waiting = asyncio.get_running_loop().create_task(source.waited_s())
-        await asyncio.sleep(3)
-        source.is_exempt = True
-        source.throttle.notify()
-        assert await waiting == pytest.approx(3.0)
-        assert await source.waited_s() == 0
-
-    in_virtual_time(scenario)
-
-
-def test_closing_ends_every_delay_at_once() -> None:
-    """SS-35: also those that would begin later."""
-
-    async def scenario() -> None:
-        source = Source(0.95)
-        waiting = [asyncio.get_running_loop().create_task(source.waited_s()) for _ in range(3)]
-        await asyncio.sleep(1)
-        source.throttle.close()
-        assert await asyncio.gather(*waiting) == pytest.approx([1.0] * 3)
-        assert await source.waited_s() == 0
-
-    in_virtual_time(scenario)
-
-
-def test_a_cancelled_wait_leaves_nothing_behind() -> None:
-    async def scenario() -> None:
-        source = Source(0.85)
-        waiting = asyncio.get_running_loop().create_task(source.waited_s())
-        await asyncio.sleep(1)
-        waiting.cancel()
-        await asyncio.gather(waiting, return_exceptions=True)
-        assert waiting.cancelled()
         assert source.throttle.waiting_count == 0
 
     in_virtual_time(scenario)
 
 
-def test_the_shortest_delays_pass_on_the_loop_of_the_server() -> None:
-    """Under a millisecond uvloop gives a handle that is no timer; nothing may rely on that."""
-    uvloop = pytest.importorskip("uvloop")
+def test_closing_lets_everybody_go_on_at_once() -> None:
+    """SS-35: also those that come later. They are refused by the container."""
 
     async def scenario() -> None:
-        utilisation = 0.80 + 1e-6
-        assert 0 < Source(utilisation).throttle.delay_s() < 0.0005
-        await Source(utilisation).waited_s()
+        source = Source(0)
+        Connection(source, "one", [10] * 1000)
+        waiting = [asyncio.get_running_loop().create_task(source.throttle.wait()) for _ in range(3)]
+        await asyncio.sleep(1)
+        source.throttle.close()
+        await asyncio.gather(*waiting)
+        await asyncio.sleep(0.01)
+        assert len(source.order) == 1000
+        assert not source.throttle.must_wait()
+        late = Connection(source, "late", [10])
+        await asyncio.sleep(0.01)
+        assert not late.lengths
 
-    with asyncio.Runner(loop_factory=uvloop.Loop) as runner:
-        runner.run(scenario())
+    in_virtual_time(scenario)
+
+
+def test_a_cancelled_wait_leaves_nothing_behind_and_lets_the_next_one_go() -> None:
+    async def scenario() -> None:
+        source = Source(0)
+        waiting = asyncio.get_running_loop().create_task(source.throttle.wait())
+        await asyncio.sleep(1)
+        other = Connection(source, "other", [10])
+        waiting.cancel()
+        source.room[False] = 10
+        await asyncio.gather(waiting, return_exceptions=True)
+        await asyncio.sleep(0.01)
+        assert not other.lengths
+        assert source.throttle.waiting_count == 0
+
+    in_virtual_time(scenario)

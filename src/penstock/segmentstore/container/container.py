@@ -55,7 +55,7 @@ from penstock.segmentstore.container.storage.container_storage import (
 from penstock.segmentstore.container.storage.storage_writer import StorageWriter
 from penstock.segmentstore.container.tables.entries import SLOT_LENGTH
 from penstock.segmentstore.container.tables.tables import Tables
-from penstock.segmentstore.container.throttle import Load, Throttle
+from penstock.segmentstore.container.throttle import Load, Throttle, hold_bytes, room_bytes
 from penstock.segmentstore.settings import ContainerSettings, ThrottleSettings
 from penstock.segmentstore.statistics import ContainerStatistics
 from penstock.segmentstore.tier1.durable_log import DurableLog
@@ -92,9 +92,9 @@ class SegmentContainer(SegmentOperations):
         self._background: set[asyncio.Task[None]] = set()
         self.state = ContainerState(container_id, cache, settings)
         self._disk_cache = disk_cache
+        self._throttle_settings = throttle or ThrottleSettings()
         #: Holds appends and table updates of callers back while what fills up is being emptied.
-        self._throttle_settings = throttle = throttle or ThrottleSettings()
-        self.throttle = Throttle(throttle, cache.settings, self._load)
+        self.throttle = Throttle(self._throttle_settings, self._room_bytes)
         #: Whether what this incarnation knows may be answered.
         self.ownership = OwnershipLease(
             container_id, log, lease_s=settings.ownership_lease_s, now_s=runtime.monotonic_s
@@ -107,18 +107,15 @@ class SegmentContainer(SegmentOperations):
             storage_space=chunks.space,
             on_change=self._space_changed,
         )
-        # Below both of these nothing is ever held, and nothing more need be looked at.
-        calm_percent = cache.settings.target_percent + throttle.cache_margin_percent
-        self._calm_cache_bytes = cache.settings.bytes_max * calm_percent // 100
-        self._calm_log_bytes = settings.outstanding_bytes_max * throttle.log_begin_percent // 100
-        backlog_percent = throttle.backlog_begin_percent
-        self._calm_backlog_bytes = throttle.container_backlog_bytes_max(cache.settings) * backlog_percent // 100
-        self._calm_operations = (throttle.backlog_operations_max or 1 << 62) * backlog_percent // 100
         #: Holds appends to a segment back of which long-term storage takes nothing.
         self.quota = SegmentQuota(
-            throttle.segment_backlog_bytes_max(cache.settings), hold_s_max=throttle.segment_hold_s_max
+            self._throttle_settings.segment_backlog_bytes_max(cache.settings),
+            hold_s_max=self._throttle_settings.segment_hold_s_max,
         )
         self.state.on_relief = self._relieved
+        self._cache_marks = (hold_bytes(self._throttle_settings, cache.settings), cache.settings.essential_bytes)
+        for mark_bytes in self._cache_marks:
+            cache.on_fall_below(mark_bytes, self.throttle.notify)
         self._chunks = chunks
         self._storage_health = storage_health or UnwatchedStorage()
         self.storage: ContainerStorage
@@ -183,8 +180,8 @@ class SegmentContainer(SegmentOperations):
                 last_sequence_number=recovered.last_sequence_number,
                 last_address=recovered.last_address,
                 fail=self._fail,
-                outstanding_bytes_max=self._settings.outstanding_bytes_max,
             )
+            self.pipeline.on_shrunk = self.throttle.notify
             self.checkpoints = Checkpoints(
                 self.state,
                 self.pipeline,
@@ -282,41 +279,30 @@ class SegmentContainer(SegmentOperations):
         self.throttle.notify()
         self.state.on_storage_work()
 
-    def must_wait(self, segment: Segment) -> bool:
-        """Whether an append or table update of a caller to `segment` has to be held until `admit` returns."""
-        pipeline = self.pipeline
-        if self.space.is_log_low:
-            return self.space.must_wait(segment.name)
-        backlog = self.state.backlog
-        if (
-            self.state.cache.used_bytes <= self._calm_cache_bytes
-            and pipeline.outstanding_bytes <= self._calm_log_bytes
-            and backlog.byte_count <= self._calm_backlog_bytes
-            and backlog.operation_count <= self._calm_operations
-        ):
+    def must_wait(self, *, is_urgent: bool = False) -> bool:
+        """Whether an append or table update of a caller has to be held by `throttle`; none of the container's own."""
+        if not self.throttle.must_wait(is_urgent=is_urgent):
             return False
-        return pipeline.is_full or self.throttle.delay_s() > 0.0
-
-    async def admit(self) -> None:
-        """Hold an operation of a caller for as long as what fills up needs; none of the container's own comes here."""
         self.state.on_storage_work()  # It may be asleep, and it is what relieves.
-        await self.throttle.wait()
-        while self.pipeline.is_full and self.status is ContainerStatus.RUNNING:
-            shrunk = asyncio.Event()
-            self.pipeline.when_shrunk(shrunk.set)
-            await shrunk.wait()
+        return True
 
     def _relieved(self) -> None:
         self.throttle.notify()
         self.quota.notify()
 
+    @property
+    def outstanding_bytes_max(self) -> int:
+        """Bytes accepted and not yet durable above which nothing more is let in."""
+        return self._settings.outstanding_bytes_max
+
+    def _room_bytes(self, is_urgent: bool) -> int:
+        return room_bytes(self._load(), self._throttle_settings, self.state.cache.settings, is_urgent=is_urgent)
+
     def _load(self) -> Load:
-        pipeline = self.pipeline
         return Load(
-            cache_utilisation=self.state.cache.utilisation,
-            outstanding_bytes=pipeline.outstanding_bytes,
+            cache_bytes=self.state.cache.used_bytes,
+            outstanding_bytes=self.pipeline.outstanding_bytes,
             outstanding_bytes_max=self._settings.outstanding_bytes_max,
-            log_s=pipeline.log_wait_s,
             backlog_operations=self.state.backlog.operation_count,
             backlog_bytes=self.state.backlog.byte_count,
             is_out_of_space=self.space.is_log_low,
@@ -378,6 +364,8 @@ class SegmentContainer(SegmentOperations):
             if hasattr(self, "pipeline"):
                 self.pipeline.abandon("stopped")
             await self.reader.close()
+            for mark_bytes in self._cache_marks:
+                self.state.cache.forget_fall_below(mark_bytes, self.throttle.notify)
             self._drop_memory()
 
     def _drop_memory(self) -> None:

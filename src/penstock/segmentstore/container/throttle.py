@@ -1,11 +1,17 @@
-"""`Throttle`: how long operations from outside are held back, so that what fills up can be emptied.
+"""`Throttle`: lets operations from outside in at the rate at which what fills up is emptied.
 
-Delays of several sources do not add up, the longest counts. Nothing that relieves pressure is ever held: deletions,
-checkpoints, the storage writer's own records (lesson L8).
+What is let in is counted in bytes, and nobody is delayed by a time: as long as there is room everybody goes on at once,
+and when there is none everybody waits until something has been relieved. Then one connection after the other takes in
+what it has in line, a quantum of bytes at a time, until the room is used up. So the rate is that of whatever is
+relieved, however many appends the bytes are in, and how long one waits follows from the bytes before it.
+
+Nothing that relieves pressure is ever held: deletions, checkpoints, the storage writer's own records (lesson L8). What
+the clients need to go on reading (group state, marks: `is_urgent`) has room of its own above what others may fill.
+See docs/back-pressure.md.
 
 Not here: the delay that batches small writes (the pipeline gathers records per turn of the loop instead).
 
-Source: segment store specification, section 1.5, rules R1.27 to R1.31.
+Source: segment store specification, section 1.5, rules R1.27 to R1.31; delays there, room here.
 """
 
 from __future__ import annotations
@@ -13,147 +19,154 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Protocol
 
 from penstock.segmentstore.settings import CacheSettings, ThrottleSettings
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Load:
     """How full everything is.
 
     Attributes:
-        cache_utilisation: used share of the cache's hard limit.
+        cache_bytes: what the cache holds, whatever may be evicted included.
         outstanding_bytes: bytes accepted and not yet durable, ...
         outstanding_bytes_max: ... of at most so many.
-        log_s: how long the log will take for them.
         backlog_operations: durable operations that wait for long-term storage.
         backlog_bytes: bytes that wait for long-term storage.
         is_out_of_space: the log's file system has no room for what users write.
     """
 
-    cache_utilisation: float = 0.0
+    cache_bytes: int = 0
     outstanding_bytes: int = 0
     outstanding_bytes_max: int = 1
-    log_s: float = 0.0
     backlog_operations: int = 0
     backlog_bytes: int = 0
     is_out_of_space: bool = False
 
 
-def delay_s(load: Load, settings: ThrottleSettings, cache: CacheSettings) -> float:
-    """Return how long to hold operations at `load`: 0 to `delay_s_max` seconds."""
-    if load.is_out_of_space:
-        return settings.delay_s_max
-    shares = [
-        _share(
-            load.cache_utilisation,
-            (cache.target_percent + settings.cache_margin_percent) / 100,
-            cache.essential_percent / 100,
-        ),
-        _share(load.backlog_operations, *_backlog(settings.backlog_operations_max, settings)),
-        _share(load.backlog_bytes, *_backlog(settings.container_backlog_bytes_max(cache), settings)),
-    ]
-    begin = settings.log_begin_percent / 100
-    if load.log_s > begin * settings.log_write_timeout_s:
-        shares.append(_share(load.outstanding_bytes / load.outstanding_bytes_max, begin, 1.0))
-    return settings.delay_s_max * max(shares)
+def room_bytes(load: Load, settings: ThrottleSettings, cache: CacheSettings, *, is_urgent: bool = False) -> int:
+    """Return how many bytes may be let in at `load`; 0 or less: none.
+
+    The least room counts. The last `urgent_percent` of each bound, and the cache up to where only essential data are
+    taken in, are for urgent operations alone.
+    """
+    if load.is_out_of_space and not is_urgent:
+        return 0
+    share = 100 if is_urgent else 100 - settings.urgent_percent
+    room = (cache.essential_bytes if is_urgent else hold_bytes(settings, cache)) - load.cache_bytes
+    room = min(room, load.outstanding_bytes_max * share // 100 - load.outstanding_bytes)
+    room = min(room, settings.container_backlog_bytes_max(cache) * share // 100 - load.backlog_bytes)
+    if settings.backlog_operations_max and load.backlog_operations >= settings.backlog_operations_max * share // 100:
+        return 0
+    return room
 
 
-def _backlog(limit: int, settings: ThrottleSettings) -> tuple[float, float]:
-    return (limit * settings.backlog_begin_percent / 100, limit) if limit else (float("inf"), float("inf"))
+def hold_bytes(settings: ThrottleSettings, cache: CacheSettings) -> int:
+    """Return what the cache may hold before appends are held: what storage lacks has filled it beyond its target."""
+    return cache.bytes_max * (cache.target_percent + settings.cache_margin_percent) // 100
 
 
-def _share(value: float, begin: float, full: float) -> float:
-    """Return where `value` lies between `begin` (0) and `full` (1)."""
-    if value <= begin:
-        return 0.0
-    return 1.0 if value >= full else (value - begin) / (full - begin)
+class Held(Protocol):
+    """Somebody, a connection for instance, with operations that are held."""
+
+    def let_in(self, byte_count: int) -> bool:
+        """Do what is held, in order, until `byte_count` bytes are done or none is left; return whether some is."""
 
 
 class Throttle:
-    """Holds operations back. One per container; any number may wait.
+    """Holds operations back, and lets them in. One per container; any number may wait, in the order of their coming.
 
-    Attributes:
-        waiting_count: calls of `wait` that are held now.
+    `room`: how many bytes may be let in now, given whether they are urgent.
     """
 
-    def __init__(
-        self,
-        settings: ThrottleSettings,
-        cache: CacheSettings,
-        load: Callable[[], Load],
-        is_exempt: Callable[[], bool] = lambda: False,
-    ) -> None:
-        """`is_exempt`: whether an operation that must not be held waits behind those that are."""
+    def __init__(self, settings: ThrottleSettings, room: Callable[[bool], int]) -> None:
         self._settings = settings
-        self._cache_settings = cache
-        self._load = load
-        self._is_exempt = is_exempt
+        self._room = room
+        self._loop = asyncio.get_running_loop()
         self._is_closed = False
-        #: Each ends with whether the whole time is over.
-        self._waiters: dict[asyncio.Future[bool], None] = {}
+        #: In line, first come first; the urgent ones apart. Invariant: whoever is in line has something held.
+        self._ordinary: dict[Held, None] = {}
+        self._urgent: dict[Held, None] = {}
+        self._round_is_scheduled = False
 
     @property
     def waiting_count(self) -> int:
-        """See the class."""
-        return len(self._waiters)
+        """How many are in line: connections with held appends, and single calls."""
+        return len(self._ordinary) + len(self._urgent)
 
-    def delay_s(self) -> float:
-        """Return the delay for an operation that comes now, in seconds; 0: let it in."""
-        return delay_s(self._load(), self._settings, self._cache_settings)
+    def must_wait(self, *, is_urgent: bool = False) -> bool:
+        """Say whether an operation that comes now has to get in line."""
+        if self._is_closed:
+            return False
+        if is_urgent:
+            return bool(self._urgent) or self._room(True) <= 0
+        return bool(self._ordinary) or self._room(False) <= 0
+
+    def hold(self, held: Held, *, is_urgent: bool = False) -> None:
+        """Put somebody in line, who keeps the place if there already."""
+        (self._urgent if is_urgent else self._ordinary).setdefault(held, None)
+        if self._is_closed:
+            self.notify()
+
+    def withdraw(self, held: Held) -> None:
+        """Take somebody out of the line, whose operations are given up. Others may have waited behind."""
+        self._urgent.pop(held, None)
+        self._ordinary.pop(held, None)
+        self.notify()
 
     def notify(self) -> None:
-        """Compute the delays under way anew: something was relieved, or an exempt operation has come."""
-        for waiter in self._waiters:
-            if not waiter.done():
-                waiter.set_result(False)
+        """Let those in line in as far as there is room: something was relieved."""
+        if (self._ordinary or self._urgent) and not self._round_is_scheduled:
+            self._round_is_scheduled = True
+            self._loop.call_soon(self._round)
 
     def close(self) -> None:
-        """End all waits, now and in future: the container stops (R1.31)."""
+        """Let everybody in, now and in future: the container stops, and refuses them (R1.31)."""
         self._is_closed = True
         self.notify()
 
-    async def wait(self) -> None:
-        """Return when an operation may go on.
+    def _round(self) -> None:
+        """Let each in line have a quantum, in turn, and let the loop turn before the next round."""
+        self._round_is_scheduled = False
+        left = self._settings.round_bytes_max
+        for line, is_urgent in self._lines():
+            for held in list(line):
+                room = left if self._is_closed else min(left, self._room(is_urgent))
+                if room <= 0:
+                    break
+                if held not in line:
+                    continue  # Another one's end took it along.
+                quantum = min(room, self._settings.quantum_bytes)
+                del line[held]
+                if held.let_in(quantum):
+                    line.setdefault(held, None)
+                left -= quantum
+        if any(line and (self._is_closed or self._room(urgent) > 0) for line, urgent in self._lines()):
+            self.notify()
 
-        As long as something is full, however long that takes (R1.27). Otherwise after the delay computed at first, or
-        earlier: an interruption may shorten it, never prolong it (R1.28). At once when an exempt operation is there
-        (R1.30).
-        """
-        rest_s: float | None = None
-        while not self._is_closed and not self._is_exempt():
-            computed_s = self.delay_s()
-            is_full = computed_s >= self._settings.delay_s_max
-            delay = computed_s if rest_s is None else min(computed_s, rest_s)
-            if delay <= 0.0:
-                if not is_full:
-                    return
-                rest_s = None  # Waited for the whole of it, and still full.
-                continue
-            waited_s = await self._sleep(delay)
-            if waited_s < delay:
-                rest_s = delay - waited_s
-            elif is_full:
-                rest_s = None
-            else:
-                return
+    def _lines(self) -> tuple[tuple[dict[Held, None], bool], ...]:
+        return (self._urgent, True), (self._ordinary, False)
 
-    async def _sleep(self, seconds: float) -> float:
-        """Sleep until the time is over or `notify`; return how long it was, at least `seconds` if it was over."""
-        loop = asyncio.get_running_loop()
-        begin_s = loop.time()
-        waiter: asyncio.Future[bool] = loop.create_future()
-        self._waiters[waiter] = None
-        # Not asked when it is due: uvloop's timer of less than a millisecond does not say.
-        timer = loop.call_later(seconds, _wake, waiter)
-        try:
-            is_over = await waiter
-        finally:
-            timer.cancel()
-            del self._waiters[waiter]
-        return seconds if is_over else loop.time() - begin_s
+    async def wait(self, *, is_urgent: bool = False) -> None:
+        """Return when a call may go on: at once if it need not get in line."""
+        if self.must_wait(is_urgent=is_urgent):
+            call = _Call(self._loop)
+            self.hold(call, is_urgent=is_urgent)
+            try:
+                await call.future
+            finally:
+                self.withdraw(call)
 
 
-def _wake(waiter: asyncio.Future[bool]) -> None:
-    if not waiter.done():
-        waiter.set_result(True)
+class _Call:
+    """One call in line."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self.future: asyncio.Future[None] = loop.create_future()
+
+    def let_in(self, byte_count: int) -> bool:
+        """See `Held.let_in`. What the call brings is counted when it goes on, in the next turn."""
+        if not self.future.done():
+            self.future.set_result(None)
+        return False

@@ -224,7 +224,7 @@ class InvariantMonitor:
             stuck
             and container.throttle.waiting_count
             and others < container.state.cache.settings.bytes_max // 16
-            and container.pipeline.outstanding_bytes < container.pipeline.outstanding_bytes_max // 16
+            and container.pipeline.outstanding_bytes < container.outstanding_bytes_max // 16
             and container.state.cache.member_bytes < container.state.cache.settings.bytes_max // 8
         )
         self._held[container.id] = self._held[container.id] + 1 if is_held else 0

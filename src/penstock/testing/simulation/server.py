@@ -24,6 +24,9 @@ class ListeningSocket:
         """Return host and port."""
         return self._name
 
+    def setsockopt(self, level: int, option: int, value: int) -> None:
+        """Do nothing: how much kernels hold is a setting of the simulated network."""
+
 
 class SimulatedServer(asyncio.AbstractServer):
     """See `asyncio.Server`. Made by `SimulatedLoop.create_server`."""

@@ -214,42 +214,31 @@ async def test_a_checkpoint_begins_a_frame_and_notes_the_one_before() -> None:
 
 
 async def test_what_is_outstanding_is_counted_and_told_when_it_shrinks() -> None:
-    """Bytes in the frame being gathered and in the log's hands; `is_full` from the bound on; a call each time."""
+    """Bytes in the frame being gathered and in the log's hands; a call each time, the end included."""
     bench = Bench()
     pipeline = bench.pipeline
-    pipeline.outstanding_bytes_max = 60
-    told: list[str] = []
-    pipeline.when_shrunk(lambda: told.append("at once"))
-    assert told == ["at once"]
-    assert (pipeline.outstanding_bytes, pipeline.frames_in_flight, pipeline.log_wait_s) == (0, 0, 0.0)
+    told: list[int] = []
+    pipeline.on_shrunk = lambda: told.append(pipeline.outstanding_bytes)
+    assert (pipeline.outstanding_bytes, pipeline.frames_in_flight) == (0, 0)
     pipeline.add_operation(Delete(1), lambda _: None)
     length = pipeline.outstanding_bytes
     assert 10 < length < 60
-    assert not pipeline.is_full
     await turns(2)
     assert (pipeline.outstanding_bytes, pipeline.frames_in_flight) == (length, 1)
     for name in (2, 3):
         await bench.add(name)
     assert pipeline.outstanding_bytes == 3 * length
     assert pipeline.frames_in_flight == 3
-    pipeline.outstanding_bytes_max = 3 * length
-    assert pipeline.is_full
-    assert pipeline.log_wait_s > 0
-    pipeline.when_shrunk(lambda: told.append("shrunk"))
-    await turns()
-    assert told == ["at once"]
+    assert told == []
     bench.log.futures[0].set_result(LogAddress(1))
     await turns()
-    assert told == ["at once", "shrunk"]
-    assert not pipeline.is_full
     bench.log.futures[1].set_result(LogAddress(2))
     await turns()
-    assert told == ["at once", "shrunk"]
-    pipeline.when_shrunk(lambda: told.append("ended"))
+    assert told == [2 * length, length]
     bench.log.futures[2].set_exception(StorageError("no"))
     await turns()
-    pipeline.when_shrunk(lambda: told.append("after the end"))
-    assert told == ["at once", "shrunk", "ended", "after the end"]
+    assert told[2:]
+    assert told[-1] == 0
 
 
 async def test_whoever_waits_for_room_hears_of_a_pipeline_that_was_abandoned() -> None:
@@ -257,7 +246,7 @@ async def test_whoever_waits_for_room_hears_of_a_pipeline_that_was_abandoned() -
     bench = Bench()
     await bench.add(1)
     told: list[int] = []
-    bench.pipeline.when_shrunk(lambda: told.append(1))
+    bench.pipeline.on_shrunk = lambda: told.append(1)
     bench.pipeline.abandon("stopped")
     assert told == [1]
 

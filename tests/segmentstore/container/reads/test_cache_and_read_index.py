@@ -110,21 +110,28 @@ async def test_a_redirect_leads_to_its_source_until_the_merge_is_complete() -> N
     assert cache.used_bytes == 0
 
 
-async def test_a_full_cache_calls_back_once_it_has_room() -> None:
+async def test_a_cache_calls_back_each_time_that_it_falls_below_a_mark() -> None:
     cache = Cache(SETTINGS)
     segment = segment_in(cache)
-    calls: list[str] = []
-    cache.when_relieved(lambda: calls.append("at once"))
-    segment.index.append(0, bytes(1000))
-    cache.when_relieved(lambda: calls.append("later"))
-    assert calls == ["at once"]
-    segment.storage_length = 1000
-    cache.evict()
-    assert calls == ["at once"]  # Set aside, until it is told.
-    segment.index.stored(0)
-    cache.evict()
-    assert calls == ["at once", "later"]
-    assert cache.used_bytes == 0
+    calls: list[int] = []
+
+    def fallen() -> None:
+        calls.append(cache.used_bytes)
+
+    cache.on_fall_below(900, fallen)
+    for offset in (0, 1000):
+        segment.index.append(offset, bytes(1000))
+        segment.storage_length = offset + 1000
+        cache.evict()
+        assert len(calls) == offset // 1000  # Set aside, until it is told.
+        segment.index.stored(0)
+        cache.evict()
+    assert len(calls) == 2
+    assert max(calls) < 900
+    cache.forget_fall_below(900, fallen)
+    cache.count(1000)
+    cache.discount(1000)
+    assert len(calls) == 2
 
 
 async def test_what_storage_lacks_is_not_looked_at_by_each_sweep() -> None:

@@ -21,7 +21,6 @@ from penstock.model.errors import ContainerOfflineError, OutcomeUnknownError
 from penstock.model.segments import Buffer
 from penstock.segmentstore.container.log.frames import FrameBuilder
 from penstock.segmentstore.container.log.operations import RareOperation, encode_operation
-from penstock.segmentstore.settings import MIB
 from penstock.segmentstore.tier1.durable_log import DurableLog, LogAddress
 
 #: Called with None once the operation is durable. When the pipeline ended before: with `OutcomeUnknownError` if the
@@ -47,7 +46,6 @@ class _Frame:
     length: int
     sequence_number: int
     future: asyncio.Future[LogAddress]
-    since_s: float
     is_told: bool = False
 
 
@@ -73,8 +71,9 @@ class OperationPipeline:
 
     `last_sequence_number` and `last_address` are those of the last record and frame that recovery read.
 
-    Acceptance is synchronous and never refused for load. Whoever admits operations of clients asks `is_full` before,
-    and waits with `when_shrunk`.
+    Acceptance is synchronous and never refused for load. Whoever admits operations of clients looks at
+    `outstanding_bytes` before. The container's own operations must not wait for that: storage records and checkpoints
+    are what relieves it.
     """
 
     def __init__(
@@ -85,10 +84,8 @@ class OperationPipeline:
         last_sequence_number: int,
         last_address: LogAddress | None,
         fail: Callable[[BaseException], None],
-        outstanding_bytes_max: int = 64 * MIB,
     ) -> None:
         self.container_id = container_id
-        self.outstanding_bytes_max = outstanding_bytes_max
         self.sequence_number = last_sequence_number
         self.durable_sequence_number = last_sequence_number
         #: Bytes of records, and frames, given to the log so far.
@@ -97,6 +94,8 @@ class OperationPipeline:
         #: Called at the end of a turn of the loop in which frames were sent: every accepted operation is in the log's
         #: hands then, and nothing else.
         self.on_frames_sent: Callable[[], None] = lambda: None
+        #: Called when less is outstanding than before, and when the pipeline has ended.
+        self.on_shrunk: Callable[[], None] = lambda: None
         self.error: BaseException | None = None
         self._log = log
         self._fail = fail
@@ -111,7 +110,6 @@ class OperationPipeline:
         self._bytes_in_flight = 0
         self._last_durable_address = last_address
         self._idle: asyncio.Future[None] | None = None
-        self._when_shrunk: list[Callable[[], None]] = []
         self._accepting = _Accepting(self)
 
     @property
@@ -120,34 +118,9 @@ class OperationPipeline:
         return self._bytes_in_flight + (0 if self._builder.is_empty else self._builder.length)
 
     @property
-    def is_full(self) -> bool:
-        """Whether callers should hold back: `outstanding_bytes_max` is reached. Nothing waits in here for that.
-
-        The container's own operations must not wait for it: storage records and checkpoints are what relieves it.
-        """
-        return self.outstanding_bytes >= self.outstanding_bytes_max
-
-    @property
     def frames_in_flight(self) -> int:
         """Frames that the log has been given and has not answered yet."""
         return self._frames_in_flight
-
-    @property
-    def log_wait_s(self) -> float:
-        """How long the oldest frame that the log has not answered has waited; 0 without one."""
-        return self._loop.time() - self._waiting_frames[0].since_s if self._waiting_frames else 0.0
-
-    def when_shrunk(self, callback: Callable[[], None]) -> None:
-        """Call `callback` once, when less is outstanding than now; at once if nothing is, or the pipeline ended."""
-        if self.error is not None or not self.outstanding_bytes:
-            callback()
-        else:
-            self._when_shrunk.append(callback)
-
-    def _tell_shrunk(self) -> None:
-        callbacks, self._when_shrunk = self._when_shrunk, []
-        for callback in callbacks:
-            callback()
 
     def check_open(self) -> None:
         """Raise `ContainerOfflineError` when nothing can be accepted any more."""
@@ -265,7 +238,7 @@ class OperationPipeline:
         self.frame_count += 1
         self._frames_in_flight += 1
         self._bytes_in_flight += length
-        frame = _Frame(callbacks, length, self._added_sequence_number, future, self._loop.time())
+        frame = _Frame(callbacks, length, self._added_sequence_number, future)
         self._waiting_frames.append(frame)
         future.add_done_callback(lambda _: self._frame_done(frame))
 
@@ -287,8 +260,7 @@ class OperationPipeline:
             self._end(frame.callbacks, self._outcome_unknown(self.error))
         if self._idle is not None and not self._frames_in_flight and not self._idle.done():
             self._idle.set_result(None)
-        if self._when_shrunk:
-            self._tell_shrunk()
+        self.on_shrunk()
 
     def _commit_through(self, frame: _Frame) -> None:
         """Tell the callers of every frame up to this one: once it is durable those before it are."""
@@ -317,7 +289,7 @@ class OperationPipeline:
         callbacks, self._callbacks = self._callbacks, []
         self._end(callbacks, self._offline(error))
         self._fail(error)
-        self._tell_shrunk()
+        self.on_shrunk()
 
     def _end(self, callbacks: list[OnDone], error: BaseException | None) -> None:
         for on_done in callbacks:
@@ -362,7 +334,7 @@ class OperationPipeline:
             if not frame.is_told:
                 frame.is_told = True
                 self._end(frame.callbacks, self._outcome_unknown(self.error))
-        self._tell_shrunk()
+        self.on_shrunk()
 
 
 def completer(future: asyncio.Future[None]) -> OnDone:

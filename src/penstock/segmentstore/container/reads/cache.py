@@ -6,7 +6,7 @@ without looking at the others. *Members* hold bytes of their own kind, index pag
 useful by themselves; they count as older than every entry. Only bytes that long-term storage has may go (invariant
 G7); what a sweep meets that storage lacks is set aside until storage has it, or each sweep would look at all of it
 again. Above the target the oldest go; near the limit nothing is taken in but what storage lacks; at the limit not even
-that: connections are held back until the storage writers have caught up.
+that: appends are held back long before, until the storage writers have caught up.
 
 One call of `evict` looks at a bounded number of entries; what is left is done in the following turns of the loop.
 
@@ -92,7 +92,7 @@ class Cache:
         #: Entries that storage lacked when a sweep met them; not in `_entry_count`.
         self._aside: OrderedDict[CacheEntry, None] = OrderedDict()
         self._members: OrderedDict[Evictable, None] = OrderedDict()
-        self._on_relief: list[Callable[[], None]] = []
+        self._marks: dict[int, list[Callable[[], None]]] = {}
         # After an eviction that did not free enough: no other one on growth before use has passed this.
         self._evict_above_bytes = settings.target_bytes
         #: Entries that the sweep under way has still to look at; 0: none is under way.
@@ -131,12 +131,15 @@ class Cache:
         """Iterate over entries that are set aside although storage has them, for checks: there are none."""
         return (entry for entry in self._aside if entry.may_go())
 
-    def when_relieved(self, callback: Callable[[], None]) -> None:
-        """Call `callback` once, as soon as the cache is below its hard limit."""
-        if self.is_full:
-            self._on_relief.append(callback)
-        else:
-            callback()
+    def on_fall_below(self, mark_bytes: int, callback: Callable[[], None]) -> None:
+        """Call `callback` each time that use falls below `mark_bytes`, until `forget_fall_below`."""
+        self._marks.setdefault(mark_bytes, []).append(callback)
+
+    def forget_fall_below(self, mark_bytes: int, callback: Callable[[], None]) -> None:
+        """Undo one `on_fall_below`; fine if there was none."""
+        callbacks = self._marks.get(mark_bytes, [])
+        if callback in callbacks:
+            callbacks.remove(callback)
 
     # Members.
 
@@ -196,12 +199,12 @@ class Cache:
 
     def discount(self, byte_count: int) -> None:
         """Count bytes that went, and let those who wait for room go on."""
-        was_full = self.is_full
-        self.used_bytes -= byte_count
-        if was_full and not self.is_full and self._on_relief:
-            waiting, self._on_relief = self._on_relief, []
-            for callback in waiting:
-                callback()
+        before = self.used_bytes
+        self.used_bytes = after = before - byte_count
+        for mark_bytes, callbacks in self._marks.items():
+            if after < mark_bytes <= before:
+                for callback in callbacks:
+                    callback()
 
     # Time.
 

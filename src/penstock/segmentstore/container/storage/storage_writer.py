@@ -205,18 +205,22 @@ class StorageWriter:
 
     def _acknowledge(self) -> None:
         """Let go of what long-term storage has: in the cache, and in the log."""
-        cache = self._state.cache
-        cache.advance(self._loop.time())
-        if cache.used_bytes > cache.settings.target_bytes:
-            cache.evict()
+        self._state.cache.advance(self._loop.time())
         self._note_stuck()
-        self._state.on_relief()
+        self._relieve()
         if self._storage.health.is_available:
             self._checkpoints.truncate_log()
             if not self._space.is_log_low:
                 self._carrier.look()  # It may need a good part of the log's length once more.
         # Without room the log is to be cut as soon as it can be.
         self._checkpoints.write_if_due(is_idle=not self._state.unflushed or self._space.is_log_low)
+
+    def _relieve(self) -> None:
+        """Let go of what long-term storage has, if room is wanted, and let in who waits for it."""
+        cache = self._state.cache
+        if cache.used_bytes > cache.settings.target_bytes:
+            cache.evict()
+        self._state.on_relief()
 
     # Jobs.
 
@@ -278,6 +282,7 @@ class StorageWriter:
             self._jobs.pop(segment.id, None)
             self._retry_at_s.pop(segment.id, None)
             segment.is_stuck = False
+            self._relieve()
         now_s = self._loop.time()
         is_due_again = segment.id in self._due_again
         self._due_again.discard(segment.id)
