@@ -141,6 +141,8 @@ class AppendProcessor:
         #: What was gathered since `take_in`, by writer.
         self._runs: dict[bytes, AppendRun] = {}
         self._is_closed = False
+        #: Whoever appends is sent away.
+        self._is_refusing = False
         #: What is held, by writer, and by the container without room for it.
         self._lanes: dict[bytes, Lane] = {}
         self._holds: dict[tuple[SegmentContainer, bool], Hold] = {}
@@ -226,28 +228,41 @@ class AppendProcessor:
         """Send away the writers whose appends are held or not durable yet; return how many there were.
 
         What is held is dropped: nothing of it was accepted. What is not durable may become so. The writers are told to
-        set up again, which says what they have to send again; until then nothing more is taken from them.
+        set up again, which says what they have to send again; until then nothing more is taken from them. Nor from
+        those whose appends come until `take_again`: they are sent away, too. Group state and marks are no part of it.
         """
-        away: list[WriterState] = [state for state in self._writers.values() if state.in_flight and not state.is_failed]
+        self._is_refusing = True
+        away = [state for state in self._writers.values() if state.in_flight]
         for lane in list(self._lanes.values()):
-            kept = [operation for operation in lane.operations if not operation.is_append]
-            state = self._writers.get(lane.writer_id)
-            if state is not None and not kept and not state.is_failed and not state.in_flight:
+            if (state := self._writers.get(lane.writer_id)) is not None and not state.is_urgent:
+                self._drop_appends(lane)
                 away.append(state)
-            self._replies.note_outstanding(
-                -sum(operation.byte_count for operation in lane.operations if operation.is_append)
-            )
-            lane.operations.clear()
-            lane.operations.extend(kept)
-            if not kept and lane.hold is not None:
-                lane.hold.remove(lane)
-                lane.is_waiting = False
-                del self._lanes[lane.writer_id]
+        return sum(self._send_away(state) for state in away)
+
+    def take_again(self) -> None:
+        """Send nobody away any more."""
+        self._is_refusing = False
+
+    def _drop_appends(self, lane: Lane) -> None:
+        """Drop what a writer has held, but for set-ups: those are still to be answered."""
+        dropped = [operation for operation in lane.operations if operation.is_append]
+        kept = [operation for operation in lane.operations if not operation.is_append]
+        self._replies.note_outstanding(-sum(operation.byte_count for operation in dropped))
+        lane.operations.clear()
+        lane.operations.extend(kept)
+        if not kept and lane.hold is not None:
+            lane.hold.remove(lane)
+            lane.is_waiting = False
+            del self._lanes[lane.writer_id]
+
+    def _send_away(self, state: WriterState) -> bool:
+        """Take nothing more from a writer until it is set up again; return whether it had to be told."""
+        if state.is_failed or state.is_urgent:
+            return False
         self.send_acknowledgements()
-        for state in away:
-            state.is_failed = state.is_sent_away = True
-            self._replies.send(encode(WrongHost(state.request_id, state.segment.name, "")))
-        return len(away)
+        state.is_failed = state.is_sent_away = True
+        self._replies.send(encode(WrongHost(state.request_id, state.segment.name, "")))
+        return True
 
     def _set_up(self, command: SetupAppend, failure: PenstockError | None, is_admitted: bool) -> None:
         replies, writer_id = self._replies, command.writer_id
@@ -400,6 +415,9 @@ class AppendProcessor:
             raise ProtocolError(f"{name} between AppendBlock and AppendBlockEnd")
 
     def _append(self, request: AppendRequest) -> None:
+        if self._is_refusing and (state := self._writers.get(request.writer_id)) is not None and not state.is_urgent:
+            self._send_away(state)
+            return
         if request.writer_id in self._lanes:
             self._in_order(request.writer_id, self._operation(request))
         else:

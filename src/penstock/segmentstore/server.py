@@ -420,7 +420,9 @@ class Connection(asyncio.BufferedProtocol):
             return
         has_room = self._server.budget.lets_read(self, self._outstanding_bytes + self._frame_bytes)
         if has_room:
-            self._reads_on = False
+            if self._reads_on:
+                self._reads_on = False
+                self._appends.take_again()
         elif not self._reads_on and self._delay_timer is None:
             self._begin_delay()
         should_read = (has_room or self._reads_on) and not (
