@@ -81,6 +81,8 @@ class Bench:
     async def fill(self, segment: str) -> None:
         """Append until the segment is over its quota."""
         container, found = self.store.find(segment)
+        await self.store.append(segment, bytes(16 * 1024))
+        await until(lambda: found.is_stuck)  # Or the container's share is full before anybody knows.
         while not container.quota.is_over(found):
             await self.store.append(segment, bytes(16 * 1024))
 
