@@ -268,9 +268,9 @@ class AppendProcessor:
         replies, writer_id = self._replies, command.writer_id
         operation = self._set_up_operation(command)
         try:
+            container = self._store.container(command.segment)
             if failure is not None:
                 raise failure
-            container = self._store.container(command.segment)
             is_urgent = is_written_for_readers(command.segment)
             if not is_admitted and container.must_wait(is_urgent=is_urgent):
                 # It would only send what cannot be taken.
