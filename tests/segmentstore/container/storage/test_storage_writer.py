@@ -202,6 +202,44 @@ async def test_a_write_that_was_committed_although_it_failed_is_found_by_its_len
     assert sum(len(stored_chunks(lives)[name]) for name in chunk_names(lives, A)) == 13
 
 
+async def test_bytes_that_are_nowhere_are_the_damage_of_their_segment_alone(lives: Incarnations) -> None:
+    """The log was cut although storage did not have all of a segment: the others serve, at each start."""
+    container = await lives.start()
+    await pause_writer(container)
+    for name in (A, B):
+        await container.create(name)
+        await append(container, name, b"flushed")
+    await container.flush()
+    await append(container, A, b", and not")
+    container.checkpoints.write()
+    await container.pipeline.barrier()
+    address = container.checkpoints.marks[-1].address
+    assert address is not None
+    await container._log.truncate(address)
+    for _ in range(2):
+        container = await lives.restart(container)
+        assert (container.status, lives.failures) == (ContainerStatus.RUNNING, [])
+        assert list(container.storage.damages) == [A]
+        with pytest.raises(CorruptionError, match="neither the log nor long-term storage has bytes 7 to 16") as raised:
+            await container.reader.read(container.segment(A), 7, 10, wait=False)
+        assert (raised.value.path, raised.value.offset) == (A, 7)
+        await append(container, A, b"more")
+        await append(container, B, b".")
+        with pytest.raises(CorruptionError, match="neither the log"):
+            await container.flush()
+        assert container.segment(A).storage_length == 7
+        assert container.segment(B).storage_length == container.segment(B).length
+    evict_all(container)
+    for name in (A, B):
+        found = await container.reader.read(container.segment(name), 0, 7, wait=False)
+        assert found.joined() == b"flushed"
+    # It can be got rid of.
+    await container.delete(A)
+    await container.flush()
+    assert A not in container.state.metadata.by_name
+    assert chunk_names(lives, A) == []
+
+
 async def test_a_start_looks_up_unflushed_segments_several_at_a_time(
     lives: Incarnations, monkeypatch: pytest.MonkeyPatch
 ) -> None:
