@@ -8,6 +8,7 @@ import pytest
 
 from penstock.controller.locator import SingleStoreLocator
 from penstock.controller.metadata.records import StreamState, WorkKind
+from penstock.controller.metadata.scope_records import ChildKind, ChildWorkKind
 from penstock.controller.metadata.segments_store import SegmentsMetadataStore
 from penstock.controller.service import ControllerService
 from penstock.model.policies import StreamConfig
@@ -45,6 +46,13 @@ async def test_an_announcement_that_nobody_follows_is_told(service):
     work = service._context.work(WorkKind.SEAL, "id")
     assert await service._context.index.add("scope", "stream", work)
     assert await controller.check_controller(service) == ["work on stream scope/stream is announced, and not done"]
+
+
+async def test_an_announcement_on_a_group_that_nobody_follows_is_told(service):
+    """Groups, tables and scopes have a table of announcements of their own."""
+    work = service._context.child_work(ChildWorkKind.DELETE, "id")
+    assert await service._context.index.add_child(ChildKind.GROUP, "scope", "group", work)
+    assert await controller.check_controller(service) == ["work on group scope/group is announced, and not done"]
 
 
 async def test_a_stream_in_a_passing_state_is_told(service):

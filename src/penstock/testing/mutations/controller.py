@@ -60,6 +60,10 @@ _OUTAGES = replace(
     short_profile("outages", "streams", kinds=("Crash", "Partition"), gap_s=1.0),
     controller_attempts_max=1,
     store_count_max=3,
+    # Bounds of memory and of logs are others' concern.
+    refused_rate=0.0,
+    cache_bytes_min=4096 * 1024,
+    log_bytes_max=1024 * 1024,
 )
 
 CONTROLLER_MUTATIONS: tuple[Mutation, ...] = (
