@@ -1,0 +1,130 @@
+"""Memory of a real process whose log has stalled, while thirty connections send all that their sockets take."""
+
+from __future__ import annotations
+
+import select
+import socket
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from penstock.standalone_process import child_environment
+from penstock.wire.codec import encode
+from penstock.wire.commands import AppendBlockEnd, Hello, SetupAppend
+
+pytestmark = pytest.mark.e2e
+
+CONNECTION_COUNT = 30
+MIB = 1 << 20
+BUDGET_BYTES = CACHE_BYTES = 32 * MIB
+#: What the process may take besides: receive buffers, one frame under way each, fragmentation.
+SLACK_BYTES = 24 * MIB
+QUIET_S = 1.5
+GIVE_UP_S = 90.0
+
+SERVER = f"""
+import asyncio, random, sys, time
+from penstock.runtime.disk import LocalDisk
+from penstock.runtime.runtime import Runtime, ThreadedWork
+from penstock.segmentstore.server import SegmentStoreServer
+from penstock.segmentstore.settings import CacheSettings, ConnectionSettings, ContainerSettings, SegmentStoreSettings
+from penstock.segmentstore.store import SegmentStore
+from penstock.segmentstore.tier1.memory_log import MemoryLogFactory
+from penstock.segmentstore.tier2.memory import MemoryChunkStorage
+
+async def main():
+    runtime = Runtime(disk=LocalDisk(), work=ThreadedWork(1), rng=random.Random(1),
+                      wall_clock_ms=lambda: time.time_ns() // 1_000_000)
+    settings = SegmentStoreSettings(
+        container_count=1,
+        cache=CacheSettings(bytes_max={CACHE_BYTES}),
+        container=ContainerSettings(outstanding_bytes_max={CACHE_BYTES // 2}),
+        connection=ConnectionSettings(ingest_bytes_max={BUDGET_BYTES}, read_delay_s_max=1e6),
+    )
+    logs = MemoryLogFactory(runtime)
+    store = SegmentStore(logs=logs, chunks=MemoryChunkStorage(), runtime=runtime, settings=settings)
+    await store.start()
+    for number in range({CONNECTION_COUNT}):
+        await store.create_segment(f"s/t{{number}}/0.#epoch.0")
+    server = SegmentStoreServer(store)
+    await server.start("127.0.0.1", 0)
+    print(server.port, flush=True)
+    await asyncio.get_running_loop().run_in_executor(None, sys.stdin.readline)
+    logs.hold_appends(0)
+    print("stalled", flush=True)
+    await asyncio.get_running_loop().run_in_executor(None, sys.stdin.readline)
+
+asyncio.run(main())
+"""
+
+
+def resident_bytes(pid: int, field: str) -> int:
+    """Return `VmRSS`, or the highest there was, `VmHWM`."""
+    for line in Path(f"/proc/{pid}/status").read_text().splitlines():
+        if line.startswith(f"{field}:"):
+            return int(line.split()[1]) * 1024
+    raise AssertionError(field)
+
+
+def set_up(port: int, number: int) -> socket.socket:
+    """Connect and set a writer up; the answers are left unread."""
+    wire = socket.create_connection(("127.0.0.1", port), timeout=10.0)
+    writer_id = number.to_bytes(16, "big")
+    wire.sendall(encode(Hello(17, 5)) + encode(SetupAppend(1, writer_id, f"s/t{number}/0.#epoch.0", "")))
+    received = b""
+    while len(received) < 60:
+        received += wire.recv(4096)
+    wire.setblocking(False)
+    return wire
+
+
+@pytest.mark.parametrize("length", [100, 100_000])
+def test_thirty_connections_hold_a_bounded_amount_of_memory_against_a_stalled_log(length: int) -> None:
+    """Small appends and large ones: resident memory grows by the budget, the cache and some slack at most."""
+    process = subprocess.Popen(
+        [sys.executable, "-c", SERVER],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+        env=child_environment(),
+    )
+    wires: list[socket.socket] = []
+    try:
+        assert process.stdin is not None
+        assert process.stdout is not None
+        port = int(process.stdout.readline())
+        wires = [set_up(port, number) for number in range(CONNECTION_COUNT)]
+        process.stdin.write("stall\n")
+        process.stdin.flush()
+        assert process.stdout.readline() == "stalled\n"
+        before = resident_bytes(process.pid, "VmRSS")
+        nobody = b"\xfe" * 16
+        frames = b"".join(
+            encode(AppendBlockEnd(nobody, length, bytes(length), 1, number, number))
+            for number in range(1, 8 * MIB // length)
+        )
+        flow = {
+            wire: memoryview(frames.replace(nobody, writer.to_bytes(16, "big"))) for writer, wire in enumerate(wires)
+        }
+        sent = dict.fromkeys(wires, 0)
+        moved_s = begin_s = time.monotonic()
+        while time.monotonic() - moved_s < QUIET_S and time.monotonic() - begin_s < GIVE_UP_S and flow:
+            _, writable, _ = select.select([], list(flow), [], 0.1)
+            for wire in writable:
+                count = wire.send(flow[wire][: 256 * 1024])
+                moved_s = time.monotonic()
+                sent[wire] += count
+                flow[wire] = flow[wire][count:]
+                if not flow[wire]:
+                    del flow[wire]
+        grown = resident_bytes(process.pid, "VmHWM") - before
+        assert sum(sent.values()) > BUDGET_BYTES, "the sockets took too little to show anything"
+        assert grown <= BUDGET_BYTES + CACHE_BYTES + SLACK_BYTES, f"{grown / MIB:.0f} MiB"
+    finally:
+        for wire in wires:
+            wire.close()
+        process.kill()
+        process.wait()
