@@ -28,7 +28,8 @@ MAY_BE_ZERO = frozenset((
     # Pauses and patience.
     "restart_delay_s", "return_delay_s", "restart_window_s", "lock_wait_s_max", "lock_retry_delay_s",
     "retry_time_max_s", "disabled_retry_s", "retry_delay_ms_first", "retry_delay_ms_max", "lease_slack_ms",
-    "writer_retry_s", "table_index_retry_s", "table_index_wait_timeout_s", "active_segments_wait_s", "drain_timeout_s",
+    "writer_retry_s", "timeout_s", "cancel_grace_s", "close_timeout_s", "table_index_retry_s",
+    "table_index_wait_timeout_s", "active_segments_wait_s", "drain_timeout_s",
     # Ages and thresholds: at once, always.
     "entry_age_s_max", "flush_age_s", "flush_slow_s", "expiry_s", "checkpoint_log_bytes_idle", "table_compact_bytes",
     "table_index_min_bytes", "compact_slack_bytes", "truncate_bytes_min", "piece_bytes_min", "slow_reply_bytes",
@@ -37,8 +38,9 @@ MAY_BE_ZERO = frozenset((
     "cache_margin_percent", "urgent_percent", "checkpoint_share_percent_max",
     "table_utilisation_percent", "table_index_percent", "attributes_flush_share_percent", "move_percent",
     # Counts and caches: none.
-    "restart_count_max", "failures_max", "flush_slow_max", "read_ahead_count_max", "read_ahead_segments_max",
-    "whole_read_bytes", "index_entry_bytes", "index_segments_max", "attributes_in_memory_max", "attributes_cached_max",
+    "restart_count_max", "failures_max", "hung_count_max", "flush_slow_max", "read_ahead_count_max",
+    "read_ahead_segments_max", "whole_read_bytes", "index_entry_bytes", "index_segments_max",
+    "attributes_in_memory_max", "attributes_cached_max",
     "backlog_operations_max", "pending_bytes_max", "move_pages_min", "redo_max", "spare_file_count_max",
     "reserve_file_count", "reserve_record_count", "reserved_count", "free_bytes_min", "free_percent_max",
     "log_free_bytes_min", "log_free_percent_max", "storage_free_bytes_min", "storage_free_percent_max",
@@ -104,7 +106,7 @@ class StandaloneSettings:
             when that is a wildcard.
         log_level: debug, info, warning or error.
         stop_timeout_s: how long a graceful stop may take in all before it is given up.
-        blocking_thread_count_max: threads for disk work.
+        blocking_thread_count_max: threads for work that belongs to neither tier; those have pools of their own.
         descriptors: how the file descriptors of each process are shared out.
         store_processes: how segment stores are watched when there are several.
         segment_store, controller, durable_log, long_term_storage: settings of the parts.

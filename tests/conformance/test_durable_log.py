@@ -5,11 +5,10 @@ from __future__ import annotations
 import asyncio
 import errno
 import random
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import TypeVar
 
 import pytest
 
@@ -29,8 +28,7 @@ from penstock.segmentstore.tier1.durable_log import DurableLog, DurableLogFactor
 from penstock.segmentstore.tier1.local_log import LocalLogFactory, LocalLogSettings
 from penstock.segmentstore.tier1.memory_log import MemoryLogFactory
 from penstock.testing.simulation.disk import SimulatedDisk
-
-T = TypeVar("T")
+from support.inline_work import InlineWork
 
 FRAME_LENGTH_MAX = 10_000
 
@@ -74,21 +72,6 @@ class FillableDisk(LocalDisk):
     ) -> DiskFile:
         file = super().open(path, create=create, exclusive=exclusive, writable=writable)
         return FillableFile(file, self)  # type: ignore[return-value]  # What it lacks is delegated.
-
-
-class InlineWork:
-    """Blocking work on the spot."""
-
-    def run(self, function: Callable[..., T], *args: object) -> Awaitable[T]:
-        future: asyncio.Future[T] = asyncio.get_running_loop().create_future()
-        try:
-            future.set_result(function(*args))
-        except Exception as error:  # noqa: BLE001  # Handed to the awaiting task.
-            future.set_exception(error)
-        return future
-
-    async def close(self) -> None:
-        """Nothing is under way."""
 
 
 @dataclass

@@ -8,9 +8,8 @@ from __future__ import annotations
 import asyncio
 import random
 import sys
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import Awaitable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import TypeVar
 
 import msgspec
 import pytest
@@ -40,8 +39,7 @@ from penstock.testing.checks.invariants import check_container, check_storage, c
 from penstock.testing.crash_states import CrashLimits, Exploration, RecordingDisk, Seen, crash_states, explore
 from penstock.testing.simulation.disk import SimulatedDisk
 from penstock.testing.simulation.disk_faults import DiskFaults, NameOrder
-
-T = TypeVar("T")
+from support.inline_work import InlineWork
 
 LOG_SETTINGS = LocalLogSettings(
     frame_length_max_bytes=8_000,
@@ -55,21 +53,6 @@ LOG_SETTINGS = LocalLogSettings(
     reserve_file_count=0,
     reserve_record_count=0,
 )
-
-
-class InlineWork:
-    """Blocking work on the spot: one seed, one trace."""
-
-    def run(self, function: Callable[..., T], *args: object) -> Awaitable[T]:
-        future: asyncio.Future[T] = asyncio.get_running_loop().create_future()
-        try:
-            future.set_result(function(*args))
-        except Exception as error:  # noqa: BLE001  (handed to the awaiting task)
-            future.set_exception(error)
-        return future
-
-    async def close(self) -> None:
-        pass
 
 
 def runtime_on(disk: Disk, seed: int) -> Runtime:

@@ -38,6 +38,7 @@
     │   ├── LogDisabledError            the log was switched off after corruption
     │   ├── LogClosedError
     │   ├── StorageFullError
+    │   ├── StorageNotRespondingError   it hangs; what was asked of it may still happen
     │   ├── StorageNotPrimaryError      a later epoch owns the stored segment
     │   ├── StorageConflictError        the records of a stored segment were changed meanwhile
     │   └── ChunkError                  NoSuchChunkError, ChunkExistsError, BadChunkOffsetError
@@ -317,6 +318,13 @@ class LogDisabledError(StorageError):
 
 class LogClosedError(StorageError):
     """The log is closed, or closed itself after a failed write."""
+
+
+class StorageNotRespondingError(StorageError):
+    """A tier did not answer in time, or so many calls of it hang already that it is asked nothing more.
+
+    What was asked of it may still happen, at any later time.
+    """
 
 
 class StorageFullError(StorageError):

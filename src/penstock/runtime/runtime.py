@@ -7,45 +7,15 @@ ones; in simulation a seeded loop, a simulated disk and a virtual clock stand be
 
 from __future__ import annotations
 
-import asyncio
 import os
 import random
 import time
-from collections.abc import Awaitable, Callable
-from concurrent.futures import ThreadPoolExecutor
-from typing import Protocol, TypeVar
+from collections.abc import Callable
 
 from penstock.runtime.disk import Disk, LocalDisk
+from penstock.runtime.work import BlockingWork, ThreadedWork
 
-T = TypeVar("T")
-
-
-class BlockingWork(Protocol):
-    """Runs blocking functions off the event loop."""
-
-    def run(self, function: Callable[..., T], *args: object) -> Awaitable[T]:
-        """Start `function(*args)` at once and return an awaitable of its result.
-
-        Cancelling the awaitable does not stop the function.
-        """
-
-    async def close(self) -> None:
-        """Wait for running functions; accept no new ones."""
-
-
-class ThreadedWork:
-    """`BlockingWork` on a bounded thread pool: the one place of the process that owns threads."""
-
-    def __init__(self, thread_count_max: int = 8) -> None:
-        self._pool = ThreadPoolExecutor(thread_count_max, thread_name_prefix="penstock-blocking")
-
-    def run(self, function: Callable[..., T], *args: object) -> Awaitable[T]:
-        """See `BlockingWork.run`."""
-        return asyncio.get_running_loop().run_in_executor(self._pool, function, *args)
-
-    async def close(self) -> None:
-        """See `BlockingWork.close`."""
-        await asyncio.get_running_loop().run_in_executor(None, self._pool.shutdown)
+__all__ = ["BlockingWork", "Runtime", "ThreadedWork", "real_runtime"]
 
 
 class Runtime:
@@ -83,7 +53,10 @@ class Runtime:
 
 
 def real_runtime(thread_count_max: int = 8) -> Runtime:
-    """Return the runtime of production: real disk, threads, entropy and clock."""
+    """Return the runtime of production: real disk, threads, entropy and clock.
+
+    `thread_count_max`: of the general pool; the tiers have pools of their own.
+    """
     return Runtime(
         disk=LocalDisk(),
         work=ThreadedWork(thread_count_max),

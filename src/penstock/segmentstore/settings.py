@@ -6,6 +6,8 @@ from dataclasses import dataclass, field, replace
 
 from penstock.runtime.descriptors import DescriptorBudget
 
+from penstock.runtime.work import PoolSettings
+
 MIB = 1024 * 1024
 
 
@@ -115,6 +117,8 @@ class DiskCacheSettings:
         piece_bytes_min: shorter pieces are not worth a write.
         pending_bytes_max: bytes that wait to be written; what comes while there are more is not kept.
         failures_max: after so many failures of the disk in a row it is given up until the next start.
+        pool: its threads and how long a call may take; one that takes longer is a failure.
+        close_timeout_s: how long the end of the process waits for the disk.
     """
 
     bytes_max: int = 0
@@ -122,6 +126,10 @@ class DiskCacheSettings:
     piece_bytes_min: int = 4096
     pending_bytes_max: int = 16 * MIB
     failures_max: int = 8
+    pool: PoolSettings = field(
+        default_factory=lambda: PoolSettings(thread_count_max=2, hung_count_max=8, timeout_s=10.0)
+    )
+    close_timeout_s: float = 2.0
 
 
 @dataclass(frozen=True, slots=True)

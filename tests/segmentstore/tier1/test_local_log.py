@@ -10,9 +10,7 @@ import asyncio
 import errno
 import random
 import threading
-from collections.abc import Awaitable, Callable
 from pathlib import Path
-from typing import TypeVar
 
 import pytest
 
@@ -30,8 +28,7 @@ from penstock.segmentstore.tier1.durable_log import LogAddress
 from penstock.segmentstore.tier1.local_log import LocalLog, LocalLogFactory, LocalLogSettings
 from penstock.testing.simulation.disk import SimulatedDisk
 from penstock.testing.simulation.disk_faults import DiskFaults, FailedSync, NameOrder, SyncFailedError
-
-T = TypeVar("T")
+from support.inline_work import InlineWork
 
 BLOCK = 4096
 DIRECTORY = "/data/tier1/0"
@@ -47,21 +44,6 @@ SETTINGS = LocalLogSettings(
     spare_file_count_max=1,
     lock_retry_delay_s=0.001,
 )
-
-
-class InlineWork:
-    """Blocking work on the spot: one seed, one trace."""
-
-    def run(self, function: Callable[..., T], *args: object) -> Awaitable[T]:
-        future: asyncio.Future[T] = asyncio.get_running_loop().create_future()
-        try:
-            future.set_result(function(*args))
-        except Exception as error:  # noqa: BLE001  (handed to the awaiting task)
-            future.set_exception(error)
-        return future
-
-    async def close(self) -> None:
-        pass
 
 
 def new_disk(files: dict[str, bytes] | None = None, seed: int = 0) -> SimulatedDisk:
@@ -349,19 +331,9 @@ async def test_open_overtaken_before_its_clean_up_removes_nothing() -> None:
     await append(first, bytes(1000))
     await append(first, bytes(1000))
     assert sum("/log-" in path for path in disk.files()) == 2  # The second is prepared, not used.
-    gate = asyncio.Event()
-
-    class GatedWork(InlineWork):
-        def run(self, function: Callable[..., T], *args: object) -> Awaitable[T]:
-            if function.__name__ == "finish_open":
-                return self._run_later(function, *args)
-            return super().run(function, *args)
-
-        async def _run_later(self, function: Callable[..., T], *args: object) -> T:
-            await gate.wait()
-            return function(*args)
-
-    runtime = Runtime(disk=disk, work=GatedWork(), rng=random.Random(2), wall_clock_ms=lambda: 0)
+    work = InlineWork()
+    work.held_names.add("finish_open")
+    runtime = Runtime(disk=disk, work=work, rng=random.Random(2), wall_clock_ms=lambda: 0)
     slow = LocalLogFactory("/data/tier1", runtime, SETTINGS).create(0)
     opening = asyncio.create_task(slow.open())
     for _ in range(20):
@@ -375,7 +347,7 @@ async def test_open_overtaken_before_its_clean_up_removes_nothing() -> None:
     await append(fast, b"fast")
     expected = [*await data_of(fast), b"fast"]
     before = set(disk.files())
-    gate.set()
+    work.release()
     with pytest.raises(LogFencedError):
         await opening
     assert set(disk.files()) >= before

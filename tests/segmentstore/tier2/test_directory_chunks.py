@@ -297,8 +297,10 @@ async def test_open_files_are_bounded_and_all_are_closed(place: Place) -> None:
     for number in range(10):
         await storage.create_with_content(f"c{number}", [b"x"])
         await storage.read(f"c{number}", 0, 1)
+        await storage._closes.drained()
         assert place.disk.open_count <= 3
     await asyncio.gather(*(storage.read(f"c{number % 10}", 0, 1) for number in range(50)))
+    await storage._closes.drained()
     assert place.disk.open_count <= 3
     await storage.close()
     assert place.disk.open_count == 0

@@ -39,6 +39,7 @@ from penstock.model.errors import (
 from penstock.model.segments import Buffer
 from penstock.runtime.disk import DiskFile, DiskSpace, is_full_error
 from penstock.runtime.runtime import Runtime
+from penstock.runtime.work import PoolSettings
 from penstock.segmentstore.tier1.durable_log import LogAddress, LogFrame
 from penstock.segmentstore.tier1.frame_format import (
     BLOCK_LENGTH,
@@ -131,6 +132,9 @@ class LocalLog:
         self._directory = LogDirectory(runtime.disk, directory, container_id)
         self._runtime = runtime
         self._settings = settings
+        # Whatever else hangs, appends have a thread; only one, because their order counts.
+        self._writes = runtime.work.pool(f"log {container_id} writes", PoolSettings(thread_count_max=1))
+        self._files = runtime.work.pool(f"log {container_id} files", settings.files)
         self._state = _State.NEW
         self._failure: PenstockError | None = None
         self._queue: deque[_Append] = deque()
@@ -297,6 +301,7 @@ class LocalLog:
         """See `DurableLog.close`."""
         if self._state in (_State.NEW, _State.CLOSED):
             self._state = _State.CLOSED
+            self._close_pools()
             return
         if self._state in (_State.OPENING, _State.OPEN):
             self._state = _State.CLOSING
@@ -351,7 +356,7 @@ class LocalLog:
                 self._take_batch(file)
                 await self._commit_batch(file)
             if self._state is _State.CLOSING and self._current is not None:
-                await self._run("close", self._write_closing_trailer, self._current)
+                await self._run_write("close", self._write_closing_trailer, self._current)
         except PenstockError as error:
             self._fail(error)
         finally:
@@ -378,7 +383,7 @@ class LocalLog:
         link, self._link = self._link, None
         began_s = self._runtime.monotonic_s()
         try:
-            result = await self._run("append to", self._write_batch, file, batch, link, self._sequence)
+            result = await self._run_write("append to", self._write_batch, file, batch, link, self._sequence)
         except _NoRoomToGrowError as no_room:
             await self._take_back(file, batch, link, no_room)
             return
@@ -620,16 +625,31 @@ class LocalLog:
                 await self._run("close", file.file.close)
         self._current = self._next = None
         await self._run("close", self._directory.release)
+        self._close_pools()
+
+    def _close_pools(self) -> None:
+        self._writes.close()
+        self._files.close()
 
     # Helpers.
 
     async def _run(self, what: str, function: Callable[..., T], *args: object) -> T:
-        """Run blocking work; operating-system errors become `StorageError`."""
+        """Run blocking work on files; operating-system errors become `StorageError`."""
         try:
-            return await self._runtime.work.run(function, *args)
+            return await self._files.run(function, *args)
         except OSError as error:
-            kind = StorageFullError if error.errno in (errno.ENOSPC, errno.EDQUOT) else StorageError
-            raise kind(f"could not {what} {self._describe()}: {error}") from error
+            raise self._translated(what, error) from error
+
+    async def _run_write(self, what: str, function: Callable[..., T], *args: object) -> T:
+        """Run blocking work in the thread for appends."""
+        try:
+            return await self._writes.run(function, *args)
+        except OSError as error:
+            raise self._translated(what, error) from error
+
+    def _translated(self, what: str, error: OSError) -> StorageError:
+        kind = StorageFullError if error.errno in (errno.ENOSPC, errno.EDQUOT) else StorageError
+        return kind(f"could not {what} {self._describe()}: {error}")
 
     async def _run_locked(self, what: str, function: Callable[..., T], *args: object) -> T:
         """Run blocking work that takes the log's lock, again and again while another holds it."""

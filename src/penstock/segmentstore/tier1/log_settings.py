@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from penstock.model.errors import InvalidArgumentError
+from penstock.runtime.work import PoolSettings
 from penstock.segmentstore.tier1.frame_format import BLOCK_LENGTH, FRAME_HEADER_LENGTH
 
 _FILE_LENGTH_LIMIT = 1 << 30
@@ -33,6 +34,8 @@ class LocalLogSettings:
         free_bytes_min: the log is not lengthened by a new file unless so much stays free; it goes to the reserve ...
         free_percent_max: ... or this share of the file system, if that is less.
         space_check_interval_s: how often a log that has too little room, or too little in reserve, looks again.
+        files: the pool of each log for everything but the writing and syncing of appends, which has one thread of its
+            own for each log.
     """
 
     frame_length_max_bytes: int = 1024 * 1024
@@ -50,6 +53,7 @@ class LocalLogSettings:
     free_bytes_min: int = 64 * 1024 * 1024
     free_percent_max: int = 2
     space_check_interval_s: float = 1.0
+    files: PoolSettings = field(default_factory=lambda: PoolSettings(thread_count_max=1, hung_count_max=4))
 
     def __post_init__(self) -> None:
         """Check the bounds. Raises `InvalidArgumentError`."""

@@ -8,16 +8,22 @@ Two instances may work on one root (a zombie and its successor): there is no loc
 chunks and the identity. Calls on one chunk of one instance follow each other; who may append to a chunk at all is
 decided above.
 
-If a call is cancelled it first waits for the I/O under way, so that no thread writes behind the caller's back.
+Disk work goes through pools of its own, so a file system that hangs holds up nothing else. A call has a time-out, and
+raises `StorageNotRespondingError` then. One that is cancelled gives reads up at once, and waits a little for the end of
+anything else, so that usually no thread writes behind the caller's back. What still goes on then is abandoned: it has
+its effect later or never, like a call of an instance that was overtaken, and what it uses stays until it has ended: its
+files open, the chunk it writes to locked.
 """
 
 from __future__ import annotations
 
 import asyncio
+import logging
 import posixpath
 from collections import OrderedDict
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from itertools import islice
 from typing import TypeVar
 
@@ -26,10 +32,12 @@ from penstock.model.errors import (
     InvalidArgumentError,
     NoSuchChunkError,
     StorageError,
+    StorageNotRespondingError,
 )
 from penstock.model.segments import Buffer
 from penstock.runtime.disk import DiskFile, DiskSpace
 from penstock.runtime.runtime import Runtime
+from penstock.runtime.work import PoolSettings, WorkPool
 from penstock.segmentstore.tier2.chunk_files import ChunkFiles
 from penstock.segmentstore.tier2.chunk_name import (
     CHUNK_NAME_PART_LENGTH_MAX,
@@ -43,6 +51,8 @@ from penstock.segmentstore.tier2.directory_syncs import DirectorySyncs
 
 T = TypeVar("T")
 
+_log = logging.getLogger(__name__)
+
 #: A directory may be pruned between its making and the creation of the file in it; then both are done again.
 _CREATE_ATTEMPTS_MAX = 8
 
@@ -55,11 +65,25 @@ class DirectoryChunkStorageSettings:
         open_files_max: files kept open while idle; those in use come on top.
         known_directories_max: directories remembered as durable, to spare their syncs.
         copy_buffer_bytes: how much `concat` copies at a time.
+        reads: the pool for reads of chunks.
+        writes: the pool for writes, creations and concatenations.
+        names: the pool for everything else: directories, deletions, lists, lengths.
+        cancel_grace_s: how long a cancelled call waits for the end of a change under way before that is abandoned.
     """
 
     open_files_max: int = 256
     known_directories_max: int = 4096
     copy_buffer_bytes: int = 1024 * 1024
+    reads: PoolSettings = field(
+        default_factory=lambda: PoolSettings(thread_count_max=8, hung_count_max=16, timeout_s=30.0)
+    )
+    writes: PoolSettings = field(
+        default_factory=lambda: PoolSettings(thread_count_max=8, hung_count_max=16, timeout_s=60.0)
+    )
+    names: PoolSettings = field(
+        default_factory=lambda: PoolSettings(thread_count_max=4, hung_count_max=8, timeout_s=30.0)
+    )
+    cancel_grace_s: float = 1.0
 
 
 @dataclass(slots=True)
@@ -73,14 +97,31 @@ class _OpenFile:
     lock: asyncio.Lock = field(default_factory=asyncio.Lock)
 
 
+class _AtSecondCall:
+    """Calls `release` when called for the second time: by work at its end and by its caller, whoever is later."""
+
+    def __init__(self, release: Callable[[], object]) -> None:
+        self._release = release
+        self._is_called = False
+
+    def __call__(self) -> None:
+        if self._is_called:
+            self._release()
+        self._is_called = True
+
+
 class DirectoryChunkStorage:
-    """`ChunkStorage` on a directory. All disk work goes through the runtime's bounded pool."""
+    """`ChunkStorage` on a directory. All disk work goes through bounded pools of its own."""
 
     def __init__(self, root: str, runtime: Runtime, settings: DirectoryChunkStorageSettings | None = None) -> None:
         self._root = root
-        self._work = runtime.work
         self._rng = runtime.rng
         self._settings = settings or DirectoryChunkStorageSettings()
+        self._reads = runtime.work.pool("tier-2 reads", self._settings.reads)
+        self._writes = runtime.work.pool("tier-2 writes", self._settings.writes)
+        self._names = runtime.work.pool("tier-2 names", self._settings.names)
+        # On some file systems even that may hang.
+        self._closes = runtime.work.pool("tier-2 closes", PoolSettings(thread_count_max=1))
         self._chunk_files = ChunkFiles(root, runtime.disk, copy_buffer_bytes=self._settings.copy_buffer_bytes)
         self._files: OrderedDict[str, _OpenFile] = OrderedDict()
         self._durable_directories: OrderedDict[str, None] = OrderedDict()
@@ -145,27 +186,24 @@ class DirectoryChunkStorage:
         `BadChunkOffsetError`. A failed sync is never repeated: what it left on the disk is unknown.
         """
         self._check(name, offset)
-        opened = await self._acquire(name)
+        opened = await self._acquire(name, self._writes)
         try:
-            async with opened.lock:
-                return await self._run(self._chunk_files.append, name, opened.file, offset, data)
+            return await self._change(opened, (), self._chunk_files.append, name, opened.file, offset, data)
         except NoSuchChunkError:
             self._forget(name, opened)
             raise
-        finally:
-            self._release(opened)
 
     async def read(self, name: str, offset: int, length: int) -> bytes:
         """See `ChunkStorage.read`."""
         self._check(name, offset, length)
-        opened = await self._acquire(name)
+        opened = await self._acquire(name, self._reads)
         try:
-            return await self._run(self._chunk_files.read, name, opened.file, offset, length)
+            return await self._reads.run(
+                self._chunk_files.read, name, opened.file, offset, length, on_end=partial(self._release, opened)
+            )
         except NoSuchChunkError:
             self._forget(name, opened)
             raise
-        finally:
-            self._release(opened)
 
     async def info(self, name: str) -> ChunkInfo:
         """See `ChunkStorage.info`."""
@@ -185,9 +223,13 @@ class DirectoryChunkStorage:
         self._check(name)
         await self._run(self._chunk_files.remove, name)
         self._drop(name)
-        async with self._tree_lock:
-            for removed in await self._run(self._chunk_files.prune, name):
+        await self._locked(self._tree_lock, self._names)
+        leave = _AtSecondCall(self._tree_lock.release)
+        try:
+            for removed in await self._run(self._chunk_files.prune, name, on_end=leave):
                 self._durable_directories.pop(removed, None)
+        finally:
+            leave()
 
     async def concat(self, target: str, target_length: int, sources: Sequence[tuple[str, int]]) -> int:
         """See `ChunkStorage.concat`. Copies.
@@ -199,13 +241,15 @@ class DirectoryChunkStorage:
         opened: list[_OpenFile] = []
         try:
             for name in (target, *(name for name, _ in sources)):
-                opened.append(await self._acquire(name))
-            async with opened[0].lock:
-                parts = [(name, entry.file, n) for (name, n), entry in zip(sources, opened[1:], strict=True)]
-                total = await self._run(self._chunk_files.join, target, opened[0].file, target_length, parts)
-        finally:
+                opened.append(await self._acquire(name, self._writes))
+        except BaseException:
             for entry in opened:
                 self._release(entry)
+            raise
+        parts = [(name, entry.file, n) for (name, n), entry in zip(sources, opened[1:], strict=True)]
+        total = await self._change(
+            opened[0], opened[1:], self._chunk_files.join, target, opened[0].file, target_length, parts
+        )
         for name, _ in sources:
             await self.delete(name)
         return total
@@ -224,10 +268,17 @@ class DirectoryChunkStorage:
         return await self._work.run(self._chunk_files.space)
 
     async def close(self) -> None:
-        """See `ChunkStorage.close`. Idempotent; files in use are closed when their calls end."""
+        """See `ChunkStorage.close`. Idempotent; files in use are closed when their calls end. Waits for no hung one."""
         self._is_closed = True
         for name in list(self._files):
             self._drop(name)
+        try:
+            async with asyncio.timeout(self._settings.cancel_grace_s):
+                for pool in (self._reads, self._writes, self._names, self._closes):
+                    await pool.drained(with_abandoned=True)
+        except TimeoutError:
+            _log.warning("calls in %s still go on after %g s, and are left behind", self._root,
+                         self._settings.cancel_grace_s)  # fmt: skip
 
     def _check(self, name: str, offset: int = 0, length: int = 0) -> None:
         check_chunk_name(name)
@@ -238,15 +289,68 @@ class DirectoryChunkStorage:
         if self._is_closed:
             raise StorageError(f"the chunk storage in {self._root} is closed")
 
-    async def _run(self, function: Callable[..., T], *args: object) -> T:
-        """Run blocking work; when cancelled, wait for its end before passing the cancellation on."""
-        return await _finish(self._work.run(function, *args))
+    async def _run(
+        self, function: Callable[..., T], *args: object, on_end: Callable[[], object] | None = None
+    ) -> T:
+        """Run blocking work on names; when cancelled, wait a little for its end before passing the cancellation on."""
+        return await self._finish(self._names.run(function, *args, on_end=on_end))
+
+    async def _change(
+        self, opened: _OpenFile, others: Sequence[_OpenFile], function: Callable[..., T], *args: object
+    ) -> T:
+        """Run blocking work that changes a chunk; when it has ended, let go of this and of other files in use."""
+
+        def release() -> None:
+            for entry in (opened, *others):
+                self._release(entry)
+
+        try:
+            await self._locked(opened.lock, self._writes)
+        except BaseException:
+            release()
+            raise
+
+        def end() -> None:
+            opened.lock.release()
+            release()
+
+        return await self._finish(self._writes.run(function, *args, on_end=end))
+
+    async def _locked(self, lock: asyncio.Lock, pool: WorkPool) -> None:
+        """Take a lock that work which hangs may hold for long; whoever takes it gives it to work that releases it."""
+        timeout_s = pool.settings.timeout_s
+        try:
+            async with asyncio.timeout(timeout_s or None) as limit:
+                await lock.acquire()
+        except TimeoutError as error:
+            if not limit.expired():
+                raise
+            raise StorageNotRespondingError(
+                f"{pool.name}: the call before in {self._root} has not ended within {timeout_s:g} s; nothing was done"
+            ) from error
+
+    async def _finish(self, future: asyncio.Future[T]) -> T:
+        try:
+            return await asyncio.shield(future)
+        except asyncio.CancelledError:
+            loop = asyncio.get_running_loop()
+            deadline_s = loop.time() + self._settings.cancel_grace_s
+            while not future.done() and (left_s := deadline_s - loop.time()) > 0:
+                try:
+                    await asyncio.wait([future], timeout=left_s)
+                except asyncio.CancelledError:
+                    continue  # Cancelled once more; the first cancellation is passed on below.
+            if not future.done():
+                future.cancel()
+            elif not future.cancelled():
+                future.exception()  # Marks it as seen: the caller asked not to know.
+            raise
 
     async def _create(self, name: str, data: Sequence[Buffer]) -> int:
         for attempt in range(1, _CREATE_ATTEMPTS_MAX + 1):
             try:
                 await self._make_parents(name)
-                length = await self._run(self._chunk_files.create_file, name, data)
+                length = await self._finish(self._writes.run(self._chunk_files.create_file, name, data))
                 try:
                     await self._syncs.sync(self._chunk_files.folder(name))
                 except StorageError as error:
@@ -261,30 +365,31 @@ class DirectoryChunkStorage:
 
     async def _make_parents(self, name: str) -> None:
         folder = self._chunk_files.folder(name)
-        async with self._tree_lock:
-            if folder in self._durable_directories:
-                self._durable_directories.move_to_end(folder)
-                return
-            await self._run(self._chunk_files.make_directories, name)
+        await self._locked(self._tree_lock, self._names)
+        if folder in self._durable_directories:
+            self._durable_directories.move_to_end(folder)
+            self._tree_lock.release()
+            return
+        leave = _AtSecondCall(self._tree_lock.release)
+        try:
+            await self._run(self._chunk_files.make_directories, name, on_end=leave)
             self._durable_directories[folder] = None
             while len(self._durable_directories) > self._settings.known_directories_max:
                 self._durable_directories.popitem(last=False)
+        finally:
+            leave()
 
-    async def _acquire(self, name: str) -> _OpenFile:
+    async def _acquire(self, name: str, pool: WorkPool) -> _OpenFile:
+        """Return the open file of a chunk for one more user, who calls `_release` or lets `_change` do it."""
         opened = self._files.get(name)
         if opened is None:
-            opening = asyncio.ensure_future(self._work.run(self._chunk_files.open, name))
-            try:
-                file = await _finish(opening)
-            except asyncio.CancelledError:
-                if opening.done() and not opening.cancelled() and opening.exception() is None:
-                    opening.result().close()
-                raise
+            opening = pool.run(self._chunk_files.open, name, discard=self._close)
+            file = await (opening if pool is self._reads else self._finish(opening))
             opened = self._files.get(name)
             if opened is None and not self._is_closed:
                 opened = self._files[name] = _OpenFile(file)
             else:  # Another call opened it meanwhile, and its lock must be the only one; or all is closed.
-                file.close()
+                self._close(file)
                 self._check_open()
                 assert opened is not None
         self._files.move_to_end(name)
@@ -295,7 +400,7 @@ class DirectoryChunkStorage:
     def _release(self, opened: _OpenFile) -> None:
         opened.user_count -= 1
         if opened.is_dropped and opened.user_count == 0:
-            opened.file.close()
+            self._close(opened.file)
         self._evict()
 
     def _evict(self) -> None:
@@ -315,19 +420,16 @@ class DirectoryChunkStorage:
         if opened is not None:
             opened.is_dropped = True
             if opened.user_count == 0:
-                opened.file.close()
+                self._close(opened.file)
 
+    def _close(self, file: DiskFile) -> None:
+        """Close a file nobody uses."""
+        if self._closes.is_closed:
+            return  # The process ends, and its descriptors with it.
 
-async def _finish(awaitable: Awaitable[T]) -> T:
-    future = asyncio.ensure_future(awaitable)
-    try:
-        return await asyncio.shield(future)
-    except asyncio.CancelledError:
-        while not future.done():
-            try:
-                await asyncio.wait([future])
-            except asyncio.CancelledError:
-                continue  # Cancelled once more; the first cancellation is passed on below.
-        if not future.cancelled():
-            future.exception()  # Marks it as seen: the caller asked not to know.
-        raise
+        def closed(done: asyncio.Future[None]) -> None:
+            if not done.cancelled() and (error := done.exception()) is not None:
+                _log.warning("could not close %s: %s", file.path, error)
+
+        self._closes.run(file.close).add_done_callback(closed)
+

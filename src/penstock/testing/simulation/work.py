@@ -11,18 +11,16 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections import deque
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
-from typing import Protocol, TypeVar
+from typing import Protocol
 
+from penstock.runtime.work import Job, PoolSettings, WorkPools, WorkQueue
 from penstock.testing.simulation.errors import ProcessKilled
 from penstock.testing.simulation.held_job import HeldJob
 from penstock.testing.simulation.loop import SimulatedLoop
 from penstock.testing.simulation.process import Process
-
-T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,7 +28,7 @@ class WorkSettings:
     """How long blocking work takes.
 
     Attributes:
-        thread_count: functions under way at once; further ones wait their turn.
+        thread_count: functions under way at once in the general pool; further ones wait their turn.
         delay_s_min: shortest time from the start of a function to its effect.
         delay_s_mean_extra: mean of what comes on top; up to four times as much is drawn.
         stall_rate: probability that a function takes up to `stall_s_max` more.
@@ -65,16 +63,8 @@ class Stalls(Protocol):
         """Return until when a call on `path` does not come back; None: it does at once."""
 
 
-@dataclass(slots=True)
-class _Job:
-    number: int
-    call: partial[object]
-    deliver: Callable[[object], None]
-    future: asyncio.Future[object]
-
-
-class SimulatedWork:
-    """`BlockingWork` of one process."""
+class SimulatedWork(WorkPools):
+    """`BlockingWork` of one process. Its pools differ in their bounds alone."""
 
     def __init__(
         self,
@@ -84,99 +74,98 @@ class SimulatedWork:
         settings: WorkSettings | None = None,
         stalls: Stalls | None = None,
     ) -> None:
-        self._loop = loop
-        self._process = process
-        self._random = rng.random
-        self._settings = settings or WorkSettings()
-        self._stalls = stalls
-        self._queue: deque[_Job] = deque()
-        self._running_count = 0
-        self._count = 0
-        self._is_closed = False
-        self._idle: asyncio.Future[None] | None = None
+        self.loop = loop
+        self.process = process
+        self.random = rng.random
+        self.settings = settings or WorkSettings()
+        self.stalls = stalls
+        self.job_count = 0
+        super().__init__(
+            lambda name, pool_settings: _SimulatedPool(name, pool_settings, self),
+            PoolSettings(self.settings.thread_count),
+        )
 
-    def run(self, function: Callable[..., T], *args: object) -> Awaitable[T]:
-        """See `BlockingWork.run`. If cancelled while it waits for a thread, the function never runs."""
-        if self._is_closed:
-            raise RuntimeError("cannot run more blocking work: it was closed")
-        future: asyncio.Future[T] = self._loop.create_future()
 
-        def deliver(result: object) -> None:
-            if not future.done():
-                future.set_result(result)  # type: ignore[arg-type]  # it is what `function` returned
+class _SimulatedPool(WorkQueue):
+    """`WorkPool` of a simulated process."""
 
-        # The job only asks its future whether it is done, and gives it errors; the result goes through `deliver`.
-        self._count += 1
-        job = _Job(self._count, partial(function, *args), deliver, future)  # type: ignore[arg-type]  # see above
-        if self._running_count < self._settings.thread_count:
-            self._start(job)
-        else:
-            self._queue.append(job)
-        return future
+    def __init__(self, name: str, settings: PoolSettings, work: SimulatedWork) -> None:
+        super().__init__(name, settings)
+        self._work = work
 
-    async def close(self) -> None:
-        """See `BlockingWork.close`."""
-        self._is_closed = True
-        if self._running_count:
-            self._idle = self._loop.create_future()
-            await self._idle
+    def _loop(self) -> asyncio.AbstractEventLoop:
+        return self._work.loop
 
-    def _start(self, job: _Job) -> None:
-        settings = self._settings
-        self._running_count += 1
-        delay_s = settings.delay_s_min + settings.delay_s_mean_extra * 4.0 * self._random() * self._random()
-        if self._random() < settings.stall_rate:
-            delay_s += settings.stall_s_max * self._random()
-        self._loop.at(self._loop.time() + delay_s, partial(self._execute, job))
+    def close(self) -> None:
+        """See `WorkPool.close`."""
+        super().close()
+        self._let_go()
 
-    def _execute(self, job: _Job) -> None:
-        process, loop = self._process, self._loop
+    def _let_go(self) -> None:
+        if self.is_closed and not self._started_count and not self._waiting:
+            self._work.forget(self)
+
+    def _begin(self, job: Job) -> None:
+        work = self._work
+        settings = work.settings
+        work.job_count += 1
+        delay_s = settings.delay_s_min + settings.delay_s_mean_extra * 4.0 * work.random() * work.random()
+        if work.random() < settings.stall_rate:
+            delay_s += settings.stall_s_max * work.random()
+        work.loop.at(work.loop.time() + delay_s, partial(self._execute, job, work.job_count))
+
+    def _execute(self, job: Job, number: int) -> None:
+        work = self._work
+        process, loop = work.process, work.loop
         if not process.is_alive:
             return
         if process.is_paused:
-            process.on_resume.append(partial(self._execute, job))
+            process.on_resume.append(partial(self._execute, job, number))
             return
-        name = getattr(job.call.func, "__qualname__", type(job.call.func).__name__)
-        loop.trace.add(loop.time(), f"work {process.name} {job.number} {name}")
-        is_cut = self._settings.cut_rate > 0.0 and self._random() < self._settings.cut_rate
-        if is_cut or (self._stalls is not None and self._stalls.is_any):
+        function = job.call.func if isinstance(job.call, partial) else job.call
+        name = getattr(function, "__qualname__", type(function).__name__)
+        loop.trace.add(loop.time(), f"work {process.name} {self.name} {number} {name}")
+        is_cut = work.settings.cut_rate > 0.0 and work.random() < work.settings.cut_rate
+        if is_cut or (work.stalls is not None and work.stalls.is_any):
             held = HeldJob(job.call, process.context, self._wait_at(is_cut=is_cut))
             process.held_jobs[held] = None
-            self._advance(job, held)
+            self._advance(job, number, held)
             return
         before, loop.current = loop.current, process
-        done: Callable[[], None]
+        result: object = None
+        failure: BaseException | None = None
         try:
-            done = partial(job.deliver, process.context.run(job.call))
+            result = process.context.run(job.call)
         except ProcessKilled:
             return
         except Exception as error:  # noqa: BLE001  # goes to whoever awaits, as from a real pool
-            done = partial(_fail, job.future, error)
+            failure = error
         finally:
             loop.current = before
-        self._return(done)
+        self._return(job, result, failure)
 
     def _wait_at(self, *, is_cut: bool) -> Callable[[str, str], float | None]:
         """Return what a held job asks before each disk call."""
-        calls_left = 1 + int(_CUT_CALLS_MAX * self._random()) if is_cut else 0
-        stalls = self._stalls
+        work = self._work
+        calls_left = 1 + int(_CUT_CALLS_MAX * work.random()) if is_cut else 0
+        stalls = work.stalls
 
         def wait_at(call: str, path: str) -> float | None:
             nonlocal calls_left
             if stalls is not None and (until_s := stalls.until_s(path)) is not None:
                 return until_s
             calls_left -= 1
-            return None if calls_left else self._loop.time() + self._settings.cut_s_max * self._random()
+            return None if calls_left else work.loop.time() + work.settings.cut_s_max * work.random()
 
         return wait_at
 
-    def _advance(self, job: _Job, held: HeldJob) -> None:
+    def _advance(self, job: Job, number: int, held: HeldJob) -> None:
         """Let a held job go on, and see what came of it."""
-        process, loop = self._process, self._loop
+        process, loop = self._work.process, self._work.loop
         if not process.is_alive:
             return  # It was unwound when the process died.
         if process.is_paused:
-            process.on_resume.append(partial(self._advance, job, held))
+            process.on_resume.append(partial(self._advance, job, number, held))
             return
         before, loop.current = loop.current, process
         held.advance()
@@ -184,37 +173,25 @@ class SimulatedWork:
         if held.request is not None:
             request, held.request = held.request, None
             request()
-            self._advance(job, held)
+            self._advance(job, number, held)
             return
         if not held.is_over:
-            loop.trace.add(loop.time(), f"work {process.name} {job.number} is held")
-            loop.at(max(held.until_s, loop.time()), partial(self._advance, job, held))
+            loop.trace.add(loop.time(), f"work {process.name} {self.name} {number} is held")
+            loop.at(max(held.until_s, loop.time()), partial(self._advance, job, number, held))
             return
         del process.held_jobs[held]
         error = held.error
-        if isinstance(error, Exception):
-            self._return(partial(_fail, job.future, error))
-        elif error is None:
-            self._return(partial(job.deliver, held.result))
+        if error is None or isinstance(error, Exception):
+            self._return(job, held.result, error)
 
-    def _return(self, done: Callable[[], None]) -> None:
+    def _return(self, job: Job, result: object, failure: BaseException | None) -> None:
         """Tell the event loop that a function has ended."""
-        process, loop = self._process, self._loop
+        work = self._work
+        process, loop = work.process, work.loop
         if process.is_alive:
-            delay_s = self._settings.return_delay_s_max * self._random()
-            loop.at(loop.time() + delay_s, partial(loop.post, process, self._finish, done))
+            delay_s = work.settings.return_delay_s_max * work.random()
+            loop.at(loop.time() + delay_s, partial(loop.post, process, self._finish, job, result, failure))
 
-    def _finish(self, done: Callable[[], None]) -> None:
-        self._running_count -= 1
-        done()
-        while self._queue and self._running_count < self._settings.thread_count:
-            job = self._queue.popleft()
-            if not job.future.done():
-                self._start(job)
-        if not self._running_count and self._idle is not None and not self._idle.done():
-            self._idle.set_result(None)
-
-
-def _fail(future: asyncio.Future[object], error: Exception) -> None:
-    if not future.done():
-        future.set_exception(error)
+    def _finish(self, job: Job, result: object, failure: BaseException | None) -> None:
+        self._ended(job, result, failure)
+        self._let_go()

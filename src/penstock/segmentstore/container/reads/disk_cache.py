@@ -15,9 +15,9 @@ import asyncio
 import logging
 import os
 from collections import OrderedDict, deque
-from collections.abc import Callable
 from dataclasses import dataclass
-from typing import NamedTuple, TypeVar
+from functools import partial
+from typing import NamedTuple
 
 import google_crc32c
 
@@ -28,8 +28,6 @@ from penstock.runtime.runtime import Runtime
 from penstock.segmentstore.settings import DiskCacheSettings
 
 logger = logging.getLogger(__name__)
-
-T = TypeVar("T")
 
 _FILE_NAME = "evicted-data"
 
@@ -86,7 +84,8 @@ class DiskCache:
         self._path = os.path.join(directory, _FILE_NAME)
         self._directory = directory
         self._settings = settings
-        self._runtime = runtime
+        self._disk = runtime.disk
+        self._pool = runtime.work.pool("disk cache", settings.pool)
         self._slot_count_max = settings.bytes_max // settings.slot_bytes
         self._slot_count = 0
         self._free: list[int] = []
@@ -96,7 +95,9 @@ class DiskCache:
         self._pending: deque[tuple[SegmentKey, int, Buffer]] = deque()
         self._pending_bytes = 0
         self._writer: asyncio.Task[None] | None = None
-        self._jobs: set[asyncio.Future[object]] = set()
+        #: Calls of the disk under way, abandoned ones included; the file is closed behind the last.
+        self._job_count = 0
+        self._unused_file: DiskFile | None = None
         self._failures_in_a_row = 0
 
     @property
@@ -114,32 +115,31 @@ class DiskCache:
         if self._slot_count_max <= 0:
             return
         try:
-            self._file = await self._run(self._create)
+            self._file = await self._pool.run(self._create)
         except (OSError, PenstockError) as error:
             logger.warning("no cache on disk: %s cannot be created: %s", self._path, error)
 
     def _create(self) -> DiskFile:
-        disk = self._runtime.disk
+        disk = self._disk
         disk.make_directory(self._directory)
         if disk.exists(self._path):
             disk.remove(self._path)
         return disk.open(self._path, create=True, exclusive=True)
 
     async def close(self) -> None:
-        """Keep nothing more, wait for the disk, and give the space back."""
-        file, self._file = self._file, None
-        self._pending.clear()
-        self._slots.clear()
-        while self._jobs:
-            await asyncio.gather(*self._jobs, return_exceptions=True)
+        """Keep nothing more and give the space back. A disk that hangs is waited for a little, and left alone then."""
+        file = self._turn_off()
         if self._writer is not None:
+            self._writer.cancel()
             await asyncio.gather(self._writer, return_exceptions=True)
-        if file is not None:
-            file.close()
-            try:
-                await self._run(self._runtime.disk.remove, self._path)
-            except (OSError, PenstockError) as error:
-                logger.warning("%s was left behind: %s", self._path, error)
+        if file is None:
+            return
+        try:
+            async with asyncio.timeout(self._settings.close_timeout_s):
+                await self._pool.drained()
+                await self._pool.run(self._disk.remove, self._path)
+        except (TimeoutError, OSError, PenstockError) as error:
+            logger.warning("%s was left behind: %r", self._path, error)
 
     # Reads.
 
@@ -157,15 +157,16 @@ class DiskCache:
         self._slots.move_to_end(key)
         start, end, checksum = slot.start, slot.end, slot.checksum
         slot.pin_count += 1
+        self._job_count += 1
+        position = slot.number * size + start % size
         try:
-            position = slot.number * size + start % size
-            data, found = await self._run(_read_and_check, file, position, end - start)
+            data, found = await self._pool.run(
+                _read_and_check, file, position, end - start, on_end=partial(self._ended, slot)
+            )
         except (OSError, PenstockError) as error:
             self._failed("read", error)
             self._drop(key, slot)
             return None
-        finally:
-            self._unpin(slot)
         if len(data) != end - start or found != checksum:
             if self._slots.get(key) is slot:
                 self.statistics.damaged_count += 1
@@ -245,17 +246,25 @@ class DiskCache:
             slot = _Slot(number, start, start, 0)
         # Readers of an extended slot see what it had until the rest is there.
         slot.pin_count += 1
+        self._job_count += 1
+        # Behind what an abandoned write leaves nothing may be added: it would not be what the checksum says.
+        is_written = False
+        position = slot.number * size + start % size
         try:
-            position = slot.number * size + start % size
-            checksum = await self._run(_write_and_sum, file, position, data, slot.checksum)
+            checksum = await self._pool.run(
+                _write_and_sum, file, position, data, slot.checksum, on_end=partial(self._ended, slot)
+            )
+            is_written = True
         except (OSError, PenstockError) as error:
             self._failed("write", error)
-            self._drop(key, slot)
-            if slot.end == slot.start:
-                slot.is_dropped = True  # A new one, which nobody has seen.
             return
         finally:
-            self._unpin(slot)
+            if not is_written:
+                self._drop(key, slot)
+                if slot.end == slot.start and not slot.is_dropped:
+                    slot.is_dropped = True  # A new one, which nobody has seen.
+                    if not slot.pin_count:
+                        self._free.append(slot.number)
         self._failures_in_a_row = 0
         if self._file is None or slot.is_dropped:
             return  # Closed, or found to be damaged meanwhile.
@@ -301,27 +310,27 @@ class DiskCache:
             logger.error("%s: %s failed too often, no more is kept on disk: %s", self._path, what, error)
             self._turn_off()
 
-    def _turn_off(self) -> None:
+    def _turn_off(self) -> DiskFile | None:
+        """Keep nothing from now on; return the file that was in use, which is closed when it is not any more."""
         file, self._file = self._file, None
         self._slots.clear()
         self._pending.clear()
         self._pending_bytes = 0
         if file is not None:
+            self._unused_file = file
+            self._close_unused()
+        return file
 
-            def close_when_idle(_: object) -> None:
-                if not self._jobs:
-                    file.close()
+    def _close_unused(self) -> None:
+        if self._unused_file is not None and not self._job_count:
+            file, self._unused_file = self._unused_file, None
+            file.close()
 
-            for job in self._jobs:
-                job.add_done_callback(close_when_idle)
-            close_when_idle(None)
-
-    async def _run(self, function: Callable[..., T], *args: object) -> T:
-        """Run a call of the disk; it ends before the file is closed even if the caller is cancelled."""
-        job = asyncio.ensure_future(self._runtime.work.run(function, *args))
-        self._jobs.add(job)  # type: ignore[arg-type]  # Only waited for.
-        job.add_done_callback(self._jobs.discard)
-        return await asyncio.shield(job)
+    def _ended(self, slot: _Slot) -> None:
+        """A call of the disk has ended, in time or not."""
+        self._job_count -= 1
+        self._unpin(slot)
+        self._close_unused()
 
 
 def _covers(slot: _Slot | None, start: int, end: int) -> bool:

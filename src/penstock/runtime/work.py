@@ -1,0 +1,431 @@
+"""`BlockingWork`: functions that block, off the event loop, in bounded pools of threads.
+
+Each pool serves one thing that can hang by itself: one log, the reads of long-term storage, its writes, the cache on
+disk. So what hangs takes the threads of its own pool, and nobody else's.
+
+A thread inside a system call that does not return cannot be taken back. Its caller can: it stops waiting (a time-out,
+or a cancellation), and the work is *abandoned*. The thread then counts as hung until the function ends after all; it is
+replaced by another one, up to `PoolSettings.hung_count_max` of them; when all are hung, callers hear
+`StorageNotRespondingError` at once. What an abandoned function returns is thrown away, with `discard`; what it uses
+must stay until it has ended, which `on_end` tells. No thread is ever waited for at the end of the process.
+
+`WorkQueue` is the part without threads, which the simulation shares. All of its state belongs to the event loop.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import queue
+import threading
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from functools import partial
+from typing import Protocol, TypeVar
+
+from penstock.model.errors import InvalidArgumentError, StorageNotRespondingError
+
+T = TypeVar("T")
+
+_log = logging.getLogger(__name__)
+
+#: How long `BlockingWork.close` waits for work that nobody has abandoned.
+CLOSE_TIMEOUT_S = 5.0
+
+
+@dataclass(frozen=True, slots=True)
+class PoolSettings:
+    """Bounds of one pool.
+
+    Attributes:
+        thread_count_max: functions under way at once, those apart that hang.
+        hung_count_max: threads given up because they hang, and replaced; with more the pool works with fewer threads,
+            and refuses all work when none is left.
+        waiting_count_max: functions that wait for a thread; more are refused.
+        timeout_s: time for a function, its wait for a thread included; 0: no limit.
+    """
+
+    thread_count_max: int = 4
+    hung_count_max: int = 8
+    waiting_count_max: int = 100_000
+    timeout_s: float = 0.0
+
+    def __post_init__(self) -> None:
+        """Check the bounds. Raises `InvalidArgumentError`."""
+        if self.thread_count_max < 1 or self.waiting_count_max < 1:
+            raise InvalidArgumentError("thread_count_max and waiting_count_max of a pool are at least 1")
+        if self.hung_count_max < 0 or self.timeout_s < 0:
+            raise InvalidArgumentError("hung_count_max and timeout_s of a pool are not negative")
+
+
+class WorkPool(Protocol):
+    """A bounded pool for one kind of work. Belongs to the event loop."""
+
+    @property
+    def name(self) -> str:
+        """What it is for, for people."""
+
+    @property
+    def settings(self) -> PoolSettings:
+        """Its bounds."""
+
+    @property
+    def hung_count(self) -> int:
+        """Functions under way that nobody waits for any more."""
+
+    @property
+    def is_closed(self) -> bool:
+        """Whether it accepts no more."""
+
+    async def drained(self, *, with_abandoned: bool = False) -> None:
+        """Return when nothing waits or runs that somebody waits for, or nothing at all (`with_abandoned`)."""
+
+    def run(
+        self,
+        function: Callable[..., T],
+        *args: object,
+        on_end: Callable[[], object] | None = None,
+        discard: Callable[[T], object] | None = None,
+    ) -> asyncio.Future[T]:
+        """Start `function(*args)` as soon as a thread is free and return the future of its result.
+
+        Cancelling the future abandons the function; if it waits for a thread, it never runs.
+
+        Args:
+            on_end: called on the loop, exactly once, when the function has ended or it is certain that it never runs.
+            discard: called on the loop with the result if nobody waits for it any more.
+
+        The future raises what the function does, and `StorageNotRespondingError` when it is not done in time (it may
+        still have its effect, later) or when no thread is left that does not hang.
+        """
+
+    def close(self) -> None:
+        """Accept no more. What was accepted goes on; then the threads end. Waits for nothing."""
+
+
+class BlockingWork(Protocol):
+    """Runs blocking functions off the event loop."""
+
+    def pool(self, name: str, settings: PoolSettings) -> WorkPool:
+        """Return a new pool; its threads are started when they are needed. Close it when it is of no more use."""
+
+    def run(self, function: Callable[..., T], *args: object) -> asyncio.Future[T]:
+        """Run a function in the general pool: see `WorkPool.run`. For work that does not belong to a tier."""
+
+    async def close(self) -> None:
+        """Accept no more work; wait for what is under way and not abandoned, `CLOSE_TIMEOUT_S` at most."""
+
+
+class Job:
+    """A function on its way through a pool."""
+
+    __slots__ = ("call", "is_abandoned", "is_settled", "is_started", "loop", "on_end", "settle", "timer")
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, call: Callable[[], object]) -> None:
+        self.loop = loop
+        self.call = call
+        #: Whether the caller has its answer, or waits no longer.
+        self.is_settled: Callable[[], bool] = lambda: False
+        self.is_started = False
+        self.is_abandoned = False
+        self.timer: asyncio.TimerHandle | None = None
+        #: Takes the outcome to the caller: the result, or the error. Does nothing when nobody waits.
+        self.settle: Callable[[object, BaseException | None], None] = _ignore
+        self.on_end: Callable[[], object] | None = None
+
+
+def _ignore(result: object, error: BaseException | None) -> None:
+    """Nobody waits."""
+
+
+class WorkQueue(ABC):
+    """`WorkPool` without threads: what waits, what runs, what hangs. All methods run on the event loop."""
+
+    def __init__(self, name: str, settings: PoolSettings) -> None:
+        self._name = name
+        self._settings = settings
+        self._waiting: dict[Job, None] = {}
+        self._started_count = 0
+        self._hung_count = 0
+        self._is_closed = False
+        self._idle: list[asyncio.Future[None]] = []
+
+    @property
+    def name(self) -> str:
+        """See `WorkPool.name`."""
+        return self._name
+
+    @property
+    def settings(self) -> PoolSettings:
+        """See `WorkPool.settings`."""
+        return self._settings
+
+    @property
+    def hung_count(self) -> int:
+        """See `WorkPool.hung_count`."""
+        return self._hung_count
+
+    @property
+    def is_closed(self) -> bool:
+        """See `WorkPool.is_closed`."""
+        return self._is_closed
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether nothing waits or runs that somebody waits for."""
+        return not self._waiting and self._started_count == self._hung_count
+
+    def run(
+        self,
+        function: Callable[..., T],
+        *args: object,
+        on_end: Callable[[], object] | None = None,
+        discard: Callable[[T], object] | None = None,
+    ) -> asyncio.Future[T]:
+        """See `WorkPool.run`."""
+        if self._is_closed:
+            raise RuntimeError(f"cannot run more blocking work in the pool {self._name!r}: it was closed")
+        loop = self._loop()
+        future: asyncio.Future[T] = loop.create_future()
+        job = Job(loop, partial(function, *args))
+        job.on_end = on_end
+        job.is_settled = future.done
+
+        def settle(result: object, error: BaseException | None) -> None:
+            if not future.done():
+                if error is not None:
+                    future.set_exception(error)
+                else:
+                    future.set_result(result)  # type: ignore[arg-type]  # it is what `function` returned
+            elif error is None and discard is not None:
+                discard(result)  # type: ignore[arg-type]  # likewise
+
+        job.settle = settle
+        settings = self._settings
+        if self._hung_count >= settings.thread_count_max + settings.hung_count_max:
+            self._refuse(job, f"{self._hung_count} calls of it hang already")
+        elif len(self._waiting) >= settings.waiting_count_max:
+            self._refuse(job, f"{len(self._waiting)} calls wait for it already")
+        else:
+            future.add_done_callback(partial(self._done, job))
+            if settings.timeout_s:
+                job.timer = loop.call_later(settings.timeout_s, self._expire, job)
+            self._waiting[job] = None
+            self._start_waiting()
+        return future
+
+    def close(self) -> None:
+        """See `WorkPool.close`."""
+        self._is_closed = True
+
+    async def drained(self, *, with_abandoned: bool = False) -> None:
+        """See `WorkPool.drained`."""
+        while not self.is_idle or (with_abandoned and self._started_count):
+            idle: asyncio.Future[None] = self._loop().create_future()
+            self._idle.append(idle)
+            await idle
+
+    @abstractmethod
+    def _loop(self) -> asyncio.AbstractEventLoop:
+        """Return the event loop."""
+
+    @abstractmethod
+    def _begin(self, job: Job) -> None:
+        """Let the function run somewhere; `_ended` is to be called on the loop when it has."""
+
+    def _start_waiting(self) -> None:
+        settings = self._settings
+        while self._waiting:
+            if self._started_count >= settings.thread_count_max + min(self._hung_count, settings.hung_count_max):
+                return
+            job = next(iter(self._waiting))
+            del self._waiting[job]
+            if job.is_settled():
+                continue  # `_done` is on its way.
+            job.is_started = True
+            self._started_count += 1
+            self._begin(job)
+
+    def _ended(self, job: Job, result: object, error: BaseException | None) -> None:
+        """Take the outcome of a function."""
+        self._started_count -= 1
+        if job.is_abandoned:
+            self._hung_count -= 1
+        if job.timer is not None:
+            job.timer.cancel()
+        # From here on the future's being done is no abandonment.
+        job.is_abandoned = True
+        job.settle(result, error)
+        if job.on_end is not None:
+            job.on_end()
+        self._start_waiting()
+        self._tell_idle()
+
+    def _done(self, job: Job, future: asyncio.Future[T]) -> None:
+        """The caller has its answer, or waits no longer."""
+        if job.is_abandoned:
+            return
+        job.is_abandoned = True
+        if job.timer is not None:
+            job.timer.cancel()
+        if not job.is_started:
+            self._waiting.pop(job, None)
+            if job.on_end is not None:
+                job.on_end()
+        else:
+            self._hung_count += 1
+            settings = self._settings
+            if self._hung_count >= settings.thread_count_max + settings.hung_count_max:
+                _log.error("%s does not answer: %d calls hang", self._name, self._hung_count)
+                for waiting in list(self._waiting):
+                    self._refuse(waiting, f"{self._hung_count} calls of it hang already")
+            else:
+                self._start_waiting()
+        self._tell_idle()
+
+    def _expire(self, job: Job) -> None:
+        is_begun = "it may still have its effect" if job.is_started else "it never began, because all threads hang"
+        job.settle(
+            None,
+            StorageNotRespondingError(
+                f"{self._name} did not answer within {self._settings.timeout_s:g} s; {is_begun}: "
+                "look whether the file system below answers at all"
+            ),
+        )
+
+    def _refuse(self, job: Job, because: str) -> None:
+        self._waiting.pop(job, None)
+        job.is_abandoned = True
+        if job.timer is not None:
+            job.timer.cancel()
+        job.settle(None, StorageNotRespondingError(f"{self._name} does not answer: {because}; nothing was done"))
+        if job.on_end is not None:
+            job.on_end()
+
+    def _tell_idle(self) -> None:
+        if self._idle and self.is_idle:
+            # Who waits for abandoned work, too, looks again.
+            waiters, self._idle = self._idle, []
+            for waiter in waiters:
+                if not waiter.done():
+                    waiter.set_result(None)
+
+
+class _Worker:
+    """A thread that runs one job at a time. Never joined: it may hang, and must not hold up the process's end."""
+
+    __slots__ = ("jobs",)
+
+    def __init__(self, name: str) -> None:
+        #: The next job and who to tell of its end; None: end.
+        self.jobs: queue.SimpleQueue[tuple[Job, Callable[..., None]] | None] = queue.SimpleQueue()
+        threading.Thread(target=self._run, name=name, daemon=True).start()
+
+    def _run(self) -> None:
+        while (given := self.jobs.get()) is not None:
+            job, ended = given
+            result: object = None
+            failure: BaseException | None = None
+            try:
+                result = job.call()
+            except BaseException as error:  # noqa: BLE001  # goes to whoever awaits
+                failure = error
+            try:
+                job.loop.call_soon_threadsafe(ended, self, job, result, failure)
+            except RuntimeError:
+                return  # The loop was closed: nobody waits for anything of it any more.
+            # While it waits for the next job, nothing of this one is kept.
+            del given, job, ended, result, failure
+
+
+class _ThreadPool(WorkQueue):
+    """`WorkPool` on threads."""
+
+    def __init__(self, name: str, settings: PoolSettings, on_end: Callable[[_ThreadPool], None]) -> None:
+        super().__init__(name, settings)
+        self._free: list[_Worker] = []
+        self._on_last_end = on_end
+
+    def _loop(self) -> asyncio.AbstractEventLoop:
+        return asyncio.get_running_loop()
+
+    def _begin(self, job: Job) -> None:
+        # The one that was busy last: its memory is warm.
+        worker = self._free.pop() if self._free else _Worker(f"penstock {self._name}")
+        worker.jobs.put((job, self._worker_ended))
+
+    def _worker_ended(self, worker: _Worker, job: Job, result: object, error: BaseException | None) -> None:
+        self._free.append(worker)
+        self._ended(job, result, error)
+        self._let_go()
+
+    def close(self) -> None:
+        """See `WorkPool.close`."""
+        super().close()
+        self._let_go()
+
+    def _let_go(self) -> None:
+        """End the threads that are not needed any more."""
+        count_kept = 0 if self._is_closed and not self._waiting else self._settings.thread_count_max
+        while len(self._free) > count_kept:
+            self._free.pop().jobs.put(None)
+        if self._is_closed and not self._started_count and not self._waiting:
+            self._on_last_end(self)
+
+
+class WorkPools:
+    """The pools of a process, as far as they do not depend on threads. Made by `ThreadedWork` and the simulation."""
+
+    def __init__(self, make: Callable[[str, PoolSettings], WorkQueue], general: PoolSettings) -> None:
+        self._make = make
+        self._pools: dict[WorkQueue, None] = {}
+        self._is_closed = False
+        self._general = self.pool("general", general)
+
+    def pool(self, name: str, settings: PoolSettings) -> WorkQueue:
+        """See `BlockingWork.pool`."""
+        if self._is_closed:
+            raise RuntimeError("cannot run more blocking work: it was closed")
+        made = self._make(name, settings)
+        self._pools[made] = None
+        return made
+
+    def run(self, function: Callable[..., T], *args: object) -> asyncio.Future[T]:
+        """See `BlockingWork.run`."""
+        return self._general.run(function, *args)
+
+    @property
+    def pools(self) -> Iterable[WorkQueue]:
+        """The pools that are in use."""
+        return list(self._pools)
+
+    def forget(self, pool: WorkQueue) -> None:
+        """A pool that was closed has nothing under way any more."""
+        self._pools.pop(pool, None)
+
+    async def close(self) -> None:
+        """See `BlockingWork.close`."""
+        self._is_closed = True
+        pools = self.pools
+        for pool in pools:
+            pool.close()
+        try:
+            async with asyncio.timeout(CLOSE_TIMEOUT_S):
+                for pool in pools:
+                    await pool.drained()
+        except TimeoutError:
+            names = ", ".join(repr(pool.name) for pool in pools if not pool.is_idle)
+            _log.warning("work still goes on after %g s, and is left behind: %s", CLOSE_TIMEOUT_S, names)
+
+
+class ThreadedWork(WorkPools):
+    """`BlockingWork` on threads: the one place of the process that owns them.
+
+    `thread_count_max`: of the general pool.
+    """
+
+    def __init__(self, thread_count_max: int = 8) -> None:
+        super().__init__(
+            lambda name, settings: _ThreadPool(name, settings, self.forget), PoolSettings(thread_count_max)
+        )

@@ -1,0 +1,49 @@
+"""`InlineWork`: blocking work on the spot, so that one seed gives one trace."""
+
+from __future__ import annotations
+
+import asyncio
+from functools import partial
+
+from penstock.runtime.work import Job, PoolSettings, WorkPools, WorkQueue
+
+
+class InlineWork(WorkPools):
+    """`BlockingWork` that runs a function where it is asked for, whatever its pool.
+
+    Attributes:
+        held_names: functions of these names wait for `release`.
+    """
+
+    def __init__(self) -> None:
+        self.held_names: set[str] = set()
+        self.held: list[tuple[_InlinePool, Job]] = []
+        super().__init__(lambda name, settings: _InlinePool(name, settings, self), PoolSettings(1))
+
+    def release(self) -> None:
+        """Run what is held, and hold nothing any more."""
+        self.held_names.clear()
+        held, self.held = self.held, []
+        for pool, job in held:
+            pool._begin(job)
+
+
+class _InlinePool(WorkQueue):
+    def __init__(self, name: str, settings: PoolSettings, work: InlineWork) -> None:
+        super().__init__(name, settings)
+        self._work = work
+
+    def _loop(self) -> asyncio.AbstractEventLoop:
+        return asyncio.get_running_loop()
+
+    def _begin(self, job: Job) -> None:
+        assert isinstance(job.call, partial)
+        if getattr(job.call.func, "__name__", "") in self._work.held_names:
+            self._work.held.append((self, job))
+            return
+        try:
+            result = job.call()
+        except Exception as error:  # noqa: BLE001  # handed to the awaiting task
+            self._ended(job, None, error)
+        else:
+            self._ended(job, result, None)
