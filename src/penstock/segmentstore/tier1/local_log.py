@@ -133,8 +133,8 @@ class LocalLog:
         self._runtime = runtime
         self._settings = settings
         # Whatever else hangs, appends have a thread; only one, because their order counts.
-        self._writes = runtime.work.pool(f"log {container_id} writes", PoolSettings(thread_count_max=1))
-        self._files = runtime.work.pool(f"log {container_id} files", settings.files)
+        self._writes = runtime.work.pool(f"log-{container_id}-writes", PoolSettings(thread_count_max=1))
+        self._files = runtime.work.pool(f"log-{container_id}-files", settings.files)
         self._state = _State.NEW
         self._failure: PenstockError | None = None
         self._queue: deque[_Append] = deque()

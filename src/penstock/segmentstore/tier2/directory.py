@@ -117,11 +117,11 @@ class DirectoryChunkStorage:
         self._root = root
         self._rng = runtime.rng
         self._settings = settings or DirectoryChunkStorageSettings()
-        self._reads = runtime.work.pool("tier-2 reads", self._settings.reads)
-        self._writes = runtime.work.pool("tier-2 writes", self._settings.writes)
-        self._names = runtime.work.pool("tier-2 names", self._settings.names)
+        self._reads = runtime.work.pool("tier-2-reads", self._settings.reads)
+        self._writes = runtime.work.pool("tier-2-writes", self._settings.writes)
+        self._names = runtime.work.pool("tier-2-names", self._settings.names)
         # On some file systems even that may hang.
-        self._closes = runtime.work.pool("tier-2 closes", PoolSettings(thread_count_max=1))
+        self._closes = runtime.work.pool("tier-2-closes", PoolSettings(thread_count_max=1))
         self._chunk_files = ChunkFiles(root, runtime.disk, copy_buffer_bytes=self._settings.copy_buffer_bytes)
         self._files: OrderedDict[str, _OpenFile] = OrderedDict()
         self._durable_directories: OrderedDict[str, None] = OrderedDict()

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 from penstock.client.settings import ClientSettings
 from penstock.controller.settings import ControllerSettings
+from penstock.runtime.work import PoolSettings
 from penstock.segmentstore.settings import (
     ActivitySettings,
     CacheSettings,
@@ -19,6 +20,7 @@ from penstock.segmentstore.settings import (
     SpaceSettings,
 )
 from penstock.segmentstore.tier1.local_log import LocalLogSettings
+from penstock.segmentstore.tier2.directory import DirectoryChunkStorageSettings
 from penstock.testing.chunk_faults import ChunkFaults
 from penstock.testing.simulation.cluster import ClusterSettings, SimulatedCluster
 from penstock.testing.simulation.faults import FaultPlan
@@ -393,6 +395,13 @@ def _draw_cluster(rng: random.Random, chunk_rng: random.Random, profile: Profile
             free_bytes_min=4 * _KIB,
             free_percent_max=100,
         ),
+        # Short enough for calls to be given up while storage hangs, long enough for it to be slow.
+        long_term_storage=DirectoryChunkStorageSettings(
+            reads=PoolSettings(thread_count_max=8, hung_count_max=4, timeout_s=3.0),
+            writes=PoolSettings(thread_count_max=4, hung_count_max=4, timeout_s=4.0),
+            names=PoolSettings(thread_count_max=2, hung_count_max=4, timeout_s=4.0),
+            cancel_grace_s=0.2,
+        ),
         controller=ControllerSettings(),
         client=ClientSettings(
             connect_timeout_s=2.0,
@@ -441,6 +450,7 @@ def _with_limits(cluster: ClusterSettings, rng: random.Random) -> ClusterSetting
         table_index_retry_s=rng.uniform(0.1, 0.5),
         table_index_wait_timeout_s=5.0,
         index_chunk_bytes_max=rng.choice((1, 4, 64)) * _KIB,
+        storage_read_timeout_s=3.0,
         flush_slow_s=rng.choice((0.3, 5.0)),
         index=IndexSettings(
             page_bytes=rng.choice((256, 512, 8 * _KIB)),

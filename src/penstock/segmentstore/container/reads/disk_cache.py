@@ -85,7 +85,7 @@ class DiskCache:
         self._directory = directory
         self._settings = settings
         self._disk = runtime.disk
-        self._pool = runtime.work.pool("disk cache", settings.pool)
+        self._pool = runtime.work.pool("disk-cache", settings.pool)
         self._slot_count_max = settings.bytes_max // settings.slot_bytes
         self._slot_count = 0
         self._free: list[int] = []
