@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 
 from penstock.runtime.descriptors import DescriptorBudget
-
 from penstock.runtime.work import PoolSettings
 
 MIB = 1024 * 1024

@@ -222,6 +222,8 @@ class LocalLog:
                 if following is not None:
                     # While the caller works on one batch the next one is read.
                     reading = loop.create_task(self._read_batch(following))
+                    # It begins now: the caller may not give the loop a turn before it has worked all frames off.
+                    await asyncio.sleep(0)
                 is_over = following is None
                 for frame in frames:
                     if frame.address > truncation_address:

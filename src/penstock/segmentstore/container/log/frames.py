@@ -98,35 +98,56 @@ class RecordReader:
         A record that was never completed is dropped, whether the log ended there or a later incarnation wrote on.
         Raises `ValueError` with the offset in the frame when the bytes cannot be entries.
         """
-        if not frame or frame[0] != FORMAT_VERSION:
-            raise ValueError(f"frame format version {frame[0] if frame else 'missing'}, expected {FORMAT_VERSION}")
+        check_frame_version(frame)
         records: list[Buffer] = []
         view = memoryview(frame)
         position = 1
-        end = len(frame)
-        while position < end:
-            if end - position < ENTRY_HEADER.size:
-                raise ValueError(f"entry header cut off at byte {position} of the frame")
-            flags, length = ENTRY_HEADER.unpack_from(view, position)
-            start = position + ENTRY_HEADER.size
-            position = start + length
-            if flags & ~(FIRST | LAST) or position > end or not length:
-                raise ValueError(f"bad entry (flags {flags}, length {length}) at byte {start} of the frame")
-            body = view[start:position]
-            if flags & FIRST:
-                self._open = None  # An open record before it was never completed: nobody was told it was stored.
-                if flags & LAST:
-                    records.append(body)
-                else:
-                    self._open = [body]
-            elif self._open is not None:
-                self._open.append(body)
-                if flags & LAST:
-                    records.append(b"".join(self._open))
-                    self._open = None
-            elif self._seen_any:
-                raise ValueError(f"entry at byte {start} of the frame continues a record that never began")
-            # Else: the log was truncated inside this record; its end is a leftover.
-            if flags:
-                self._seen_any = True
+        while position < len(frame):
+            record, position = self.feed_entry(view, position)
+            if record is not None:
+                records.append(record)
         return records
+
+    def pass_whole(self) -> None:
+        """Take note of entries that were whole records, and read elsewhere."""
+        self._open = None
+        self._seen_any = True
+
+    def feed_entry(self, frame: memoryview, position: int) -> tuple[Buffer | None, int]:
+        """Return the record that ends with the entry at `position` of a frame, if any, and where the next entry is.
+
+        Raises as `feed`.
+        """
+        end = len(frame)
+        if end - position < ENTRY_HEADER.size:
+            raise ValueError(f"entry header cut off at byte {position} of the frame")
+        flags, length = ENTRY_HEADER.unpack_from(frame, position)
+        start = position + ENTRY_HEADER.size
+        position = start + length
+        if flags & ~(FIRST | LAST) or position > end or not length:
+            raise ValueError(f"bad entry (flags {flags}, length {length}) at byte {start} of the frame")
+        record: Buffer | None = None
+        body = frame[start:position]
+        if flags & FIRST:
+            self._open = None  # An open record before it was never completed: nobody was told it was stored.
+            if flags & LAST:
+                record = body
+            else:
+                self._open = [body]
+        elif self._open is not None:
+            self._open.append(body)
+            if flags & LAST:
+                record = b"".join(self._open)
+                self._open = None
+        elif self._seen_any:
+            raise ValueError(f"entry at byte {start} of the frame continues a record that never began")
+        # Else: the log was truncated inside this record; its end is a leftover.
+        if flags:
+            self._seen_any = True
+        return record, position
+
+
+def check_frame_version(frame: bytes) -> None:
+    """Raise `ValueError` unless this program reads such frames."""
+    if not frame or frame[0] != FORMAT_VERSION:
+        raise ValueError(f"frame format version {frame[0] if frame else 'missing'}, expected {FORMAT_VERSION}")

@@ -5,23 +5,18 @@ Source: segment store specification, section 2.7.
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import struct
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 from penstock.model.errors import CorruptionError
 from penstock.model.segments import Buffer
-from penstock.segmentstore.container.log.frames import RecordReader
-from penstock.segmentstore.container.log.operations import (
-    APPEND_HEADER,
-    APPEND_TYPE,
-    NO_VALUE,
-    RECORD_HEADER,
-    Append,
-    Checkpoint,
-    decode_operation,
-)
+from penstock.segmentstore.container.log.append_runs import AppendRuns
+from penstock.segmentstore.container.log.frames import ENTRY_HEADER, RecordReader, check_frame_version
+from penstock.segmentstore.container.log.operations import RECORD_HEADER, Checkpoint, decode_operation
 from penstock.segmentstore.container.state import ContainerState
 from penstock.segmentstore.tier1.durable_log import DurableLog, LogAddress
 from penstock.segmentstore.tier1.frame_format import crc32c
@@ -34,7 +29,6 @@ REPEATED_RECORDS_MAX = 25
 #: Longer records are not kept for the comparison, only their length and checksum.
 _KEPT_RECORD_LENGTH_MAX = 1024 * 1024
 _unpack_record_header = RECORD_HEADER.unpack_from
-_unpack_append_header = APPEND_HEADER.unpack_from
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,83 +86,10 @@ def record_number(record: Buffer) -> int:
     return number
 
 
-def _unpack_append(record: Buffer) -> tuple[int, int, int, int, int, int, bytes]:
-    """Return sequence number, segment id, offset, time, event count, event number and writer id of an append."""
-    try:
-        _, number, segment_id, offset, time_ms, event_count, event_number, writer_id = _unpack_append_header(record)
-    except struct.error as error:
-        raise ValueError(f"{len(record)} bytes are no append") from error
-    if event_number >= 1 << 63:
-        event_number -= 1 << 64
-    return number, segment_id, offset, time_ms, event_count, event_number, writer_id
-
-
 def _kept(record: Buffer | _Fingerprint) -> Buffer | _Fingerprint:
     if isinstance(record, _Fingerprint) or len(record) <= _KEPT_RECORD_LENGTH_MAX:
         return record
     return _Fingerprint(record_number(record), len(record), crc32c(bytes(record)))
-
-
-class AppendRuns:
-    """Replays appends of one frame together: those to a segment that follow each other as if they were one.
-
-    A log of small appends is replayed several times as fast as one by one. What the state sees is the same: the bytes,
-    the events, each writer's last event number. Call `flush` before anything else is replayed.
-    """
-
-    __slots__ = ("_runs", "_state")
-
-    def __init__(self, state: ContainerState) -> None:
-        self._state = state
-        self._runs: dict[int, _Run] = {}
-
-    def add(self, record: Buffer) -> None:
-        """Add an append's record. It or `flush` raises what `ContainerState.replay` does."""
-        number, segment_id, offset, time_ms, event_count, event_number, writer_id = _unpack_append(record)
-        run = self._runs.get(segment_id)
-        if run is not None:
-            if offset == run.end and (
-                event_number == NO_VALUE or run.event_number == NO_VALUE or writer_id == run.writer_id
-            ):
-                run.data.append(memoryview(record)[APPEND_HEADER.size :])
-                run.end += len(record) - APPEND_HEADER.size
-                run.time_ms = time_ms
-                run.event_count += event_count
-                if event_number != NO_VALUE:
-                    run.event_number = event_number
-                    run.writer_id = writer_id
-                return
-            self._replay(segment_id, run)
-        data = memoryview(record)[APPEND_HEADER.size :]
-        self._runs[segment_id] = _Run(
-            number, offset, offset + len(data), time_ms, event_count, event_number, writer_id, [data]
-        )
-
-    def flush(self) -> None:
-        """Replay what was added."""
-        if self._runs:
-            for segment_id, run in self._runs.items():
-                self._replay(segment_id, run)
-            self._runs.clear()
-
-    def _replay(self, segment_id: int, run: _Run) -> None:
-        data: Buffer = run.data[0] if len(run.data) == 1 else b"".join(run.data)
-        append = Append(segment_id, run.start, run.time_ms, run.event_count, run.event_number, run.writer_id, data)
-        self._state.replay(run.number, append)
-
-
-@dataclass(slots=True)
-class _Run:
-    """Appends to one segment without a gap. `number` is that of the first; what is not a sum is of the last."""
-
-    number: int
-    start: int
-    end: int
-    time_ms: int
-    event_count: int
-    event_number: int
-    writer_id: bytes
-    data: list[memoryview]
 
 
 class FirstCheckpoint:
@@ -209,12 +130,11 @@ class FirstCheckpoint:
         return self.is_complete
 
 
-def _replay(record: Buffer, state: ContainerState, appends: AppendRuns) -> None:
-    if record[0] == APPEND_TYPE:
-        appends.add(record)
-    else:
-        appends.flush()
-        state.replay(*decode_operation(record))
+def _entry_at(frame: memoryview, position: int) -> memoryview:
+    """Return the record of the entry at a position."""
+    start = position + ENTRY_HEADER.size
+    length: int = ENTRY_HEADER.unpack_from(frame, position)[1]
+    return frame[start : start + length]
 
 
 async def recover(log: DurableLog, state: ContainerState, progress: Callable[[], None] = lambda: None) -> Recovered:
@@ -237,14 +157,27 @@ async def recover(log: DurableLog, state: ContainerState, progress: Callable[[],
             raise CorruptionError(container, frame.address, f"frame address does not follow {address}")
         address = frame.address
         try:
-            records = reader.feed(frame.data)
-            replayed = 0
-            for index, record in enumerate(records):
+            check_frame_version(frame.data)
+            view = memoryview(frame.data)
+            position = 1
+            records: list[Buffer] = []
+            while position < len(view):
+                if first.is_complete:
+                    starts: list[int] = []
+                    position, last = appends.take(view, position, last, starts)
+                    if starts:
+                        operations += len(starts)
+                        reader.pass_whole()
+                        records += map(partial(_entry_at, view), starts[-REPEATED_RECORDS_MAX:])
+                        continue
+                record, position = reader.feed_entry(view, position)
+                if record is None:
+                    continue
                 number = record_number(record)
                 if number <= last:
                     # Rare: what of this frame came before it counts among the latest, too.
-                    latest.add(records[replayed:index])
-                    replayed = index + 1
+                    latest.add(records)
+                    records = []
                     latest.check(number, last, record)
                     repeated += 1
                     logger.warning(
@@ -255,20 +188,24 @@ async def recover(log: DurableLog, state: ContainerState, progress: Callable[[],
                     )
                     continue
                 last = number
+                records.append(record)
                 if first.is_complete:
-                    _replay(record, state, appends)
+                    appends.flush()
+                    state.replay(*decode_operation(record))
                     operations += 1
                 elif first.add(record):
                     state.restore(*first.parts)
                     for later in first.later:
-                        _replay(later, state, appends)
+                        state.replay(*decode_operation(later))
                     operations += len(first.later)
                     first.later.clear()
             appends.flush()
-            latest.add(records[replayed:])
+            latest.add(records)
             progress()
         except (KeyError, ValueError) as error:
             raise CorruptionError(container, frame.address, f"record cannot be replayed: {error!r}") from error
+        # Other containers serve meanwhile, and the next frames are read.
+        await asyncio.sleep(0)
     if log.is_truncated and not first.is_complete:
         # It was truncated right before a checkpoint that was durable. Without that the container would come up empty.
         raise CorruptionError(

@@ -1,0 +1,206 @@
+"""`AppendRuns`: replays appends together that follow each other in a segment, as if they were one.
+
+Nearly all of a log are appends, often short ones. What the state sees of a run is the same as of its appends: the
+bytes, the events, the last event number of its writer. Two ways to find runs, both over the bytes of a frame:
+
+- Records of one length and one segment, as a single busy writer leaves them, are unpacked and compared by the column,
+  without Python code per record.
+- Any others are unpacked one by one, and appended to the run of their segment.
+"""
+
+from __future__ import annotations
+
+import struct
+from dataclasses import dataclass
+
+from penstock.model.segments import NO_VALUE, Buffer
+from penstock.segmentstore.container.log.frames import ENTRY_HEADER, FIRST, LAST
+from penstock.segmentstore.container.log.operations import APPEND_HEADER, APPEND_TYPE, Append
+from penstock.segmentstore.container.state import ContainerState
+
+#: An entry's header and an append's, up to the data: flags, length, type, number, segment id, offset, time, event
+#: count, event number, writer id.
+_HEADERS = struct.Struct(ENTRY_HEADER.format + APPEND_HEADER.format.lstrip(">"))
+_unpack = _HEADERS.unpack_from
+_WHOLE = FIRST | LAST
+_NO_VALUE_UNSIGNED = NO_VALUE & 0xFFFFFFFFFFFFFFFF
+#: As many records are looked at together at first, and at most.
+_COLUMN_LENGTH_MIN = 16
+_COLUMN_LENGTH_MAX = 4096
+#: Records of other lengths are taken one by one; after so many of them columns are tried again.
+_SINGLES = 64
+
+
+@dataclass(slots=True)
+class _Run:
+    """Appends to one segment without a gap. `number` is that of the first; what is not a sum is of the last."""
+
+    number: int
+    start: int
+    end: int
+    time_ms: int
+    event_count: int
+    event_number: int
+    writer_id: bytes
+    data: list[Buffer]
+
+
+class AppendRuns:
+    """See the module. Call `flush` before anything else is replayed."""
+
+    __slots__ = ("_runs", "_state", "_structs")
+
+    def __init__(self, state: ContainerState) -> None:
+        self._state = state
+        self._runs: dict[int, _Run] = {}
+        self._structs: dict[int, struct.Struct] = {}
+
+    def take(self, frame: memoryview, position: int, last: int, starts: list[int]) -> tuple[int, int]:
+        """Add the whole appends that follow each other from `position` of a frame; return where the next entry is.
+
+        Stops before anything else, and before an append whose number is not above the one before (`last` at first);
+        returns also the number of the last append taken. `starts` gets the positions of the entries taken. This or
+        `flush` raises what `ContainerState.replay` does.
+        """
+        column_length = _COLUMN_LENGTH_MIN
+        while True:
+            before = position
+            position, last = self._take_column(frame, position, last, starts, column_length)
+            if position > before:
+                column_length = min(4 * column_length, _COLUMN_LENGTH_MAX)
+                continue
+            column_length = _COLUMN_LENGTH_MIN
+            position, last = self._take_singles(frame, position, last, starts)
+            if position == before:
+                return position, last
+
+    def _take_column(
+        self, frame: memoryview, position: int, last: int, starts: list[int], count_max: int
+    ) -> tuple[int, int]:
+        """Add appends of one length to one segment by one writer; none if there are not enough of them."""
+        room = len(frame) - position
+        if room < _HEADERS.size:
+            return position, last
+        _, length, _, number, segment_id, offset, _, _, event_number, writer_id = _unpack(frame, position)
+        data_length = length - APPEND_HEADER.size
+        stride = ENTRY_HEADER.size + length
+        count = min(room // stride, count_max)
+        if data_length <= 0 or count < _COLUMN_LENGTH_MIN or number <= last:
+            return position, last
+        # The last of them tells soon that they are of different lengths.
+        probe = _unpack(frame, position + (count - 1) * stride)
+        if probe[:3] != (_WHOLE, length, APPEND_TYPE) or probe[3] != number + count - 1 or probe[4] != segment_id:
+            return position, last
+        layout = self._structs.get(data_length)
+        if layout is None:
+            layout = struct.Struct(f"{_HEADERS.format}{data_length}s")
+            if len(self._structs) < _COLUMN_LENGTH_MAX:
+                self._structs[data_length] = layout
+        stop = position + count * stride
+        columns = tuple(zip(*layout.iter_unpack(frame[position:stop]), strict=True))
+        flags, lengths, kinds, numbers, segment_ids, offsets, times, event_counts, event_numbers, writer_ids, data = (
+            columns
+        )
+        is_run = (
+            flags.count(_WHOLE) == lengths.count(length) == kinds.count(APPEND_TYPE) == count
+            and segment_ids.count(segment_id) == count
+            and numbers == tuple(range(number, number + count))
+            and offsets == tuple(range(offset, offset + count * data_length, data_length))
+            and (writer_ids.count(writer_id) == count or event_numbers.count(_NO_VALUE_UNSIGNED) == count)
+        )
+        if not is_run:
+            return position, last
+        numbered = count
+        # Not all of a writer's appends need have a number; the last that has one counts.
+        while numbered and event_numbers[numbered - 1] == _NO_VALUE_UNSIGNED:
+            numbered -= 1
+        event_number = event_numbers[numbered - 1] if numbered else _NO_VALUE_UNSIGNED
+        self._add(
+            _Run(
+                number,
+                offset,
+                offset + count * data_length,
+                times[-1],
+                sum(event_counts),
+                _signed(event_number),
+                writer_id,
+                [b"".join(data)],
+            ),
+            segment_id,
+        )
+        starts.extend(range(position, stop, stride))
+        return stop, number + count - 1
+
+    def _take_singles(self, frame: memoryview, position: int, last: int, starts: list[int]) -> tuple[int, int]:
+        """Add at most `_SINGLES` appends one by one."""
+        end = len(frame)
+        runs = self._runs
+        for _ in range(_SINGLES):
+            if end - position < _HEADERS.size:
+                break
+            flags, length, kind, number, segment_id, offset, time_ms, event_count, event_number, writer_id = _unpack(
+                frame, position
+            )
+            data_start = position + _HEADERS.size
+            stop = position + ENTRY_HEADER.size + length
+            if flags != _WHOLE or kind != APPEND_TYPE or number <= last or not data_start <= stop <= end:
+                break
+            starts.append(position)
+            position = stop
+            last = number
+            event_number = _signed(event_number)
+            data = frame[data_start:stop]
+            run = runs.get(segment_id)
+            if (
+                run is not None
+                and offset == run.end
+                and (event_number == NO_VALUE or run.event_number == NO_VALUE or writer_id == run.writer_id)
+            ):
+                run.data.append(data)
+                run.end = offset + len(data)
+                run.time_ms = time_ms
+                run.event_count += event_count
+                if event_number != NO_VALUE:
+                    run.event_number = event_number
+                    run.writer_id = writer_id
+                continue
+            if run is not None:
+                self._replay(segment_id, run)
+            runs[segment_id] = _Run(
+                number, offset, offset + len(data), time_ms, event_count, event_number, writer_id, [data]
+            )
+        return position, last
+
+    def _add(self, added: _Run, segment_id: int) -> None:
+        run = self._runs.get(segment_id)
+        if run is None:
+            self._runs[segment_id] = added
+        elif added.start == run.end and (
+            added.event_number == NO_VALUE or run.event_number == NO_VALUE or added.writer_id == run.writer_id
+        ):
+            run.data += added.data
+            run.end = added.end
+            run.time_ms = added.time_ms
+            run.event_count += added.event_count
+            if added.event_number != NO_VALUE:
+                run.event_number = added.event_number
+                run.writer_id = added.writer_id
+        else:
+            self._replay(segment_id, run)
+            self._runs[segment_id] = added
+
+    def flush(self) -> None:
+        """Replay what was added."""
+        if self._runs:
+            for segment_id, run in self._runs.items():
+                self._replay(segment_id, run)
+            self._runs.clear()
+
+    def _replay(self, segment_id: int, run: _Run) -> None:
+        data: Buffer = run.data[0] if len(run.data) == 1 else b"".join(run.data)
+        append = Append(segment_id, run.start, run.time_ms, run.event_count, run.event_number, run.writer_id, data)
+        self._state.replay(run.number, append)
+
+
+def _signed(event_number: int) -> int:
+    return event_number - (1 << 64) if event_number >= 1 << 63 else event_number
