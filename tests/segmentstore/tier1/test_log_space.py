@@ -5,9 +5,7 @@ from __future__ import annotations
 import asyncio
 import errno
 import random
-from collections.abc import Awaitable, Callable
 from dataclasses import replace
-from typing import TypeVar
 
 import pytest
 
@@ -17,8 +15,7 @@ from penstock.runtime.runtime import Runtime
 from penstock.segmentstore.tier1.local_log import LocalLog, LocalLogFactory, LocalLogSettings
 from penstock.testing.simulation.disk import SimulatedDisk
 from penstock.testing.simulation.disk_faults import DiskFaults
-
-T = TypeVar("T")
+from support.inline_work import InlineWork
 
 SETTINGS = LocalLogSettings(
     frame_length_max_bytes=8_000,
@@ -34,21 +31,6 @@ SETTINGS = LocalLogSettings(
     space_check_interval_s=0.001,
 )
 WITHOUT_RESERVE = replace(SETTINGS, reserve_file_count=0, reserve_record_count=0)
-
-
-class InlineWork:
-    """Blocking work on the spot."""
-
-    def run(self, function: Callable[..., T], *args: object) -> Awaitable[T]:
-        future: asyncio.Future[T] = asyncio.get_running_loop().create_future()
-        try:
-            future.set_result(function(*args))
-        except Exception as error:  # noqa: BLE001  # Handed to the awaiting task.
-            future.set_exception(error)
-        return future
-
-    async def close(self) -> None:
-        """Nothing is under way."""
 
 
 def make_log(disk: SimulatedDisk, settings: LocalLogSettings = SETTINGS, container_id: int = 0) -> LocalLog:
