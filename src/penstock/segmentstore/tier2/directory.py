@@ -265,7 +265,7 @@ class DirectoryChunkStorage:
     async def space(self) -> DiskSpace | None:
         """See `ChunkStorage.space`. Nobody can say before there is a first chunk."""
         self._check_open()
-        return await self._work.run(self._chunk_files.space)
+        return await self._names.run(self._chunk_files.space)
 
     async def close(self) -> None:
         """See `ChunkStorage.close`. Idempotent; files in use are closed when their calls end. Waits for no hung one."""
