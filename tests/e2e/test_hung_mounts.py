@@ -124,7 +124,8 @@ def test_server_acknowledges_and_stops_while_chunk_files_cannot_be_opened(
             with contextlib.ExitStack() as readers, WireClient(port) as client:
 
                 def is_hung(segment: str) -> bool:
-                    # What the log gave back may still be in memory; then the read is answered.
+                    # What the log gave back stays in memory until it was not used for a while; reads are answered then.
+                    time.sleep(0.5)
                     reader = readers.enter_context(WireClient(port))
                     reader.send(ReadSegment(segment, 0, 100, "", reader.next_id()))
                     time.sleep(0.05)

@@ -166,7 +166,8 @@ async def test_two_logs_that_share_a_full_disk_have_a_reserve_each() -> None:
         log = await opened(disk, container_id=container_id)
         await append(log, b"while full")
         await log.truncate(await append(log, b"and more"))
-    assert all(reserve_of(disk, container_id)[0] == 1 for container_id in (0, 1))
+    # The truncation may have made room already to fill it up again.
+    assert all(reserve_of(disk, container_id)[0] in (1, 2) for container_id in (0, 1))
 
 
 async def test_a_crash_at_any_call_while_the_reserve_is_used_leaves_a_log_that_opens() -> None:
