@@ -7,6 +7,7 @@ ones; in simulation a seeded loop, a simulated disk and a virtual clock stand be
 
 from __future__ import annotations
 
+import asyncio
 import os
 import random
 import time
