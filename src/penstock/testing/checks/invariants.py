@@ -223,6 +223,8 @@ class InvariantMonitor:
         is_held = bool(
             stuck
             and container.throttle.waiting_count
+            # A log without room holds callers by itself, and has storage stuck beside it on the same file system.
+            and not container.space.is_log_low
             and others < container.state.cache.settings.bytes_max // 16
             and container.pipeline.outstanding_bytes < container.outstanding_bytes_max // 16
             and container.state.cache.member_bytes < container.state.cache.settings.bytes_max // 8
