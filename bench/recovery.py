@@ -6,12 +6,15 @@
 Nothing is moved to long-term storage meanwhile (settings see to that), so that the log holds everything and nothing of
 it can be cut. Before each measurement the log's files are dropped from the page cache. Phases: `read` is the files
 read from one end to the other, the baseline; `frames` is the log opened and all frames read and checked, without
-a container; `ready` is a whole server, from its process to its ready line, and `ready_empty` one without data.
+a container; `replay` is the log replayed into a container's state, in CPU time of this process, with the longest
+turn of the event loop meanwhile (CPU time of its thread, so that a busy machine does not count); `ready` is a whole
+server, from its process to its ready line, and `ready_empty` one without data.
 """
 
 from __future__ import annotations
 
 import argparse
+import asyncio
 import os
 import time
 from pathlib import Path
@@ -20,6 +23,10 @@ from _common import cpu_s, memory_mb, parser, raw_disk, report, server, work_dir
 from _load import AppendLoad, block_of
 from _wire import ask, connect, run, say
 from penstock.runtime.runtime import real_runtime
+from penstock.segmentstore.container.log.recovery import recover
+from penstock.segmentstore.container.reads.cache import Cache
+from penstock.segmentstore.container.state import ContainerState
+from penstock.segmentstore.settings import CacheSettings, ContainerSettings
 from penstock.segmentstore.tier1.local_log import LocalLogFactory
 from penstock.wire.commands import CreateSegment, GetStreamSegmentInfo, SegmentCreated, StreamSegmentInfo
 
@@ -86,6 +93,39 @@ async def read_frames(directory: Path) -> dict[str, object]:
     }
 
 
+async def replay_log(directory: Path) -> dict[str, object]:
+    """Replay the log into an empty state; return the records per CPU second and the longest turn of the loop."""
+    runtime = real_runtime(8)
+    log = LocalLogFactory(str(directory / "store" / "tier1"), runtime).create(0)
+    state = ContainerState(0, Cache(CacheSettings(bytes_max=1 << 40)), ContainerSettings())
+    turn_s_max = 0.0
+
+    async def watch() -> None:
+        nonlocal turn_s_max
+        before_s = time.thread_time()
+        while True:
+            await asyncio.sleep(0.0005)
+            now_s = time.thread_time()
+            turn_s_max = max(turn_s_max, now_s - before_s)
+            before_s = now_s
+
+    try:
+        await log.open()
+        watching = asyncio.create_task(watch())
+        begin_s = time.process_time()
+        recovered = await recover(log, state)
+        took_s = time.process_time() - begin_s
+        watching.cancel()
+        await log.close()
+    finally:
+        await runtime.work.close()
+    return {
+        "replay_cpu_s": round(took_s, 2),
+        "replay_records_per_cpu_s": round(recovered.operation_count / max(took_s, 1e-6)),
+        "replay_turn_ms_max": round(turn_s_max * 1e3, 1),
+    }
+
+
 async def one_size(
     arguments: argparse.Namespace, directory: Path, block_bytes: int, empty_s: float
 ) -> dict[str, object]:
@@ -111,6 +151,7 @@ async def one_size(
     read_s = read_files(files)
     forget_pages(files)
     frames = await read_frames(directory)
+    replay = await replay_log(directory)
     forget_pages(log_files(directory))
     with server(directory, *options, settings=SETTINGS) as running:
         connection = await connect(running.store_port)
@@ -125,6 +166,7 @@ async def one_size(
             "log_files_mb": files_mb,
             "read_s": round(read_s, 2),
             **frames,
+            **replay,
             "ready_s": round(running.ready_s, 2),
             "ready_empty_s": round(empty_s, 2),
             "replay_and_start_s": round(running.ready_s - empty_s - float(str(frames["frames_s"])), 2),
