@@ -18,8 +18,7 @@ import tomllib
 import uuid
 from dataclasses import dataclass
 
-import google_crc32c
-
+from penstock.model.checksum import crc32c
 from penstock.model.errors import CorruptionError, DataDirectoryInUseError, InvalidArgumentError
 from penstock.runtime.disk import DiskLock, LocalLock
 from penstock.runtime.runtime import Runtime
@@ -51,13 +50,13 @@ class Identity:
             f'cluster_id = "{self.cluster_id}"\n'
             f"container_count = {self.container_count}\n"
         ).encode()
-        return body + b'crc32c = "%08x"\n' % google_crc32c.value(body)
+        return body + b'crc32c = "%08x"\n' % crc32c(body, 0)
 
     @classmethod
     def decode(cls, data: bytes, path: str) -> Identity:
         """Read what `encode` made. Raises `CorruptionError`, `DataDirectoryError` for another format version."""
         body, mark, checksum = data.rpartition(b"crc32c = ")
-        if not mark or checksum.strip() != b'"%08x"' % google_crc32c.value(body):
+        if not mark or checksum.strip() != b'"%08x"' % crc32c(body, 0):
             raise CorruptionError(path, len(body), "the checksum does not match: it was edited or damaged")
         fields = tomllib.loads(body.decode())
         if fields["format_version"] != FORMAT_VERSION:

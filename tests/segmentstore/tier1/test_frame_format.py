@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import pytest
 
+from penstock.model.checksum import crc32c
 from penstock.model.segments import Buffer
 from penstock.segmentstore.tier1.frame_format import (
     BLOCK_LENGTH,
@@ -16,7 +17,6 @@ from penstock.segmentstore.tier1.frame_format import (
     FrameKind,
     Link,
     block_end,
-    crc32c,
     decode_file_header,
     decode_frame_header,
     decode_link,
@@ -47,10 +47,10 @@ def test_file_header_bytes_do_not_change() -> None:
     assert len(data) == BLOCK_LENGTH
     body = bytes.fromhex("504e53544b4c4f47 0001 0001 00000003 0000000000000007 00000009 0102030405060708")
     assert data[: FILE_HEADER_LENGTH - 4] == body
-    assert data[FILE_HEADER_LENGTH - 4 : FILE_HEADER_LENGTH] == crc32c(body).to_bytes(4, "big")
+    assert data[FILE_HEADER_LENGTH - 4 : FILE_HEADER_LENGTH] == crc32c(body, 0).to_bytes(4, "big")
     assert not any(data[FILE_HEADER_LENGTH:])
     assert decode_file_header(data) == HEADER
-    assert crc32c(b"123456789") == 0xE3069283
+    assert crc32c(b"123456789", 0) == 0xE3069283
 
 
 def test_frame_bytes_do_not_change() -> None:
@@ -60,7 +60,7 @@ def test_frame_bytes_do_not_change() -> None:
         "50536672 0102030405060708 01 01 0000 00000003 00001000 0000000000000007 000000000000000b 00001000"
     )
     assert data[:44] == head
-    assert data[44:48] == crc32c(head + b"abc").to_bytes(4, "big")
+    assert data[44:48] == crc32c(head + b"abc", 0).to_bytes(4, "big")
     assert data[48:51] == b"abc"
     assert len(data) == BLOCK_LENGTH
     assert not any(data[51:])
@@ -126,7 +126,7 @@ def test_any_changed_byte_of_a_file_header_is_named() -> None:
         decode_file_header(data[: FILE_HEADER_LENGTH - 1])
     body = data[:9] + b"\x02" + data[10 : FILE_HEADER_LENGTH - 4]
     with pytest.raises(ValueError, match="format 2"):
-        decode_file_header(body + crc32c(body).to_bytes(4, "big"))
+        decode_file_header(body + crc32c(body, 0).to_bytes(4, "big"))
 
 
 def test_link_round_trip_and_bad_length() -> None:

@@ -16,8 +16,6 @@ from collections.abc import AsyncIterator
 from dataclasses import dataclass, replace
 from typing import Generic, TypeVar
 
-import google_crc32c
-
 from penstock.controller.errors import WorkElsewhereError
 from penstock.controller.locks import StreamLocks
 from penstock.controller.metadata import layout
@@ -26,6 +24,7 @@ from penstock.controller.metadata.scope_records import PendingChildWork
 from penstock.controller.metadata.typed import Tables, Versioned
 from penstock.controller.retry import delay_s
 from penstock.controller.settings import ControllerSettings
+from penstock.model.checksum import crc32c
 from penstock.model.errors import MetadataConflictError, OutcomeUnknownError
 from penstock.model.segments import VERSION_ABSENT
 
@@ -69,7 +68,7 @@ class Announcements(Generic[W]):
 
         Raises `OutcomeUnknownError` when even repeated attempts have shown nothing: `is_unfinished` is true then.
         """
-        fence = layout.fence_key(int(google_crc32c.value(key.encode())) % FENCE_COUNT)
+        fence = layout.fence_key(crc32c(key.encode(), 0) % FENCE_COUNT)
         async with self._locks.hold(fence):
             attempt = 1
             while True:

@@ -8,14 +8,13 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
-import google_crc32c
-
 from penstock.controller.locks import StreamLocks
 from penstock.controller.metadata import layout
 from penstock.controller.metadata.records import LastSegment, ScopeRecord, StreamEntry, TagChunk
 from penstock.controller.metadata.stream_tables import StreamTables
 from penstock.controller.metadata.typed import Tables
 from penstock.controller.settings import ControllerSettings
+from penstock.model.checksum import crc32c
 from penstock.model.errors import (
     InvalidArgumentError,
     MetadataConflictError,
@@ -47,7 +46,7 @@ class NamePage:
 
 def tag_chunk(stream: str) -> int:
     """Return the chunk of the tag index that a stream belongs to."""
-    return int(google_crc32c.value(stream.encode())) % TAG_CHUNK_COUNT
+    return crc32c(stream.encode(), 0) % TAG_CHUNK_COUNT
 
 
 class Catalog:

@@ -13,9 +13,9 @@ from __future__ import annotations
 
 from typing import TypeVar
 
-import google_crc32c
 import msgspec
 
+from penstock.model.checksum import crc32c
 from penstock.model.errors import CorruptionError
 
 R = TypeVar("R")
@@ -28,7 +28,7 @@ _encoder = msgspec.msgpack.Encoder()
 
 
 def _checksum(payload: bytes) -> bytes:
-    return int(google_crc32c.extend(google_crc32c.value(_VERSION_BYTE), payload)).to_bytes(4, "big")
+    return crc32c(payload, crc32c(_VERSION_BYTE, 0)).to_bytes(4, "big")
 
 
 def encode(record: object) -> bytes:

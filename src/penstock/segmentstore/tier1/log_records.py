@@ -10,9 +10,9 @@ from __future__ import annotations
 import struct
 from dataclasses import dataclass
 
+from penstock.model.checksum import crc32c
 from penstock.model.errors import CorruptionError, StorageFullError
 from penstock.runtime.disk import Disk, DiskFile, is_full_error
-from penstock.segmentstore.tier1.frame_format import crc32c
 
 EPOCH_FILE = "log.epoch"
 TRUNCATION_FILE = "log.truncation"
@@ -95,7 +95,7 @@ def _read(disk: Disk, path: str, layout: struct.Struct, magic: bytes) -> bytes |
         raise CorruptionError(path, 0, f"expected {layout.size + _CRC.size} bytes, found {len(data)}")
     if not body.startswith(magic):
         raise CorruptionError(path, 0, f"it begins with {body[:8]!r} instead of {magic!r}")
-    if crc32c(body) != _CRC.unpack_from(data, layout.size)[0]:
+    if crc32c(body, 0) != _CRC.unpack_from(data, layout.size)[0]:
         raise CorruptionError(path, 0, "checksum does not match")
     version = int.from_bytes(body[8:10], "big")
     if version != _VERSION:
@@ -108,7 +108,7 @@ def _replace(disk: Disk, directory: str, name: str, body: bytes) -> DiskFile:
     if disk.exists(temporary):
         # Left by a crash. A new inode keeps whoever still has it open away from ours.
         disk.remove(temporary)
-    file = _write_draft(disk, directory, temporary, body + _CRC.pack(crc32c(body)))
+    file = _write_draft(disk, directory, temporary, body + _CRC.pack(crc32c(body, 0)))
     try:
         disk.rename(temporary, f"{directory}/{name}")
         disk.sync_directory(directory)

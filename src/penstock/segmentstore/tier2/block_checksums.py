@@ -8,8 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-import google_crc32c
-
+from penstock.model.checksum import crc32c
 from penstock.model.errors import CorruptionError
 from penstock.model.segments import Buffer
 
@@ -30,13 +29,7 @@ def extend_checksums(
             if not filled:
                 grown.append(0)
             count = min(block_length - filled, len(view) - position)
-            # The library takes `bytes` alone; a whole one goes in as it is, a part of a buffer is copied.
-            part = (
-                buffer
-                if isinstance(buffer, bytes) and count == len(buffer)
-                else bytes(view[position : position + count])
-            )
-            grown[-1] = google_crc32c.extend(grown[-1], part)
+            grown[-1] = crc32c(view[position : position + count], grown[-1])
             position += count
             filled = (filled + count) % block_length
     return tuple(grown)
@@ -56,7 +49,7 @@ def verify_blocks(chunk: str, start: int, data: bytes, checksums: Sequence[int],
     first = start // block_length
     for index, position in enumerate(range(0, len(data), block_length), first):
         part = data if len(data) <= block_length else data[position : position + block_length]
-        found = google_crc32c.value(part)
+        found = crc32c(part, 0)
         if found != checksums[index]:
             raise CorruptionError(
                 chunk,

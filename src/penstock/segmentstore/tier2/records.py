@@ -18,8 +18,7 @@ from dataclasses import dataclass
 from enum import IntFlag
 from typing import Final
 
-import google_crc32c
-
+from penstock.model.checksum import crc32c
 from penstock.model.errors import CorruptionError, InvalidArgumentError
 
 RECORD_FORMAT_VERSION: Final = 1
@@ -158,7 +157,7 @@ def encode_record(record: Record) -> bytes:
                     struct.pack(f">{count}I", *record.block_checksums),
                 )
             )
-    return body + _CHECKSUM.pack(google_crc32c.value(body))
+    return body + _CHECKSUM.pack(crc32c(body, 0))
 
 
 def decode_record(key: str, data: bytes) -> Record:
@@ -168,8 +167,8 @@ def decode_record(key: str, data: bytes) -> Record:
         raise CorruptionError(where, 0, f"{len(data)} bytes are too short for a record")
     body = bytes(data[: -_CHECKSUM.size])
     (stored,) = _CHECKSUM.unpack_from(data, len(body))
-    if google_crc32c.value(body) != stored:
-        raise CorruptionError(where, 0, f"checksum is {google_crc32c.value(body):08x}, stored {stored:08x}")
+    if crc32c(body, 0) != stored:
+        raise CorruptionError(where, 0, f"checksum is {crc32c(body, 0):08x}, stored {stored:08x}")
     version, kind, status = _HEAD.unpack_from(body)
     if version != RECORD_FORMAT_VERSION:
         raise CorruptionError(

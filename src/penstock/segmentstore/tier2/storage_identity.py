@@ -9,8 +9,7 @@ from __future__ import annotations
 import tomllib
 from dataclasses import dataclass
 
-import google_crc32c
-
+from penstock.model.checksum import crc32c
 from penstock.model.errors import StorageIdentityError
 
 #: How chunks are named and laid out. A place of another version is left alone.
@@ -30,13 +29,13 @@ class StorageIdentity:
             f"layout_version = {LAYOUT_VERSION}\n"
             f'cluster_id = "{self.cluster_id}"\n'
         ).encode()
-        return body + b'crc32c = "%08x"\n' % google_crc32c.value(body)
+        return body + b'crc32c = "%08x"\n' % crc32c(body, 0)
 
     @classmethod
     def decode(cls, data: bytes, place: str) -> StorageIdentity:
         """Read what `encode` made. Raises `StorageIdentityError` for anything else, and for other layouts."""
         body, mark, checksum = data.rpartition(b"crc32c = ")
-        if not mark or checksum.strip() != b'"%08x"' % google_crc32c.value(body):
+        if not mark or checksum.strip() != b'"%08x"' % crc32c(body, 0):
             raise StorageIdentityError(
                 place, f"its identity of {len(data)} bytes has no good checksum: it was edited or damaged"
             )

@@ -6,11 +6,11 @@ import asyncio
 import random
 from dataclasses import replace
 
-import google_crc32c
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from penstock.model.checksum import crc32c
 from penstock.model.errors import CorruptionError, InvalidArgumentError
 from penstock.segmentstore.container.btree.content import Content, content_of, join, split
 from penstock.segmentstore.container.btree.footer import (
@@ -51,7 +51,7 @@ FOOTER = Footer(
 
 
 def checked(body: bytes) -> bytes:
-    return body + google_crc32c.value(body).to_bytes(4, "big")
+    return body + crc32c(body, 0).to_bytes(4, "big")
 
 
 def leaf(*keys: bytes, offset: int = 0) -> bytes:

@@ -6,8 +6,7 @@ import struct
 from dataclasses import dataclass
 from typing import Final
 
-import google_crc32c
-
+from penstock.model.checksum import crc32c
 from penstock.model.errors import CorruptionError, InvalidArgumentError
 from penstock.segmentstore.container.btree.pages import PAGE_OVERHEAD, Pointer
 from penstock.segmentstore.container.btree.sorted_index import MARK_LENGTH_MAX
@@ -86,7 +85,7 @@ def encode_footer(footer: Footer) -> bytes:
         footer.mark,
     )
     body += _RESERVED
-    return body + _CHECKSUM.pack(google_crc32c.value(body))
+    return body + _CHECKSUM.pack(crc32c(body, 0))
 
 
 def decode_footer(name: str, offset: int, data: bytes, *, start_offset: int, value_length: int) -> Footer:
@@ -102,7 +101,7 @@ def decode_footer(name: str, offset: int, data: bytes, *, start_offset: int, val
 
     demand(len(data) == FOOTER_LENGTH, f"{len(data)} bytes are there")
     demand(data[:4] == FOOTER_MAGIC, f"found {data[:4].hex()} instead of {FOOTER_MAGIC.hex()}")
-    found = google_crc32c.value(data[: -_CHECKSUM.size])
+    found = crc32c(data[: -_CHECKSUM.size], 0)
     (stored,) = _CHECKSUM.unpack_from(data, FOOTER_LENGTH - _CHECKSUM.size)
     demand(found == stored, f"checksum is {found:08x}, stored {stored:08x}")
     (

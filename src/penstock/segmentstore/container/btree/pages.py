@@ -19,8 +19,7 @@ from collections.abc import Iterator, Sequence
 from itertools import accumulate
 from typing import Final, NamedTuple
 
-import google_crc32c
-
+from penstock.model.checksum import crc32c
 from penstock.model.errors import CorruptionError
 
 PAGE_FORMAT_VERSION: Final = 1
@@ -53,7 +52,7 @@ def build_page(level: int, offset: int, lengths: Sequence[int], body: bytes) -> 
     count = len(lengths)
     head = _HEADER.pack(PAGE_FORMAT_VERSION, level, count, offset)
     head += struct.pack(f">{count + 1}H", *accumulate(lengths, initial=0))
-    checksum = google_crc32c.extend(google_crc32c.value(head), body)
+    checksum = crc32c(body, crc32c(head, 0))
     return b"".join((head, body, _CHECKSUM.pack(checksum)))
 
 
@@ -61,14 +60,14 @@ def move_page(page: bytes | bytearray, offset: int) -> bytes:
     """Return the same page for another offset. Its old checksum is not looked at."""
     head = bytes(page[:_OFFSET_FIELD_START]) + _OFFSET_FIELD.pack(offset)
     rest = bytes(page[HEADER_LENGTH:-CHECKSUM_LENGTH])
-    return b"".join((head, rest, _CHECKSUM.pack(google_crc32c.extend(google_crc32c.value(head), rest))))
+    return b"".join((head, rest, _CHECKSUM.pack(crc32c(rest, crc32c(head, 0)))))
 
 
 def verify_page(name: str, offset: int, page: bytes, *, level: int) -> None:
     """Check bytes read at `offset` of segment `name`. Raises `CorruptionError` unless they are a page of `level`."""
     if len(page) < PAGE_OVERHEAD:
         raise CorruptionError(name, offset, f"{len(page)} bytes are too short for an index page")
-    found = google_crc32c.value(page[:-CHECKSUM_LENGTH])
+    found = crc32c(page[:-CHECKSUM_LENGTH], 0)
     (stored,) = _CHECKSUM.unpack_from(page, len(page) - CHECKSUM_LENGTH)
     if found != stored:
         raise CorruptionError(name, offset, f"index page has checksum {found:08x}, written with {stored:08x}")

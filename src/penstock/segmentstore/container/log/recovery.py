@@ -12,6 +12,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 
+from penstock.model.checksum import crc32c
 from penstock.model.errors import CorruptionError
 from penstock.model.segments import Buffer
 from penstock.segmentstore.container.log.append_runs import AppendRuns
@@ -19,7 +20,6 @@ from penstock.segmentstore.container.log.frames import ENTRY_HEADER, RecordReade
 from penstock.segmentstore.container.log.operations import RECORD_HEADER, Checkpoint, decode_operation
 from penstock.segmentstore.container.state import ContainerState
 from penstock.segmentstore.tier1.durable_log import DurableLog, LogAddress
-from penstock.segmentstore.tier1.frame_format import crc32c
 
 logger = logging.getLogger(__name__)
 
@@ -89,7 +89,7 @@ def record_number(record: Buffer) -> int:
 def _kept(record: Buffer | _Fingerprint) -> Buffer | _Fingerprint:
     if isinstance(record, _Fingerprint) or len(record) <= _KEPT_RECORD_LENGTH_MAX:
         return record
-    return _Fingerprint(record_number(record), len(record), crc32c(bytes(record)))
+    return _Fingerprint(record_number(record), len(record), crc32c(record, 0))
 
 
 class FirstCheckpoint:

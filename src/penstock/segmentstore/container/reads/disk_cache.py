@@ -19,8 +19,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import NamedTuple
 
-import google_crc32c
-
+from penstock.model.checksum import crc32c
 from penstock.model.errors import PenstockError
 from penstock.model.segments import Buffer
 from penstock.runtime.disk import DiskFile
@@ -339,9 +338,9 @@ def _covers(slot: _Slot | None, start: int, end: int) -> bool:
 
 def _read_and_check(file: DiskFile, position: int, length: int) -> tuple[bytes, int]:
     data = file.read(position, length)
-    return data, google_crc32c.value(data)
+    return data, crc32c(data, 0)
 
 
 def _write_and_sum(file: DiskFile, position: int, data: Buffer, checksum: int) -> int:
     file.write(position, [data])
-    return int(google_crc32c.extend(checksum, bytes(data)))
+    return crc32c(data, checksum)
