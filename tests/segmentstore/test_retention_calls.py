@@ -145,7 +145,7 @@ async def _put_away(container: SegmentContainer, name: str) -> None:
 
 async def test_truncation_gives_the_bytes_back(lives: Incarnations) -> None:
     """SS-252: whole chunks before the start go from long-term storage."""
-    container = await lives.start()
+    container = await lives.start(rollover_bytes_min=1000)
     await container.create(A, rollover_bytes=1000)
     for start in range(0, 5000, 1000):
         await append(container, A, pattern(start, start + 1000))
