@@ -17,9 +17,9 @@ from penstock.client.settings import ClientSettings
 from penstock.client.wire_segments import WireSegments
 from penstock.model.routing import container_of
 from penstock.runtime.runtime import real_runtime
-from penstock.testing.processes.standalone_process import StandaloneProcess
 from penstock.wire.codec import encode
 from penstock.wire.commands import Hello
+from support.standalone_process import StandaloneProcess
 
 pytestmark = [
     pytest.mark.e2e,

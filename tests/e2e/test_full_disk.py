@@ -18,7 +18,7 @@ from penstock.client.wire_segments import WireSegments
 from penstock.model.errors import OutcomeUnknownError, PenstockError, StorageFullError
 from penstock.model.segments import TableUpdate
 from penstock.runtime.runtime import real_runtime
-from penstock.testing.processes.standalone_process import StandaloneProcess
+from support.standalone_process import StandaloneProcess
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(240)]
 
