@@ -35,6 +35,7 @@ MAY_BE_ZERO = frozenset((
     "table_index_min_bytes", "compact_slack_bytes", "truncate_bytes_min", "piece_bytes_min", "slow_reply_bytes",
     "small_append_length", "active_segments_idle_max", "completed_transaction_ttl_ms", "lease_ms_min",
     # Shares.
+    "ownership_drift_percent",
     "cache_margin_percent", "urgent_percent", "checkpoint_share_percent_max",
     "table_utilisation_percent", "table_index_percent", "attributes_flush_share_percent", "move_percent",
     # Counts and caches: none.

@@ -91,7 +91,7 @@ class Backend:
 
 def memory_backend() -> Backend:
     runtime = Runtime(disk=LocalDisk(), work=ThreadedWork(1), rng=random.Random(1), wall_clock_ms=lambda: 0)
-    factory = MemoryLogFactory(runtime, frame_length_max_bytes=FRAME_LENGTH_MAX)
+    factory = MemoryLogFactory(runtime, frame_length_max_bytes=FRAME_LENGTH_MAX, is_lease_kept=True)
 
     def tear(data: bytes) -> None:
         frame = factory._get(0).frames.pop()
@@ -571,3 +571,30 @@ async def test_ownership_is_confirmed_by_open_appends_and_looks_and_by_nothing_o
     with pytest.raises(LogClosedError):
         await successor.confirm_ownership()
     await log.close()
+
+
+async def test_who_was_not_closed_is_waited_for_by_all_that_follow_until_one_has_waited(
+    factory: DurableLogFactory,
+) -> None:
+    """The first and one that was closed are followed at once. One that was overtaken may still answer; so does whoever
+    comes after a second one that had not waited for it yet, even if that was closed.
+    """
+    first = await opened(factory)
+    assert not first.may_predecessor_answer
+    await first.close()
+    second = await opened(factory)
+    assert not second.may_predecessor_answer
+    third = await opened(factory)
+    assert third.may_predecessor_answer
+    await third.close()
+    fourth = await opened(factory)
+    assert fourth.may_predecessor_answer
+    await fourth.settle()
+    assert not fourth.may_predecessor_answer
+    with pytest.raises(LogFencedError):
+        await second.settle()
+    await second.close()
+    await fourth.close()
+    fifth = await opened(factory)
+    assert not fifth.may_predecessor_answer
+    await fifth.close()

@@ -479,7 +479,7 @@ def test_a_store_that_slept_through_the_loss_of_its_containers_harms_nobody(
 def order(**changes: object) -> bytes:
     fields: dict[str, object] = {
         "event": "order", "store": 0, "parent_pid": os.getpid(), "lock_descriptor": 0, "port": 0, "containers": [],
-        "settings": {},
+        "settings": {}, "owner": "ab" * 16, "living": ["ab" * 16],
     }  # fmt: skip
     return json.dumps({**fields, **changes}).encode() + b"\n"
 

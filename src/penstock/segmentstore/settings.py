@@ -258,7 +258,8 @@ class ContainerSettings:
         index_chunk_bytes_max: longest chunk of an attribute or table index: the unit in which it shrinks.
         stop_timeout_s: how long a graceful stop may take before it is abandoned.
         ownership_lease_s: what may be out of date is answered for so long after the log was last found to be this
-            container's own; see docs/ownership.md.
+            container's own; who takes a container over from one that may live waits as long. See docs/ownership.md.
+        ownership_drift_percent: how much slower another machine's clock may be; who waits, waits longer by it.
         index: sorted indexes.
         activity: statistics, and indexes of borders between appends.
         space: what happens when file systems run out of room.
@@ -320,6 +321,7 @@ class ContainerSettings:
     index_chunk_bytes_max: int = 16 * MIB
     stop_timeout_s: float = 20.0
     ownership_lease_s: float = 10.0
+    ownership_drift_percent: int = 1
     index: IndexSettings = field(default_factory=IndexSettings)
     activity: ActivitySettings = field(default_factory=ActivitySettings)
     space: SpaceSettings = field(default_factory=SpaceSettings)

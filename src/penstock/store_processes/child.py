@@ -26,6 +26,7 @@ from penstock.segmentstore.admin_server import AdminServer
 from penstock.segmentstore.server import SegmentStoreServer
 from penstock.segmentstore.store import SegmentStore
 from penstock.segmentstore.tier1.local_log import LocalLogFactory
+from penstock.segmentstore.tier1.log_owner import LogOwner
 from penstock.segmentstore.tier2.directory import DirectoryChunkStorage
 from penstock.settings import StandaloneSettings
 from penstock.store_processes.messages import (
@@ -58,6 +59,7 @@ class StoreChild:
         self._output = output
         self._runtime = runtime if runtime is not None else real_runtime(self.settings.blocking_thread_count_max)
         self._assigned: Collection[int] = order.containers
+        self._living = frozenset(order.living)
         self._store: SegmentStore
         self._stops = AsyncExitStack()
 
@@ -82,7 +84,12 @@ class StoreChild:
         self._stops.callback(directory.close)
         identity = await runtime.work.run(directory.identity)
         self._store = SegmentStore(
-            logs=LocalLogFactory(directory.tier1, runtime, settings.durable_log),
+            logs=LocalLogFactory(
+                directory.tier1,
+                runtime,
+                settings.durable_log,
+                owner=LogOwner(bytes.fromhex(self._order.owner), lambda token: token.hex() in self._living),
+            ),
             chunks=DirectoryChunkStorage(directory.tier2, runtime, settings.long_term_storage),
             cluster_id=identity.cluster_id,
             runtime=runtime,
@@ -109,6 +116,7 @@ class StoreChild:
     def answer(self, line: bytes) -> None:
         """Do what a question says and answer it. Raises `ProtocolError`."""
         question = decode_question(line)
+        self._living = frozenset(question.living)
         self._store.set_assignment(question.containers)
         self._say(
             State(

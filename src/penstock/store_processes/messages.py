@@ -33,6 +33,8 @@ class Order(Message, frozen=True, tag="order"):
         port: where to listen; 0 takes any free port.
         containers: ids of the containers to begin with.
         settings: see `settings_values`.
+        owner: in whose name it opens logs, 32 hex digits, new for each process.
+        living: the names of all such processes that may be alive, itself included.
     """
 
     store: int
@@ -41,13 +43,19 @@ class Order(Message, frozen=True, tag="order"):
     port: int
     containers: tuple[int, ...]
     settings: dict[str, object]
+    owner: str
+    living: tuple[str, ...]
 
 
 class Question(Message, frozen=True, tag="question"):
-    """How are you? And these are the containers to run from now on. Questions have ascending numbers."""
+    """How are you? And these are the containers to run from now on. Questions have ascending numbers.
+
+    `living`: as in `Order`, now. Who is not among them answers nothing any more.
+    """
 
     number: int
     containers: tuple[int, ...]
+    living: tuple[str, ...]
 
 
 class Failure(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

@@ -70,6 +70,8 @@ class StoreProcess:
         self.granted: frozenset[int] = frozenset()
         self.held: frozenset[int] = frozenset()
         self.failures: dict[int, Failure] = {}
+        #: In whose name its process opens logs; empty while there is none.
+        self.owner = ""
         self._reader: asyncio.StreamReader
         self._pipe: asyncio.BaseTransport
         self._asked = 0
@@ -85,6 +87,7 @@ class StoreProcess:
         self._asked = self._answered = 0
         self.failures = {}
         self.granted = self.held = frozenset(order.containers)
+        self.owner = order.owner
         environment = dict(os.environ)
         environment["PYTHONPATH"] = os.pathsep.join(filter(None, (environment.get("PYTHONPATH"), _SOURCES)))
         try:
@@ -116,12 +119,12 @@ class StoreProcess:
             raise
         self._write(encode_message(order))
 
-    def ask(self, containers: Sequence[int]) -> None:
+    def ask(self, containers: Sequence[int], living: Sequence[str]) -> None:
         """Ask how it is, and say what to run. It may have opened those from now on."""
         self._asked += 1
         self.granted = frozenset(containers)
         self.held |= self.granted
-        self._write(encode_message(Question(self._asked, tuple(containers))))
+        self._write(encode_message(Question(self._asked, tuple(containers), tuple(living))))
 
     @property
     def is_answered(self) -> bool:
@@ -154,6 +157,7 @@ class StoreProcess:
     def ended(self) -> None:
         """Note that the process is gone, and with it whatever it held."""
         self.is_up = False
+        self.owner = ""
         self.granted = self.held = frozenset()
         self.failures = {}
         self._pipe.close()
@@ -225,8 +229,16 @@ class StoreProcesses:
 
     async def _begin(self, store: StoreProcess, containers: Sequence[int]) -> None:
         """Start a process; return when it is ready."""
+        owner = self._runtime.random_id().hex()
         order = Order(
-            store.number, os.getpid(), self._lock_descriptor, store.port, tuple(containers), self._child_settings
+            store.number,
+            os.getpid(),
+            self._lock_descriptor,
+            store.port,
+            tuple(containers),
+            self._child_settings,
+            owner,
+            (*self._living(), owner),
         )
         await store.spawn(order)
         try:
@@ -255,6 +267,10 @@ class StoreProcesses:
         self.locator.set_endpoint(
             store.number, settings.advertised_host, store.port, local_host=settings.listening_host
         )
+
+    def _living(self) -> list[str]:
+        """Return in whose names logs may be open: of all processes that have not ended, those that hang included."""
+        return [store.owner for store in self.stores if store.owner]
 
     async def _bury(self, store: StoreProcess) -> int:
         """Wait for the end of a process, which is near; return its exit code."""
@@ -326,7 +342,7 @@ class StoreProcesses:
         while not self._is_stopping:
             if store.is_answered:
                 silent_s = 0.0
-                store.ask(sorted(store.granted))
+                store.ask(sorted(store.granted), self._living())
             await asyncio.sleep(watch.health_interval_s)
             if store.is_answered:
                 well_s += watch.health_interval_s
@@ -346,7 +362,7 @@ class StoreProcesses:
             if store.is_available:
                 self._send_away(store, f"it has not answered for {silent_s:g} s")
                 # The first thing that it hears when it goes on. Until then whoever opens its logs shuts it out.
-                store.ask(())
+                store.ask((), self._living())
                 store.held = frozenset()
                 self.arrange()
 
@@ -371,7 +387,7 @@ class StoreProcesses:
                 if container_id in store.granted or container_id not in elsewhere
             ]
             if store.granted != frozenset(granted):
-                store.ask(granted)
+                store.ask(granted, self._living())
 
     # -- the end ------------------------------------------------------------------------------------------------
 

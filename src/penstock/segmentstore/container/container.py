@@ -164,6 +164,7 @@ class SegmentContainer(SegmentOperations):
         self.status = ContainerStatus.STARTING
         try:
             await self._log.open()
+            opened_s = self._runtime.monotonic_s()
             try:
                 progress()
                 recovered = await recover(self._log, self.state, progress)
@@ -233,6 +234,7 @@ class SegmentContainer(SegmentOperations):
                 flush=self.writer.flush,
             )
             await self.space.look_at_log()
+            await self.ownership.wait_out_predecessor(opened_s, self._settings.ownership_drift_percent)
             self.status = ContainerStatus.RUNNING
             await self._drop_transient_segments()
             self.writer.start()
@@ -345,6 +347,7 @@ class SegmentContainer(SegmentOperations):
         self.status = ContainerStatus.STOPPED
 
     async def _release(self) -> None:
+        self.ownership.end()
         self.throttle.close()
         self.quota.close()
         for task in list(self._background):

@@ -31,11 +31,34 @@ class OwnershipLease:
         self._container_id = container_id
         self._log = log
         self._now_s = now_s
+        self._is_ended = False
 
     @property
     def is_confirmed(self) -> bool:
         """Whether what the container knows may be answered now."""
-        return self._now_s() - self._log.ownership_confirmed_s <= self.lease_s
+        return not self._is_ended and self._now_s() - self._log.ownership_confirmed_s <= self.lease_s
+
+    def end(self) -> None:
+        """Answer nothing any more: before the log is given up, and whoever comes next is told that he need not wait."""
+        self._is_ended = True
+
+    async def wait_out_predecessor(self, opened_s: float, drift_percent: int) -> None:
+        """Wait until no earlier incarnation can answer reads any more, and record that.
+
+        To be called before anything is acknowledged. `opened_s`: when `DurableLog.open` had returned. An earlier
+        one has found the log its own before that for the last time. Raises as `DurableLog.settle`.
+        """
+        if not self._log.may_predecessor_answer:
+            return
+        rest_s = opened_s + self.lease_s * (100 + drift_percent) / 100 - self._now_s()
+        if rest_s > 0:
+            logger.warning(
+                "container %d waits %.1f s: its last incarnation was not closed, and may still answer reads",
+                self._container_id,
+                rest_s,
+            )
+            await asyncio.sleep(rest_s)
+        await self._log.settle()
 
     def check(self) -> None:
         """Raise `OwnershipUnconfirmedError` when what the container knows may be out of date.
@@ -43,7 +66,7 @@ class OwnershipLease:
         To be called after an answer was made and before it is given: then it was true at a moment between.
         """
         confirmed_before_s = self._now_s() - self._log.ownership_confirmed_s
-        if confirmed_before_s > self.lease_s:
+        if self._is_ended or confirmed_before_s > self.lease_s:
             raise OwnershipUnconfirmedError(
                 self._container_id, confirmed_before_s=confirmed_before_s, lease_s=self.lease_s
             )

@@ -48,6 +48,19 @@ class DurableLog(Protocol):
         Every append that succeeds is such a look, and so is `open`.
         """
 
+    @property
+    def may_predecessor_answer(self) -> bool:
+        """Whether an incarnation before this one may still answer reads, and has to be waited for; after `open`.
+
+        Not if it was closed in order, or is known to be dead.
+        """
+
+    async def settle(self) -> None:
+        """Record that no earlier incarnation can answer any more, because its lease is over.
+
+        Raises `LogFencedError`, `LogClosedError`, `StorageError`.
+        """
+
     async def confirm_ownership(self) -> None:
         """Look whether the log is still ours. Takes as long as the log's disk does.
 

@@ -58,6 +58,7 @@ from penstock.segmentstore.tier1.log_directory import (
     log_container_ids,
     spare_name,
 )
+from penstock.segmentstore.tier1.log_owner import LogOwner
 from penstock.segmentstore.tier1.log_recovery import ChainFile, address_file_number, log_address, read_frames
 from penstock.segmentstore.tier1.log_settings import LocalLogSettings
 from penstock.segmentstore.tier1.log_space import LogSpace
@@ -128,8 +129,10 @@ class _NoRoomToGrowError(StorageFullError):
 class LocalLog:
     """`DurableLog` of one container in one directory. Made by `LocalLogFactory`."""
 
-    def __init__(self, directory: str, container_id: int, runtime: Runtime, settings: LocalLogSettings) -> None:
-        self._directory = LogDirectory(runtime.disk, directory, container_id)
+    def __init__(
+        self, directory: str, container_id: int, runtime: Runtime, settings: LocalLogSettings, owner: LogOwner
+    ) -> None:
+        self._directory = LogDirectory(runtime.disk, directory, container_id, owner)
         self._runtime = runtime
         self._settings = settings
         # Whatever else hangs, appends have a thread; only one, because their order counts.
@@ -189,6 +192,16 @@ class LocalLog:
     def ownership_confirmed_s(self) -> float:
         """See `DurableLog.ownership_confirmed_s`."""
         return self._confirmed_s
+
+    @property
+    def may_predecessor_answer(self) -> bool:
+        """See `DurableLog.may_predecessor_answer`."""
+        return self._directory.may_predecessor_answer
+
+    async def settle(self) -> None:
+        """See `DurableLog.settle`."""
+        self._check_open()
+        await self._run("settle", self._directory.settle)
 
     async def confirm_ownership(self) -> None:
         """See `DurableLog.confirm_ownership`. Costs one `fstat`."""
@@ -626,6 +639,10 @@ class LocalLog:
             if file is not None:
                 await self._run("close", file.file.close)
         self._current = self._next = None
+        try:
+            await self._run("give up", self._directory.give_up)
+        except PenstockError as error:
+            _log.info("whoever opens %s next has to wait for its lease: %s", self._describe(), error)
         await self._run("close", self._directory.release)
         self._close_pools()
 
@@ -710,14 +727,23 @@ class LocalLog:
 class LocalLogFactory:
     """`DurableLogFactory`: one directory per container under `directory`."""
 
-    def __init__(self, directory: str, runtime: Runtime, settings: LocalLogSettings | None = None) -> None:
+    def __init__(
+        self,
+        directory: str,
+        runtime: Runtime,
+        settings: LocalLogSettings | None = None,
+        *,
+        owner: LogOwner | None = None,
+    ) -> None:
+        """`owner`: in whose name logs are opened; by default somebody new, and of others nobody lives."""
         self._directory = directory
         self._runtime = runtime
         self._settings = settings or LocalLogSettings()
+        self._owner = owner or LogOwner(runtime.random_id())
 
     def create(self, container_id: int) -> LocalLog:
         """See `DurableLogFactory.create`."""
-        return LocalLog(self._path(container_id), container_id, self._runtime, self._settings)
+        return LocalLog(self._path(container_id), container_id, self._runtime, self._settings, self._owner)
 
     async def has_logs(self) -> bool:
         """See `DurableLogFactory.has_logs`."""

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 
 from penstock.model.errors import CorruptionError, InvalidArgumentError, LogDisabledError, LogFencedError
 from penstock.model.segments import Buffer
@@ -30,6 +31,7 @@ from penstock.segmentstore.tier1.frame_format import (
     encode_frame,
     encode_link,
 )
+from penstock.segmentstore.tier1.log_owner import LogOwner
 from penstock.segmentstore.tier1.log_records import (
     EPOCH_FILE,
     LOCK_FILE,
@@ -39,6 +41,7 @@ from penstock.segmentstore.tier1.log_records import (
     TruncationRecord,
     read_epoch,
     read_truncation,
+    rewrite_epoch,
     write_epoch,
     write_truncation,
 )
@@ -52,7 +55,12 @@ _RESERVE_FILE_PREFIX = "reserve-file-"
 class LogDirectory:
     """One incarnation's view of a log's directory."""
 
-    def __init__(self, disk: Disk, path: str, container_id: int) -> None:
+    def __init__(self, disk: Disk, path: str, container_id: int, owner: LogOwner | None = None) -> None:
+        """Look at a directory; `owner` is needed to claim it."""
+        #: After `claim`: whether an incarnation before this one may still answer reads.
+        self.may_predecessor_answer = False
+        self._owner = owner
+        self._record: EpochRecord | None = None
         self.path = path
         self.epoch = 0
         self.container_id = container_id
@@ -84,9 +92,39 @@ class LogDirectory:
                     f"the log of container {self.container_id} in {self.path} is disabled: "
                     "find out why (usually corruption), then enable it"
                 )
-            claimed = EpochRecord(self.container_id, record.epoch + 1, True)
+            assert self._owner is not None
+            self.may_predecessor_answer = not record.is_settled or not (
+                record.is_released
+                or not record.epoch
+                or not self._owner.may_answer(self.container_id, record.epoch, record.owner)
+            )
+            claimed = EpochRecord(
+                self.container_id,
+                record.epoch + 1,
+                True,
+                self._owner.token,
+                is_settled=not self.may_predecessor_answer,
+            )
             self._epoch_file = write_epoch(self._disk, self.path, claimed)
             self.epoch = claimed.epoch
+            self._record = claimed
+
+    def settle(self) -> None:
+        """Record that no earlier incarnation can answer any more. Raises `LogFencedError`, `OSError`."""
+        self.check_owned()
+        assert self._epoch_file is not None
+        assert self._record is not None
+        self._record = replace(self._record, is_settled=True)
+        rewrite_epoch(self._epoch_file, self._record)
+        self.may_predecessor_answer = False
+
+    def give_up(self) -> None:
+        """Record that this incarnation answers nothing any more. Raises `OSError`: then who comes next has to wait."""
+        if self._record is None or self._epoch_file is None or self.may_predecessor_answer:
+            return  # Who comes next must wait for the one before.
+        assert self._owner is not None
+        self._owner.give_up(self.container_id, self.epoch)
+        rewrite_epoch(self._epoch_file, replace(self._record, is_released=True))
 
     def check_owned(self) -> None:
         """Raise `LogFencedError` if another incarnation has claimed the log. Costs one `fstat`."""
@@ -214,7 +252,8 @@ class LogDirectory:
         """Make every later claim fail, and this incarnation too. Raises `LogFencedError`, `DataDirectoryInUseError`."""
         with self._locked():
             self.check_owned()
-            write_epoch(self._disk, self.path, EpochRecord(self.container_id, self.epoch, False)).close()
+            assert self._record is not None
+            write_epoch(self._disk, self.path, replace(self._record, is_enabled=False)).close()
 
     def enable(self) -> None:
         """Take back `disable`. Raises `InvalidArgumentError` if the log is not disabled or does not exist."""
@@ -237,7 +276,7 @@ class LogDirectory:
             if record is None or record.is_enabled is is_enabled:
                 raise InvalidArgumentError(refusal)
             self._check_container(record)
-            write_epoch(self._disk, self.path, EpochRecord(self.container_id, record.epoch, is_enabled)).close()
+            write_epoch(self._disk, self.path, replace(record, is_enabled=is_enabled)).close()
 
     def release(self) -> None:
         """Close the epoch file. The log stays claimed on disk until the next claim."""

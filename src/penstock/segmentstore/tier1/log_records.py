@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from penstock.model.checksum import crc32c
 from penstock.model.errors import CorruptionError, StorageFullError
 from penstock.runtime.disk import Disk, DiskFile, is_full_error
+from penstock.segmentstore.tier1.log_owner import TOKEN_LENGTH
 
 EPOCH_FILE = "log.epoch"
 TRUNCATION_FILE = "log.truncation"
@@ -21,22 +22,34 @@ TEMPORARY_SUFFIX = ".tmp"
 #: Files of one block, kept to become one of the two records when there is no room for a new one.
 RESERVE_RECORD_PREFIX = "reserve-record-"
 
-_VERSION = 1
-_EPOCH = struct.Struct(">8sHHiQ")
+_EPOCH_VERSION = 2
+_TRUNCATION_VERSION = 1
+_EPOCH = struct.Struct(">8sHHiQ16s")
 _TRUNCATION = struct.Struct(">8sHHiQ")
 _CRC = struct.Struct(">I")
 _EPOCH_MAGIC = b"PNSTKEPO"
 _TRUNCATION_MAGIC = b"PNSTKTRU"
 _ENABLED = 1
+_RELEASED = 2
+_SETTLED = 4
 
 
 @dataclass(frozen=True, slots=True)
 class EpochRecord:
-    """Contents of `log.epoch`."""
+    """Contents of `log.epoch`.
+
+    Attributes:
+        owner: token of the process that opened the log, see `LogOwner`.
+        is_settled: no incarnation before this one can answer reads any more; false while it waits for that.
+        is_released: this incarnation itself answers nothing any more; it was closed in order.
+    """
 
     container_id: int
     epoch: int
     is_enabled: bool
+    owner: bytes = bytes(TOKEN_LENGTH)
+    is_settled: bool = True
+    is_released: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,24 +65,38 @@ class TruncationRecord:
 
 def read_epoch(disk: Disk, directory: str) -> EpochRecord | None:
     """Read `log.epoch`; None if there is none. Raises `CorruptionError`."""
-    body = _read(disk, f"{directory}/{EPOCH_FILE}", _EPOCH, _EPOCH_MAGIC)
+    body = _read(disk, f"{directory}/{EPOCH_FILE}", _EPOCH, _EPOCH_MAGIC, _EPOCH_VERSION)
     if body is None:
         return None
-    _, _, flags, container_id, epoch = _EPOCH.unpack(body)
-    return EpochRecord(container_id, epoch, bool(flags & _ENABLED))
+    _, _, flags, container_id, epoch, owner = _EPOCH.unpack(body)
+    return EpochRecord(
+        container_id, epoch, bool(flags & _ENABLED), owner, bool(flags & _SETTLED), bool(flags & _RELEASED)
+    )
 
 
 def write_epoch(disk: Disk, directory: str, record: EpochRecord) -> DiskFile:
     """Replace `log.epoch` durably; return it open, to watch `is_linked`. The caller holds the lock."""
-    body = _EPOCH.pack(
-        _EPOCH_MAGIC, _VERSION, _ENABLED if record.is_enabled else 0, record.container_id, record.epoch
-    )
-    return _replace(disk, directory, EPOCH_FILE, body)
+    return _replace(disk, directory, EPOCH_FILE, _encode_epoch(record))
+
+
+def rewrite_epoch(file: DiskFile, record: EpochRecord) -> None:
+    """Overwrite an epoch file where it is, durably; it is shorter than a sector, so it is the old or the new one.
+
+    For its owner, and harmless if that has been shut out: the file has no name then.
+    """
+    body = _encode_epoch(record)
+    file.write(0, [body + _CRC.pack(crc32c(body, 0))])
+    file.sync()
+
+
+def _encode_epoch(record: EpochRecord) -> bytes:
+    flags = _ENABLED * record.is_enabled | _SETTLED * record.is_settled | _RELEASED * record.is_released
+    return _EPOCH.pack(_EPOCH_MAGIC, _EPOCH_VERSION, flags, record.container_id, record.epoch, record.owner)
 
 
 def read_truncation(disk: Disk, directory: str) -> TruncationRecord | None:
     """Read `log.truncation`; None if there is none. Raises `CorruptionError`."""
-    body = _read(disk, f"{directory}/{TRUNCATION_FILE}", _TRUNCATION, _TRUNCATION_MAGIC)
+    body = _read(disk, f"{directory}/{TRUNCATION_FILE}", _TRUNCATION, _TRUNCATION_MAGIC, _TRUNCATION_VERSION)
     if body is None:
         return None
     _, _, _, container_id, address = _TRUNCATION.unpack(body)
@@ -78,11 +105,11 @@ def read_truncation(disk: Disk, directory: str) -> TruncationRecord | None:
 
 def write_truncation(disk: Disk, directory: str, record: TruncationRecord) -> None:
     """Replace `log.truncation` durably. The caller holds the lock and owns the log."""
-    body = _TRUNCATION.pack(_TRUNCATION_MAGIC, _VERSION, 0, record.container_id, record.address)
+    body = _TRUNCATION.pack(_TRUNCATION_MAGIC, _TRUNCATION_VERSION, 0, record.container_id, record.address)
     _replace(disk, directory, TRUNCATION_FILE, body).close()
 
 
-def _read(disk: Disk, path: str, layout: struct.Struct, magic: bytes) -> bytes | None:
+def _read(disk: Disk, path: str, layout: struct.Struct, magic: bytes, version_known: int) -> bytes | None:
     if not disk.exists(path):
         return None
     file = disk.open(path, writable=False)
@@ -98,8 +125,8 @@ def _read(disk: Disk, path: str, layout: struct.Struct, magic: bytes) -> bytes |
     if crc32c(body, 0) != _CRC.unpack_from(data, layout.size)[0]:
         raise CorruptionError(path, 0, "checksum does not match")
     version = int.from_bytes(body[8:10], "big")
-    if version != _VERSION:
-        raise CorruptionError(path, 8, f"format {version} is not known here (this program reads {_VERSION})")
+    if version != version_known:
+        raise CorruptionError(path, 8, f"format {version} is not known here (this program reads {version_known})")
     return body
 
 

@@ -43,6 +43,10 @@ class _StoredLog:
     fault: _AppendFault | None = None
     is_held: bool = False
     holders: list[MemoryLog] = field(default_factory=list)
+    #: Whether incarnations that were not closed may go on to answer reads.
+    is_lease_kept: bool = False
+    #: The last epoch before which an incarnation may still answer; 0: none.
+    unsettled_epoch: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,6 +63,7 @@ class MemoryLog:
     ) -> None:
         self._now_s = now_s
         self._confirmed_s = float("-inf")
+        self._may_predecessor_answer = False
         self._container_id = container_id
         self._stored = stored
         self._frame_length_max = frame_length_max
@@ -88,6 +93,19 @@ class MemoryLog:
         """See `DurableLog.ownership_confirmed_s`."""
         return self._confirmed_s
 
+    @property
+    def may_predecessor_answer(self) -> bool:
+        """See `DurableLog.may_predecessor_answer`."""
+        return self._may_predecessor_answer
+
+    async def settle(self) -> None:
+        """See `DurableLog.settle`."""
+        self._check_open()
+        await asyncio.sleep(0)
+        self._check_owned()
+        self._may_predecessor_answer = False
+        self._stored.unsettled_epoch = 0
+
     async def confirm_ownership(self) -> None:
         """See `DurableLog.confirm_ownership`."""
         self._check_open()
@@ -104,6 +122,9 @@ class MemoryLog:
         if not self._stored.is_enabled:
             self._state = "failed"
             raise LogDisabledError(f"{self._describe()} is disabled: find out why, then enable it")
+        if self._stored.is_lease_kept and (self._stored.holders or self._stored.unsettled_epoch):
+            self._may_predecessor_answer = True
+            self._stored.unsettled_epoch = self._stored.epoch + 1
         self._stored.epoch += 1
         self._epoch = self._stored.epoch
         self._recovered = tuple(self._stored.frames)
@@ -228,7 +249,11 @@ class MemoryLog:
 class MemoryLogFactory:
     """`DurableLogFactory` that keeps the frames itself, so that a log can be opened again and again."""
 
-    def __init__(self, runtime: Runtime, *, frame_length_max_bytes: int = 1024 * 1024) -> None:
+    def __init__(
+        self, runtime: Runtime, *, frame_length_max_bytes: int = 1024 * 1024, is_lease_kept: bool = False
+    ) -> None:
+        """`is_lease_kept`: an incarnation that was not closed counts as one that may still answer, and not as dead."""
+        self._is_lease_kept = is_lease_kept
         self._runtime = runtime
         self._frame_length_max = frame_length_max_bytes
         self._stored: dict[int, _StoredLog] = {}
@@ -272,4 +297,4 @@ class MemoryLogFactory:
             log._schedule_commit()
 
     def _get(self, container_id: int) -> _StoredLog:
-        return self._stored.setdefault(container_id, _StoredLog())
+        return self._stored.setdefault(container_id, _StoredLog(is_lease_kept=self._is_lease_kept))

@@ -98,6 +98,16 @@ def _answer_without_a_lease() -> Iterator[None]:
         yield
 
 
+@contextmanager
+def _do_not_wait_for_the_predecessor() -> Iterator[None]:
+    async def settle_at_once(self: OwnershipLease, opened_s: float, drift_percent: int) -> None:
+        if self._log.may_predecessor_answer:
+            await self._log.settle()
+
+    with patched(OwnershipLease, "wait_out_predecessor", settle_at_once):
+        yield
+
+
 def _use_no_reserve() -> AbstractContextManager[None]:
     return patched(LogDirectory, "take_reserve", lambda self, spare_name: None)
 
@@ -345,6 +355,10 @@ MUTATIONS: tuple[Mutation, ...] = (
     Mutation(
         "answer without a lease", "who was shut out answers no longer than a lease",
         replace(short_profile("quiet takeovers"), takeover_gap_s=1.0), _answer_without_a_lease,
+    ),
+    Mutation(
+        "do not wait for the predecessor", "what a successor acknowledges is missed by no read after that",
+        replace(short_profile("quiet takeovers"), takeover_gap_s=1.0), _do_not_wait_for_the_predecessor,
     ),
     Mutation(
         "use no reserve", "a full disk is not terminal",

@@ -32,6 +32,7 @@ from penstock.segmentstore.server import SegmentStoreServer
 from penstock.segmentstore.settings import CacheSettings, SegmentStoreSettings
 from penstock.segmentstore.store import SegmentStore
 from penstock.segmentstore.tier1.local_log import LocalLogFactory, LocalLogSettings
+from penstock.segmentstore.tier1.log_owner import LogOwner
 from penstock.segmentstore.tier2.chunk_storage import ChunkStorage
 from penstock.segmentstore.tier2.directory import DirectoryChunkStorage, DirectoryChunkStorageSettings
 from penstock.testing.chunk_faults import ChunkFaults, FaultyChunkStorage
@@ -213,7 +214,13 @@ class SimulatedCluster:
                 wall_clock_ms=runtime.wall_clock_ms,
             )
         store = SegmentStore(
-            logs=LocalLogFactory(directory.tier1, tiers, settings.durable_log),
+            logs=LocalLogFactory(
+                directory.tier1,
+                tiers,
+                settings.durable_log,
+                # On a shared disk nobody knows of the others whether they live.
+                owner=LogOwner(runtime.random_id(), lambda token: self.shared_disk is not None),
+            ),
             chunks=self._chunks(host, DirectoryChunkStorage(directory.tier2, tiers, settings.long_term_storage)),
             cluster_id=identity.cluster_id if self.shared_disk is None else _SHARED_CLUSTER_ID,
             runtime=runtime,

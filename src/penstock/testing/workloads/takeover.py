@@ -7,6 +7,7 @@ import asyncio
 import itertools
 import random
 from collections.abc import Callable
+from dataclasses import replace
 
 from penstock.model.errors import NoSuchSegmentError, PenstockError
 from penstock.model.routing import container_of
@@ -17,7 +18,8 @@ from penstock.testing.simulation.cluster import SimulatedCluster
 from penstock.testing.simulation.errors import HostDownError
 from penstock.testing.simulation.host import Host
 
-_OUTSTAY_MARGIN_S = 0.001
+#: The lease of an intruder that does not wait for the zombie's.
+_HASTE_S = 0.01
 
 
 async def take_over(
@@ -27,21 +29,21 @@ async def take_over(
 
     The store's own container goes on serving until its next log write finds it fenced; then the store starts a new
     incarnation, which fences this one in turn. Returns what was done, None if there was nothing to do. Run it on
-    `host`. Sometimes the second one stays until the lease of the first is over, and looks whether that still answers:
-    then `found` is told.
+    `host`. A patient second one waits until the lease of the first is over, as it should, and looks whether that still
+    answers: then `found` is told. One in haste is there while the first still answers; it changes nothing that is read.
     """
     store = cluster.store(host)
     if store is None or not store.containers:
         return None
     zombie = rng.choice(store.containers)
-    intruder = _incarnation(store, zombie)
+    is_patient = rng.random() < 0.5
+    intruder = _incarnation(store, zombie, is_patient=is_patient)
     try:
         await intruder.start()
         if intruder.status is ContainerStatus.RUNNING:
-            if rng.random() < 0.5:
-                await _outstay(store, zombie, intruder, found)
-            else:
-                await intruder.flush()
+            if is_patient:
+                await _ask(store, zombie, intruder, found)
+            await intruder.flush()
     except (PenstockError, OSError) as error:
         return f"container {zombie.id} was not taken over: {type(error).__name__}"
     finally:
@@ -49,14 +51,13 @@ async def take_over(
     return f"container {zombie.id} was taken over"
 
 
-async def _outstay(
+async def _ask(
     store: SegmentStore, zombie: SegmentContainer, intruder: SegmentContainer, found: Callable[[str], None]
 ) -> None:
-    """Wait until the zombie's lease is over, and ask the store that still has it for a segment that there is not."""
+    """Ask the store that still has the zombie for a segment that there is not: its successor has waited for its end."""
     count = store.settings.container_count
     names = (f"sim/nothing{number}/0.#epoch.0" for number in itertools.count())
     segment = next(name for name in names if container_of(name, count) == zombie.id)
-    await asyncio.sleep(store.settings.container.ownership_lease_s + _OUTSTAY_MARGIN_S)
     try:
         is_zombie_asked = store.container(segment) is zombie
         await store.segment_info(segment)
@@ -108,13 +109,16 @@ async def move(cluster: SimulatedCluster, rng: random.Random) -> str | None:
     return f"container {chosen} went from {old.name}, which heard after {heard_s[old]} s, to {new.name}"
 
 
-def _incarnation(store: SegmentStore, zombie: SegmentContainer) -> SegmentContainer:
+def _incarnation(store: SegmentStore, zombie: SegmentContainer, *, is_patient: bool) -> SegmentContainer:
+    settings = store.settings.container
+    if not is_patient:
+        settings = replace(settings, ownership_lease_s=_HASTE_S)
     return SegmentContainer(
         zombie.id,
         log=store._logs.create(zombie.id),
         chunks=store._chunks,
         cache=Cache(store.settings.cache),
         runtime=store.runtime,
-        settings=store.settings.container,
+        settings=settings,
         on_failure=lambda container, error: None,
     )
