@@ -27,6 +27,7 @@ from penstock.testing.checks.history import EpochStarted, check_history
 from penstock.testing.checks.invariants import InvariantMonitor, check_storage, check_store, check_tables
 from penstock.testing.checks.invariants_indexes import check_catalog, check_indexes
 from penstock.testing.checks.mechanisms import counted
+from penstock.testing.checks.moments import watched
 from penstock.testing.simulation.cluster import SimulatedCluster
 from penstock.testing.simulation.errors import HostDownError, SimulationError
 from penstock.testing.simulation.faults import FaultPlan, shrink
@@ -106,6 +107,7 @@ def run(
         _errors_logged() as logged,
         _quiet_ends(),
         counted(inside),
+        watched(play.found),
         Simulation(seed, settings, trace=trace) as simulation,
     ):
         try:
@@ -187,7 +189,7 @@ class _Play:
         running = [asyncio.create_task(self._step(workload, "run", workload.run())) for workload in workloads]
         _, late = await asyncio.wait(running, timeout=max(world.give_up_s - world.now_s, 0.0) + 60.0)
         if late:
-            self._found(f"{len(late)} workloads do not come to rest: {simulation.loop.waiting_summary()}")
+            self.found(f"{len(late)} workloads do not come to rest: {simulation.loop.waiting_summary()}")
             for task in [*late, *nuisances]:
                 task.cancel()
             return
@@ -238,7 +240,7 @@ class _Play:
             raise
         except Exception as error:  # noqa: BLE001  # becomes a violation
             where = traceback.extract_tb(error.__traceback__)[-1]
-            self._found(f"{what} of {workload.name} failed ({where.filename}:{where.lineno}): {error!r}")
+            self.found(f"{what} of {workload.name} failed ({where.filename}:{where.lineno}): {error!r}")
 
     async def _verify(self, workloads: Sequence[Workload]) -> None:
         for workload in workloads:
@@ -265,7 +267,7 @@ class _Play:
         try:
             await cluster.ready()
         except HostDownError as error:
-            self._found(f"the cluster does not come up: {error}")
+            self.found(f"the cluster does not come up: {error}")
             return
         for host in cluster.stores:
             for _ in range(600):
@@ -275,7 +277,7 @@ class _Play:
                 await asyncio.sleep(0.1)
             else:
                 store = cluster.store(host)
-                self._found(f"{host.name} does not serve all its containers: {store and store.failures}")
+                self.found(f"{host.name} does not serve all its containers: {store and store.failures}")
 
     # -- looking inside -----------------------------------------------------------------------------------------
 
@@ -291,7 +293,7 @@ class _Play:
         if self._is_damaged:
             return
         for violation in [*check_store(store), *self._monitor.observe(store.containers)]:
-            self._found(f"{host.name}: {violation}")
+            self.found(f"{host.name}: {violation}")
         for container in store.containers:
             epoch = container._log.epoch
             # A zombie beside its successor was seen before.
@@ -300,12 +302,12 @@ class _Play:
                 self.world.history.see(host.name, EpochStarted(container.id, epoch))
         for container in store.containers if not self.scenario.profile.bit_flip_count else ():
             for damage in container.storage.damages.values():
-                self._found(f"{host.name}: container {container.id} met damage: {damage}")
+                self.found(f"{host.name}: container {container.id} met damage: {damage}")
         for container_id, failure in store.failures.items():
             if isinstance(failure, StorageFullError) and self.scenario.profile.reserve_file_count:
-                self._found(f"{host.name}: container {container_id} is offline for want of room: {failure}")
+                self.found(f"{host.name}: container {container_id} is offline for want of room: {failure}")
             if isinstance(failure, CorruptionError) and not self.scenario.profile.bit_flip_count:
-                self._found(f"{host.name}: container {container_id} met corruption: {failure}")
+                self.found(f"{host.name}: container {container_id} met corruption: {failure}")
 
     async def _inspect(self, cluster: SimulatedCluster) -> None:
         """Read what the controller and every container have stored."""
@@ -329,9 +331,10 @@ class _Play:
                         # A crash that was armed long ago may come only now, and end what was under way.
                         violations = []
                     for violation in violations:
-                        self._found(f"{host.name}: {violation}")
+                        self.found(f"{host.name}: {violation}")
 
-    def _found(self, violation: str) -> None:
+    def found(self, violation: str) -> None:
+        """Take down a violation, once."""
         if violation not in self._seen and len(self.violations) < _VIOLATIONS_MAX:
             self._seen.add(violation)
             self.violations.append(violation)

@@ -24,6 +24,7 @@ from penstock.segmentstore.container.segment import Segment
 from penstock.segmentstore.container.segment_operations import SegmentOperations
 from penstock.segmentstore.tier1.local_log import LocalLog
 from penstock.segmentstore.tier1.log_directory import LogDirectory
+from penstock.segmentstore.tier2.storage_guard import GuardedChunkStorage
 from penstock.testing.mutations.mutation import Mutation, patched, short_profile
 
 # Segment stores.
@@ -40,6 +41,13 @@ def _read_what_followed() -> AbstractContextManager[None]:
         return data[first : first + length]
 
     return patched(SegmentReader, "_read_storage", read_storage)
+
+
+def _use_any_place() -> AbstractContextManager[None]:
+    def check_nothing(self: GuardedChunkStorage, found: bytes | None) -> None:
+        """Take any identity, or none."""
+
+    return patched(GuardedChunkStorage, "_check_identity", check_nothing)
 
 
 def _answer_attributes_early() -> AbstractContextManager[None]:
@@ -68,6 +76,21 @@ def _load_from_an_older_index() -> AbstractContextManager[None]:
                     segment.attributes.setdefault(attribute_id, found)
 
     return patched(Attributes, "load", load)
+
+
+@contextmanager
+def _index_what_is_not_durable() -> Iterator[None]:
+    original = Attributes.flush
+
+    async def at_once() -> None:
+        """Wait for nothing."""
+
+    async def flush(self: Attributes, segment: Segment) -> None:
+        with patched(self, "_barrier", at_once):
+            await original(self, segment)
+
+    with patched(Attributes, "flush", flush):
+        yield
 
 
 class _CheckedFirst:
@@ -185,6 +208,18 @@ ORDER_MUTATIONS: tuple[Mutation, ...] = (
             slow_read_rate=0.5, pace=4.0, has_lowest_limits=True,
         ),
         _load_from_an_older_index,
+    ),
+    Mutation(
+        "index what is not durable", "an index has what the log has",
+        replace(
+            short_profile("early indexes", "writers", "attributes", gap_s=1.0), work_stall_rate=_SLOW_WORK,
+            has_lowest_limits=True, pace=4.0,
+        ),
+        _index_what_is_not_durable,
+    ),
+    Mutation(
+        "use any place as long-term storage", "what is not mounted is no empty storage",
+        short_profile("storage not mounted", "bytes", kinds=("StorageMissing", "Crash")), _use_any_place,
     ),
     Mutation(
         "check the fence before the sync", "an old owner can do no harm",
