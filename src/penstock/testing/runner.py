@@ -272,7 +272,7 @@ class _Play:
         for host in cluster.stores:
             for _ in range(600):
                 store = cluster.store(host)
-                if store is not None and store.is_ready:
+                if store is not None and store.is_ready and store._chunks.is_available:
                     break
                 await asyncio.sleep(0.1)
             else:
@@ -315,7 +315,7 @@ class _Play:
         if service is not None:
             try:
                 for violation in await cluster.controller.run(check_controller(service)):
-                    self._found(f"controller: {violation}")
+                    self.found(f"controller: {violation}")
             except HostDownError:
                 pass  # As below.
         for host in cluster.stores:

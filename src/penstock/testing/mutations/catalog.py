@@ -43,6 +43,7 @@ from penstock.testing.mutations.controller import CONTROLLER_MUTATIONS
 from penstock.testing.mutations.memory import MEMORY_MUTATIONS
 from penstock.testing.mutations.mutation import Mutation, patched, short_profile
 from penstock.testing.mutations.order import ORDER_MUTATIONS
+from penstock.testing.mutations.shortages import SHORTAGE_MUTATIONS
 from penstock.testing.mutations.stuck import STUCK_MUTATIONS
 from penstock.wire.commands import SetupAppend, WireCommand
 
@@ -416,6 +417,7 @@ MUTATIONS: tuple[Mutation, ...] = (
     *CONTROLLER_MUTATIONS,
     *ORDER_MUTATIONS,
     *STUCK_MUTATIONS,
+    *SHORTAGE_MUTATIONS,
 )  # fmt: skip
 """All planted bugs."""
 

@@ -165,8 +165,8 @@ def _explains(life: _Life, start: int, answer: SegmentData) -> bool:
     data = answer.joined()
     end = start + len(data)
     if not data:
-        # Before its bytes came; or, of one that is sealed, behind them.
-        return not answer.is_end_of_segment or (life.may_be_sealed and start == len(life.data))
+        # Before its bytes came; or, of one that is sealed, behind them: it may be shorter than the last one.
+        return not answer.is_end_of_segment or (life.may_be_sealed and start >= len(life.data))
     if life.data[start:end] != data:
         return False
     if answer.is_end_of_segment:
