@@ -360,7 +360,7 @@ class _Play:
                 elif kind == "Reassignment":
                     what = await host.run(reassign(cluster, host, rng))
                 else:
-                    what = await host.run(take_over(cluster, host, rng, self._found))
+                    what = await host.run(take_over(cluster, host, rng, self.found))
             except HostDownError:
                 continue
             if what is not None:

@@ -54,6 +54,10 @@ ALL_WORKLOADS = (
     "crowd", "writers", "merges", "attributes", "keys", "names", "mortals", "streams",
 )  # fmt: skip
 
+#: They cost much: where not every workload takes part anyway they do less often than others.
+_RARE = ("names", "mortals")
+_RARE_SHARE = 0.4
+
 
 @dataclass(frozen=True, slots=True)
 class Profile:
@@ -141,7 +145,7 @@ class Scenario:
         workloads = tuple(
             name
             for name in profile.workloads
-            if name == "events" or own.get(name, rng).random() < profile.share
+            if name == "events" or own.get(name, rng).random() < _share(name, profile)
         )
         cluster = _draw_cluster(rng, random.Random(f"{seed}/chunk faults/{profile.name}"), profile)
         limits_rng = (_Lowest if profile.has_lowest_limits else random.Random)(f"{seed}/limits/{profile.name}")
@@ -309,6 +313,10 @@ class Scenario:
                             mean_gap_s=self.mean_gap_s,
                         )
                     )  # fmt: skip
+
+
+def _share(name: str, profile: Profile) -> float:
+    return profile.share * (_RARE_SHARE if name in _RARE and profile.share < 1.0 else 1.0)
 
 
 def _crowd_size(profile: Profile, seed: int) -> int:
