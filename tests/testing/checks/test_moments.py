@@ -1,0 +1,28 @@
+"""What leaves no trace is told as it happens, and nothing is told of what is in order."""
+
+from __future__ import annotations
+
+from penstock.segmentstore.container.attributes.attributes import Attributes
+from penstock.testing.checks.moments import watched
+from penstock.testing.mutations.order import ORDER_MUTATIONS
+from penstock.testing.runner import run
+
+PLANTED = next(mutation for mutation in ORDER_MUTATIONS if mutation.name == "index what is not durable")
+SEED = 116602
+
+
+def test_an_index_that_gets_what_is_not_durable_is_told_of() -> None:
+    with PLANTED.apply():
+        violations = run(SEED, PLANTED.profile).violations
+    assert any("$attributes-" in violation and "are durable" in violation for violation in violations)
+
+
+def test_an_index_that_waits_for_the_log_is_not() -> None:
+    assert not any("are durable" in violation for violation in run(SEED, PLANTED.profile).violations)
+
+
+def test_nothing_of_the_watch_is_left() -> None:
+    before = Attributes.flush
+    with watched(lambda violation: None):
+        assert Attributes.flush is not before
+    assert Attributes.flush is before
