@@ -34,8 +34,12 @@ class SegmentQuota:
 
     def is_over(self, segment: Segment) -> bool:
         """Whether appends to the segment have to be held until `room` returns."""
-        # The container's own segments are what relieves.
-        return segment.is_stuck and segment.pending.byte_count > self.bytes_max and not segment.is_system
+        # The container's own segments are what relieves. What is on its way to the log counts, too.
+        return (
+            segment.is_stuck
+            and segment.pending.byte_count + segment.length - segment.durable_length > self.bytes_max
+            and not segment.is_system
+        )
 
     def _must_wait(self, segment: Segment) -> bool:
         return not self._is_closed and not _takes_nothing(segment) and self.is_over(segment)

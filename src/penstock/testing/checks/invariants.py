@@ -48,8 +48,10 @@ from penstock.segmentstore.store import SegmentStore
 from penstock.segmentstore.tier2.chunk_name import chunk_origin
 from penstock.testing.checks.invariants_indexes import check_activity, check_attributes
 
-#: Appends to one segment that may be under way at once, in simulated clusters.
+#: The longest append, in simulated clusters: it is let in whole, however little of the quota is left.
 _UNDER_WAY_BYTES = 8 * 1024
+#: Looks in a row at which a segment was stuck before nothing more of it may be let in.
+_STUCK_LOOKS = 3
 #: Looks in a row at which a bound may be passed.
 _BOUND_LOOKS = 8
 #: How long each chunk was when it was last looked at, and in which epoch that was.
@@ -174,6 +176,8 @@ class InvariantMonitor:
         #: By container: how often in a row its log was too long, and callers were held without need.
         self._long_logs: Counter[int] = Counter()
         self._held: Counter[int] = Counter()
+        #: By container, of its stuck segments: by epoch and segment id, how many looks in a row, and what waited then.
+        self._stuck: dict[int, dict[tuple[int, int], tuple[int, int]]] = {}
 
     def observe(self, containers: Iterable[SegmentContainer]) -> list[str]:
         """Compare the running containers with what was seen before. A zombie beside its successor is left out."""
@@ -211,13 +215,21 @@ class InvariantMonitor:
             )
         stuck = [segment for segment in container.state.unflushed.values() if segment.is_stuck]
         quota = container.quota.bytes_max
+        was_stuck = self._stuck.pop(container.id, {})
+        now_stuck = self._stuck[container.id] = {}
         for segment in stuck:
-            # What was under way when the quota was reached is let in.
-            over = segment.pending.byte_count > 2 * quota + _UNDER_WAY_BYTES
-            if over and not (segment.is_system or segment.name.startswith(f"{SYSTEM_SCOPE}/")):
+            if segment.is_system or segment.name.startswith(f"{SYSTEM_SCOPE}/"):
+                continue
+            # What waited already, or was let in before it was found to be stuck, is nobody's fault.
+            slot = (container._log.epoch, segment.id)
+            looks, byte_count = was_stuck.get(slot, (0, 0))
+            if looks < _STUCK_LOOKS:
+                byte_count = segment.pending.byte_count
+            now_stuck[slot] = (looks + 1, byte_count)
+            if segment.pending.byte_count > max(byte_count, 2 * quota) + _UNDER_WAY_BYTES:
                 yield (
-                    f"container {container.id}: {segment.name} is stuck, and {segment.pending.byte_count} bytes of it "
-                    f"were let in, its quota is {quota}"
+                    f"container {container.id}: {segment.name} is stuck with {byte_count} bytes, and now "
+                    f"{segment.pending.byte_count} wait; its quota is {quota}"
                 )
         others = container.state.cache.lacking_bytes - sum(segment.pending.byte_count for segment in stuck)
         is_held = bool(
