@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from penstock.model.errors import ChunkError, NoSuchChunkError, StorageError, StorageFullError
 from penstock.model.segments import Buffer
 from penstock.runtime.disk import DiskFile
+from penstock.runtime.work import WorkPool
 from penstock.segmentstore.container.log.pipeline import OnDone, OperationPipeline
 from penstock.segmentstore.tier2.chunk_files import ChunkFiles
 from penstock.segmentstore.tier2.directory import DirectoryChunkStorage
@@ -34,9 +35,9 @@ def _count_what_was_cut_short() -> Iterator[None]:
 def _take_closed_doors_for_empty_rooms() -> Iterator[None]:
     original = DirectoryChunkStorage._acquire
 
-    async def acquire(self: DirectoryChunkStorage, name: str) -> object:
+    async def acquire(self: DirectoryChunkStorage, name: str, pool: WorkPool) -> object:
         try:
-            return await original(self, name)
+            return await original(self, name, pool)
         except (ChunkError, StorageError, OSError) as error:
             raise NoSuchChunkError(name) from error
 
