@@ -176,8 +176,9 @@ class InvariantMonitor:
         #: By container: how often in a row its log was too long, and callers were held without need.
         self._long_logs: Counter[int] = Counter()
         self._held: Counter[int] = Counter()
-        #: By container, of its stuck segments: by epoch and segment id, how many looks in a row, and what waited then.
-        self._stuck: dict[int, dict[tuple[int, int], tuple[int, int]]] = {}
+        #: By container, of its stuck segments: by epoch, segment id and what storage has, how many looks in a row, and
+        #: what waited then.
+        self._stuck: dict[int, dict[tuple[int, int, int], tuple[int, int]]] = {}
 
     def observe(self, containers: Iterable[SegmentContainer]) -> list[str]:
         """Compare the running containers with what was seen before. A zombie beside its successor is left out."""
@@ -220,8 +221,9 @@ class InvariantMonitor:
         for segment in stuck:
             if segment.is_system or segment.name.startswith(f"{SYSTEM_SCOPE}/"):
                 continue
-            # What waited already, or was let in before it was found to be stuck, is nobody's fault.
-            slot = (container._log.epoch, segment.id)
+            # What waited already, or was let in before it was found to be stuck, is nobody's fault. If storage has
+            # taken some since the last look it was not stuck all the time.
+            slot = (container._log.epoch, segment.id, segment.storage_length)
             looks, byte_count = was_stuck.get(slot, (0, 0))
             if looks < _STUCK_LOOKS:
                 byte_count = segment.pending.byte_count
