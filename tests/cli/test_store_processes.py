@@ -36,7 +36,7 @@ class Told(StoreProcess):
         self.granted = self.held = frozenset(containers)
         self.told: list[list[int]] = []
 
-    def ask(self, containers: Sequence[int]) -> None:
+    def ask(self, containers: Sequence[int], living: Sequence[str]) -> None:
         """See `StoreProcess.ask`."""
         self.granted = frozenset(containers)
         self.held |= self.granted
@@ -115,7 +115,7 @@ def test_a_new_owner_keeps_its_containers_when_a_sleeper_wakes_up_with_them(proc
     """The one exception: a store that hangs was written off, and then says that it still holds what it had."""
     sleeper = processes.stores[0]
     sleeper.is_available = False
-    sleeper.ask(())
+    sleeper.ask((), ())
     sleeper.held = frozenset()
     processes.arrange()
     assert told(processes) == [[[]], [[0, 1, 4]], [[2, 3, 5]]]
@@ -158,7 +158,7 @@ def test_what_a_child_says_is_read_as_it_was_said(message: Ready | Refusal | Sta
 
 def test_lines_that_are_not_messages_are_refused() -> None:
     """Garbage, another message, a field too many, a field of another type."""
-    assert decode_question(encode_message(Question(1, (2,)))) == Question(1, (2,))
+    assert decode_question(encode_message(Question(1, (2,), ()))) == Question(1, (2,), ())
     for line in (
         b"",
         b"\xff\n",
@@ -172,7 +172,7 @@ def test_lines_that_are_not_messages_are_refused() -> None:
         with pytest.raises(ProtocolError, match="order"):
             decode_order(line)
     with pytest.raises(ProtocolError, match="said"):
-        decode_from_child(encode_message(Question(1, ())))
+        decode_from_child(encode_message(Question(1, (), ())))
 
 
 def test_failures_are_told_by_kind_and_message() -> None:

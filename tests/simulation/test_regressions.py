@@ -34,7 +34,7 @@ from penstock.segmentstore.container.state import ContainerState
 from penstock.segmentstore.container.tables.index import TableBusyError, TableIndex
 from penstock.segmentstore.container.tables.reads import page_of
 from penstock.segmentstore.settings import CacheSettings, ContainerSettings
-from penstock.segmentstore.tier1.local_log import LocalLog, LocalLogSettings
+from penstock.segmentstore.tier1.local_log import LocalLogFactory, LocalLogSettings
 from penstock.segmentstore.tier1.memory_log import MemoryLogFactory
 from penstock.segmentstore.tier2.memory import MemoryChunkStorage
 from penstock.testing.memory_index import MemoryIndexStorage, MemorySortedIndex
@@ -125,7 +125,8 @@ async def test_truncation_whose_caller_was_cancelled_fails_silently() -> None:
     unheard: list[dict[str, object]] = []
     loop = asyncio.get_running_loop()
     loop.set_exception_handler(lambda _, context: unheard.append(context))
-    log = LocalLog("/nowhere", 0, real_runtime(1), LocalLogSettings())
+    runtime = real_runtime(1)
+    log = LocalLogFactory("/nowhere", runtime, LocalLogSettings()).create(0)
 
     async def fail() -> None:
         await asyncio.sleep(0)

@@ -44,6 +44,7 @@ from penstock.segmentstore.container.reads.cache import Cache
 from penstock.segmentstore.container.reads.read_index import ReadIndex, _Block, _Redirect
 from penstock.segmentstore.container.segment import Segment
 from penstock.segmentstore.container.tables.entries import parse_entries
+from penstock.segmentstore.container.throttle import hold_bytes
 from penstock.segmentstore.store import SegmentStore
 from penstock.segmentstore.tier2.chunk_name import chunk_origin
 from penstock.testing.checks.invariants_indexes import check_activity, check_attributes
@@ -233,15 +234,18 @@ class InvariantMonitor:
                     f"container {container.id}: {segment.name} is stuck with {byte_count} bytes, and now "
                     f"{segment.pending.byte_count} wait; its quota is {quota}"
                 )
-        others = container.state.cache.lacking_bytes - sum(segment.pending.byte_count for segment in stuck)
+        cache = container.state.cache
+        others = cache.lacking_bytes - sum(segment.pending.byte_count for segment in stuck)
         is_held = bool(
             stuck
             and container.throttle.waiting_count
+            # In a very small cache all the stuck ones together may rightly take what there is, quota or not.
+            and len(stuck) * (quota + _UNDER_WAY_BYTES) < hold_bytes(container._throttle_settings, cache.settings)
             # A log without room holds callers by itself, and has storage stuck beside it on the same file system.
             and not container.space.is_log_low
-            and others < container.state.cache.settings.bytes_max // 16
+            and others < cache.settings.bytes_max // 16
             and container.pipeline.outstanding_bytes < container.outstanding_bytes_max // 16
-            and container.state.cache.member_bytes < container.state.cache.settings.bytes_max // 8
+            and cache.member_bytes < cache.settings.bytes_max // 8
         )
         self._held[container.id] = self._held[container.id] + 1 if is_held else 0
         if self._held[container.id] > _BOUND_LOOKS:
