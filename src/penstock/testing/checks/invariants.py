@@ -239,8 +239,9 @@ class InvariantMonitor:
         is_held = bool(
             stuck
             and container.throttle.waiting_count
-            # In a very small cache all the stuck ones together may rightly take what there is, quota or not.
-            and len(stuck) * (quota + _UNDER_WAY_BYTES) < hold_bytes(container._throttle_settings, cache.settings)
+            # In a very small cache the stuck ones and the blocks they lie in may rightly take what there is.
+            and len(stuck) * (quota + _UNDER_WAY_BYTES + cache.settings.block_length)
+            < hold_bytes(container._throttle_settings, cache.settings)
             # A log without room holds callers by itself, and has storage stuck beside it on the same file system.
             and not container.space.is_log_low
             and others < cache.settings.bytes_max // 16

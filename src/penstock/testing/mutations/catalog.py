@@ -326,7 +326,12 @@ MUTATIONS: tuple[Mutation, ...] = (
     ),
     Mutation(
         "answer set-up with what is accepted", "a writer that reconnects loses no event",
-        replace(short_profile("resets", kinds=("Reset", "CrashAtDiskCall"), gap_s=0.5), work_stall_rate=_SLOW_WORK),
+        replace(
+            short_profile(
+                "resets", "writers", kinds=("Reset", "Reset", "CrashAtDiskCall", "Crash"), gap_s=0.3
+            ),
+            work_stall_rate=_SLOW_WORK, refused_rate=0.0,
+        ),
         _answer_setup_with_accepted,
     ),
     Mutation(

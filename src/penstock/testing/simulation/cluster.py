@@ -13,7 +13,7 @@ import asyncio
 from collections import Counter
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import AsyncExitStack
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import cast
 
 from penstock.client.client import Client
@@ -177,6 +177,7 @@ class SimulatedCluster:
         #: What has become of late requests, in all lives of the controller.
         self.late_request_counts: Counter[str] = Counter()
         self._late_requests: LateRequests | None = None
+        self._refuses = True
         self._is_healed = False
         self.stores = [self._add_server(name, self._run_store) for name in names]
         self.controller = self.stores[0] if settings.is_combined else self._add_server(
@@ -246,6 +247,8 @@ class SimulatedCluster:
             return chunks
         rng = self.simulation.rng(f"chunks of {host.name}, store {len(self.faulty_chunks)}")
         faults = ChunkFaults() if self._is_healed else self.settings.chunk_faults
+        if not self._refuses:
+            faults = replace(faults, refused_prefixes=())
         faulty = FaultyChunkStorage(chunks, rng, faults)
         self.faulty_chunks.append(faulty)
         return faulty
@@ -257,6 +260,12 @@ class SimulatedCluster:
             self._late_requests.is_healed = True
         for faulty in self.faulty_chunks:
             faulty.faults = ChunkFaults()
+
+    def refuse_no_longer(self) -> None:
+        """Let long-term storage take the segments that it has refused; other faults stay."""
+        self._refuses = False
+        for faulty in self.faulty_chunks:
+            faulty.faults = replace(faulty.faults, refused_prefixes=())
 
     async def _run_controller(self, host: Host) -> None:
         await self._start_controller(host, self._wire_segments(host))
