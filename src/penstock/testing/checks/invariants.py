@@ -215,21 +215,27 @@ class InvariantMonitor:
                 f"container {container.id}: its log has {log_bytes} bytes, {backlog.byte_count} wait for storage; "
                 f"its bound is {container._settings.log_bytes_max}"
             )
-        stuck = [segment for segment in container.state.unflushed.values() if segment.is_stuck]
+        yield from self._observe_quotas(container)
+
+    def _observe_quotas(self, container: SegmentContainer) -> Iterator[str]:
         quota = container.quota.bytes_max
         was_stuck = self._stuck.pop(container.id, {})
         now_stuck = self._stuck[container.id] = {}
-        for segment in stuck:
-            if segment.is_system or segment.name.startswith(f"{SYSTEM_SCOPE}/"):
+        stuck = []
+        for segment in container.state.unflushed.values():
+            if not segment.is_stuck:
                 continue
             # What waited already, or was let in before it was found to be stuck, is nobody's fault. If storage has
-            # taken some since the last look it was not stuck all the time.
+            # taken some since the last look it was not stuck all the time, but slow.
             slot = (container._log.epoch, segment.id, segment.storage_length)
             looks, byte_count = was_stuck.get(slot, (0, 0))
             if looks < _STUCK_LOOKS:
                 byte_count = segment.pending.byte_count
+            else:
+                stuck.append(segment)
             now_stuck[slot] = (looks + 1, byte_count)
-            if segment.pending.byte_count > max(byte_count, 2 * quota) + _UNDER_WAY_BYTES:
+            is_users = not (segment.is_system or segment.name.startswith(f"{SYSTEM_SCOPE}/"))
+            if is_users and segment.pending.byte_count > max(byte_count, 2 * quota) + _UNDER_WAY_BYTES:
                 yield (
                     f"container {container.id}: {segment.name} is stuck with {byte_count} bytes, and now "
                     f"{segment.pending.byte_count} wait; its quota is {quota}"
