@@ -136,7 +136,7 @@ async def all_ended(requests: list[Coroutine[object, object, T]]) -> list[T]:
     results = await asyncio.gather(*requests, return_exceptions=True)
     errors = [result for result in results if isinstance(result, BaseException)]
     for error in errors:
-        if not isinstance(error, PERMANENT_ERRORS):
+        if not isinstance(error, _HOPELESS_ERRORS):
             raise error
     for error in errors:
         raise error

@@ -8,27 +8,26 @@ from contextlib import contextmanager
 
 
 class Creations:
-    """Counts creations under way by stream."""
+    """Creations under way by stream."""
 
     def __init__(self) -> None:
-        self._counts: dict[str, int] = {}
-        self._ended: dict[str, asyncio.Event] = {}
+        self._ongoing: dict[str, set[asyncio.Future[None]]] = {}
 
     @contextmanager
     def one(self, stream: str) -> Iterator[None]:
         """Count a creation on a stream, given by its scoped name, while the block runs."""
-        self._counts[stream] = self._counts.get(stream, 0) + 1
+        creation: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        ongoing = self._ongoing.setdefault(stream, set())
+        ongoing.add(creation)
         try:
             yield
         finally:
-            self._counts[stream] -= 1
-            if not self._counts[stream]:
-                del self._counts[stream]
-                ended = self._ended.pop(stream, None)
-                if ended is not None:
-                    ended.set()
+            creation.set_result(None)
+            ongoing.discard(creation)
+            if not ongoing:
+                self._ongoing.pop(stream, None)
 
     async def ended(self, stream: str) -> None:
-        """Wait until no creation is under way on a stream. New ones must not begin for ever."""
-        while stream in self._counts:
-            await self._ended.setdefault(stream, asyncio.Event()).wait()
+        """Wait for the creations that are under way on a stream now. Those that begin later see its state."""
+        if ongoing := set(self._ongoing.get(stream, ())):
+            await asyncio.wait(ongoing)

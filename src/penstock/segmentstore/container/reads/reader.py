@@ -198,7 +198,7 @@ class SegmentReader:
             if segment.is_deleted:
                 raise NoSuchSegmentError(segment.name)
             if segment.damage is not None:
-                raise segment.damage
+                raise segment.damage.with_traceback(None)  # It is raised often, and would remember each time.
             raise AssertionError(f"{segment.name}: byte {offset} is neither in memory nor in long-term storage")
         stored = await self._read_storage(segment, offset, min(found.end, segment.storage_length) - offset)
         return None if stored is None else [stored]

@@ -120,7 +120,7 @@ class SegmentFlusher:
         if segment.is_inactive or self._state.is_name_taken(segment):
             return  # Storage has all of an inactive one; what its id means now is not this object's.
         if segment.damage is not None and not segment.is_deleted:
-            raise segment.damage
+            raise segment.damage.with_traceback(None)  # It is raised often, and would remember each time.
         # Appends that become durable meanwhile wait for the next round: the others want their turn.
         stop = segment.durable_length
         pending = segment.pending
