@@ -39,9 +39,9 @@ from penstock.segmentstore.tier1.log_records import (
     TEMPORARY_SUFFIX,
     EpochRecord,
     TruncationRecord,
+    add_to_epoch,
     read_epoch,
     read_truncation,
-    rewrite_epoch,
     write_epoch,
     write_truncation,
 )
@@ -115,7 +115,7 @@ class LogDirectory:
         assert self._epoch_file is not None
         assert self._record is not None
         self._record = replace(self._record, is_settled=True)
-        rewrite_epoch(self._epoch_file, self._record)
+        add_to_epoch(self._epoch_file, self._record)
         self.may_predecessor_answer = False
 
     def give_up(self) -> None:
@@ -124,7 +124,7 @@ class LogDirectory:
             return  # Who comes next must wait for the one before.
         assert self._owner is not None
         self._owner.give_up(self.container_id, self.epoch)
-        rewrite_epoch(self._epoch_file, replace(self._record, is_released=True))
+        add_to_epoch(self._epoch_file, replace(self._record, is_released=True))
 
     def check_owned(self) -> None:
         """Raise `LogFencedError` if another incarnation has claimed the log. Costs one `fstat`."""

@@ -8,7 +8,7 @@ is still the one with a name (`DiskFile.is_linked`). That is why truncation live
 from __future__ import annotations
 
 import struct
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from penstock.model.checksum import crc32c
 from penstock.model.errors import CorruptionError, StorageFullError
@@ -32,6 +32,8 @@ _TRUNCATION_MAGIC = b"PNSTKTRU"
 _ENABLED = 1
 _RELEASED = 2
 _SETTLED = 4
+#: Where the owner adds to its record: another sector, so that no write of it can harm the record.
+_LATER_OFFSET = 512
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,10 +66,26 @@ class TruncationRecord:
 
 
 def read_epoch(disk: Disk, directory: str) -> EpochRecord | None:
-    """Read `log.epoch`; None if there is none. Raises `CorruptionError`."""
-    body = _read(disk, f"{directory}/{EPOCH_FILE}", _EPOCH, _EPOCH_MAGIC, _EPOCH_VERSION)
+    """Read `log.epoch`; None if there is none. Raises `CorruptionError`.
+
+    What its owner has added later counts if it is whole. A write of it that failed or was cut off counts as none: then
+    who comes next has to wait, and nothing else is lost.
+    """
+    path = f"{directory}/{EPOCH_FILE}"
+    body = _read(disk, path, _EPOCH, _EPOCH_MAGIC, _EPOCH_VERSION, length_max=_LATER_OFFSET + _EPOCH.size + _CRC.size)
     if body is None:
         return None
+    first = _decode_epoch(body[: _EPOCH.size])
+    later = body[_LATER_OFFSET:]
+    if len(later) < _EPOCH.size + _CRC.size or not later.startswith(_EPOCH_MAGIC):
+        return first
+    if crc32c(later[: _EPOCH.size], 0) != _CRC.unpack_from(later, _EPOCH.size)[0]:
+        return first
+    added = _decode_epoch(later[: _EPOCH.size])
+    return replace(first, is_settled=first.is_settled or added.is_settled, is_released=added.is_released)
+
+
+def _decode_epoch(body: bytes) -> EpochRecord:
     _, _, flags, container_id, epoch, owner = _EPOCH.unpack(body)
     return EpochRecord(
         container_id, epoch, bool(flags & _ENABLED), owner, bool(flags & _SETTLED), bool(flags & _RELEASED)
@@ -79,13 +97,13 @@ def write_epoch(disk: Disk, directory: str, record: EpochRecord) -> DiskFile:
     return _replace(disk, directory, EPOCH_FILE, _encode_epoch(record))
 
 
-def rewrite_epoch(file: DiskFile, record: EpochRecord) -> None:
-    """Overwrite an epoch file where it is, durably; it is shorter than a sector, so it is the old or the new one.
+def add_to_epoch(file: DiskFile, record: EpochRecord) -> None:
+    """Write what has changed since into a sector of its own, durably: whatever becomes of it, the first stays whole.
 
     For its owner, and harmless if that has been shut out: the file has no name then.
     """
     body = _encode_epoch(record)
-    file.write(0, [body + _CRC.pack(crc32c(body, 0))])
+    file.write(_LATER_OFFSET, [body + _CRC.pack(crc32c(body, 0))])
     file.sync()
 
 
@@ -109,16 +127,19 @@ def write_truncation(disk: Disk, directory: str, record: TruncationRecord) -> No
     _replace(disk, directory, TRUNCATION_FILE, body).close()
 
 
-def _read(disk: Disk, path: str, layout: struct.Struct, magic: bytes, version_known: int) -> bytes | None:
+def _read(
+    disk: Disk, path: str, layout: struct.Struct, magic: bytes, version_known: int, *, length_max: int = 0
+) -> bytes | None:
+    """Read and check a record; return it without its checksum, and with all behind it if there may be something."""
     if not disk.exists(path):
         return None
     file = disk.open(path, writable=False)
     try:
-        data = file.read(0, layout.size + _CRC.size + 1)
+        data = file.read(0, max(layout.size + _CRC.size, length_max) + 1)
     finally:
         file.close()
     body = data[: layout.size]
-    if len(data) != layout.size + _CRC.size:
+    if not layout.size + _CRC.size <= len(data) <= max(layout.size + _CRC.size, length_max):
         raise CorruptionError(path, 0, f"expected {layout.size + _CRC.size} bytes, found {len(data)}")
     if not body.startswith(magic):
         raise CorruptionError(path, 0, f"it begins with {body[:8]!r} instead of {magic!r}")
