@@ -446,7 +446,7 @@ class AppendProcessor:
             state.last_seen = request.event_number
         length = len(request.data)
         container = state.container
-        if container.quota.is_over(state.segment):
+        if container.quota.must_wait(state.segment):
             self._hold_writer(state, request.first_request_id)
             return
         if not is_admitted and failure is None and container.must_wait(is_urgent=state.is_urgent):

@@ -21,7 +21,16 @@ from penstock.segmentstore.tier1.memory_log import MemoryLogFactory
 from penstock.segmentstore.tier2.memory import MemoryChunkStorage
 from penstock.segmentstore.tier2.wrapped import WrappedChunkStorage
 from penstock.wire.codec import decode
-from penstock.wire.commands import AppendBlockEnd, AppendSetup, DataAppended, SetupAppend, WireCommand, WrongHost
+from penstock.wire.commands import (
+    AppendBlockEnd,
+    AppendSetup,
+    DataAppended,
+    NoSuchSegment,
+    SegmentIsSealed,
+    SetupAppend,
+    WireCommand,
+    WrongHost,
+)
 from support.containers import QUIET, SMALL_CACHE, memory_runtime, turns, until
 
 A, B = "s/stuck/0.#epoch.0", "s/t/0.#epoch.0"
@@ -157,6 +166,27 @@ async def test_a_writer_of_a_stuck_segment_holds_up_nobody_on_its_connection(ben
     processor.take_in()
     await turns(10)
     assert (await bench.store.segment_info(A)).length == length + 5
+
+
+@pytest.mark.parametrize("is_deleted", [False, True])
+async def test_a_writer_hears_that_a_stuck_segment_is_sealed_or_gone(bench: Bench, is_deleted: bool) -> None:
+    """It would be sent away and come again for ever: no wait gives room to a segment that takes nothing."""
+    replies = NotedReplies()
+    processor = AppendProcessor(bench.store, replies, writers_max=4)
+    processor.set_up(SetupAppend(1, V, A, ""))
+    await turns(5)
+    await bench.fill(A)
+    container, segment = bench.store.find(A)
+    await bench.store.seal_segment(A)
+    if is_deleted:
+        segment.is_deleted = True
+    assert container.quota.is_over(segment)
+    replies.sent.clear()
+    processor.end_block(AppendBlockEnd(V, 0, b"stuck", 1, 1, 7))
+    processor.take_in()
+    await turns(10)
+    assert [type(reply) for reply in replies.sent] == [NoSuchSegment if is_deleted else SegmentIsSealed]
+    segment.is_deleted = False
 
 
 async def test_a_container_is_held_at_its_share_of_the_cache(bench: Bench) -> None:

@@ -33,7 +33,7 @@ class SegmentQuota:
         return len(self._waiters)
 
     def is_over(self, segment: Segment) -> bool:
-        """Whether appends to the segment have to be held until `room` returns."""
+        """Whether more of the segment waits for a storage that is stuck than may."""
         # The container's own segments are what relieves. What is on its way to the log counts, too.
         return (
             segment.is_stuck
@@ -41,13 +41,14 @@ class SegmentQuota:
             and not segment.is_system
         )
 
-    def _must_wait(self, segment: Segment) -> bool:
+    def must_wait(self, segment: Segment) -> bool:
+        """Say whether an append to the segment that comes now is held. One that will be refused anyhow is not."""
         return not self._is_closed and not _takes_nothing(segment) and self.is_over(segment)
 
     def notify(self) -> None:
         """Let those go on for whose segments long-term storage has taken enough."""
         for waiter, segment in self._waiters.items():
-            if not waiter.done() and not self._must_wait(segment):
+            if not waiter.done() and not self.must_wait(segment):
                 waiter.set_result(None)
 
     def close(self) -> None:
@@ -61,7 +62,7 @@ class SegmentQuota:
         Raises `SegmentBackloggedError` after `hold_s_max`.
         """
         deadline_s = asyncio.get_running_loop().time() + self._hold_s_max
-        while self._must_wait(segment):
+        while self.must_wait(segment):
             waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
             self._waiters[waiter] = segment
             try:
