@@ -192,6 +192,33 @@ def test_a_call_waits_in_line_until_there_is_room() -> None:
     in_virtual_time(scenario)
 
 
+def test_calls_are_let_in_one_after_the_other_when_there_is_little_room() -> None:
+    """What a call brings is known when it goes on: a byte of room lets one in, not all of a hundred table updates."""
+
+    async def scenario() -> None:
+        source = Source(0)
+
+        async def call() -> None:
+            await source.throttle.wait()
+            source.room[False] -= 1000
+            source.order.append(("call", 1000))
+
+        calls = [asyncio.get_running_loop().create_task(call()) for _ in range(100)]
+        await asyncio.sleep(1)
+        assert source.throttle.waiting_count == 100
+        source.relieve(1)
+        await asyncio.sleep(1)
+        assert len(source.order) == 1
+        source.relieve(999 + 2500)
+        await asyncio.sleep(1)
+        assert len(source.order) == 4
+        source.relieve(500 + 96_000)
+        await asyncio.gather(*calls)
+        assert source.throttle.waiting_count == 0
+
+    in_virtual_time(scenario)
+
+
 def test_closing_lets_everybody_go_on_at_once() -> None:
     """SS-35: also those that come later. They are refused by the container."""
 

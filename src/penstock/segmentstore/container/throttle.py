@@ -130,14 +130,18 @@ class Throttle:
         """Let each in line have a quantum, in turn, and let the loop turn before the next round."""
         self._round_is_scheduled = False
         left = self._settings.round_bytes_max
+        # Of calls that were let in: what they bring is counted when they go on, in the next turn.
+        uncounted = 0
         for line, is_urgent in self._lines():
             for held in list(line):
-                room = left if self._is_closed else min(left, self._room(is_urgent))
+                room = left if self._is_closed else min(left, self._room(is_urgent) - uncounted)
                 if room <= 0:
                     break
                 if held not in line:
                     continue  # Another one's end took it along.
                 quantum = min(room, self._settings.quantum_bytes)
+                if isinstance(held, _Call):
+                    uncounted += self._settings.quantum_bytes
                 del line[held]
                 if held.let_in(quantum):
                     line.setdefault(held, None)
@@ -166,7 +170,7 @@ class _Call:
         self.future: asyncio.Future[None] = loop.create_future()
 
     def let_in(self, byte_count: int) -> bool:
-        """See `Held.let_in`. What the call brings is counted when it goes on, in the next turn."""
+        """See `Held.let_in`. What the call brings is counted when it goes on, a quantum is taken for it until then."""
         if not self.future.done():
             self.future.set_result(None)
         return False
