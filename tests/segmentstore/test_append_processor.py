@@ -13,6 +13,8 @@ from penstock.model.errors import BadOffsetError, ProtocolError, SegmentSealedEr
 from penstock.model.segments import NO_VALUE
 from penstock.segmentstore.append_processor import OPERATION_OVERHEAD_BYTES, AppendProcessor
 from penstock.segmentstore.container.append_request import AppendRequest
+from penstock.segmentstore.container.log.pipeline import OnDone
+from penstock.segmentstore.container.segment import Segment
 from penstock.segmentstore.settings import SegmentStoreSettings
 from penstock.segmentstore.store import SegmentStore
 from penstock.segmentstore.tier1.memory_log import MemoryLogFactory
@@ -375,3 +377,40 @@ async def test_appends_wait_while_the_cache_is_nearly_full(bench: Bench) -> None
     await turns(50)
     assert (await bench.store.read(A, 0, 100)).joined() == b"heldbehind"
     assert bench.replies.outstanding_bytes == 0
+
+
+async def test_a_held_append_that_fails_unexpectedly_ends_its_connection_alone(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Nothing is stored behind the gap, what it counted is given back, and the others in line are let in."""
+    await bench.set_up()
+    other = AppendProcessor(bench.store, NotedReplies(), writers_max=2)
+    other.set_up(SetupAppend(1, b"o" * 16, A, ""))
+    await turns(5)
+    (container,) = bench.store.containers
+    cache = bench.store.cache
+    ballast = int(cache.settings.bytes_max * 0.95)
+    cache.count(ballast)
+    for number in (1, 2):
+        bench.end_block(end(0, b"held", number))
+    other.end_block(AppendBlockEnd(b"o" * 16, 0, b"other", 1, 1, 7))
+    other.take_in()
+    assert container.throttle.waiting_count == 2
+    append = container.append
+
+    def failing(segment: Segment, request: AppendRequest, on_done: OnDone, *, stored_event_number: int) -> int:
+        if request.writer_id == W and request.event_number == 1:
+            raise RuntimeError("nobody expected this")
+        return append(segment, request, on_done, stored_event_number=stored_event_number)
+
+    monkeypatch.setattr(container, "append", failing)
+    cache.discount(ballast)
+    container.state.on_relief()
+    await turns(50)
+    assert await bench.stored() == b"other"
+    assert len(bench.replies.aborts) == 1
+    assert "nobody expected this" in caplog.text
+    assert bench.replies.outstanding_bytes == 0
+    assert container.throttle.waiting_count == 0
+    bench.end_block(end(0, b"late", 3))
+    assert await bench.stored() == b"other"

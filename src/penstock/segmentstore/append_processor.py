@@ -219,6 +219,12 @@ class AppendProcessor:
             except ProtocolError as error:
                 self._replies.abort(str(error))
                 return done
+            except Exception as error:
+                # A throttle that lets others in, too, must not end by it, and nothing may be stored behind the gap.
+                logger.exception("an operation of writer %s that was held has failed", lane.writer_id.hex())
+                self._drop_all(lane)
+                self._replies.abort(f"an operation that was held has failed: {error!r}")
+                return done
             failure = None
         if not lane.operations:
             self._lanes.pop(lane.writer_id, None)
@@ -254,6 +260,17 @@ class AppendProcessor:
             lane.hold.remove(lane)
             lane.is_waiting = False
             del self._lanes[lane.writer_id]
+
+    def _drop_all(self, lane: Lane) -> None:
+        """Drop everything a writer has held, and take nothing more from it."""
+        if (state := self._writers.get(lane.writer_id)) is not None:
+            state.is_failed = True
+        self._replies.note_outstanding(-sum(operation.byte_count for operation in lane.operations))
+        lane.operations.clear()
+        lane.is_waiting = False
+        if lane.hold is not None:
+            lane.hold.remove(lane)
+        self._lanes.pop(lane.writer_id, None)
 
     def _send_away(self, state: WriterState) -> bool:
         """Take nothing more from a writer until it is set up again; return whether it had to be told."""
