@@ -138,6 +138,7 @@ class AppendProcessor:
         self._writers: dict[bytes, WriterState] = {}
         self._to_acknowledge: dict[WriterState, None] = {}
         self._block: AppendBlock | None = None
+        self._block_count = 0
         #: What was gathered since `take_in`, by writer.
         self._runs: dict[bytes, AppendRun] = {}
         self._is_closed = False
@@ -357,6 +358,11 @@ class AppendProcessor:
         """Memory of an AppendBlock whose end has not come."""
         return 0 if self._block is None else len(self._block.data)
 
+    @property
+    def open_block_number(self) -> int:
+        """Which of the connection's AppendBlocks waits for its end, counted from 1; 0: none."""
+        return 0 if self._block is None else self._block_count
+
     def _may_begin(self, writer_id: bytes, event_number: int) -> bool:
         state = self._writers.get(writer_id)
         return state is not None and event_number > state.last_seen
@@ -365,6 +371,7 @@ class AppendProcessor:
         """Keep the first part of a Java client's append. `data` has memory of its own."""
         self._forbid_open_block("AppendBlock")
         self._block = AppendBlock(command.writer_id, data)
+        self._block_count += 1
 
     def end_block(self, command: AppendBlockEnd, *, owned_bytes: int = 0) -> None:
         """Gather an append. The command's data must not change before `take_in`.

@@ -100,6 +100,7 @@ class Connection(asyncio.BufferedProtocol):
         self._delay_timer: asyncio.TimerHandle | None = None
         self._received_bytes = 0
         self._delayed_through_bytes = 0
+        self._resumed_at_bytes = 0
         self._is_greeted = False
         self._is_write_blocked = False
         #: Replies that wait for a slow peer; they may keep memory alive that the cache has let go. 0: it is not slow.
@@ -107,7 +108,9 @@ class Connection(asyncio.BufferedProtocol):
         self._is_closed = False
         self._is_lost = False
         self._timer: asyncio.TimerHandle | None = None
+        #: Of the frame that has begun, or of the end of the AppendBlock that has come; 0: none.
         self._frame_deadline_s = 0.0
+        self._open_block_number = 0
 
     # asyncio.BufferedProtocol.
 
@@ -164,9 +167,14 @@ class Connection(asyncio.BufferedProtocol):
             return
         if not self._is_greeted or self._is_closed:
             return
-        if not self._receiver.incomplete_length:
+        # Others may come between an AppendBlock and its end: they do not give it more time.
+        block_number, is_same_block = appends.open_block_number, False
+        if block_number or self._open_block_number:
+            is_same_block = block_number == self._open_block_number
+            self._open_block_number = block_number
+        if not (receiver.incomplete_length or block_number):
             self._frame_deadline_s = 0.0
-        elif has_frames or not self._frame_deadline_s:
+        elif (has_frames and not is_same_block) or not self._frame_deadline_s:
             # Another frame has begun. Nearly every read of a busy connection ends inside one: the timer is left alone
             # and looks at the deadline when it fires.
             self._frame_deadline_s = self._loop.time() + self._settings.frame_timeout_s
@@ -432,6 +440,10 @@ class Connection(asyncio.BufferedProtocol):
             return
         self._is_reading = should_read
         if should_read:
+            self._resumed_at_bytes = self._received_bytes
+            if self._frame_deadline_s:
+                # Its rest may stand in the receive queue: the time for which we did not read is not the peer's.
+                self._frame_deadline_s = self._loop.time() + self._settings.frame_timeout_s
             self._transport.resume_reading()
         else:
             self._transport.pause_reading()
@@ -454,8 +466,8 @@ class Connection(asyncio.BufferedProtocol):
     def _delay_is_over(self) -> None:
         """Give the appends up that hold the connection's other requests up, and read on."""
         self._delay_timer = None
-        if self._is_closed:
-            return
+        if self._is_closed or (self._is_reading and self._received_bytes == self._resumed_at_bytes):
+            return  # It is read again, and nothing stood in the receive queue.
         count = self._appends.give_up_held()
         logger.info(
             "sent %d writers of %s away: nothing could be taken from them for %g s",
@@ -507,7 +519,7 @@ class Connection(asyncio.BufferedProtocol):
         if self._frame_deadline_s > self._loop.time():
             self._timer = self._loop.call_at(self._frame_deadline_s, self._frame_is_late)
             return
-        self.abort(f"a frame took longer than {self._settings.frame_timeout_s} s")
+        self.abort(f"a frame, or the end of an append block, took longer than {self._settings.frame_timeout_s} s")
 
 
 def _kept(data: Buffer, payload: memoryview, is_owned: bool) -> Buffer:

@@ -1,0 +1,154 @@
+"""How long a connection waits, for its peer and for room, without a socket. Virtual time."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine
+
+import pytest
+
+from penstock.segmentstore.append_processor import AppendProcessor
+from penstock.segmentstore.server import Connection, SegmentStoreServer
+from penstock.segmentstore.settings import ConnectionSettings, SegmentStoreSettings
+from penstock.segmentstore.tier1.memory_log import MemoryLogFactory
+from penstock.testing.simulation.simulation import Simulation
+from penstock.wire.codec import encode
+from penstock.wire.commands import AppendBlock, Hello, KeepAlive
+from support.containers import QUIET, SMALL_CACHE, FaultyChunks, memory_runtime, memory_store
+
+SETTINGS = ConnectionSettings(
+    unacknowledged_bytes_max=100_000, receive_buffer_bytes=1000, frame_timeout_s=10.0, read_delay_s_max=5.0
+)
+FRAME = encode(KeepAlive())
+OPEN_BLOCK = encode(AppendBlock(b"w" * 16, bytes(500)))
+
+
+def in_virtual_time(scenario: Callable[[], Coroutine[object, object, None]]) -> None:
+    with Simulation(1) as simulation:
+        simulation.run(scenario)
+
+
+class Socket(asyncio.Transport):
+    """A peer that takes everything."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.is_closed = False
+        self.is_read = True
+
+    def write(self, data: object) -> None:
+        pass
+
+    def close(self) -> None:
+        self.is_closed = True
+
+    abort = close
+
+    def set_write_buffer_limits(self, high: int | None = None, low: int | None = None) -> None:
+        pass
+
+    def get_write_buffer_size(self) -> int:
+        return 0
+
+    def get_extra_info(self, name: str, default: object = None) -> object:
+        return default
+
+    def pause_reading(self) -> None:
+        self.is_read = False
+
+    def resume_reading(self) -> None:
+        self.is_read = True
+
+
+class Bench:
+    """A connection that was greeted."""
+
+    def __init__(self) -> None:
+        settings = SegmentStoreSettings(container_count=1, cache=SMALL_CACHE, container=QUIET, connection=SETTINGS)
+        runtime = memory_runtime()
+        server = SegmentStoreServer(memory_store(MemoryLogFactory(runtime), FaultyChunks(), runtime, settings))
+        server.loop = asyncio.get_running_loop()
+        self.socket = Socket()
+        self.connection = Connection(server)
+        self.connection.connection_made(self.socket)
+        self.feed(encode(Hello(17, 5)))
+
+    def feed(self, data: bytes) -> None:
+        """One read."""
+        buffer = self.connection.get_buffer(-1)
+        buffer[: len(data)] = data
+        self.connection.buffer_updated(len(data))
+
+    def fill(self) -> None:
+        """Hold so much that nothing more is read."""
+        self.connection.note_outstanding(SETTINGS.unacknowledged_bytes_max + 1)
+        assert not self.socket.is_read
+
+    def relieve(self) -> None:
+        self.connection.note_outstanding(-SETTINGS.unacknowledged_bytes_max - 1)
+        assert self.socket.is_read
+
+
+@pytest.mark.parametrize("comes", [0, 1])
+def test_nobody_is_sent_away_for_an_empty_receive_queue(monkeypatch: pytest.MonkeyPatch, comes: int) -> None:
+    """The connection was read again and nothing was there. If something comes that fills the buffer, more may stand."""
+    given_up: list[AppendProcessor] = []
+
+    def give_up_held(appends: AppendProcessor) -> int:
+        given_up.append(appends)
+        return 0
+
+    monkeypatch.setattr(AppendProcessor, "give_up_held", give_up_held)
+
+    async def scenario() -> None:
+        bench = Bench()
+        bench.fill()
+        await asyncio.sleep(1)
+        bench.relieve()
+        if comes:
+            monkeypatch.setattr(type(bench.connection._receiver), "was_filled", True)
+            bench.feed(FRAME)
+        await asyncio.sleep(10)
+        assert len(given_up) == comes
+        assert bench.socket.is_read
+        # The bound holds again from the next time on.
+        bench.fill()
+        await asyncio.sleep(10)
+        assert len(given_up) == comes + 1
+
+    in_virtual_time(scenario)
+
+
+def test_time_for_which_we_do_not_read_is_not_taken_from_a_frame() -> None:
+    """Its rest stood in the receive queue: the peer gets the whole time again, and no more than that."""
+
+    async def scenario() -> None:
+        bench = Bench()
+        bench.feed(FRAME[:5])
+        await asyncio.sleep(6)
+        bench.fill()
+        await asyncio.sleep(3.5)
+        bench.relieve()
+        await asyncio.sleep(9)
+        assert not bench.socket.is_closed
+        await asyncio.sleep(1.1)
+        assert bench.socket.is_closed
+
+    in_virtual_time(scenario)
+
+
+def test_an_append_block_whose_end_never_comes_is_bounded() -> None:
+    """Whatever else comes meanwhile: the block keeps its part of the budget."""
+
+    async def scenario() -> None:
+        bench = Bench()
+        bench.feed(OPEN_BLOCK)
+        for _ in range(9):
+            await asyncio.sleep(1)
+            bench.feed(FRAME + FRAME[:3])
+            bench.feed(FRAME[3:])
+        assert not bench.socket.is_closed
+        await asyncio.sleep(1.1)
+        assert bench.socket.is_closed
+
+    in_virtual_time(scenario)
