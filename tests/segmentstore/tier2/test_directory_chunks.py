@@ -336,6 +336,33 @@ async def test_cancelled_opening_closes_the_file(place: Place) -> None:
     assert place.disk.open_count == 0
 
 
+async def test_opening_that_ends_while_its_cancelled_caller_waits_closes_the_file(
+    place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A change waits a while for the call under way when it is cancelled; nobody uses the file that comes of it."""
+    await place.storage.create_with_content(NAME, [b"abc"])
+    await place.storage.close()
+    storage = place.another()
+    is_begun, may_go_on = threading.Event(), threading.Event()
+    original = place.disk.open
+
+    def open_slowly(path: str, **options: bool) -> LocalFile:
+        is_begun.set()
+        assert may_go_on.wait(10)
+        return original(path, **options)
+
+    monkeypatch.setattr(place.disk, "open", open_slowly)
+    writing = asyncio.ensure_future(storage.write(NAME, 3, [b"def"]))
+    assert await asyncio.get_running_loop().run_in_executor(None, is_begun.wait, 10)
+    writing.cancel()
+    await asyncio.sleep(0)
+    may_go_on.set()
+    with pytest.raises(asyncio.CancelledError):
+        await writing
+    await storage.close()
+    assert place.disk.open_count == 0
+
+
 async def test_segment_in_a_directory_survives_a_new_instance_and_damage_is_reported(place: Place) -> None:
     # The whole tier on a real directory: write, reopen, read; then every flipped bit of the files is an error.
     settings = ChunkedStorageSettings(chunk_length_max=16, block_length=8)

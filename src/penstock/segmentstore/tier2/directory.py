@@ -384,7 +384,13 @@ class DirectoryChunkStorage:
         opened = self._files.get(name)
         if opened is None:
             opening = pool.run(self._chunk_files.open, name, discard=self._close)
-            file = await (opening if pool is self._reads else self._finish(opening))
+            try:
+                file = await (opening if pool is self._reads else self._finish(opening))
+            except asyncio.CancelledError:
+                # It was opened all the same: the caller will not use it, and the pool has handed it over.
+                if opening.done() and not opening.cancelled() and opening.exception() is None:
+                    self._close(opening.result())
+                raise
             opened = self._files.get(name)
             if opened is None and not self._is_closed:
                 opened = self._files[name] = _OpenFile(file)
