@@ -106,6 +106,26 @@ async def test_what_waits_for_hung_threads_is_refused_once_all_hang(work: Thread
     assert hanging.begun_count == 1
 
 
+async def test_work_that_no_thread_can_be_started_for_is_refused_and_costs_no_slot(
+    work: ThreadedWork, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As soon as the system gives threads again the pool works as before."""
+    pool = work.pool("p", PoolSettings(thread_count_max=1))
+    ends: list[str] = []
+
+    def refuse(thread: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(threading.Thread, "start", refuse)
+        for _ in range(3):
+            with pytest.raises(StorageNotRespondingError, match=r"can't start new thread\); nothing was done"):
+                await asyncio.wait_for(pool.run(int, "7", on_end=lambda: ends.append("end")), 5)
+    assert ends == ["end"] * 3
+    assert await asyncio.wait_for(pool.run(int, "7"), 5) == 7
+    await asyncio.wait_for(pool.drained(with_abandoned=True), 5)
+
+
 async def test_more_than_may_wait_is_refused(work: ThreadedWork, hanging: Hanging) -> None:
     """The queue is bounded, too."""
     pool = work.pool("p", PoolSettings(thread_count_max=1, waiting_count_max=1))

@@ -139,6 +139,10 @@ def _ignore(result: object, error: BaseException | None) -> None:
     """Nobody waits."""
 
 
+class _NoThreadError(Exception):
+    """The system gives no more threads."""
+
+
 class WorkQueue(ABC):
     """`WorkPool` without threads: what waits, what runs, what hangs. All methods run on the event loop."""
 
@@ -232,7 +236,10 @@ class WorkQueue(ABC):
 
     @abstractmethod
     def _begin(self, job: Job) -> None:
-        """Let the function run somewhere; `_ended` is to be called on the loop when it has."""
+        """Let the function run somewhere; `_ended` is to be called on the loop when it has.
+
+        Raises `_NoThreadError`: then it never runs.
+        """
 
     def _start_waiting(self) -> None:
         settings = self._settings
@@ -245,7 +252,13 @@ class WorkQueue(ABC):
                 continue  # `_done` is on its way.
             job.is_started = True
             self._started_count += 1
-            self._begin(job)
+            try:
+                self._begin(job)
+            except _NoThreadError as error:
+                self._started_count -= 1
+                job.is_started = False
+                self._refuse(job, f"no thread can be started for it ({error})")
+                self._tell_idle()
 
     def _ended(self, job: Job, result: object, error: BaseException | None) -> None:
         """Take the outcome of a function."""
@@ -352,8 +365,14 @@ class _ThreadPool(WorkQueue):
 
     def _begin(self, job: Job) -> None:
         # The one that was busy last: its memory is warm.
-        worker = self._free.pop() if self._free else _Worker(f"penstock {self._name}")
+        worker = self._free.pop() if self._free else self._new_worker()
         worker.jobs.put((job, self._worker_ended))
+
+    def _new_worker(self) -> _Worker:
+        try:
+            return _Worker(f"penstock {self._name}")
+        except (RuntimeError, MemoryError) as error:
+            raise _NoThreadError(str(error) or "out of memory") from error
 
     def _worker_ended(self, worker: _Worker, job: Job, result: object, error: BaseException | None) -> None:
         self._free.append(worker)
