@@ -237,3 +237,29 @@ async def test_a_spare_that_its_fenced_owner_removes_at_the_same_time_stops_no_o
     log = await opened(disk)
     assert not [path for path in disk.files() if "/spare-0000000000000001" in path]
     await log.close()
+
+
+@pytest.mark.parametrize("operation", ["write", "rename"])
+async def test_a_reserve_that_cannot_be_filled_leaves_no_spares_behind(operation: str) -> None:
+    """However often it is tried: what one attempt made is gone before the next."""
+    disk = SimulatedDisk(random.Random(1))
+    log = await opened(disk, WITHOUT_RESERVE)
+    log._space._settings = SETTINGS
+    for _ in range(3):
+        calls = 0
+
+        def fail(called: str, path: str) -> None:
+            nonlocal calls
+            if called == operation and ("/spare-" in path or "/reserve-" in path):
+                calls += 1
+                if operation == "rename" or calls == 2:
+                    raise OSError(errno.EIO, "broken")
+
+        disk.hook = fail
+        assert not await log._space.fill_reserve()
+        assert calls
+        assert not [path for path in disk.files() if "/spare-" in path]
+    disk.hook = lambda called, path: None
+    assert await log._space.fill_reserve()
+    assert reserve_of(disk) == (2, 4)
+    await log.close()

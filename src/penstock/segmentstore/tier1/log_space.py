@@ -10,7 +10,8 @@ Failure cases: docs/full-disk.md.
 from __future__ import annotations
 
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import asynccontextmanager
 from functools import partial
 from typing import Protocol, TypeVar
 
@@ -105,16 +106,32 @@ class LogSpace:
             if not await self._has_room(missing_records * BLOCK_LENGTH):
                 return False
             spares = [self._new_spare_name() for _ in range(missing_records)]
-            for spare in spares:
-                await self._run("fill the reserve of", directory.fill_record, spare)
-            await self._run_locked("fill the reserve of", partial(directory.put_in_reserve, spares, are_records=True))
+            async with self._discarding(spares):
+                for spare in spares:
+                    await self._run("fill the reserve of", directory.fill_record, spare)
+                await self._run_locked(
+                    "fill the reserve of", partial(directory.put_in_reserve, spares, are_records=True)
+                )
         for _ in range(file_count, settings.reserve_file_count):
             if not await self._has_room(settings.reserve_length_bytes):
                 return False
             spare, file = await self._filled_file(settings.reserve_length_bytes)
-            await self._run("close", file.close)
-            await self._run_locked("fill the reserve of", partial(directory.put_in_reserve, [spare], are_records=False))
+            async with self._discarding([spare]):
+                await self._run("close", file.close)
+                await self._run_locked(
+                    "fill the reserve of", partial(directory.put_in_reserve, [spare], are_records=False)
+                )
         return True
+
+    @asynccontextmanager
+    async def _discarding(self, spares: Sequence[str]) -> AsyncIterator[None]:
+        """Leave nothing of these spares after an error: the next attempt makes others."""
+        try:
+            yield
+        except (OSError, PenstockError):
+            for spare in spares:
+                await self._run("remove a file of", self._directory.discard_spare, spare)
+            raise
 
     async def _has_room(self, length: int) -> bool:
         self._check_wanted()
