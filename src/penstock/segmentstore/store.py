@@ -326,7 +326,9 @@ class SegmentStore:
             try:
                 lengths.append(await self.merge_segment(target, source))
             except (NoSuchSegmentError, SegmentMergedError):
-                lengths.append((await container.info(target)).length)
+                length = (await container.info(target)).length
+                container.ownership.check()
+                lengths.append(length)
         return lengths
 
     async def merge_segment(self, target: str, source: str, updates: Sequence[AttributeUpdate] = ()) -> int:
@@ -347,6 +349,7 @@ class SegmentStore:
             except NoSuchSegmentError:
                 length = (await container.info(target)).length
                 if container.state.was_merged(source, into):
+                    container.ownership.check()
                     return length
                 raise
             length = await container.merge(target, source, updates)

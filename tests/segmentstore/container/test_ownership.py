@@ -91,6 +91,24 @@ async def test_nothing_that_may_be_out_of_date_is_answered_after_the_lease(
     assert (await store.segment_info(SEGMENT)).length == 10
 
 
+async def test_the_length_after_a_merge_that_was_done_before_is_not_answered_without_the_lease(
+    store: SegmentStore,
+) -> None:
+    """It comes from memory, as what is read does."""
+    merged = "shop/orders/0.#transaction.0"
+    await store.create_segment(merged)
+    assert await store.merge_segment(SEGMENT, merged) == 5
+    assert await store.merge_segment(SEGMENT, merged) == 5
+    assert await store.merge_segments(SEGMENT, [merged, "shop/orders/0.#nothing.0"]) == [5, 5]
+    store.containers[0].ownership.end()
+    with pytest.raises(OwnershipUnconfirmedError):
+        await store.merge_segment(SEGMENT, merged)
+    with pytest.raises(OwnershipUnconfirmedError):
+        await store.merge_segments(SEGMENT, [merged])
+    with pytest.raises(OwnershipUnconfirmedError):
+        await store.merge_segments(SEGMENT, ["shop/orders/0.#nothing.0"])
+
+
 async def test_an_idle_incarnation_that_was_shut_out_ends() -> None:
     """Nobody writes to it: the look at the log finds the other owner, and the container fails."""
     runtime = memory_runtime()
