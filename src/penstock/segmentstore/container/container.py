@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from dataclasses import replace
 
 from penstock.model.errors import (
@@ -356,13 +356,10 @@ class SegmentContainer(SegmentOperations):
         if hasattr(self, "writer"):
             await self.writer.stop()
         try:
-            async with asyncio.timeout(self._settings.stop_timeout_s):
-                if hasattr(self, "pipeline"):
-                    await self.pipeline.close()
-                await self._log.close()
-        except (TimeoutError, PenstockError, OSError) as error:
-            # Whatever is still under way there, the next incarnation's open fences it.
-            logger.warning("container %d: its log did not close: %r", self.id, error)
+            if hasattr(self, "pipeline"):
+                await self._close_in_time("what it accepted", self.pipeline.close())
+            # Its own time: a pipeline that hangs must not leave the log open.
+            await self._close_in_time("its log", self._log.close())
         finally:
             if hasattr(self, "pipeline"):
                 self.pipeline.abandon("stopped")
@@ -370,6 +367,14 @@ class SegmentContainer(SegmentOperations):
             for mark_bytes in self._cache_marks:
                 self.state.cache.forget_fall_below(mark_bytes, self.throttle.notify)
             self._drop_memory()
+
+    async def _close_in_time(self, what: str, closing: Awaitable[None]) -> None:
+        try:
+            async with asyncio.timeout(self._settings.stop_timeout_s):
+                await closing
+        except (TimeoutError, PenstockError, OSError) as error:
+            # Whatever is still under way there, the next incarnation's open fences it.
+            logger.warning("container %d: %s did not close: %r", self.id, what, error)
 
     def _drop_memory(self) -> None:
         """End the waits of all readers and give the cache back."""

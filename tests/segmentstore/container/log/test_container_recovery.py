@@ -11,6 +11,7 @@ import pytest
 from penstock.model.errors import (
     ContainerOfflineError,
     CorruptionError,
+    LogClosedError,
     LogDisabledError,
     NoSuchSegmentError,
     OutcomeUnknownError,
@@ -512,6 +513,18 @@ async def test_a_log_that_answers_nothing_does_not_hold_up_a_stop(lives: Incarna
     assert lives.cache.used_bytes == 0
     lives.logs.release_appends(0)
     await turns(5)
+    lives.live.clear()
+
+
+async def test_a_pipeline_that_uses_up_its_time_leaves_the_log_time_to_close(
+    lives: Incarnations, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else its files and threads would stay for as long as the process lives."""
+    container = await lives.start(stop_timeout_s=0.05)
+    monkeypatch.setattr(container.pipeline, "close", asyncio.Event().wait)
+    await asyncio.wait_for(container.stop(), 5)
+    with pytest.raises(LogClosedError):
+        container._log.append([b"x"], 1)
     lives.live.clear()
 
 
