@@ -10,6 +10,7 @@ import asyncio
 import errno
 import random
 import threading
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -21,9 +22,11 @@ from penstock.model.errors import (
     LogFencedError,
     StorageError,
     StorageFullError,
+    StorageNotRespondingError,
 )
-from penstock.runtime.disk import Disk, LocalDisk
+from penstock.runtime.disk import Disk, DiskLock, LocalDisk
 from penstock.runtime.runtime import Runtime, ThreadedWork
+from penstock.runtime.work import PoolSettings
 from penstock.segmentstore.tier1.durable_log import LogAddress
 from penstock.segmentstore.tier1.local_log import LocalLog, LocalLogFactory, LocalLogSettings
 from penstock.testing.simulation.disk import SimulatedDisk
@@ -449,6 +452,39 @@ async def test_log_closed_while_it_opens_ends_up_closed(tmp_path: Path) -> None:
     await log.open()
     await append(log, b"x")
     await log.close()
+    await work.close()
+
+
+async def test_an_open_that_was_given_up_does_not_fence_whoever_came_after_it(tmp_path: Path) -> None:
+    """Its thread hangs before it claims the log, and goes on when another incarnation has long opened it."""
+    is_begun, may_go_on = threading.Event(), threading.Event()
+
+    class SlowDisk(LocalDisk):
+        def lock(self, path: str) -> DiskLock:
+            is_begun.set()
+            assert may_go_on.wait(30)
+            return super().lock(path)
+
+    work = ThreadedWork(2)
+    settings = replace(SETTINGS, files=PoolSettings(timeout_s=0.05))
+
+    def create(disk: Disk, settings: LocalLogSettings) -> LocalLog:
+        runtime = Runtime(disk=disk, work=work, rng=random.Random(1), wall_clock_ms=lambda: 0)
+        return LocalLogFactory(str(tmp_path), runtime, settings).create(0)
+
+    given_up = create(SlowDisk(), settings)
+    with pytest.raises(StorageNotRespondingError):
+        await given_up.open()
+    assert is_begun.is_set()
+    await given_up.close()
+    successor = create(LocalDisk(), SETTINGS)
+    await successor.open()
+    await append(successor, b"before")
+    may_go_on.set()
+    await given_up._files.drained(with_abandoned=True)
+    await append(successor, b"after")
+    assert not given_up._directory.is_claimed
+    await successor.close()
     await work.close()
 
 

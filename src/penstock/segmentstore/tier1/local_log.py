@@ -331,7 +331,8 @@ class LocalLog:
     async def _open(self) -> None:
         directory = self._directory
         try:
-            await self._run_locked("open", directory.claim)
+            await self._run_locked("open", directory.claim, self._check_opening)
+            self._check_opening()
             recovered = await self._run("recover", directory.recover)
             self._recovered = recovered.files
             self._older = [(file.name, file.header.number, False) for file in recovered.files]
@@ -601,6 +602,11 @@ class LocalLog:
         """Raise `LogClosedError` when no more files are needed."""
         if self._state in (_State.FAILED, _State.CLOSED) or (self._state is _State.CLOSING and not self._queue):
             raise LogClosedError(f"{self._describe()} is {self._state.value}")
+
+    def _check_opening(self) -> None:
+        """Raise `LogClosedError` when nobody waits any more for the log to open. May be called off the loop."""
+        if self._state is not _State.OPENING:
+            raise LogClosedError(f"{self._describe()} is {self._state.value}: it is not opened any more")
 
     def _new_spare_name(self) -> str:
         self._spare_ordinal += 1

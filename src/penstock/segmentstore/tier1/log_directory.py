@@ -13,7 +13,7 @@ Rules that keep a fenced owner (one that still runs and does not know yet) harml
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 
@@ -75,10 +75,14 @@ class LogDirectory:
         """Whether `claim` succeeded and `release` was not called yet. Says nothing of later claims by others."""
         return self._epoch_file is not None
 
-    def claim(self) -> None:
+    def claim(self, check_wanted: Callable[[], None]) -> None:
         """Raise the epoch durably: from now on every earlier owner finds itself fenced.
 
-        Raises `LogDisabledError`, `CorruptionError`, `DataDirectoryInUseError` (the lock is taken: try again).
+        `check_wanted` raises when the caller has given up meanwhile: a claim that hung for long must not fence whoever
+        has opened the log since.
+
+        Raises `LogDisabledError`, `CorruptionError`, `DataDirectoryInUseError` (the lock is taken: try again), and what
+        `check_wanted` does.
         """
         self._disk.make_directory(self.path)
         with self._locked():
@@ -105,6 +109,7 @@ class LogDirectory:
                 self._owner.token,
                 is_settled=not self.may_predecessor_answer,
             )
+            check_wanted()
             self._epoch_file = write_epoch(self._disk, self.path, claimed)
             self.epoch = claimed.epoch
             self._record = claimed
