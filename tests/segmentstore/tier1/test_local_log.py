@@ -488,6 +488,29 @@ async def test_an_open_that_was_given_up_does_not_fence_whoever_came_after_it(tm
     await work.close()
 
 
+async def test_settling_confirms_ownership_and_ends_even_if_its_caller_is_cancelled() -> None:
+    """The epoch file is written to the end before the log closes it."""
+    log = make_log(new_disk())
+    await log.open()
+    opened_s = log.ownership_confirmed_s
+    work = log._runtime.work
+    assert isinstance(work, InlineWork)
+    work.held_names.add("settle")
+    settling = asyncio.ensure_future(log.settle())
+    await asyncio.sleep(0)
+    await asyncio.sleep(0)
+    assert len(work.held) == 1
+    settling.cancel()
+    closing = asyncio.ensure_future(log.close())
+    for _ in range(20):
+        await asyncio.sleep(0)
+    assert not closing.done()
+    work.release()
+    await closing
+    assert settling.cancelled()
+    assert log.ownership_confirmed_s > opened_s
+
+
 async def test_log_whose_writer_was_stopped_refuses_appends() -> None:
     """As at the end of an event loop that cancels all tasks: nobody waits for an append that nobody will write."""
     for is_idle in (True, False):

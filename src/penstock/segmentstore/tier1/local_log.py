@@ -201,7 +201,8 @@ class LocalLog:
     async def settle(self) -> None:
         """See `DurableLog.settle`."""
         self._check_open()
-        await self._run("settle", self._directory.settle)
+        # Cut off half way it would leave a thread that writes to an epoch file which is being closed.
+        await self._shielded(self._settle())
 
     async def confirm_ownership(self) -> None:
         """See `DurableLog.confirm_ownership`. Costs one `fstat`."""
@@ -630,6 +631,12 @@ class LocalLog:
             await self._run_locked("truncate", self._directory.truncate, address, removed, recycled)
             self._older = self._older[len(obsolete) :]
             self._spares.extend(spare for _, spare in recycled)
+
+    async def _settle(self) -> None:
+        began_s = self._runtime.monotonic_s()
+        await self._run("settle", self._directory.settle)
+        # It has looked whose the log is.
+        self._confirmed_s = max(self._confirmed_s, began_s)
 
     async def _disable(self) -> None:
         async with self._metadata_lock:
