@@ -488,6 +488,28 @@ async def test_an_open_that_was_given_up_does_not_fence_whoever_came_after_it(tm
     await work.close()
 
 
+async def test_log_whose_file_does_not_close_is_given_up_and_released_all_the_same(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The error is told; the epoch file is closed, and the pools are."""
+    log = make_log(new_disk())
+    await log.open()
+    assert log._current is not None
+
+    def fail() -> None:
+        raise OSError(errno.EIO, "broken")
+
+    monkeypatch.setattr(log._current.file, "close", fail)
+    given_up: list[int] = []
+    monkeypatch.setattr(log._directory, "give_up", lambda: given_up.append(1))
+    with pytest.raises(StorageError, match="broken"):
+        await log.close()
+    assert given_up == [1]
+    assert not log._directory.is_claimed
+    assert log._files.is_closed
+    assert log._writes.is_closed
+
+
 async def test_settling_confirms_ownership_and_ends_even_if_its_caller_is_cancelled() -> None:
     """The epoch file is written to the end before the log closes it."""
     log = make_log(new_disk())

@@ -22,6 +22,7 @@ import errno
 import logging
 from collections import deque
 from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
+from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from enum import Enum
 from typing import TypeVar
@@ -648,16 +649,21 @@ class LocalLog:
         while self._tasks:
             await asyncio.wait(list(self._tasks))
         self._state = _State.CLOSED
-        for file in (self._current, self._next):
-            if file is not None:
-                await self._run("close", file.file.close)
-        self._current = self._next = None
+        # Each step is done even if one before it fails; the last one first.
+        async with AsyncExitStack() as steps:
+            steps.callback(self._close_pools)
+            steps.push_async_callback(self._run, "close", self._directory.release)
+            steps.push_async_callback(self._give_up)
+            for file in (self._next, self._current):
+                if file is not None:
+                    steps.push_async_callback(self._run, "close", file.file.close)
+            self._current = self._next = None
+
+    async def _give_up(self) -> None:
         try:
             await self._run("give up", self._directory.give_up)
         except PenstockError as error:
             _log.info("whoever opens %s next has to wait for its lease: %s", self._describe(), error)
-        await self._run("close", self._directory.release)
-        self._close_pools()
 
     def _close_pools(self) -> None:
         self._writes.close()
