@@ -148,7 +148,7 @@ def _read(
     version = int.from_bytes(body[8:10], "big")
     if version != version_known:
         raise CorruptionError(path, 8, f"format {version} is not known here (this program reads {version_known})")
-    return body
+    return data if length_max else body
 
 
 def _replace(disk: Disk, directory: str, name: str, body: bytes) -> DiskFile:
