@@ -142,8 +142,8 @@ class ThrottleSettings:
         backlog_operations_max: durable operations of one container that wait for long-term storage ...
         backlog_bytes_max: ... and their bytes; more are not let in. 0: no limit but the next.
         backlog_percent: share of the cache that one container's bytes waiting for long-term storage may take.
-        segment_backlog_percent: share of the cache that those of one segment may take; appends to it alone are held
-            beyond that, ...
+        segment_backlog_percent: share of those (or of where the cache holds appends, if that is less) that may be
+            of one segment; appends to it alone are held beyond that, ...
         segment_hold_s_max: ... and refused after so long.
         quantum_bytes: what one connection in line may take in before it is the next one's turn.
         round_bytes_max: what all of them take in before the loop turns.
@@ -165,8 +165,9 @@ class ThrottleSettings:
         return min(share, self.backlog_bytes_max) if self.backlog_bytes_max else share
 
     def segment_backlog_bytes_max(self, cache: CacheSettings) -> int:
-        """Bytes of one segment that may wait for long-term storage."""
-        return cache.bytes_max * self.segment_backlog_percent // 100
+        """Bytes of one segment that may wait for long-term storage: a share of what may wait before others are held."""
+        held_from = cache.bytes_max * (cache.target_percent + self.cache_margin_percent) // 100
+        return min(held_from, self.container_backlog_bytes_max(cache)) * self.segment_backlog_percent // 100
 
 
 @dataclass(frozen=True, slots=True)

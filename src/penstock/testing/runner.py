@@ -187,11 +187,11 @@ class _Play:
         if scenario.profile.takeover_gap_s:
             nuisances.append(asyncio.create_task(self._take_over(cluster)))
         running = [asyncio.create_task(self._step(workload, "run", workload.run())) for workload in workloads]
-        _, late = await asyncio.wait(running, timeout=max(world.give_up_s - world.now_s, 0.0))
+        _, late = await asyncio.wait(running, timeout=max(world.give_up_s - 60.0 - world.now_s, 0.0))
         if late:
             # Who writes to a segment that storage refuses for ever rightly waits as long; all others had their time.
             cluster.refuse_no_longer()
-            _, late = await asyncio.wait(late, timeout=60.0)
+            _, late = await asyncio.wait(late, timeout=120.0)
         if late:
             self.found(f"{len(late)} workloads do not come to rest: {simulation.loop.waiting_summary()}")
             for task in [*late, *nuisances]:

@@ -35,7 +35,7 @@ from support.containers import QUIET, SMALL_CACHE, memory_runtime, turns, until
 
 A, B = "s/stuck/0.#epoch.0", "s/t/0.#epoch.0"
 V, W = b"v" * 16, b"w" * 16
-QUOTA = SMALL_CACHE.bytes_max // 4
+QUOTA = ThrottleSettings().segment_backlog_bytes_max(SMALL_CACHE)
 
 
 class Refusing(WrappedChunkStorage):

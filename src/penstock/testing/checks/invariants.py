@@ -35,7 +35,6 @@ from collections.abc import Iterable, Iterator, Sequence
 from itertools import pairwise
 
 from penstock.model.errors import NoSuchChunkError, NoSuchSegmentError, PenstockError
-from penstock.model.names import SYSTEM_SCOPE
 from penstock.model.segments import READ_LENGTH_MAX
 from penstock.segmentstore.container.container import ContainerStatus, SegmentContainer
 from penstock.segmentstore.container.log.pipeline import OperationPipeline
@@ -48,6 +47,7 @@ from penstock.segmentstore.container.throttle import hold_bytes
 from penstock.segmentstore.store import SegmentStore
 from penstock.segmentstore.tier2.chunk_name import chunk_origin
 from penstock.testing.checks.invariants_indexes import check_activity, check_attributes
+from penstock.testing.workloads.world import REFUSED_PREFIX
 
 #: The longest append, in simulated clusters: it is let in whole, however little of the quota is left.
 _UNDER_WAY_BYTES = 8 * 1024
@@ -223,7 +223,8 @@ class InvariantMonitor:
         now_stuck = self._stuck[container.id] = {}
         stuck = []
         for segment in container.state.unflushed.values():
-            if not segment.is_stuck:
+            # Whatever else is stuck may get on between two looks: only what is refused for ever is judged.
+            if not (segment.is_stuck and segment.name.startswith(REFUSED_PREFIX)):
                 continue
             # What waited already, or was let in before it was found to be stuck, is nobody's fault. If storage has
             # taken some since the last look it was not stuck all the time, but slow.
@@ -234,8 +235,7 @@ class InvariantMonitor:
             else:
                 stuck.append(segment)
             now_stuck[slot] = (looks + 1, byte_count)
-            is_users = not (segment.is_system or segment.name.startswith(f"{SYSTEM_SCOPE}/"))
-            if is_users and segment.pending.byte_count > max(byte_count, 2 * quota) + _UNDER_WAY_BYTES:
+            if segment.pending.byte_count > max(byte_count, 2 * quota) + _UNDER_WAY_BYTES:
                 yield (
                     f"container {container.id}: {segment.name} is stuck with {byte_count} bytes, and now "
                     f"{segment.pending.byte_count} wait; its quota is {quota}"

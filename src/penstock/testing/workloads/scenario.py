@@ -37,7 +37,7 @@ from penstock.testing.workloads.segments import ByteAppender, ByteReader, Segmen
 from penstock.testing.workloads.stream_lives import StreamLives
 from penstock.testing.workloads.tables import CounterClient, TableClient
 from penstock.testing.workloads.transactions import TransactionWriter
-from penstock.testing.workloads.world import SCOPE, Workload, World
+from penstock.testing.workloads.world import REFUSED_PREFIX, SCOPE, Workload, World
 
 if TYPE_CHECKING:
     from _typeshed import SupportsLenAndGetItem
@@ -47,8 +47,6 @@ T = TypeVar("T")
 _KIB = 1024
 MAIN_STREAM = f"{SCOPE}/events"
 TRIMMED_STREAM = f"{SCOPE}/trimmed"
-#: What long-term storage refuses in some clusters: the segment of the workload "bytes".
-REFUSED_PREFIX = f"{SCOPE}/bytes/"
 ALL_WORKLOADS = (
     "events", "readers", "transactions", "trimmed", "tables", "counters", "bytes", "lives",
     "crowd", "writers", "merges", "attributes", "keys", "names", "mortals", "streams",

@@ -18,6 +18,8 @@ from penstock.testing.simulation.host import Host
 T = TypeVar("T")
 
 SCOPE = "sim"
+#: What long-term storage refuses in some clusters: the segment of the workload "bytes".
+REFUSED_PREFIX = f"{SCOPE}/bytes/"
 #: Problems remembered; more say nothing new.
 _PROBLEMS_MAX = 50
 
