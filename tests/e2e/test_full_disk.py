@@ -163,6 +163,10 @@ async def append_in_the_end(client: Client, segment: str, number: int) -> int:
             await asyncio.sleep(0.1)
 
 
+# On a busy machine the first append after the truncation was seen to wait for more than a minute: how much of the data
+# is still in the log when the server is killed decides how much room a truncation makes. Not for every change until
+# that is understood.
+@pytest.mark.nightly
 async def test_a_full_disk_is_not_terminal(small_file_system: Path, tmp_path: Path) -> None:
     """Filled by writers and then to the last byte by somebody else, killed and started there: reads, truncations and
     deletions work, writes wait or are refused with a typed error; once room is made, by a truncation or by the
