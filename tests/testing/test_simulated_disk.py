@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from penstock.model.errors import DataDirectoryInUseError, InvalidArgumentError, StorageFullError
-from penstock.testing.simulation.disk import CrashPlan, SimulatedDisk, SimulatedFile
+from penstock.testing.simulation.disk import SimulatedDisk, SimulatedFile
 from penstock.testing.simulation.disk_faults import (
     CrashKind,
     DiskCall,
@@ -21,6 +21,7 @@ from penstock.testing.simulation.disk_faults import (
     SyncFailedError,
 )
 from penstock.testing.simulation.disk_nodes import FileNode
+from penstock.testing.simulation.disk_tree import CrashPlan
 
 SECTOR = 4
 SMALL = DiskFaults(sector_bytes=SECTOR)
@@ -33,8 +34,8 @@ def disk_with(files: dict[str, bytes] | None = None, faults: DiskFaults = SMALL,
 def contents_after_crash(disk: SimulatedDisk, path: str) -> set[bytes | None]:
     """Every content that `path` may have after losing power, by enumeration; None: the name is gone."""
     found: set[bytes | None] = set()
-    nodes = disk.unsynced_files()
-    for names in disk.name_choices():
+    nodes = disk.tree.unsynced_files()
+    for names in disk.tree.name_choices():
         if not nodes:
             found.add(disk.after_crash(CrashPlan("", names, {})).files().get(path))
         for node in nodes:
@@ -126,7 +127,7 @@ def test_any_drawn_crash_state_is_a_legal_one(seed: int) -> None:
                 file.truncate(rng.randrange(12))
             case "s":
                 file.sync()
-    (node,) = disk.unsynced_files() or [FileNode(1, SECTOR)]
+    (node,) = disk.tree.unsynced_files() or [FileNode(1, SECTOR)]
     legal = contents_after_crash(disk, "/f")
     for _ in range(20):
         plan = disk.draw_crash_plan()
@@ -135,7 +136,7 @@ def test_any_drawn_crash_state_is_a_legal_one(seed: int) -> None:
         assert any(other is not None and other[: len(found)] == found for other in legal), plan
         if node.pending:
             node.content_after(node.kept())
-    kept = disk.after_crash(disk.keep_plan()).files()["/f"]
+    kept = disk.after_crash(disk.tree.keep_plan()).files()["/f"]
     assert kept == file.read(0, 100)
 
 
@@ -182,8 +183,8 @@ def test_journal_keeps_a_prefix_of_names_and_the_bare_contract_any_subset() -> N
         disk.open("/b", create=True)
         found = set()
         for _ in range(60):
-            found.add(tuple(disk.after_crash(disk.reorder_plan(random.Random(len(found)))).files()))
-        for names in disk.name_choices():
+            found.add(tuple(disk.after_crash(disk.tree.reorder_plan(random.Random(len(found)))).files()))
+        for names in disk.tree.name_choices():
             found.add(tuple(disk.after_crash(CrashPlan("", names, {})).files()))
         seen.append(found)
     assert seen == [{(), ("/a",), ("/a", "/b")}, {(), ("/a",), ("/b",), ("/a", "/b")}]
@@ -208,7 +209,7 @@ def test_changes_of_one_file_keep_their_order_in_any_subset() -> None:
     disk.open("/x", create=True)
     disk.rename("/b", "/c")
     for seed in range(50):
-        names = set(disk.after_crash(disk.reorder_plan(random.Random(seed))).files())
+        names = set(disk.after_crash(disk.tree.reorder_plan(random.Random(seed))).files())
         assert len(names - {"/x"}) <= 1
 
 

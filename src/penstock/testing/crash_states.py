@@ -23,7 +23,8 @@ from typing import Generic, TypeVar
 from penstock.model.errors import PenstockError
 from penstock.model.segments import Buffer
 from penstock.runtime.disk import DiskFile, DiskLock, DiskSpace
-from penstock.testing.simulation.disk import CrashPlan, SimulatedDisk
+from penstock.testing.simulation.disk import SimulatedDisk
+from penstock.testing.simulation.disk_tree import CrashPlan
 
 R = TypeVar("R")
 
@@ -235,19 +236,19 @@ def crash_states(trace: Trace, *, limits: CrashLimits, rng: random.Random) -> It
             if key not in seen:
                 seen.add(key)
                 yield CrashState(state, promises, f"power lost {where}: {plan.text}", True)
-        if disk.pending_sequences() and rng.random() < limits.kill_rate:
+        if disk.tree.pending_sequences() and rng.random() < limits.kill_rate:
             # As content it equals "keep all"; what differs is that none of it is on the medium yet.
             yield CrashState(disk.fork(), promises, f"process killed {where}", False)
 
 
 def _plans(disk: SimulatedDisk, limits: CrashLimits, rng: random.Random) -> Iterator[CrashPlan]:
     yield CrashPlan("drop all", frozenset(), {})
-    moments = disk.pending_sequences()
+    moments = disk.tree.pending_sequences()
     if not moments:
         return
-    yield disk.keep_plan()
-    nodes = disk.unsynced_files()
-    names = disk.name_choices()
+    yield disk.tree.keep_plan()
+    nodes = disk.tree.unsynced_files()
+    names = disk.tree.name_choices()
     count = len(names)
     for node in nodes:
         count *= node.outcome_count()
@@ -259,9 +260,9 @@ def _plans(disk: SimulatedDisk, limits: CrashLimits, rng: random.Random) -> Iter
         return
     for at in range(limits.sample_max):
         if at % 3 == 0:
-            yield disk.tear_plan(rng.choice(moments[-8:]), rng.random())
+            yield disk.tree.tear_plan(rng.choice(moments[-8:]), rng.random())
         else:
-            yield disk.reorder_plan(rng)
+            yield disk.tree.reorder_plan(rng)
 
 
 def _replay(step: Step, disk: SimulatedDisk, files: dict[int, DiskFile]) -> None:

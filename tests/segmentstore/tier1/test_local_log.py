@@ -599,7 +599,7 @@ async def test_failed_sync_fails_everything_queued_and_is_never_retried() -> Non
     assert found == [b"before"] + [b"lost"] * 5
     for seed in range(10):
         # What was read once must stay, so opening has made it durable after all.
-        log = make_log(disk.after_crash(disk.reorder_plan(random.Random(seed))))
+        log = make_log(disk.after_crash(disk.tree.reorder_plan(random.Random(seed))))
         await log.open()
         assert await data_of(log) == found
 

@@ -207,7 +207,7 @@ async def test_a_crash_at_any_call_while_the_reserve_is_used_leaves_a_log_that_o
             except (PenstockError, OSError):
                 pass
             is_over = calls_left > 0
-            after = disk.after_crash(disk.reorder_plan(rng))
+            after = disk.after_crash(disk.tree.reorder_plan(rng))
             fill_up(after)
             second = await opened(after)
             found = await data_of(second)

@@ -4,19 +4,35 @@ from __future__ import annotations
 
 import errno
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import Protocol
 
 from penstock.model.segments import Buffer
 from penstock.testing.simulation.disk_nodes import FileNode
 
-if TYPE_CHECKING:
-    from penstock.testing.simulation.disk import SimulatedDisk
+
+class FileCalls(Protocol):
+    """What open files ask of their disk; see `SimulatedDisk`."""
+
+    def check_handle(self, path: str, generation: int) -> None:
+        """Raise `ProcessGoneError` when the handle's process was killed."""
+
+    def write_file(self, path: str, node: FileNode, offset: int, data: bytes) -> None:
+        """Write, or as much of it as faults allow."""
+
+    def read_file(self, path: str, node: FileNode, offset: int, length: int) -> bytes:
+        """Read what is in the page cache."""
+
+    def sync_file(self, path: str, node: FileNode) -> None:
+        """Bring the file to the medium."""
+
+    def cut_file(self, path: str, node: FileNode, length: int) -> None:
+        """Set the length."""
 
 
 class SimulatedFile:
     """`DiskFile` on a `SimulatedDisk`."""
 
-    def __init__(self, disk: SimulatedDisk, path: str, node: FileNode, generation: int, *, is_writable: bool) -> None:
+    def __init__(self, disk: FileCalls, path: str, node: FileNode, generation: int, *, is_writable: bool) -> None:
         self._disk = disk
         self._path = path
         self._node = node
