@@ -43,6 +43,9 @@ class ClientSettings:
         reader_group_update_count_max: attempts at one compare-and-set of the reader-group state.
         reader_group_refresh_s: how often a reader looks for segments to take over.
 
+        close_timeout_s: how long closing a client, writer, reader or group may take: flushing and storing positions.
+        exit_timeout_s: how long the end of the program waits for what blocking clients have not flushed.
+
         transaction_lease_s: default lease of a transaction; it is renewed at a third of it.
         list_page_count_max: pages fetched for one listing.
     """
@@ -76,6 +79,9 @@ class ClientSettings:
     reader_timeout_s: float = 30.0
     reader_group_update_count_max: int = 100
     reader_group_refresh_s: float = 1.0
+
+    close_timeout_s: float = 30.0
+    exit_timeout_s: float = 10.0
 
     transaction_lease_s: float = 90.0
     list_page_count_max: int = 10000

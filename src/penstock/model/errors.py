@@ -44,8 +44,10 @@
     │   └── ChunkError                  NoSuchChunkError, ChunkExistsError, BadChunkOffsetError
     ├── DataDirectoryInUseError         a second process on one data directory
     └── StreamError                     control plane: NoSuchScopeError, ScopeExistsError, ScopeNotEmptyError,
-                                        NoSuchStreamError, StreamExistsError, StreamNotSealedError,
-                                        StreamSealedError, TransactionError, MetadataConflictError, ...
+        │                               NoSuchStreamError, StreamExistsError, StreamNotSealedError,
+        │                               StreamSealedError, TransactionError, MetadataConflictError, ...
+        └── ClosedError                 a client, writer, reader, ... takes no more work; also a ValueError
+            └── ForkedError             ... because it is the parent process's
 
 Whether a retry is safe is said by `PenstockError.is_retriable`.
 """
@@ -428,6 +430,17 @@ class TransactionError(StreamError):
 
 class NoSuchReaderGroupError(StreamError):
     """The reader group does not exist."""
+
+
+class ClosedError(StreamError, ValueError):
+    """What was asked for more work is closed, being closed, or not open yet. Nothing was done.
+
+    A `ValueError` as well, as it is of Python's files.
+    """
+
+
+class ForkedError(ClosedError):
+    """The client was opened before this process was forked and belongs to the parent. Connect anew in the child."""
 
 
 class MetadataConflictError(StreamError):

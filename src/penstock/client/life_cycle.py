@@ -1,0 +1,264 @@
+"""`LifeCycle`: how everything lives that a client makes, and the client itself.
+
+NEW -> OPEN -> CLOSING -> CLOSED, never back. Whoever opens something owns it, and closes it with itself. Closing runs
+in a task of its own: a caller that is cancelled stops waiting for it, and does not cut it in two. The whole of it is
+told in `docs/client-life.md`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import warnings
+from collections.abc import Iterator
+from enum import Enum
+from types import TracebackType
+
+from penstock.model.errors import ClosedError, ForkedError, OutcomeUnknownError, PenstockError
+from penstock.runtime.program import WatchProgram
+
+_log = logging.getLogger(__name__)
+
+#: Of the time for closing something, what its children get.
+_CHILDREN_TIME_PART = 0.9
+
+
+class Life(Enum):
+    """Where a `LifeCycle` stands."""
+
+    NEW = "not open yet"
+    OPEN = "open"
+    CLOSING = "being closed"
+    CLOSED = "closed"
+
+
+class LifeCycle:
+    """Base of clients, writers, transactions, reader groups and readers. Belongs to one event loop.
+
+    A subclass calls `_open_life` once it is ready to be used, `_check_open` before it takes new work, and says by these
+    how it ends, in this order:
+
+    - `_finish`: keep what was promised: flush, store positions. Its own children are closed by then.
+    - `_release`: stop tasks, give back connections. Waits for nobody else, and is called also after an error, when the
+      time is up, and when nothing is to be finished (`abandon`).
+    - `_settle`: a plain function, called last whatever happened, also in a loop that is being shut down: answer whoever
+      still waits, with an error.
+
+    Args:
+        what: what this is, for messages, as "writer of retail/orders".
+        close_timeout_s: how long `close` may take if it is not told.
+    """
+
+    def __init__(self, what: str, *, close_timeout_s: float) -> None:
+        self._what = what
+        self._close_timeout_s = close_timeout_s
+        self._life = Life.NEW
+        self._is_forked = False
+        self._owner: LifeCycle | None = None
+        #: A program stands behind this: what is lost with it is to be said. Not so in a simulation.
+        self._is_in_program = False
+        # A dict for its order: children are closed in the order they were opened.
+        self._children: dict[LifeCycle, None] = {}
+        self._ending: asyncio.Task[None] | None = None
+        self._limit: asyncio.Timeout | None = None
+        self._is_abandoned = False
+        self._waiter_count = 0
+
+    # -- for users ----------------------------------------------------------------------------------------------
+
+    @property
+    def is_open(self) -> bool:
+        """True from opening to the first call of `close`."""
+        return self._life is Life.OPEN
+
+    @property
+    def is_closed(self) -> bool:
+        """True once closing is over: nothing happens here any more."""
+        return self._life is Life.CLOSED
+
+    async def close(self, timeout_s: float | None = None) -> None:
+        """Refuse new work, finish what was accepted, then stop; all within `timeout_s` (None: `close_timeout_s`).
+
+        What was opened from here is closed first. Calling again is fine: during the closing it waits for the same end,
+        afterwards it does nothing. A cancelled caller stops waiting; the closing goes on, within its limit.
+
+        Raises:
+            OutcomeUnknownError: the time was used up; the message says what is not known to be done.
+            PenstockError: what could not be finished. It is closed all the same.
+        """
+        await self._end(self._close_timeout_s if timeout_s is None else timeout_s)
+
+    async def abandon(self) -> None:
+        """Stop without finishing anything, as a crash would; what waits is answered with `OutcomeUnknownError`.
+
+        A `close` that is under way elsewhere ends at once.
+        """
+        await self._end(None)
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        """Close. After an exception its own errors are only noted on that; an interruption or cancellation abandons."""
+        if error is None:
+            await self.close()
+        elif not isinstance(error, Exception):
+            await self.abandon()
+        else:
+            try:
+                await self.close()
+            except PenstockError as other:
+                error.add_note(f"then the {self._what} could not be closed: {other}")
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__}: {'; '.join([f'{self._what}, {self._life.value}', *self._losses()])}>"
+
+    # -- for subclasses -----------------------------------------------------------------------------------------
+
+    def _open_life(self, owner: LifeCycle | None = None, watch_program: WatchProgram | None = None) -> None:
+        """Become OPEN. With an `owner`, be closed with it; without one, have the program's fork and exit watched."""
+        if self._life is not Life.NEW:
+            raise self._closed_error()
+        if owner is not None:
+            owner._check_open()
+            owner._children[self] = None
+            self._owner = owner
+            self._is_in_program = owner._is_in_program
+        elif watch_program is not None:
+            watch_program(self)
+            self._is_in_program = True
+        self._life = Life.OPEN
+
+    def _check_open(self) -> None:
+        """Raise `ClosedError` or `ForkedError` unless this is OPEN."""
+        if self._life is not Life.OPEN:
+            raise self._closed_error()
+
+    def _closed_error(self) -> ClosedError:
+        if self._is_forked:
+            return ForkedError(
+                f"the {self._what} was opened before this process was forked, and belongs to the parent: "
+                "connect anew in the child"
+            )
+        advice = ": use it as a context manager" if self._life is Life.NEW else ""
+        return ClosedError(f"the {self._what} is {self._life.value}{advice}")
+
+    async def _finish(self) -> None:
+        """See the class."""
+
+    async def _release(self) -> None:
+        """See the class."""
+
+    def _settle(self) -> None:
+        """See the class."""
+
+    def _own_losses(self) -> Iterator[str]:
+        """Yield, in words and with counts, what would be lost or unknown if this ended now."""
+        return iter(())
+
+    def _after_fork(self) -> None:
+        """Make refusing safe in a forked child, where other threads are gone and may have held locks."""
+
+    # -- the end ------------------------------------------------------------------------------------------------
+
+    async def _end(self, timeout_s: float | None) -> None:
+        if self._life is Life.CLOSED:
+            return
+        if self._life is Life.NEW:
+            self._life = Life.CLOSED
+            return
+        if self._ending is None:
+            self._life = Life.CLOSING
+            self._ending = asyncio.get_running_loop().create_task(self._run_end(timeout_s), name=f"close {self._what}")
+            self._ending.add_done_callback(self._ended)
+        if timeout_s is None:
+            self._is_abandoned = True
+            if self._limit is not None and not self._limit.expired():
+                self._limit.reschedule(asyncio.get_running_loop().time())
+        self._waiter_count += 1
+        try:
+            await asyncio.shield(self._ending)
+        finally:
+            self._waiter_count -= 1
+
+    async def _run_end(self, timeout_s: float | None) -> None:
+        try:
+            if timeout_s is not None and not self._is_abandoned:
+                await self._finish_within(timeout_s)
+            elif self._is_in_program and (losses := list(self._losses())):
+                _log.warning("the %s was abandoned: %s", self._what, "; ".join(losses))
+        finally:
+            try:
+                await asyncio.gather(*(child.abandon() for child in list(self._children)), return_exceptions=True)
+                await self._release()
+            finally:
+                self._end_now()
+
+    async def _finish_within(self, timeout_s: float) -> None:
+        try:
+            async with asyncio.timeout(timeout_s) as self._limit:
+                # A part of it, so that a child says itself what it could not finish, and some time is left for this.
+                part_s = timeout_s * _CHILDREN_TIME_PART
+                results = await asyncio.gather(
+                    *(child.close(part_s) for child in list(self._children)), return_exceptions=True
+                )
+                errors = [result for result in results if isinstance(result, BaseException)]
+                try:
+                    await self._finish()
+                except PenstockError as error:
+                    errors.append(error)
+        except TimeoutError:
+            losses = "; ".join(self._losses()) or "what it still had to do may be done or not"
+            why = "abandoned while it was closed" if self._is_abandoned else f"not closed in time ({timeout_s:g} s)"
+            raise OutcomeUnknownError(f"the {self._what} was {why}: {losses}") from None
+        finally:
+            self._limit = None
+        if errors:
+            for other in errors[1:]:
+                errors[0].add_note(f"and: {other}")
+            raise errors[0]
+
+    def _end_now(self) -> None:
+        """Be CLOSED, with everything opened from here, without waiting for anything."""
+        for child in list(self._children):
+            child._end_now()
+        if self._life is not Life.CLOSED:
+            self._life = Life.CLOSED
+            self._settle()
+        if self._owner is not None:
+            self._owner._children.pop(self, None)
+
+    def _ended(self, task: asyncio.Task[None]) -> None:
+        error = None if task.cancelled() else task.exception()
+        # The loop may cancel the task before its first step, so that no line of it ever runs.
+        self._end_now()
+        if error is not None and not self._waiter_count:
+            _log.error("the %s was closed with an error that nobody waited for: %s", self._what, error)
+
+    def _losses(self) -> Iterator[str]:
+        yield from self._own_losses()
+        for child in self._children:
+            yield from child._losses()
+
+    # -- the program's fork and end: see `ProgramPart` ----------------------------------------------------------
+
+    def on_forked(self) -> None:
+        """Refuse everything in the child: connections and threads are the parent's."""
+        for child in list(self._children):
+            child.on_forked()
+        self._is_forked = True
+        self._life = Life.CLOSED
+        self._after_fork()
+
+    def on_exit(self) -> None:
+        """Say what was not finished when the program ended. Its event loop is over: nothing can be done about it."""
+        if losses := list(self._losses()):
+            _log.error("the program ended with an open %s: %s", self._what, "; ".join(losses))
+            self._is_in_program = False
+
+    def __del__(self) -> None:
+        # Absent if a subclass failed before it called this class.
+        if getattr(self, "_is_in_program", False) and self._life in (Life.OPEN, Life.CLOSING):
+            losses = list(self._own_losses())
+            if losses:
+                _log.error("a %s was dropped without being closed: %s", self._what, "; ".join(losses))
+            warnings.warn(f"unclosed {self!r}", ResourceWarning, source=self, stacklevel=1)

@@ -1,0 +1,48 @@
+"""`watch_program`: tells what a program made of the two moments that nobody calls it for: a fork, and the exit.
+
+One hook each, registered when this module is imported, over a set of weak references: what is gone is not told.
+"""
+
+from __future__ import annotations
+
+import atexit
+import os
+import weakref
+from collections.abc import Callable
+from typing import Protocol
+
+
+class ProgramPart(Protocol):
+    """What wants to be told. Neither call may raise, and neither runs in an event loop."""
+
+    def on_forked(self) -> None:
+        """Called in the child of `os.fork`, in its only thread: threads, loops and sockets are the parent's."""
+
+    def on_exit(self) -> None:
+        """Called when the interpreter is about to end. Background threads still run; it may wait, for a limit."""
+
+
+#: How a part makes itself known. None where no process is behind it, as in a simulation.
+WatchProgram = Callable[[ProgramPart], None]
+
+_parts: weakref.WeakSet[ProgramPart] = weakref.WeakSet()
+
+
+def watch_program(part: ProgramPart) -> None:
+    """Tell `part` of a fork and of the exit, for as long as somebody else holds it."""
+    _parts.add(part)
+
+
+def _forked() -> None:
+    for part in list(_parts):
+        part.on_forked()
+
+
+def _exiting() -> None:
+    for part in list(_parts):
+        part.on_exit()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_forked)
+atexit.register(_exiting)
