@@ -200,14 +200,15 @@ class ContainerSettings:
 
     Attributes:
         checkpoint_log_bytes: a metadata checkpoint is written after this many bytes of log ...
-        checkpoint_log_bytes_idle: ... or this many, when everything is flushed and nothing else is going on ...
+        checkpoint_log_bytes_idle: ... or this many, when everything is flushed and nothing else is going on, in both
+            cases not less than the last checkpoint's length ...
         checkpoint_frames: ... or this many frames, however short ...
         checkpoint_share_percent_max: ... once the last checkpoint is at most this share of the log behind it.
         checkpoint_part_values: about how many segments and attributes are encoded before the loop turns.
         checkpoints_max: checkpoints remembered that the log may be truncated to once all before them is flushed.
         recovery_lookups_max: segments that a start looks up in long-term storage at the same time.
         log_bytes_max: when the log is longer, what keeps it from being cut is stated again behind a checkpoint, unless
-            that is more than half of it.
+            that is more than half of what lies before the checkpoint.
         log_alarm_percent: from this share of it on a warning says what keeps the log, ...
         log_alarm_interval_s: ... once in so long.
         carry_record_bytes_max: longest record, and batch of records, that states bytes again.

@@ -144,6 +144,17 @@ class PendingQueue(Generic[S]):
 
     # What goes out.
 
+    def run_end(self, end_max: int) -> int:
+        """Return where the appends end that the queue begins with, one right behind the other; at most `end_max`."""
+        end = 0
+        for piece in self._pieces:
+            if type(piece) is not PendingAppend or (end and piece.start != end):
+                break
+            end = piece.end
+            if end >= end_max:
+                return end_max
+        return end
+
     def flushed(self, storage_length: int) -> None:
         """Take the appends out that storage has, as far as nothing else stands before them."""
         pieces = self._pieces

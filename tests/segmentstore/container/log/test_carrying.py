@@ -148,6 +148,29 @@ async def test_nothing_is_carried_while_most_of_the_log_waits_for_storage(world:
     assert container.carrier.carried_count == 0
 
 
+async def test_copies_are_not_copied_again_for_their_own_sake(world: World) -> None:
+    """A backlog longer than the log's bound, large checkpoints, and nobody who writes: the log comes to rest.
+
+    Copies are log, too, and so are the checkpoints that they call for: counted like anything else they would be
+    reason enough to copy all of it once more, and again behind that, for as long as storage is stuck.
+    """
+    container = await world.start()
+    for name in (A, B, *(f"s/filler/{number}.#epoch.0" for number in range(100))):
+        await container.create(name)
+    for _ in range(400):
+        await append(container, A, bytes(100))
+    while not container.carrier.carried_count:
+        await append(container, B, bytes(2048))
+        await asyncio.sleep(0.001)
+    written = container.pipeline.logged_bytes
+    for _ in range(100):
+        await asyncio.sleep(0.002)
+    assert container.carrier.carried_bytes <= 2 * container.segment(A).length
+    assert container.pipeline.logged_bytes - written <= 4 * container.segment(A).length
+    container = await world.lives.restart(container)
+    assert await read_all(container, A) == bytes(400 * 100)
+
+
 async def test_truncations_and_merges_are_carried_too(world: World) -> None:
     """Whatever the log was kept for: bytes of the target and of the source, the merge, the truncation."""
     container = await world.start()

@@ -285,6 +285,24 @@ async def test_a_large_checkpoint_does_not_call_for_another() -> None:
     await lives.close()
 
 
+async def test_checkpoints_are_at_most_half_of_what_is_logged() -> None:
+    """However many segments there are, and however little log calls for a checkpoint by the settings."""
+    lives = Incarnations(replace(QUIET, checkpoint_log_bytes=1000, checkpoint_frames=1))
+    container = await lives.start()
+    await pause_writer(container)
+    await asyncio.gather(*(container.create(f"s/t/{number}.#epoch.0") for number in range(100)))
+    await container.pipeline.barrier()
+    appended = 0
+    before = container.pipeline.logged_bytes
+    while appended < 200_000:
+        await append(container, "s/t/0.#epoch.0", bytes(500))
+        appended += 500
+    await turns(20)
+    # Each append is logged with some forty bytes of its own.
+    assert 3 * appended // 2 < container.pipeline.logged_bytes - before < 5 * appended // 2
+    await lives.close()
+
+
 async def test_what_was_replayed_counts_for_the_next_checkpoint() -> None:
     """A container that does nothing after its restarts still gets its log cut."""
     lives = Incarnations(replace(QUIET, checkpoint_log_bytes_idle=10_000))

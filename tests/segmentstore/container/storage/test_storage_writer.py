@@ -110,9 +110,13 @@ async def test_a_segment_is_flushed_for_its_bytes_or_its_age(lives: Incarnations
 
 
 async def test_a_burst_goes_to_storage_in_bounded_writes_in_order(lives: Incarnations) -> None:
-    """SS-172: a burst of 1 MB is written 40 kB at a time, each write where the one before ended."""
+    """SS-172: a burst of 1 MB is written 40 kB at a time, each write where the one before ended.
+
+    Also when it waits in pieces of 20 kB: what waits together is written together, or a backlog of small pieces would
+    go to storage, once that answers again, no faster than storage syncs.
+    """
     chunks = StuckFor(lives.chunks)
-    container = await over(lives, chunks, flush_bytes=40_000)
+    container = await over(lives, chunks, flush_bytes=20_000, flush_write_bytes_max=40_000)
     await pause_writer(container)
     await container.create(A)
     expected = b"".join(bytes([number]) * 10_000 for number in range(100))

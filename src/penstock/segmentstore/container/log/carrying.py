@@ -77,12 +77,15 @@ class Carrier:
         if self._is_carrying or log_bytes <= self._settings.log_bytes_max:
             return
         mark = self._checkpoints.newest
-        if mark is None or self._pipeline.logged_bytes - mark.logged_bytes > log_bytes // 4:
+        behind_bytes = log_bytes if mark is None else self._pipeline.logged_bytes - mark.logged_bytes
+        if mark is None or behind_bytes > log_bytes // 4:
             # Cut there, the log would still be long: first a checkpoint that is worth it.
             self._checkpoints.write_now()
             return
         pinned = self._pinned(mark.sequence_number)
-        if pinned and 2 * sum(map(_appended_bytes, pinned)) <= log_bytes:
+        # What is cut off is at least twice what is copied: so the log gets shorter by as much as the copies cost, and
+        # something else than copies has to be written before it can be as long again.
+        if pinned and 2 * sum(map(_appended_bytes, pinned)) <= log_bytes - behind_bytes:
             self._is_carrying = True
             self._spawn(self._carry_all(pinned, mark.sequence_number))
 
@@ -170,7 +173,10 @@ class Carrier:
         return 0
 
     def _log(self, operation: RareOperation) -> int:
-        return self._pipeline.add_operation(operation, lambda _: None)
+        before = self._pipeline.logged_bytes
+        number = self._pipeline.add_operation(operation, lambda _: None)
+        self._checkpoints.disregard(self._pipeline.logged_bytes - before)
+        return number
 
     def _settle(self, segment: Segment, number: int, start: int, end: int) -> None:
         start = max(start, segment.storage_length)

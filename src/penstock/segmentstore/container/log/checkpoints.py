@@ -7,7 +7,7 @@ the newest one, so older ones are remembered and stay usable.
 The reference implementation writes one every 300 frames, or after 256 MiB in at least 300 frames. Here a frame is one
 turn of the event loop and may hold a single small append, thousands of them in a second, so a number of frames only
 counts once the log behind the last checkpoint is long compared with that checkpoint. And the threshold in bytes
-is smaller, because what a restart costs is the bytes that it reads back.
+is smaller, because what a restart costs is the bytes that it reads back; but never smaller than the last checkpoint.
 
 With very many segments and attributes a checkpoint is encoded in parts, one in each turn of the loop, so that nobody
 is held up. All parts show the state at the place of the first, whatever is accepted between them (`MetadataCut`). The
@@ -164,15 +164,20 @@ class Checkpoints:
         settings = self._settings
         pipeline = self._pipeline
         logged = pipeline.logged_bytes - self._bytes_before
+        # However many segments there are, at most half of what is written is checkpoints.
         if (
-            logged > settings.checkpoint_log_bytes
-            or (is_idle and logged > settings.checkpoint_log_bytes_idle)
+            logged > max(settings.checkpoint_log_bytes, self._last_length)
+            or (is_idle and logged > max(settings.checkpoint_log_bytes_idle, self._last_length))
             or (
                 pipeline.frame_count - self._frames_before >= settings.checkpoint_frames
                 and logged * settings.checkpoint_share_percent_max >= self._last_length * 100
             )
         ):
             self.write()
+
+    def disregard(self, byte_count: int) -> None:
+        """Let so many bytes of log not count for the next checkpoint: another would not help to cut them off."""
+        self._bytes_before += byte_count
 
     def truncate_log(self) -> None:
         """Let the log be cut, in the background, at the last checkpoint behind which everything unflushed lies."""

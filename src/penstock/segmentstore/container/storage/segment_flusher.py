@@ -174,7 +174,8 @@ class SegmentFlusher:
 
     async def _write(self, segment: Segment, piece: PendingAppend) -> None:
         start = max(piece.start, segment.storage_length)
-        length = min(piece.end - start, self._settings.flush_write_bytes_max)
+        # Small pieces that wait together are written together: each write has a sync and a record of its own.
+        length = segment.pending.run_end(start + self._settings.flush_write_bytes_max) - start
         segment.index.freeze_tail()
         found = segment.index.lookup(start, length, is_use=False)
         if not isinstance(found, Found):
