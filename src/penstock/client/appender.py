@@ -197,7 +197,8 @@ class SegmentAppender:
     async def _hold_session(self) -> None:
         """Connect, set up, and let replies drive the window until the session ends with an error."""
         loop = asyncio.get_running_loop()
-        connection = await self._pool.connection(self.segment, Purpose.APPEND)
+        with self._backoff.attempt(f"append to {self.segment}"):
+            connection = await self._pool.connection(self.segment, Purpose.APPEND)
         request_id = connection.next_request_id()
         self._request_id = request_id
         self._setup = loop.create_future()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ssl
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from types import TracebackType
 
 from penstock.client.ack import Ack, AckState
@@ -11,6 +12,7 @@ from penstock.client.byte_stream import ByteReader, ByteWriter
 from penstock.client.cluster import Cluster
 from penstock.client.connection_pool import ConnectionPool, Resolver
 from penstock.client.controller import ControllerClient
+from penstock.client.deadline import Deadline, within
 from penstock.client.event_writer import EventWriter
 from penstock.client.reader_group import ReaderGroup
 from penstock.client.segment_reader import SegmentReader
@@ -19,6 +21,7 @@ from penstock.client.sources import StreamSource
 from penstock.client.transaction import Transaction
 from penstock.client.wire_segments import WireSegments
 from penstock.model.errors import (
+    ControllerUnavailableError,
     NoSuchScopeError,
     OutcomeUnknownError,
     ScopeExistsError,
@@ -134,20 +137,21 @@ class Client:
         scope, name = split_scoped_name(stream)
         config = StreamConfig(scaling or Scaling.fixed(1), retention, tuple(tags), rollover_bytes=rollover_bytes)
         config = config.checked()
-        try:
+        with self._deadline(f"create stream {stream}"):
             try:
-                is_new = await self.controller.create_stream(scope, name, config)
-            except NoSuchScopeError:
                 try:
-                    await self.controller.create_scope(scope)
-                except ScopeExistsError:
-                    pass  # Somebody else made it meanwhile.
-                is_new = await self.controller.create_stream(scope, name, config)
-        except OutcomeUnknownError:
-            # With `exist_ok` it does not matter whose attempt made it.
-            if exist_ok and await self.controller.stream_exists(scope, name):
-                return
-            raise
+                    is_new = await self.controller.create_stream(scope, name, config)
+                except NoSuchScopeError:
+                    try:
+                        await self.controller.create_scope(scope)
+                    except ScopeExistsError:
+                        pass  # Somebody else made it meanwhile.
+                    is_new = await self.controller.create_stream(scope, name, config)
+            except OutcomeUnknownError:
+                # With `exist_ok` it does not matter whose attempt made it.
+                if exist_ok and await self._is_there_now(scope, name):
+                    return
+                raise
         if not is_new and not exist_ok:
             raise StreamExistsError(f"stream {stream} exists already")
 
@@ -164,15 +168,16 @@ class Client:
         To drop a retention policy, use `controller.update_stream` with a whole `StreamConfig`.
         """
         scope, name = split_scoped_name(stream)
-        old = await self.controller.stream_config(scope, name)
-        config = StreamConfig(
-            scaling or old.scaling,
-            retention or old.retention,
-            old.tags if tags is None else tuple(tags),
-            old.timestamp_aggregation_timeout_ms,
-            old.rollover_bytes,
-        )
-        await self.controller.update_stream(scope, name, config.checked())
+        with self._deadline(f"update stream {stream}"):
+            old = await self.controller.stream_config(scope, name)
+            config = StreamConfig(
+                scaling or old.scaling,
+                retention or old.retention,
+                old.tags if tags is None else tuple(tags),
+                old.timestamp_aggregation_timeout_ms,
+                old.rollover_bytes,
+            )
+            await self.controller.update_stream(scope, name, config.checked())
 
     async def seal_stream(self, stream: str) -> None:
         """Let a stream take no more events. Raises `NoSuchStreamError`."""
@@ -240,7 +245,8 @@ class Client:
             lease_s=lease_s or self._settings.transaction_lease_s,
             ack_factory=ack_factory, is_threaded=is_threaded,
         )  # fmt: skip
-        await transaction.begin()
+        with self._deadline(f"begin a transaction on {stream}"):
+            await transaction.begin()
         return transaction
 
     def segment_reader(self, segment: str, start_offset: int, end_offset: int | None = None) -> SegmentReader:
@@ -259,7 +265,8 @@ class Client:
         default that of the first stream. Raises `InvalidArgumentError` when the group reads other streams.
         """
         readers = ReaderGroup(self._open_cluster(), group, streams, scope=scope)
-        await readers.open(start)
+        with self._deadline(f"join reader group {group}"):
+            await readers.open(start)
         return readers
 
     async def delete_reader_group(self, group: str, *, scope: str | None = None) -> None:
@@ -277,6 +284,17 @@ class Client:
         return await ByteReader.open(self._open_cluster(), stream)
 
     # -- inside -------------------------------------------------------------------------------------------------
+
+    async def _is_there_now(self, scope: str, name: str) -> bool:
+        """Say whether a stream is known to exist, after a call with an unknown outcome."""
+        try:
+            return await self.controller.stream_exists(scope, name)
+        except ControllerUnavailableError:
+            return False  # Then the outcome stays unknown.
+
+    def _deadline(self, what: str) -> AbstractContextManager[Deadline]:
+        """Bound a call that is made of several; those that are one request are bounded where it is sent."""
+        return within(what, self._settings.retry_time_max_s, "retry_time_max_s")
 
     def _open_cluster(self) -> Cluster:
         if self._cluster is None:

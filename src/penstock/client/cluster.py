@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from random import Random
 
 from penstock.client.controller import ControllerClient
+from penstock.client.deadline import within
 from penstock.client.segment_reader import SegmentReader
 from penstock.client.settings import ClientSettings
 from penstock.client.wire_segments import WireSegments
@@ -44,12 +45,13 @@ class Cluster:
     async def tail(self, stream: str) -> StreamCut:
         """Return a cut after everything acknowledged so far. Raises `NoSuchStreamError`."""
         scope, name = split_scoped_name(stream)
-        ids = [segment.segment_id for segment in await self.controller.current_segments(scope, name)]
-        if not ids:
-            ids = await self._last_segments(scope, name)
-        infos = await asyncio.gather(
-            *(self.segments.segment_info(segment_name(scope, name, segment)) for segment in ids)
-        )
+        with within(f"find the tail of {stream}", self.settings.retry_time_max_s, "retry_time_max_s"):
+            ids = [segment.segment_id for segment in await self.controller.current_segments(scope, name)]
+            if not ids:
+                ids = await self._last_segments(scope, name)
+            infos = await asyncio.gather(
+                *(self.segments.segment_info(segment_name(scope, name, segment)) for segment in ids)
+            )
         return StreamCut(scope, name, {segment: info.length for segment, info in zip(ids, infos, strict=True)})
 
     async def _last_segments(self, scope: str, name: str) -> list[SegmentId]:

@@ -11,6 +11,7 @@ import ssl
 from collections.abc import Awaitable, Callable
 from enum import Enum
 
+from penstock.client.deadline import context_without_deadline, current_deadline
 from penstock.client.settings import ClientSettings
 from penstock.model.errors import ConnectionLostError
 from penstock.wire.connection import WireConnection, open_connection
@@ -60,13 +61,24 @@ class ConnectionPool:
             return connection
         opening = self._opening.get(key)
         if opening is None:
-            opening = asyncio.create_task(self._open(key), name=f"connect to {endpoint[0]}:{endpoint[1]}")
+            # Others may come to wait for it too: whoever asks first does not bound it by a deadline of its own.
+            opening = asyncio.get_running_loop().create_task(
+                self._open(key),
+                name=f"connect to {endpoint[0]}:{endpoint[1]}",
+                context=context_without_deadline(),
+            )
             # Everyone who waits for it may have been cancelled by the time it fails.
             opening.add_done_callback(lambda task: None if task.cancelled() else task.exception())
             self._opening[key] = opening
         try:
             # Shielded: others may wait for the same connection.
-            return await asyncio.shield(opening)
+            deadline = current_deadline()
+            async with asyncio.timeout_at(None if deadline is None else deadline.at_s):
+                return await asyncio.shield(opening)
+        except TimeoutError as error:
+            raise ConnectionLostError(
+                f"{segment}: no connection to {endpoint[0]}:{endpoint[1]} in the time that was left"
+            ) from error
         except ConnectionLostError:
             self.forget(segment)
             raise

@@ -1,8 +1,9 @@
 """`ControllerClient`: the controller's gRPC calls as typed methods.
 
-Passing faults are tried again with bounded back-off (controller API specification, section 1). A call that changes
-something and got no answer may have been carried out: when the attempts are used up the caller gets
-`OutcomeUnknownError`, never a plain failure.
+Passing faults are tried again with bounded back-off (controller API specification, section 1), until the deadline of
+the call that they are part of. A call that changes something and got no answer may have been carried out: when the time
+is used up the caller gets `OutcomeUnknownError`, never a plain failure. What was never sent, because there was no
+connection, was not done: `ControllerUnavailableError`.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ from penstock.client.controller_messages import (
     cut_to_message,
     range_from_message,
 )
+from penstock.client.deadline import Deadline, within
 from penstock.client.settings import ClientSettings
 from penstock.client.stream_segments import SegmentRange, Successor
 from penstock.model.errors import (
@@ -146,6 +148,8 @@ class ControllerClient:
         self._rng = rng
         self._address = address
         self._channel = channel
+        #: Whether there ever was a connection: before that there is no outage to outlast.
+        self._was_reached = False
 
     @classmethod
     def connect(cls, uri: str, settings: ClientSettings, rng: Random) -> ControllerClient:
@@ -448,28 +452,66 @@ class ControllerClient:
         is_change: bool,
         on_internal: Callable[[], Awaitable[None]] | None = None,
     ) -> tuple[Reply, bool]:
-        delay_s = _RETRY_DELAY_INITIAL_S
-        is_unsure = False
-        for attempt in range(1, self._settings.controller_attempt_count_max + 1):
-            try:
-                reply = await call(request, timeout=self._settings.controller_request_timeout_s)
-                return reply, is_unsure
-            except grpc.RpcError as error:
-                code = error.code()
-                details = f"{what}: controller {self._address} answered {code.name}: {error.details()}"
-                if code in _FINAL_CODES:
-                    raise _final_error(code, details) from error
-                if code == grpc.StatusCode.INTERNAL and on_internal is not None:
-                    look, on_internal = on_internal, None
-                    await look()
-                is_unsure = True
-                if attempt == self._settings.controller_attempt_count_max:
-                    if is_change:
-                        raise OutcomeUnknownError(f"{details} ({attempt} attempts); it may have been done") from error
-                    raise ControllerUnavailableError(f"{details} ({attempt} attempts)") from error
-            await asyncio.sleep(delay_s * (0.5 + 0.5 * self._rng.random()))
-            delay_s = min(delay_s * _RETRY_DELAY_FACTOR, self._settings.retry_delay_max_s)
-        raise AssertionError("unreachable: the last attempt returns or raises")
+        limit_s = self._settings.retry_time_max_s
+        with within(what, limit_s, "retry_time_max_s") as deadline:
+            delay_s = _RETRY_DELAY_INITIAL_S
+            is_unsure = False
+            attempt = 0
+            while True:
+                await self._connected(what, deadline, is_unsure=is_unsure and is_change)
+                attempt += 1
+                try:
+                    reply = await call(
+                        request, timeout=deadline.bounded_s(self._settings.controller_request_timeout_s)
+                    )
+                    return reply, is_unsure
+                except grpc.RpcError as error:
+                    code = error.code()
+                    details = f"{what}: controller {self._address} answered {code.name}: {error.details()}"
+                    if code in _FINAL_CODES:
+                        raise _final_error(code, details) from error
+                    if code == grpc.StatusCode.INTERNAL and on_internal is not None:
+                        look, on_internal = on_internal, None
+                        await look()
+                    is_unsure = True
+                    if attempt == self._settings.controller_attempt_count_max or not deadline.left_s():
+                        details += (
+                            f" ({attempt} attempts in {deadline.elapsed_s():.3g} s, {deadline.limit_name}: "
+                            f"{deadline.limit_s:g} s)"
+                        )
+                        if is_change:
+                            raise OutcomeUnknownError(f"{details}; it may have been done") from error
+                        raise ControllerUnavailableError(details) from error
+                await asyncio.sleep(deadline.bounded_s(delay_s * (0.5 + 0.5 * self._rng.random())))
+                delay_s = min(delay_s * _RETRY_DELAY_FACTOR, self._settings.retry_delay_max_s)
+
+    async def _connected(self, what: str, deadline: Deadline, *, is_unsure: bool) -> None:
+        """Wait until there is a connection: what was never sent was certainly not done.
+
+        Raises `ControllerUnavailableError`, or `OutcomeUnknownError` if `is_unsure`: an earlier attempt was sent.
+        """
+        channel = self._channel
+        if channel is None or channel.get_state(try_to_connect=True) is grpc.ChannelConnectivity.READY:
+            self._was_reached = True
+            return
+        limit_s, limit_name = deadline.limit_s, deadline.limit_name
+        timeout_s = deadline.left_s()
+        if not self._was_reached and self._settings.first_contact_timeout_s < timeout_s:
+            limit_s, limit_name = self._settings.first_contact_timeout_s, "first_contact_timeout_s"
+            timeout_s = limit_s
+        try:
+            async with asyncio.timeout(timeout_s):
+                await channel.channel_ready()
+        except TimeoutError:
+            text = f"{what}: no connection to controller {self._address} within {limit_s:g} s ({limit_name})"
+            if is_unsure:
+                raise OutcomeUnknownError(f"{text}; an earlier attempt may have been carried out") from None
+            raise ControllerUnavailableError(
+                f"{text}: nothing was done; check that a server runs there (penstock standalone starts one) and that "
+                "the address is the controller's",
+                was_reached=self._was_reached,
+            ) from None
+        self._was_reached = True
 
 
 def _stream(scope: str, stream: str) -> pb.StreamInfo:

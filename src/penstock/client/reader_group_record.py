@@ -9,6 +9,7 @@ import asyncio
 from collections.abc import Awaitable, Callable
 
 from penstock.client.cluster import Cluster
+from penstock.client.deadline import within
 from penstock.client.reader_group_state import GroupState
 from penstock.client.retry import Backoff
 from penstock.model.errors import (
@@ -41,23 +42,24 @@ class GroupRecord:
 
     async def find_or_create(self, make: Callable[[], Awaitable[GroupState]]) -> GroupState:
         """Return the record; one that `make` returns when there is none, which may be called more than once."""
-        segments = self._cluster.segments
-        backoff = Backoff(self._cluster.settings, self._cluster.rng)
-        while True:
-            try:
+        segments, settings = self._cluster.segments, self._cluster.settings
+        backoff = Backoff(settings, self._cluster.rng)
+        with within(f"join reader group {self.scope}/{self.name}", settings.retry_time_max_s, "retry_time_max_s"):
+            while True:
                 try:
-                    await segments.create_table(self._table)
-                except SegmentExistsError:
-                    pass  # The group exists, or another client is creating it right now.
-                (entry,) = await segments.table_get(self._table, [_KEY])
-                if entry is not None:
-                    return GroupState.decode(entry.value)
-                state = await make()
-                await segments.table_put(self._table, [TableUpdate(_KEY, state.encode(), VERSION_ABSENT)])
-                return state
-            except (OutcomeUnknownError, TableKeyVersionError) as error:
-                # Each step may be taken again: look what is there, and go on from that.
-                await backoff.pause(error)
+                    try:
+                        await segments.create_table(self._table)
+                    except SegmentExistsError:
+                        pass  # The group exists, or another client is creating it right now.
+                    (entry,) = await segments.table_get(self._table, [_KEY])
+                    if entry is not None:
+                        return GroupState.decode(entry.value)
+                    state = await make()
+                    await segments.table_put(self._table, [TableUpdate(_KEY, state.encode(), VERSION_ABSENT)])
+                    return state
+                except (OutcomeUnknownError, TableKeyVersionError) as error:
+                    # Each step may be taken again: look what is there, and go on from that.
+                    await backoff.pause(error)
 
     async def delete(self) -> None:
         """Delete it. Raises `NoSuchReaderGroupError`."""
@@ -75,18 +77,20 @@ class GroupRecord:
 
         Raises `MetadataConflictError` after `reader_group_update_count_max` lost races.
         """
-        attempt_count_max = self._cluster.settings.reader_group_update_count_max
-        for _ in range(attempt_count_max):
-            state, version = await self._read()
-            changed = step(state)
-            if changed == state:
-                return state
-            try:
-                await self._cluster.segments.table_put(self._table, [TableUpdate(_KEY, changed.encode(), version)])
-                return changed
-            except (TableKeyVersionError, TableKeyMissingError, OutcomeUnknownError):
-                # Lost a race, or the reply: look again. Repeating the step does no harm.
-                await asyncio.sleep(_UPDATE_PAUSE_MAX_S * self._cluster.rng.random())
+        settings = self._cluster.settings
+        attempt_count_max = settings.reader_group_update_count_max
+        with within(f"update reader group {self.scope}/{self.name}", settings.retry_time_max_s, "retry_time_max_s"):
+            for _ in range(attempt_count_max):
+                state, version = await self._read()
+                changed = step(state)
+                if changed == state:
+                    return state
+                try:
+                    await self._cluster.segments.table_put(self._table, [TableUpdate(_KEY, changed.encode(), version)])
+                    return changed
+                except (TableKeyVersionError, TableKeyMissingError, OutcomeUnknownError):
+                    # Lost a race, or the reply: look again. Repeating the step does no harm.
+                    await asyncio.sleep(_UPDATE_PAUSE_MAX_S * self._cluster.rng.random())
         raise MetadataConflictError(
             f"reader group {self.scope}/{self.name}: {attempt_count_max} updates in a row lost against other readers"
         )

@@ -3,14 +3,21 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Iterator
+from contextlib import contextmanager
 from random import Random
 
+from penstock.client.deadline import Deadline, current_deadline, within
 from penstock.client.settings import ClientSettings
-from penstock.model.errors import PenstockError
+from penstock.model.errors import ControllerUnavailableError, PenstockError
 
 
 class Backoff:
-    """The pauses of one series of attempts. It ends `retry_time_max_s` after the first failure since `reset`."""
+    """The pauses of one series of attempts.
+
+    It ends with the deadline of the call that it is part of, and no later than `retry_time_max_s` after the first
+    failure since `reset`.
+    """
 
     __slots__ = ("_attempts", "_delay_s", "_first_failure_s", "_rng", "_settings")
 
@@ -27,12 +34,25 @@ class Backoff:
         self._first_failure_s = None
         self._attempts = 0
 
+    @contextmanager
+    def attempt(self, what: str) -> Iterator[Deadline]:
+        """Bound one attempt by what is left of the series, so that what is tried again inside does not multiply it."""
+        left_s = self._settings.retry_time_max_s
+        if self._first_failure_s is not None:
+            left_s = max(left_s - (asyncio.get_running_loop().time() - self._first_failure_s), 0.0)
+        with within(what, left_s, "retry_time_max_s") as deadline:
+            yield deadline
+
     def next_delay_s(self, now_s: float) -> float | None:
         """Return how long to wait after a failure at `now_s`, or None when the time is used up."""
         if self._first_failure_s is None:
             self._first_failure_s = now_s
         self._attempts += 1
-        left_s = self._first_failure_s + self._settings.retry_time_max_s - now_s
+        end_s = self._first_failure_s + self._settings.retry_time_max_s
+        deadline = current_deadline()
+        if deadline is not None:
+            end_s = min(end_s, deadline.at_s)
+        left_s = end_s - now_s
         if left_s <= 0:
             return None
         delay_s = self._delay_s * (0.5 + 0.5 * self._rng.random())
@@ -40,11 +60,29 @@ class Backoff:
         return min(delay_s, left_s)
 
     async def pause(self, error: PenstockError) -> None:
-        """Wait before the next attempt; raises `error`, with a note on the attempts, when the time is used up."""
-        delay_s = self.next_delay_s(asyncio.get_running_loop().time())
+        """Wait before the next attempt; raises `error`, with a note on the attempts, when the time is used up.
+
+        A controller that was never reached is no outage, and is not waited for.
+        """
+        if isinstance(error, ControllerUnavailableError) and not error.was_reached:
+            raise error
+        now_s = asyncio.get_running_loop().time()
+        delay_s = self.next_delay_s(now_s)
         if delay_s is None:
-            error.add_note(
-                f"gave up after {self._attempts} attempts in {self._settings.retry_time_max_s:g} s (retry_time_max_s)"
-            )
+            error.add_note(self._account(now_s))
             raise error
         await asyncio.sleep(delay_s)
+
+    def _account(self, now_s: float) -> str:
+        """Return what was tried, how often and for how long, and what to do next."""
+        deadline = current_deadline()
+        if deadline is None:
+            assert self._first_failure_s is not None
+            what, name, since_s = "trying", "retry_time_max_s", self._first_failure_s
+        else:
+            what, name, since_s = deadline.what, deadline.limit_name, deadline.started_s
+        attempts = f"{self._attempts} attempt{'s' if self._attempts > 1 else ''}"
+        return (
+            f"gave up: {what}: {attempts} in {now_s - since_s:.3g} s ({name}); the next call has the whole time again; "
+            f"raise {name} to outlast longer outages"
+        )

@@ -22,9 +22,12 @@ class ClientSettings:
         bulk_request_count_max: requests of one bulk call that wait for replies at the same time.
 
         controller_request_timeout_s: one attempt of a controller call.
-        controller_attempt_count_max: attempts of a controller call that fails in a passing way.
+        controller_attempt_count_max: attempts of a controller call that fails in a passing way; most often the
+            time is used up before.
+        first_contact_timeout_s: how long a client that has never reached its controller waits for a connection.
 
-        retry_time_max_s: how long a writer, reader or request keeps trying while the server is away.
+        retry_time_max_s: how long one call may take while the server is away, all that it is made of included; a
+            writer and reading ahead count from the first failure since something worked.
         retry_delay_initial_s, retry_delay_max_s, retry_delay_factor: exponential back-off, each delay drawn from
             the upper half of its range.
 
@@ -57,7 +60,8 @@ class ClientSettings:
     bulk_request_count_max: int = 256
 
     controller_request_timeout_s: float = 30.0
-    controller_attempt_count_max: int = 10
+    controller_attempt_count_max: int = 1000
+    first_contact_timeout_s: float = 1.5
 
     retry_time_max_s: float = 60.0
     retry_delay_initial_s: float = 0.01

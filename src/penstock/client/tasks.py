@@ -6,6 +6,7 @@ import asyncio
 import logging
 from collections.abc import Callable, Coroutine
 
+from penstock.client.deadline import context_without_deadline
 from penstock.model.errors import PenstockError, StreamError
 
 _log = logging.getLogger(__name__)
@@ -16,9 +17,10 @@ def start_watched(
 ) -> asyncio.Task[None]:
     """Start a task. If it ends by an error that it should have handled, log that and tell `on_crash`.
 
-    Whoever depends on the task then fails with a message instead of waiting for ever.
+    Whoever depends on the task then fails with a message instead of waiting for ever. The task outlives the call that
+    starts it and has no part in its deadline.
     """
-    task = asyncio.get_running_loop().create_task(coroutine, name=name)
+    task = asyncio.get_running_loop().create_task(coroutine, name=name, context=context_without_deadline())
 
     def ended(task: asyncio.Task[None]) -> None:
         if task.cancelled():

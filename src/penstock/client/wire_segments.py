@@ -1,16 +1,20 @@
 """`WireSegments`: the `Segments` seam over the wire protocol.
 
-Requests that only read are repeated, with bounded back-off, when the connection is lost. Requests that change
+Requests that only read are repeated, with bounded back-off, when the connection is lost, until the deadline of the call
+that they are part of, or for `retry_time_max_s`. Requests that change
 something are repeated only when they cannot have been applied (no connection, wrong host); a lost reply raises
 `OutcomeUnknownError`.
 """
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Awaitable, Callable, Sequence
+from contextlib import nullcontext
 from random import Random
 
 from penstock.client.connection_pool import ConnectionPool, Purpose
+from penstock.client.deadline import current_deadline, within
 from penstock.client.replies import error_of, expect, unexpected
 from penstock.client.retry import Backoff
 from penstock.client.settings import ClientSettings
@@ -189,7 +193,7 @@ class WireSegments:
         try:
             connection = await self._pool.connection(home, Purpose.REQUEST)
             request_id = connection.next_request_id()
-            reply = await connection.request(request_id, make(request_id))
+            reply = await _in_time(segment, connection.request(request_id, make(request_id)))
         except OutcomeUnknownError:
             self._pool.forget(home)
             raise
@@ -285,11 +289,15 @@ class WireSegments:
     async def read(self, segment: str, offset: int, length: int, *, wait: bool = False) -> SegmentData:
         """See `Segments.read`. Without `wait` this costs a second request, because a server always waits."""
         if not wait:
-            info = await self.segment_info(segment)
-            if offset >= info.length and not info.is_sealed:
-                return SegmentData(offset, (), is_at_tail=True, is_end_of_segment=False)
-            length = min(length, max(info.length - offset, 0) or length)
-        length = min(length, READ_LENGTH_MAX)
+            with within(f"read {segment} at {offset}", self._settings.retry_time_max_s, "retry_time_max_s"):
+                info = await self.segment_info(segment)
+                if offset >= info.length and not info.is_sealed:
+                    return SegmentData(offset, (), is_at_tail=True, is_end_of_segment=False)
+                length = min(length, max(info.length - offset, 0) or length)
+                return await self._read(segment, offset, min(length, READ_LENGTH_MAX), wait=False)
+        return await self._read(segment, offset, min(length, READ_LENGTH_MAX), wait=True)
+
+    async def _read(self, segment: str, offset: int, length: int, *, wait: bool) -> SegmentData:
         while True:
             reply = await self._ask(
                 segment,
@@ -447,7 +455,7 @@ class WireSegments:
             request_id = connection.next_request_id()
             return await connection.request(request_id, make(request_id), timeout_s=timeout_s)
 
-        return await self._exchange(segment, exchange, purpose, is_repeatable=True)
+        return await self._exchange(segment, exchange, purpose, is_repeatable=True, is_long_poll=timeout_s is None)
 
     async def _change(self, segment: str, make: _Make) -> WireCommand:
         """Send a request that must not be applied twice; return its reply, which is never `WrongHost`."""
@@ -465,26 +473,49 @@ class WireSegments:
         purpose: Purpose,
         *,
         is_repeatable: bool,
+        is_long_poll: bool = False,
     ) -> WireCommand:
+        """Try an exchange until it has a reply or the call's time is up.
+
+        `is_long_poll`: the answer may take any time. Without a deadline of the caller only what fails counts then.
+        """
+        what = f"a request about segment {segment}"
         backoff = Backoff(self._settings, self._rng)
-        while True:
-            try:
-                connection = await self._pool.connection(segment, purpose)
-            except (ConnectionLostError, ControllerUnavailableError) as error:
-                await backoff.pause(error)
-                continue
-            try:
-                reply = await exchange(connection)
-            except OutcomeUnknownError as error:
+        with nullcontext() if is_long_poll else within(what, self._settings.retry_time_max_s, "retry_time_max_s"):
+            while True:
+                try:
+                    with backoff.attempt(what):
+                        connection = await self._pool.connection(segment, purpose)
+                except (ConnectionLostError, ControllerUnavailableError) as error:
+                    await backoff.pause(error)
+                    continue
+                try:
+                    reply = await _in_time(segment, exchange(connection))
+                except OutcomeUnknownError as error:
+                    self._pool.forget(segment)
+                    if not is_repeatable:
+                        raise
+                    await backoff.pause(error)
+                    continue
+                if not isinstance(reply, WrongHost):
+                    return reply
                 self._pool.forget(segment)
-                if not is_repeatable:
-                    raise
-                await backoff.pause(error)
-                continue
-            if not isinstance(reply, WrongHost):
-                return reply
-            self._pool.forget(segment)
-            await backoff.pause(error_of(reply, segment) or unexpected(reply, segment))
+                await backoff.pause(error_of(reply, segment) or unexpected(reply, segment))
+
+
+async def _in_time(segment: str, exchange: Awaitable[WireCommand]) -> WireCommand:
+    """Await an exchange until the deadline of the call it is part of, if there is one. Raises `OutcomeUnknownError`."""
+    deadline = current_deadline()
+    if deadline is None:
+        return await exchange
+    try:
+        async with asyncio.timeout_at(deadline.at_s):
+            return await exchange
+    except TimeoutError as error:
+        raise OutcomeUnknownError(
+            f"{segment}: no reply of the segment store in the {deadline.limit_s:g} s that {deadline.what} may take "
+            f"({deadline.limit_name})"
+        ) from error
 
 
 def _one_name_per_home(segments: Sequence[str]) -> dict[str, str]:

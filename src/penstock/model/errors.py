@@ -450,6 +450,14 @@ class MetadataConflictError(StreamError):
 
 
 class ControllerUnavailableError(StreamError):
-    """The controller could not be reached, or answered with a passing fault."""
+    """The controller could not be reached, or answered with a passing fault.
+
+    `was_reached`: whether this client ever had a connection to it. If not, the address may be wrong, and no retry is
+    made inside the client.
+    """
 
     is_retriable = True
+
+    def __init__(self, message: str, *, was_reached: bool = True) -> None:
+        super().__init__(message)
+        self.was_reached = was_reached

@@ -1,0 +1,77 @@
+"""`Deadline`: how long one call of a user may take, through all layers below it. See ``docs/deadlines.md``.
+
+It holds for what is awaited inside `within`, as a cancel scope of trio does; nobody hands it on by hand, so nobody can
+forget to. It cancels nothing: the layers that wait for others bound themselves by it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextvars
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Deadline:
+    """The end of one call.
+
+    Attributes:
+        what: what the user asked for, for messages.
+        started_s: when the call began, on the loop's clock.
+        limit_s: how long it may take, in seconds.
+        limit_name: the setting or argument that says so.
+    """
+
+    what: str
+    started_s: float
+    limit_s: float
+    limit_name: str
+
+    @property
+    def at_s(self) -> float:
+        """When it ends, on the loop's clock."""
+        return self.started_s + self.limit_s
+
+    def left_s(self) -> float:
+        """Return how much time is left, in seconds, never below 0."""
+        return max(self.at_s - asyncio.get_running_loop().time(), 0.0)
+
+    def elapsed_s(self) -> float:
+        """Return how long the call has taken so far, in seconds."""
+        return asyncio.get_running_loop().time() - self.started_s
+
+    def bounded_s(self, timeout_s: float) -> float:
+        """Return `timeout_s`, or what is left if that is less."""
+        return min(timeout_s, self.left_s())
+
+
+_CURRENT: contextvars.ContextVar[Deadline | None] = contextvars.ContextVar("penstock_deadline", default=None)
+
+
+def current_deadline() -> Deadline | None:
+    """Return the deadline of the call that this code runs for, if it has one."""
+    return _CURRENT.get()
+
+
+@contextmanager
+def within(what: str, limit_s: float, limit_name: str) -> Iterator[Deadline]:
+    """Let everything inside end in `limit_s`, or at an outer deadline if that is earlier. Gives the one in force."""
+    outer = _CURRENT.get()
+    mine = Deadline(what, asyncio.get_running_loop().time(), limit_s, limit_name)
+    if outer is not None and outer.at_s <= mine.at_s:
+        yield outer
+        return
+    token = _CURRENT.set(mine)
+    try:
+        yield mine
+    finally:
+        _CURRENT.reset(token)
+
+
+def context_without_deadline() -> contextvars.Context:
+    """Return a copy of the current context for work that outlives the call, and so has no part in its deadline."""
+    context = contextvars.copy_context()
+    context.run(_CURRENT.set, None)
+    return context
