@@ -100,7 +100,7 @@ def test_a_bad_count_is_refused(text: str) -> None:
     ("text", "seconds"), [("2", 2.0), ("500ms", 0.5), ("1.5s", 1.5), ("2m", 120.0), ("1 h", 3600.0)]
 )
 def test_durations_have_units(text: str, seconds: float) -> None:
-    assert parse_source_options({"stream": "a/b", "readTimeout": text}).store.read_timeout_s == seconds
+    assert parse_source_options({"stream": "a/b", "readTimeout": text}).store.outage_s_max == seconds
 
 
 @pytest.mark.parametrize("text", ["", "soon", "-1s", "5 days"])

@@ -15,6 +15,7 @@ from penstock.model.errors import (
     ContainerNotFoundError,
     InvalidArgumentError,
     NoSuchSegmentError,
+    OutcomeUnknownError,
     PenstockError,
     SegmentTruncatedError,
 )
@@ -29,7 +30,7 @@ SETTINGS = StoreSettings(retry_count_max=2, retry_interval_s=0.0)
 
 class StandInReader:
     def __init__(self, client: StandInClient, start: int, end: int) -> None:
-        self._client, self._start, self._end = client, start, end
+        self._client, self._blocks = client, self._read(start, end)
 
     def __enter__(self) -> StandInReader:
         return self
@@ -39,17 +40,21 @@ class StandInReader:
     ) -> None:
         self._client.closed_count += 1
 
-    def __iter__(self) -> Iterator[bytes]:
-        for at in range(self._start, min(self._end, len(DATA)), 30):
+    def read(self, timeout_s: float) -> bytes:
+        assert timeout_s <= SETTINGS.outage_s_max
+        return next(self._blocks, b"")
+
+    def _read(self, start: int, end: int) -> Iterator[bytes]:
+        for at in range(start, min(end, len(DATA)), 30):
             if self._client.faults and at >= self._client.faults[0][0]:
                 raise self._client.faults.pop(0)[1]
-            yield DATA[at : min(at + 30, self._end)]
+            yield DATA[at : min(at + 30, end)]
 
 
 class StandInClient:
     """Serves `DATA` as every segment; raises each fault once, at the first block from its offset on."""
 
-    def __init__(self, faults: Sequence[tuple[int, PenstockError]] = ()) -> None:
+    def __init__(self, faults: Sequence[tuple[int, Exception]] = ()) -> None:
         self.faults = list(faults)
         self.starts: list[int] = []
         self.closed_count = 0
@@ -70,12 +75,24 @@ class StandInClient:
 SEGMENT = (1 << 32) | 3
 
 
+class Clock:
+    """Time that goes on in pauses only."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.now_s = 0.0
+        monkeypatch.setattr(store.time, "monotonic", lambda: self.now_s)
+        monkeypatch.setattr(store.time, "sleep", self.sleep)
+
+    def sleep(self, pause_s: float) -> None:
+        self.now_s += pause_s
+
+
 @pytest.fixture
 def stream() -> StoredStream:
     return StoredStream(SETTINGS, "a", "b")
 
 
-def serve(monkeypatch: pytest.MonkeyPatch, *faults: tuple[int, PenstockError]) -> StandInClient:
+def serve(monkeypatch: pytest.MonkeyPatch, *faults: tuple[int, Exception]) -> StandInClient:
     client = StandInClient(faults)
     monkeypatch.setattr(store, "client_of", lambda settings: client)
     return client
@@ -101,6 +118,28 @@ def test_too_many_faults_in_a_row_end_the_read(monkeypatch: pytest.MonkeyPatch, 
     with pytest.raises(ContainerNotFoundError) as caught:
         list(stream.read(SEGMENT, 0, 200))
     assert "gave up reading a/b/3.#epoch.1 at byte 30 after 3 failures (numRetries)" in caught.value.__notes__[0]
+
+
+def test_faults_without_progress_end_the_read_when_the_time_is_up_however_many(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """No count was given: five failures in a row are sat out, and the sixth comes when the time is over."""
+    clock = Clock(monkeypatch)
+    serve(monkeypatch, *[(30, ConnectionLostError("gone")) for _ in range(10)])
+    stream = StoredStream(StoreSettings(retry_interval_s=2.0, outage_s_max=10.0), "a", "b")
+    with pytest.raises(ConnectionLostError) as caught:
+        list(stream.read(SEGMENT, 0, 200))
+    assert clock.now_s == 10.0
+    assert "after 6 failures (readTimeout)" in caught.value.__notes__[0]
+
+
+def test_a_store_that_hangs_ends_the_read_once_with_what_to_do(
+    monkeypatch: pytest.MonkeyPatch, stream: StoredStream
+) -> None:
+    client = serve(monkeypatch, (60, TimeoutError()))
+    with pytest.raises(OutcomeUnknownError, match=r"behind byte 60 for 120 s \(readTimeout\)"):
+        list(stream.read(SEGMENT, 0, 200))
+    assert client.starts == [0]
 
 
 @pytest.mark.parametrize(

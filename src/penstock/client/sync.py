@@ -333,9 +333,9 @@ class SegmentReader:
         self._portal = portal
         self._reader = reader
 
-    def read(self) -> bytes:
-        """Return the next block, waiting for it; empty at the end."""
-        return self._portal.call(self._reader.read())
+    def read(self, timeout_s: float | None = None) -> bytes:
+        """Return the next block, waiting for it; empty at the end. Raises `TimeoutError` after `timeout_s`."""
+        return self._portal.call(self._reader.read(), timeout_s)
 
     def __iter__(self) -> Iterator[bytes]:
         while block := self.read():

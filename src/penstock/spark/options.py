@@ -51,6 +51,7 @@ _WRITE = _SHARED | {
     # A SQL view is read and written with the same options: this one makes its rows fit the sink, which ignores it.
     "columns": ("columns",),
     "exactlyOnce": ("exactlyOnce", "exactly_once"),
+    "writeTimeout": ("writeTimeout",),
 }
 
 #: Keys that Spark adds by itself.
@@ -85,15 +86,17 @@ class StoreSettings:
 
     Attributes:
         uri: the controller's address.
-        retry_count_max: how often a read is resumed after a passing fault, before the task fails.
+        retry_count_max: how often in a row a read is resumed after a passing fault, before the task fails; None: as
+            often as `outage_s_max` allows.
         retry_interval_s: pause before each resumption.
-        read_timeout_s: how long one answer may take.
+        outage_s_max: the longest outage of the store that is outlasted: one call, one write, or a read that gets no
+            further, takes so long at most, all that is tried again included.
     """
 
     uri: str = DEFAULT_URI
-    retry_count_max: int = 3
+    retry_count_max: int | None = None
     retry_interval_s: float = 0.5
-    read_timeout_s: float = 120.0
+    outage_s_max: float = 120.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -209,6 +212,13 @@ def _duration_s(found: Mapping[str, str], name: str, default_s: float) -> float:
     return float(match[1]) * _DURATION_UNITS_S[match[2]]
 
 
+def _timeout_s(found: Mapping[str, str], name: str) -> float:
+    timeout_s = _duration_s(found, name, StoreSettings().outage_s_max)
+    if not timeout_s:
+        raise InvalidArgumentError(f"option {name!r} is {found[name]!r}: give a time above 0")
+    return timeout_s
+
+
 def _columns(text: str | None) -> tuple[str, ...]:
     if text is None:
         return tuple(COLUMN_TYPES)
@@ -242,9 +252,9 @@ def parse_source_options(options: Mapping[str, str]) -> SourceOptions:
     return SourceOptions(
         store=StoreSettings(
             uri=found.get("uri", DEFAULT_URI).strip(),
-            retry_count_max=_count(found, "numRetries", StoreSettings().retry_count_max, 0),
+            retry_count_max=_count(found, "numRetries", 0, 0) if "numRetries" in found else None,
             retry_interval_s=_duration_s(found, "retryInterval", StoreSettings().retry_interval_s),
-            read_timeout_s=_duration_s(found, "readTimeout", StoreSettings().read_timeout_s),
+            outage_s_max=_timeout_s(found, "readTimeout"),
         ),
         scope=scope,
         stream=stream,
@@ -274,4 +284,7 @@ def parse_sink_options(options: Mapping[str, str]) -> SinkOptions:
             "the penstock sink writes at least once: a retried task or a replayed batch repeats its events. "
             "Leave option 'exactlyOnce' out, and deduplicate where it matters"
         )
-    return SinkOptions(StoreSettings(uri=found.get("uri", DEFAULT_URI).strip()), scope, stream)
+    store = StoreSettings(
+        uri=found.get("uri", DEFAULT_URI).strip(), outage_s_max=_timeout_s(found, "writeTimeout")
+    )
+    return SinkOptions(store, scope, stream)

@@ -14,9 +14,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from penstock.model.errors import (
-    ConnectionLostError,
     InvalidArgumentError,
     NoSuchSegmentError,
+    OutcomeUnknownError,
     PenstockError,
     SegmentTruncatedError,
 )
@@ -43,9 +43,22 @@ class StoreClient:
         from penstock.client.settings import ClientSettings
         from penstock.runtime.portal import Portal
 
-        # Ranges are long and read whole: ask for the most that a server answers at once.
+        outage_s = settings.outage_s_max
+        usual = ClientSettings()
         self._client = Client(
-            settings.uri, ClientSettings(request_timeout_s=settings.read_timeout_s, read_bytes=READ_LENGTH_MAX)
+            settings.uri,
+            ClientSettings(
+                retry_time_max_s=outage_s,
+                # A new task, and a query that is started again, may meet the outage with their first call.
+                first_contact_timeout_s=outage_s,
+                # A connection to what hangs is given up soon enough to try another.
+                connect_timeout_s=min(usual.connect_timeout_s, outage_s),
+                request_timeout_s=min(usual.request_timeout_s, outage_s),
+                controller_request_timeout_s=min(usual.controller_request_timeout_s, outage_s),
+                keepalive_interval_s=min(usual.keepalive_interval_s, outage_s / 4),
+                # Ranges are long and read whole: ask for the most that a server answers at once.
+                read_bytes=READ_LENGTH_MAX,
+            ),
         )
         self._portal = Portal()
         try:
@@ -176,25 +189,35 @@ class StoredStream:
     def read(self, segment: int, start: int, end: int) -> Iterator[Buffer]:
         """Yield the bytes ``[start, end)`` of a segment in order, in blocks of the client's size.
 
-        A read is resumed where it stopped after a passing fault, up to `StoreSettings.retry_count_max` times in a row.
+        A read is resumed where it stopped after a passing fault, for `StoreSettings.outage_s_max` without a further
+        byte and `retry_count_max` times in a row.
 
         Raises:
             SegmentTruncatedError, NoSuchSegmentError: the bytes were removed by retention; the note says what to do.
+            OutcomeUnknownError: no further byte came for `outage_s_max`.
         """
-        name = self.segment_name(segment)
+        name, settings = self.segment_name(segment), self.settings
         at, failure_count = start, 0
+        progress_s = time.monotonic()
         while at < end:
             try:
-                with client_of(self.settings).segment_reader(name, at, end) as reader:
-                    for block in reader:
+                with client_of(settings).segment_reader(name, at, end) as reader:
+                    while block := reader.read(max(progress_s + settings.outage_s_max - time.monotonic(), 0.0)):
                         at += len(block)
                         failure_count = 0
                         yield block
+                        # What the consumer does meanwhile is not the store's time.
+                        progress_s = time.monotonic()
                 if at < end:
                     raise InvalidArgumentError(
                         f"{name}: asked for bytes [{start}, {end}), but the segment ends at {at}: the stream cut lies "
                         "behind the stream's end, or the stream was deleted and created again"
                     )
+            except TimeoutError as error:
+                raise OutcomeUnknownError(
+                    f"{name}: nothing came behind byte {at} for {settings.outage_s_max:g} s (readTimeout), after "
+                    f"{failure_count} failures; raise readTimeout to outlast longer outages"
+                ) from error
             except (SegmentTruncatedError, NoSuchSegmentError) as error:
                 error.add_note(
                     f"bytes [{at}, {end}) of {name} are gone: the stream was truncated (retention, or by hand) before "
@@ -203,13 +226,16 @@ class StoredStream:
                 raise
             except PenstockError as error:
                 # A read changes nothing, so a lost reply is as harmless here as a refused request.
-                if not (error.is_retriable or isinstance(error, ConnectionLostError)):
+                if not (error.is_retriable or isinstance(error, OutcomeUnknownError)):
                     raise
                 failure_count += 1
-                if failure_count > self.settings.retry_count_max:
-                    error.add_note(f"gave up reading {name} at byte {at} after {failure_count} failures (numRetries)")
+                left_s = progress_s + settings.outage_s_max - time.monotonic()
+                is_last = settings.retry_count_max is not None and failure_count > settings.retry_count_max
+                if is_last or left_s <= 0:
+                    limit = "numRetries" if is_last else "readTimeout"
+                    error.add_note(f"gave up reading {name} at byte {at} after {failure_count} failures ({limit})")
                     raise
-                time.sleep(self.settings.retry_interval_s)
+                time.sleep(min(settings.retry_interval_s, left_s))
 
     def writer(self) -> EventWriter:
         """Return a new writer of the stream; its user closes it."""
