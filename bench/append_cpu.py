@@ -25,7 +25,8 @@ from _wire import run
 from penstock.model.segments import Buffer
 from penstock.runtime.disk import LocalDisk
 from penstock.runtime.runtime import Runtime, ThreadedWork
-from penstock.segmentstore.server import Connection, SegmentStoreServer
+from penstock.segmentstore.connection import Connection
+from penstock.segmentstore.server import SegmentStoreServer
 from penstock.segmentstore.settings import SegmentStoreSettings
 from penstock.segmentstore.store import SegmentStore
 from penstock.segmentstore.tier1.local_log import LocalLogFactory

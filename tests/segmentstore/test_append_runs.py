@@ -14,7 +14,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from penstock.model.segments import NO_VALUE
-from penstock.segmentstore.server import Connection, SegmentStoreServer
+from penstock.segmentstore.connection import Connection
+from penstock.segmentstore.server import SegmentStoreServer
 from penstock.segmentstore.settings import SegmentStoreSettings
 from penstock.segmentstore.store import SegmentStore
 from penstock.segmentstore.tier1.memory_log import MemoryLogFactory

@@ -8,7 +8,8 @@ from collections.abc import Callable, Coroutine
 import pytest
 
 from penstock.segmentstore.append_processor import AppendProcessor
-from penstock.segmentstore.server import Connection, SegmentStoreServer
+from penstock.segmentstore.connection import Connection
+from penstock.segmentstore.server import SegmentStoreServer
 from penstock.segmentstore.settings import ConnectionSettings, SegmentStoreSettings
 from penstock.segmentstore.tier1.memory_log import MemoryLogFactory
 from penstock.testing.simulation.simulation import Simulation

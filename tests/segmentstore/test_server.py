@@ -10,10 +10,7 @@ from dataclasses import replace
 import pytest
 
 from penstock.model.segments import NO_VALUE, READ_LENGTH_MAX
-from penstock.segmentstore.server import SegmentStoreServer
-from penstock.segmentstore.settings import CacheSettings, ConnectionSettings, SegmentStoreSettings
-from penstock.segmentstore.store import SegmentStore
-from penstock.segmentstore.tier1.memory_log import MemoryLogFactory
+from penstock.segmentstore.settings import CacheSettings
 from penstock.wire.codec import encode
 from penstock.wire.commands import (
     AppendBlock,
@@ -46,53 +43,17 @@ from penstock.wire.commands import (
     WireCommand,
     WrongHost,
 )
-from support.containers import QUIET, SMALL_CACHE, FaultyChunks, evict_all, memory_runtime, memory_store, turns, until
-from support.raw_wire import RawWire, block
-
-A = "s/t/0.#epoch.0"
-W = b"w" * 16
-CONNECTION = ConnectionSettings(drain_timeout_s=0.2)
-
-
-class Service:
-    """A store behind a server."""
-
-    def __init__(self, connection: ConnectionSettings, cache: CacheSettings = SMALL_CACHE) -> None:
-        self.runtime = memory_runtime()
-        self.logs = MemoryLogFactory(self.runtime)
-        self.chunks = FaultyChunks()
-        self.settings = SegmentStoreSettings(
-            container_count=1, cache=cache, container=QUIET, connection=connection, restart_delay_s=0.01
-        )
-        self.store: SegmentStore = memory_store(self.logs, self.chunks, self.runtime, self.settings)
-        self.server = SegmentStoreServer(self.store)
-        self.wires: list[RawWire] = []
-
-    async def start(self) -> None:
-        await self.store.start()
-        await self.server.start("127.0.0.1", 0)
-        await self.store.create_segment(A)
-
-    async def connect(self, *, greet: bool = True) -> RawWire:
-        self.wires.append(await RawWire.open(self.server.port, greet=greet))
-        return self.wires[-1]
-
-    async def stop(self) -> None:
-        self.logs.release_appends(0)
-        self.chunks.heal()
-        await self.server.stop()
-        await self.store.stop()
-        for wire in self.wires:
-            await wire.close()
-        await self.runtime.work.close()
+from support.containers import SMALL_CACHE, evict_all, turns, until
+from support.raw_wire import block
+from support.wire_service import CONNECTION, A, W, WireService, set_up
 
 
 @pytest.fixture
-async def serve() -> AsyncIterator[Callable[..., Awaitable[Service]]]:
-    made: list[Service] = []
+async def serve() -> AsyncIterator[Callable[..., Awaitable[WireService]]]:
+    made: list[WireService] = []
 
-    async def make(*, cache: CacheSettings = SMALL_CACHE, **changes: float) -> Service:
-        made.append(Service(replace(CONNECTION, **changes), cache))  # type: ignore[arg-type]  # int fields get ints.
+    async def make(*, cache: CacheSettings = SMALL_CACHE, **changes: float) -> WireService:
+        made.append(WireService(replace(CONNECTION, **changes), cache))  # type: ignore[arg-type]  # int fields get ints.
         await made[-1].start()
         return made[-1]
 
@@ -110,12 +71,6 @@ def _data(reply: SegmentRead) -> bytes:
     return bytes(reply.data)
 
 
-async def set_up(wire: RawWire, writer_id: bytes = W, segment: str = A) -> int:
-    """Set a writer up; return its last event number."""
-    reply = await wire.ask(SetupAppend(1, writer_id, segment, ""), AppendSetup)
-    return reply.last_event_number
-
-
 @pytest.mark.parametrize(
     "garbage",
     [
@@ -129,7 +84,7 @@ async def set_up(wire: RawWire, writer_id: bytes = W, segment: str = A) -> int:
     ],
 )
 async def test_what_is_not_the_protocol_closes_the_connection(
-    serve: Callable[..., Awaitable[Service]], garbage: bytes
+    serve: Callable[..., Awaitable[WireService]], garbage: bytes
 ) -> None:
     """Text, noise, lengths below zero and beyond the limit, unknown types, cut payloads, a second Hello."""
     service = await serve()
@@ -140,34 +95,34 @@ async def test_what_is_not_the_protocol_closes_the_connection(
     await other.ask(GetStreamSegmentInfo(1, A, ""), StreamSegmentInfo)
 
 
-async def test_a_frame_before_hello_closes_the_connection(serve: Callable[..., Awaitable[Service]]) -> None:
+async def test_a_frame_before_hello_closes_the_connection(serve: Callable[..., Awaitable[WireService]]) -> None:
     service = await serve()
     wire = await service.connect(greet=False)
     wire.send(GetStreamSegmentInfo(1, A, ""))
     assert await wire.receive() is None
 
 
-async def test_a_peer_of_other_versions_is_told_ours_and_closed(serve: Callable[..., Awaitable[Service]]) -> None:
+async def test_a_peer_of_other_versions_is_told_ours_and_closed(serve: Callable[..., Awaitable[WireService]]) -> None:
     service = await serve()
     wire = await service.connect(greet=False)
     await wire.ask(Hello(99, 98), Hello)
     assert await wire.receive() is None
 
 
-async def test_silence_before_hello_is_bounded(serve: Callable[..., Awaitable[Service]]) -> None:
+async def test_silence_before_hello_is_bounded(serve: Callable[..., Awaitable[WireService]]) -> None:
     service = await serve(handshake_timeout_s=0.05)
     wire = await service.connect(greet=False)
     assert await wire.receive() is None
 
 
-async def test_a_frame_that_never_ends_is_bounded(serve: Callable[..., Awaitable[Service]]) -> None:
+async def test_a_frame_that_never_ends_is_bounded(serve: Callable[..., Awaitable[WireService]]) -> None:
     service = await serve(frame_timeout_s=0.05)
     wire = await service.connect()
     wire.writer.write(encode(KeepAlive())[:5])
     assert await wire.receive() is None
 
 
-async def test_an_idle_connection_and_slow_but_moving_frames_stay(serve: Callable[..., Awaitable[Service]]) -> None:
+async def test_an_idle_connection_and_slow_but_moving_frames_stay(serve: Callable[..., Awaitable[WireService]]) -> None:
     """The bound is for one frame: a connection each of whose reads ends inside another frame is healthy."""
     service = await serve(frame_timeout_s=0.2)
     wire = await service.connect()
@@ -183,7 +138,7 @@ async def test_an_idle_connection_and_slow_but_moving_frames_stay(serve: Callabl
     await wire.ask(KeepAlive(), KeepAlive)
 
 
-async def test_frames_may_come_byte_by_byte(serve: Callable[..., Awaitable[Service]]) -> None:
+async def test_frames_may_come_byte_by_byte(serve: Callable[..., Awaitable[WireService]]) -> None:
     service = await serve()
     wire = await service.connect()
     for byte in encode(GetStreamSegmentInfo(7, A, "")):
@@ -192,7 +147,7 @@ async def test_frames_may_come_byte_by_byte(serve: Callable[..., Awaitable[Servi
     assert (await wire.expect(StreamSegmentInfo)).request_id == 7
 
 
-async def test_connections_beyond_the_limit_are_refused(serve: Callable[..., Awaitable[Service]]) -> None:
+async def test_connections_beyond_the_limit_are_refused(serve: Callable[..., Awaitable[WireService]]) -> None:
     service = await serve(connections_max=1)
     await service.connect()
     second = await service.connect(greet=False)
@@ -200,7 +155,7 @@ async def test_connections_beyond_the_limit_are_refused(serve: Callable[..., Awa
     assert await second.receive() is None
 
 
-async def test_appends_are_acknowledged_in_order_and_exactly(serve: Callable[..., Awaitable[Service]]) -> None:
+async def test_appends_are_acknowledged_in_order_and_exactly(serve: Callable[..., Awaitable[WireService]]) -> None:
     """SS-144: many appends at once; each ack says the number before it; none goes back, the last covers all."""
     service = await serve()
     wire = await service.connect()
@@ -217,7 +172,7 @@ async def test_appends_are_acknowledged_in_order_and_exactly(serve: Callable[...
     assert acked == 100
 
 
-async def test_two_writers_share_a_connection_and_a_segment(serve: Callable[..., Awaitable[Service]]) -> None:
+async def test_two_writers_share_a_connection_and_a_segment(serve: Callable[..., Awaitable[WireService]]) -> None:
     service = await serve()
     wire = await service.connect()
     writers = [b"a" * 16, b"b" * 16]
@@ -231,7 +186,7 @@ async def test_two_writers_share_a_connection_and_a_segment(serve: Callable[...,
     assert (await service.store.segment_info(A)).length == 6
 
 
-async def test_a_writer_that_reconnects_hears_what_is_stored(serve: Callable[..., Awaitable[Service]]) -> None:
+async def test_a_writer_that_reconnects_hears_what_is_stored(serve: Callable[..., Awaitable[WireService]]) -> None:
     """SS-142, SS-50: the acks are lost with the connection; set-up says the last number; a resend would be refused."""
     service = await serve()
     wire = await service.connect()
@@ -251,7 +206,7 @@ async def test_a_writer_that_reconnects_hears_what_is_stored(serve: Callable[...
     assert (await service.store.read(A, 0, 100)).joined() == b"onefivesix"
 
 
-async def test_the_older_connection_of_a_writer_is_fenced_off(serve: Callable[..., Awaitable[Service]]) -> None:
+async def test_the_older_connection_of_a_writer_is_fenced_off(serve: Callable[..., Awaitable[WireService]]) -> None:
     """SS-143: once the new connection has written, an append of the old one is refused and the connection closed."""
     service = await serve()
     old, new = await service.connect(), await service.connect()
@@ -266,7 +221,7 @@ async def test_the_older_connection_of_a_writer_is_fenced_off(serve: Callable[..
 
 
 async def test_a_second_set_up_is_answered_behind_the_acknowledgements_of_the_first(
-    serve: Callable[..., Awaitable[Service]],
+    serve: Callable[..., Awaitable[WireService]],
 ) -> None:
     """The answer counts as an acknowledgement; an older one behind it would run past what the client waits for."""
     service = await serve()
@@ -280,7 +235,7 @@ async def test_a_second_set_up_is_answered_behind_the_acknowledgements_of_the_fi
     assert (await wire.expect(AppendSetup)).last_event_number == 1
 
 
-async def test_a_failed_condition_keeps_the_writer(serve: Callable[..., Awaitable[Service]]) -> None:
+async def test_a_failed_condition_keeps_the_writer(serve: Callable[..., Awaitable[WireService]]) -> None:
     """SS-146: the refusal comes behind earlier acks; the number may be used again with the right offset."""
     service = await serve()
     wire = await service.connect()
@@ -296,7 +251,7 @@ async def test_a_failed_condition_keeps_the_writer(serve: Callable[..., Awaitabl
     assert (await service.store.read(A, 0, 100)).joined() == b"abcdef"
 
 
-async def test_an_append_to_a_sealed_segment_says_so_once(serve: Callable[..., Awaitable[Service]]) -> None:
+async def test_an_append_to_a_sealed_segment_says_so_once(serve: Callable[..., Awaitable[WireService]]) -> None:
     """SS-40: set-up still answers; the refusal names the first event; later ones are dropped until set up."""
     service = await serve()
     wire = await service.connect()
@@ -316,7 +271,9 @@ async def test_an_append_to_a_sealed_segment_says_so_once(serve: Callable[..., A
     assert await set_up(wire) == 1
 
 
-async def test_an_append_to_a_deleted_segment_says_no_such_segment(serve: Callable[..., Awaitable[Service]]) -> None:
+async def test_an_append_to_a_deleted_segment_says_no_such_segment(
+    serve: Callable[..., Awaitable[WireService]],
+) -> None:
     """SS-25: for the writer that was set up, and for one that is not."""
     service = await serve()
     wire = await service.connect()
@@ -340,7 +297,7 @@ async def test_an_append_to_a_deleted_segment_says_no_such_segment(serve: Callab
     ],
 )
 async def test_appends_out_of_protocol_close_the_connection(
-    serve: Callable[..., Awaitable[Service]], commands: list[AppendBlock]
+    serve: Callable[..., Awaitable[WireService]], commands: list[AppendBlock]
 ) -> None:
     service = await serve()
     wire = await service.connect()
@@ -350,14 +307,14 @@ async def test_appends_out_of_protocol_close_the_connection(
         pass
 
 
-async def test_a_table_takes_no_appends(serve: Callable[..., Awaitable[Service]]) -> None:
+async def test_a_table_takes_no_appends(serve: Callable[..., Awaitable[WireService]]) -> None:
     service = await serve()
     wire = await service.connect()
     await wire.ask(_create_table("s/_tables/a"), SegmentCreated)
     assert (await wire.ask(SetupAppend(2, W, "s/_tables/a", ""), OperationUnsupported)).request_id == 2
 
 
-async def test_reads_answer_as_the_specification_says(serve: Callable[..., Awaitable[Service]]) -> None:
+async def test_reads_answer_as_the_specification_says(serve: Callable[..., Awaitable[WireService]]) -> None:
     """SS-98, SS-99, SS-103: the table of section 4.1, row by row."""
     service = await serve()
     wire = await service.connect()
@@ -388,7 +345,7 @@ async def test_reads_answer_as_the_specification_says(serve: Callable[..., Await
     assert missing.offset == 7
 
 
-async def test_a_parked_read_ends_when_its_segment_is_deleted(serve: Callable[..., Awaitable[Service]]) -> None:
+async def test_a_parked_read_ends_when_its_segment_is_deleted(serve: Callable[..., Awaitable[WireService]]) -> None:
     """SS-100: the reader hears that the segment is gone."""
     service = await serve()
     wire = await service.connect()
@@ -397,7 +354,7 @@ async def test_a_parked_read_ends_when_its_segment_is_deleted(serve: Callable[..
     await wire.ask(DeleteSegment(2, A, ""), NoSuchSegment)
 
 
-async def test_parked_reads_do_not_keep_other_requests_out(serve: Callable[..., Awaitable[Service]]) -> None:
+async def test_parked_reads_do_not_keep_other_requests_out(serve: Callable[..., Awaitable[WireService]]) -> None:
     """A client that follows more segments than `requests_max` must still be heard: its append wakes every read."""
     service = await serve(requests_max=2)
     wire = await service.connect()
@@ -410,7 +367,7 @@ async def test_parked_reads_do_not_keep_other_requests_out(serve: Callable[..., 
     assert sum(isinstance(reply, DataAppended) for reply in replies) == 1
 
 
-async def test_too_many_parked_reads_end_the_connection(serve: Callable[..., Awaitable[Service]]) -> None:
+async def test_too_many_parked_reads_end_the_connection(serve: Callable[..., Awaitable[WireService]]) -> None:
     """One more than `reads_max` closes it; the others never hear of data."""
     service = await serve(reads_max=3)
     wire = await service.connect()
@@ -421,7 +378,7 @@ async def test_too_many_parked_reads_end_the_connection(serve: Callable[..., Awa
     await set_up(other)
 
 
-async def test_a_read_is_clipped(serve: Callable[..., Awaitable[Service]]) -> None:
+async def test_a_read_is_clipped(serve: Callable[..., Awaitable[WireService]]) -> None:
     """At most 2 MiB and at least 8 bytes, whatever is suggested."""
     service = await serve(cache=CacheSettings(bytes_max=16 << 20))
     wire = await service.connect()
@@ -431,7 +388,7 @@ async def test_a_read_is_clipped(serve: Callable[..., Awaitable[Service]]) -> No
     assert len((await wire.ask(ReadSegment(A, 0, -5, "", 2), SegmentRead)).data) == 8
 
 
-async def test_a_short_read_is_whole_across_cache_and_storage(serve: Callable[..., Awaitable[Service]]) -> None:
+async def test_a_short_read_is_whole_across_cache_and_storage(serve: Callable[..., Awaitable[WireService]]) -> None:
     """SS-104, SS-105: half of the bytes is in storage, half in the cache: one reply with all of them."""
     service = await serve()
     wire = await service.connect()
@@ -444,7 +401,7 @@ async def test_a_short_read_is_whole_across_cache_and_storage(serve: Callable[..
     assert _data(reply) == b"a" * 2000 + b"b" * 2000
 
 
-async def test_too_many_unacknowledged_bytes_stop_the_reading(serve: Callable[..., Awaitable[Service]]) -> None:
+async def test_too_many_unacknowledged_bytes_stop_the_reading(serve: Callable[..., Awaitable[WireService]]) -> None:
     """The server takes about the limit, then no more; when the log goes on, so does the connection."""
     service = await serve(unacknowledged_bytes_max=20_000)
     wire = await service.connect()
@@ -464,7 +421,7 @@ async def test_too_many_unacknowledged_bytes_stop_the_reading(serve: Callable[..
 
 
 async def test_a_full_cache_holds_appends_until_storage_has_caught_up(
-    serve: Callable[..., Awaitable[Service]],
+    serve: Callable[..., Awaitable[WireService]],
 ) -> None:
     """SS-33, SS-113: the cache is full and storage stuck, on top of too many unacknowledged bytes.
 
@@ -497,7 +454,7 @@ async def test_a_full_cache_holds_appends_until_storage_has_caught_up(
 
 
 async def test_requests_behind_held_appends_are_answered_within_the_bound(
-    serve: Callable[..., Awaitable[Service]],
+    serve: Callable[..., Awaitable[WireService]],
 ) -> None:
     """Storage is stuck, the cache full, and one connection brings appends, then a read, information, group state.
 
@@ -540,7 +497,7 @@ async def test_requests_behind_held_appends_are_answered_within_the_bound(
     assert service.store.find(A)[1].length == 100 * 50_000
 
 
-async def test_slow_readers_together_hold_a_bounded_amount(serve: Callable[..., Awaitable[Service]]) -> None:
+async def test_slow_readers_together_hold_a_bounded_amount(serve: Callable[..., Awaitable[WireService]]) -> None:
     """Above the bound slow readers get nothing more and others short answers; once they read all is as before.
 
     Replies are views that keep blocks alive which the cache has let go.
@@ -552,7 +509,7 @@ async def test_slow_readers_together_hold_a_bounded_amount(serve: Callable[..., 
         slow.send(ReadSegment(A, 0, 1 << 19, "", number))
     await until(lambda: service.server.has_too_many_slow_replies)
     connection = next(connection for connection in service.server.connections if connection._slow_reply_bytes)
-    assert (connection._is_write_blocked, connection._is_reading) == (True, False)
+    assert (connection.is_write_blocked, connection._is_reading) == (True, False)
     assert len((await other.ask(ReadSegment(A, 0, 1 << 19, "", 1), SegmentRead)).data) == 64 * 1024
     for number in range(64):
         assert (await slow.expect(SegmentRead)).request_id == number
@@ -561,7 +518,7 @@ async def test_slow_readers_together_hold_a_bounded_amount(serve: Callable[..., 
     assert len((await other.ask(ReadSegment(A, 0, 1 << 19, "", 1), SegmentRead)).data) == 1 << 19
 
 
-async def test_a_lost_connection_holds_nothing_any_more(serve: Callable[..., Awaitable[Service]]) -> None:
+async def test_a_lost_connection_holds_nothing_any_more(serve: Callable[..., Awaitable[WireService]]) -> None:
     service = await serve(slow_reply_bytes=10_000)
     await service.store.append(A, bytes(1 << 19))
     slow = await service.connect()
@@ -573,7 +530,9 @@ async def test_a_lost_connection_holds_nothing_any_more(serve: Callable[..., Awa
     assert service.server.slow_reply_bytes == 0
 
 
-async def test_a_reader_that_takes_nothing_is_not_served_without_end(serve: Callable[..., Awaitable[Service]]) -> None:
+async def test_a_reader_that_takes_nothing_is_not_served_without_end(
+    serve: Callable[..., Awaitable[WireService]],
+) -> None:
     """Replies pile up to a bound, then no more requests are read; when the reader takes them all come."""
     service = await serve(write_buffer_bytes_max=100_000)
     await service.store.append(A, bytes(1 << 19))
@@ -587,7 +546,7 @@ async def test_a_reader_that_takes_nothing_is_not_served_without_end(serve: Call
         assert len(reply.data) == 1 << 19
 
 
-async def test_transient_segments_go_with_their_connection(serve: Callable[..., Awaitable[Service]]) -> None:
+async def test_transient_segments_go_with_their_connection(serve: Callable[..., Awaitable[WireService]]) -> None:
     """SS-31: those that were not merged are deleted when the connection closes, even one just being created."""
     service = await serve()
     wire = await service.connect()
@@ -603,7 +562,7 @@ async def test_transient_segments_go_with_their_connection(serve: Callable[..., 
     await until(lambda: [s.name for s in service.store.container(A).segments() if not s.is_system] == [A])
 
 
-async def test_a_stopping_server_ends_parked_reads(serve: Callable[..., Awaitable[Service]]) -> None:
+async def test_a_stopping_server_ends_parked_reads(serve: Callable[..., Awaitable[WireService]]) -> None:
     """SS-16: connections close, nothing hangs, the store stops afterwards."""
     service = await serve()
     wire = await service.connect()
@@ -617,7 +576,7 @@ async def test_a_stopping_server_ends_parked_reads(serve: Callable[..., Awaitabl
 
 
 async def test_a_failed_log_closes_the_connections_whose_appends_are_in_doubt(
-    serve: Callable[..., Awaitable[Service]],
+    serve: Callable[..., Awaitable[WireService]],
 ) -> None:
     """SS-49: no ack, no refusal: the client reconnects and asks; meanwhile others hear 'wrong host'."""
     service = await serve()
@@ -632,7 +591,7 @@ async def test_a_failed_log_closes_the_connections_whose_appends_are_in_doubt(
 
 
 async def test_a_request_whose_outcome_is_unknown_closes_the_connection(
-    serve: Callable[..., Awaitable[Service]],
+    serve: Callable[..., Awaitable[WireService]],
 ) -> None:
     """Neither success nor failure may be said."""
     service = await serve()
@@ -642,7 +601,7 @@ async def test_a_request_whose_outcome_is_unknown_closes_the_connection(
     assert await wire.receive() is None
 
 
-async def test_truncation_and_seal_twice_answer_as_callers_expect(serve: Callable[..., Awaitable[Service]]) -> None:
+async def test_truncation_and_seal_twice_answer_as_callers_expect(serve: Callable[..., Awaitable[WireService]]) -> None:
     """SS-44, SS-43: section 4.4."""
     service = await serve()
     wire = await service.connect()

@@ -205,9 +205,15 @@ class SegmentStore:
         except NoSuchSegmentError:
             container.ownership.check()
             raise
+        async with self._holding(container, found):
+            yield container, found
+
+    @asynccontextmanager
+    async def _holding(self, container: SegmentContainer, found: Segment) -> AsyncIterator[None]:
+        """Keep a segment that was found in memory, and let what is refused wait until it cannot be undone."""
         with found.in_use():
             try:
-                yield container, found
+                yield
             except _REFUSALS:
                 await container.pipeline.barrier()  # What a refusal rests on must not be undone by a crash.
                 container.ownership.check()
@@ -223,6 +229,15 @@ class SegmentStore:
         Raises, beside what `using` does, `OwnershipUnconfirmedError` after the answer was made and before it is given.
         """
         async with self.using(segment) as (container, found):
+            yield container, found
+            container.ownership.check()
+
+    @asynccontextmanager
+    async def reading_found(
+        self, container: SegmentContainer, found: Segment
+    ) -> AsyncIterator[tuple[SegmentContainer, Segment]]:
+        """Do as `reading` does with a segment that was found before, even if its name is another one's by now."""
+        async with self._holding(container, found):
             yield container, found
             container.ownership.check()
 

@@ -14,6 +14,7 @@ from penstock.segmentstore.container.container import ContainerStatus, SegmentCo
 from penstock.segmentstore.container.log.pipeline import CheckpointMark
 from penstock.segmentstore.container.pending import PendingAppend
 from penstock.segmentstore.container.reads.read_index import _Block
+from penstock.segmentstore.container.reads.reader import _Wait
 from penstock.segmentstore.container.segment import Segment, SegmentFlags
 from penstock.segmentstore.container.tables.entries import pack_slot
 from penstock.segmentstore.tier1.durable_log import LogAddress
@@ -156,11 +157,11 @@ def overlap(container: SegmentContainer, segment: Segment) -> None:
 
 
 def wait_in_vain(container: SegmentContainer, segment: Segment) -> None:
-    segment.waiters[asyncio.get_running_loop().create_future()] = 5
+    segment.waiters[_Wait(asyncio.get_running_loop().create_future())] = 5
 
 
 def wait_for_ever(container: SegmentContainer, segment: Segment) -> None:
-    segment.waiters[asyncio.get_running_loop().create_future()] = segment.length
+    segment.waiters[_Wait(asyncio.get_running_loop().create_future())] = segment.length
     segment.is_sealed = segment.durable_sealed = True
 
 

@@ -381,10 +381,9 @@ class SegmentContainer(SegmentOperations):
         offline = ContainerOfflineError(self.id, "stopped")
         self.tables.close(offline)
         for segment in self.state.metadata.by_id.values():
-            for future in list(segment.waiters):
-                if not future.done():
-                    future.set_exception(offline)
-            segment.waiters.clear()
+            waiters, segment.waiters = segment.waiters, {}
+            for waiter in waiters:
+                waiter.fail(offline)
             segment.index.clear()
             segment.close_indexes()
         self.state.backlog.close()

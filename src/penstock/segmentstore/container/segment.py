@@ -11,9 +11,9 @@ import asyncio
 from collections.abc import Iterator
 from contextlib import contextmanager
 from enum import IntFlag
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
-from penstock.model.errors import AttributesNotLoadedError, CorruptionError
+from penstock.model.errors import AttributesNotLoadedError, CorruptionError, PenstockError
 from penstock.model.segments import NO_VALUE
 
 if TYPE_CHECKING:
@@ -32,6 +32,16 @@ class SegmentFlags(IntFlag):
     TRANSIENT = 4
 
 
+class ReadWaiter(Protocol):
+    """A read that waits for bytes of a segment. It is called in the midst of a commit, and only takes note."""
+
+    def wake(self) -> None:
+        """Look again: there are bytes to read, or there will never be any. It waits no longer."""
+
+    def fail(self, error: PenstockError) -> None:
+        """Give up with `error`: the container stops. It waits no longer."""
+
+
 class Segment:
     """One segment of a container.
 
@@ -45,6 +55,7 @@ class Segment:
         damage: why some of its bytes are nowhere; its flush stops, and reads of them fail with it.
         has_record: the container's metadata table may have a record of it, perhaps an old one.
         is_inactive: it has left memory; this object is what somebody still holds of it. Find the segment again.
+        waiters: reads at its end, with the offset that each waits for.
         use_count: calls that rely on this object across waits; while there are any it stays in memory.
         is_table: the bytes are table entries.
         is_system: it is one of the container's own segments.
@@ -142,7 +153,7 @@ class Segment:
         self.pending: PendingQueue[Segment]
         self.index: ReadIndex[Segment]
         self.table: TableIndex | None = None
-        self.waiters: dict[asyncio.Future[None], int] = {}
+        self.waiters: dict[ReadWaiter, int] = {}
 
     @contextmanager
     def in_use(self) -> Iterator[None]:
@@ -179,8 +190,7 @@ class Segment:
         if not self.waiters:
             return
         is_over = self.durable_sealed or self.is_deleted or self.is_merged
-        for future, offset in list(self.waiters.items()):
+        for waiter, offset in list(self.waiters.items()):
             if is_over or offset < self.durable_length:
-                del self.waiters[future]
-                if not future.done():
-                    future.set_result(None)
+                del self.waiters[waiter]
+                waiter.wake()

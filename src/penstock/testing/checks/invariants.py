@@ -313,11 +313,10 @@ def _check_segment(container: SegmentContainer, segment: Segment) -> Iterator[st
         yield f"G3: it is sealed durably at {segment.length}, but only {segment.durable_length} bytes are durable"
     yield from check_attributes(container, segment)
     yield from _check_index(segment.index)
-    for future, offset in segment.waiters.items():
-        is_over = segment.durable_sealed or segment.is_deleted or segment.is_merged
-        if not future.done() and offset < segment.durable_length:
+    for offset in segment.waiters.values():
+        if offset < segment.durable_length:
             yield f"a read waits for byte {offset}, {segment.durable_length} are durable: its wake-up was lost"
-        elif not future.done() and is_over and segment.durable_sealed:
+        elif segment.durable_sealed:
             yield f"a read waits for byte {offset} of a segment that has ended"
     if segment.is_deleted or segment.is_merged or segment.id in container.state.gone:
         return

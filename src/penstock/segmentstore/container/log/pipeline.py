@@ -118,6 +118,11 @@ class OperationPipeline:
         return self._bytes_in_flight + (0 if self._builder.is_empty else self._builder.length)
 
     @property
+    def is_all_durable(self) -> bool:
+        """Whether everything accepted so far is durable, and callers were told of it or are being told."""
+        return self.error is None and self.durable_sequence_number == self.sequence_number
+
+    @property
     def frames_in_flight(self) -> int:
         """Frames that the log has been given and has not answered yet."""
         return self._frames_in_flight
@@ -183,7 +188,7 @@ class OperationPipeline:
 
     async def barrier(self) -> None:
         """Return once everything accepted so far is durable. Raises `ContainerOfflineError` if that fails."""
-        if self.error is None and self.durable_sequence_number == self.sequence_number:
+        if self.is_all_durable:
             return
         future: asyncio.Future[None] = self._loop.create_future()
         self.when_durable(completer(future))

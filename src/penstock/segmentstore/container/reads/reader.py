@@ -24,7 +24,7 @@ from penstock.model.segments import Buffer, SegmentData
 from penstock.segmentstore.container.reads.disk_cache import DiskCache, SegmentKey
 from penstock.segmentstore.container.reads.read_ahead import ReadAhead
 from penstock.segmentstore.container.reads.read_index import Found, Missing, Victims
-from penstock.segmentstore.container.segment import Segment
+from penstock.segmentstore.container.segment import ReadWaiter, Segment
 from penstock.segmentstore.settings import ContainerSettings
 
 
@@ -45,6 +45,25 @@ class StorageReadTimeoutError(StorageError):
     """Long-term storage did not answer a read in time."""
 
     is_retriable = True
+
+
+class _Wait:
+    """A task that waits for bytes of a segment. See `ReadWaiter`."""
+
+    __slots__ = ("future",)
+
+    def __init__(self, future: asyncio.Future[None]) -> None:
+        self.future = future
+
+    def wake(self) -> None:
+        """See `ReadWaiter.wake`."""
+        if not self.future.done():
+            self.future.set_result(None)
+
+    def fail(self, error: PenstockError) -> None:
+        """See `ReadWaiter.fail`."""
+        if not self.future.done():
+            self.future.set_exception(error)
 
 
 class SegmentReader:
@@ -163,17 +182,25 @@ class SegmentReader:
                 offset += len(part)
         return bytes(parts[0]) if len(parts) == 1 else b"".join(parts)
 
-    async def _wait_for(self, segment: Segment, offset: int) -> None:
+    def park(self, segment: Segment, offset: int, waiter: ReadWaiter) -> None:
+        """Let `waiter` wait until there is a byte at `offset`, or never will be.
+
+        It is to see to it that the segment stays in memory, and to take itself out of `Segment.waiters` when it gives
+        up. Raises `TooManyReadsError`, `ContainerOfflineError`.
+        """
         if self._is_closed:
             raise self._stopped()
         if len(segment.waiters) >= self._settings.waiting_reads_max:
             raise TooManyReadsError(f"{segment.name}: {len(segment.waiters)} reads wait already")
-        future: asyncio.Future[None] = self._loop.create_future()
-        segment.waiters[future] = offset
+        segment.waiters[waiter] = offset
+
+    async def _wait_for(self, segment: Segment, offset: int) -> None:
+        wait = _Wait(self._loop.create_future())
+        self.park(segment, offset, wait)
         try:
-            await future
+            await wait.future
         finally:
-            segment.waiters.pop(future, None)
+            segment.waiters.pop(wait, None)
 
     async def _fetch(self, segment: Segment, offset: int, length: int) -> list[Buffer] | None:
         """Get bytes that are not in this segment's memory; None: look again, the place changed meanwhile."""

@@ -1,0 +1,494 @@
+"""`Connection`: one client of a segment store, frames in, replies out.
+
+Appends and reads of cached bytes are answered without a task; everything else runs in one task per request. Replies
+of one turn of the loop leave in one write: acknowledgements, and reads that waited for what was acknowledged.
+
+A connection is not read while it holds too much of the process's budget for what comes in (`IngestBudget`), has too
+many requests under way, or does not take its replies. Its peer may have asked for reads or group state behind appends
+that are not read then: after a bounded time the writers of those are sent away, and the connection is read on.
+
+Source: wire protocol specification, sections 1 and 3.9.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Coroutine
+from typing import Protocol, cast
+
+from penstock.model.errors import PenstockError, ProtocolError
+from penstock.model.segments import Buffer
+from penstock.segmentstore.append_processor import OPERATION_OVERHEAD_BYTES, AppendProcessor
+from penstock.segmentstore.ingest_budget import IngestBudget
+from penstock.segmentstore.read_processor import ReadProcessor
+from penstock.segmentstore.request_processor import RequestProcessor
+from penstock.segmentstore.settings import ConnectionSettings
+from penstock.segmentstore.store import SegmentStore
+from penstock.wire.append_runs import may_be_kept
+from penstock.wire.codec import decode, encode
+from penstock.wire.commands import (
+    AppendBlock,
+    AppendBlockEnd,
+    ConditionalAppend,
+    ConditionalBlockEnd,
+    Hello,
+    KeepAlive,
+    ReadSegment,
+    SetupAppend,
+    WireCommand,
+)
+from penstock.wire.framing import FrameReceiver
+
+logger = logging.getLogger(__name__)
+
+WIRE_VERSION = 17
+WIRE_VERSION_OLDEST = 5
+#: Larger parts of a reply are handed to the transport as they are instead of being joined with their neighbours.
+_JOIN_LENGTH_MAX = 16 * 1024
+
+
+class ConnectionHost(Protocol):
+    """What connections share; see `SegmentStoreServer`."""
+
+    store: SegmentStore
+    settings: ConnectionSettings
+    loop: asyncio.AbstractEventLoop
+    connections: dict[Connection, None]
+    budget: IngestBudget
+    #: Replies that wait for slow readers, over all connections.
+    slow_reply_bytes: int
+    is_stopping: bool
+
+    @property
+    def has_too_many_slow_replies(self) -> bool:
+        """Whether slow readers hold as much memory as they may."""
+        ...
+
+    @property
+    def receive_length(self) -> int:
+        """How long the receive buffer of one more connection may become."""
+        ...
+
+    def flush_later(self, connection: Connection) -> None:
+        """Call `Connection.flush` at the end of the loop's turn."""
+
+    def refuse(self, transport: asyncio.Transport) -> None:
+        """Close a connection that is one too many."""
+
+    def forget(self, connection: Connection) -> None:
+        """Take a closed connection out."""
+
+    def spawn(self, coroutine: Coroutine[None, None, None]) -> None:
+        """Run a job that outlives its connection."""
+
+
+class Connection(asyncio.BufferedProtocol):
+    """One client connection."""
+
+    def __init__(self, server: ConnectionHost) -> None:
+        self._server = server
+        self._settings = server.settings
+        self._loop = server.loop
+        self._receiver = FrameReceiver(buffer_length=server.receive_length)
+        self._appends = AppendProcessor(server.store, self, server.settings.writers_max)
+        self._requests = RequestProcessor(server.store)
+        self._reads = ReadProcessor(server.store, self, server.loop, server.settings.reads_max)
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._transport: asyncio.Transport
+        self._out: list[Buffer] = []
+        self._flush_is_due = False
+        self._acknowledgement_is_due = False
+        self._reads_are_due = False
+        #: Of requests taken in and not done, and of frames that have not arrived to their end.
+        self._outstanding_bytes = 0
+        self._frame_bytes = 0
+        self._is_reading = True
+        #: The budget does not count until the connection holds less than its share: its writers were sent away.
+        self._reads_on = False
+        #: Runs while requests may wait behind appends that are not read; ends when what was there then has been read.
+        self._delay_timer: asyncio.TimerHandle | None = None
+        self._received_bytes = 0
+        self._delayed_through_bytes = 0
+        self._resumed_at_bytes = 0
+        self._is_greeted = False
+        self.is_write_blocked = False
+        #: Replies that wait for a slow peer; they may keep memory alive that the cache has let go. 0: it is not slow.
+        self._slow_reply_bytes = 0
+        self._is_closed = False
+        self._is_lost = False
+        self._timer: asyncio.TimerHandle | None = None
+        #: Of the frame that has begun, or of the end of the AppendBlock that has come; 0: none.
+        self._frame_deadline_s = 0.0
+        self._open_block_number = 0
+
+    # asyncio.BufferedProtocol.
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """See `asyncio.BaseProtocol`."""
+        self._transport = cast(asyncio.Transport, transport)
+        if self._server.is_stopping:
+            # Accepted just before the listening socket closed: nobody would ever answer it.
+            self._is_closed = True
+            self._transport.abort()
+            return
+        if len(self._server.connections) >= self._settings.connections_max:
+            self._is_closed = True
+            self._server.refuse(self._transport)
+            return
+        self._server.connections[self] = None
+        self._transport.set_write_buffer_limits(
+            high=min(self._settings.slow_reply_bytes, self._settings.write_buffer_bytes_max)
+        )
+        self._timer = self._loop.call_later(self._settings.handshake_timeout_s, self._handshake_is_late)
+
+    def get_buffer(self, sizehint: int) -> memoryview:
+        """See `asyncio.BufferedProtocol`."""
+        return self._receiver.get_buffer(sizehint)
+
+    def buffer_updated(self, nbytes: int) -> None:
+        """See `asyncio.BufferedProtocol`."""
+        receiver, appends = self._receiver, self._appends
+        has_frames = False
+        self._received_bytes += nbytes
+        try:
+            receiver.received(nbytes)
+            if self._delay_timer is not None and (
+                not receiver.was_filled or self._received_bytes >= self._delayed_through_bytes
+            ):
+                self._end_delay()
+            while not self._is_closed:
+                if self._is_greeted:
+                    buffer, start, end = receiver.unread
+                    if (position := appends.scan(buffer, start, end)) != start:
+                        receiver.skip_to(position)
+                        has_frames = True
+                if (frame := receiver.next_frame()) is None:
+                    break
+                has_frames = True
+                self._handle(*frame)
+            appends.take_in()
+            frame_bytes = receiver.long_frame_bytes + appends.open_block_bytes
+            if frame_bytes != self._frame_bytes:
+                self._note_frames(frame_bytes)
+        except ProtocolError as error:
+            appends.take_in()  # What was received before it counts.
+            self.abort(str(error))
+            return
+        if not self._is_greeted or self._is_closed:
+            return
+        # Others may come between an AppendBlock and its end: they do not give it more time.
+        block_number, is_same_block = appends.open_block_number, False
+        if block_number or self._open_block_number:
+            is_same_block = block_number == self._open_block_number
+            self._open_block_number = block_number
+        if not (receiver.incomplete_length or block_number):
+            self._frame_deadline_s = 0.0
+        elif (has_frames and not is_same_block) or not self._frame_deadline_s:
+            # Another frame has begun. Nearly every read of a busy connection ends inside one: the timer is left alone
+            # and looks at the deadline when it fires.
+            self._frame_deadline_s = self._loop.time() + self._settings.frame_timeout_s
+            if self._timer is None:
+                self._timer = self._loop.call_at(self._frame_deadline_s, self._frame_is_late)
+
+    def eof_received(self) -> bool:
+        """See `asyncio.BaseProtocol`: the peer is gone, nothing it may still read matters."""
+        return False
+
+    def pause_writing(self) -> None:
+        """See `asyncio.BaseProtocol`: the peer does not take its replies as fast as they come."""
+        self._note_slow_replies()
+
+    def _note_slow_replies(self) -> None:
+        """Count what waits for a slow peer, and take no more of its requests if that is too much."""
+        server, settings = self._server, self._settings
+        waiting = self._transport.get_write_buffer_size()
+        server.slow_reply_bytes += waiting - self._slow_reply_bytes
+        self._slow_reply_bytes = waiting
+        if waiting > settings.write_buffer_bytes_max or server.has_too_many_slow_replies:
+            self.is_write_blocked = True
+            self._update_reading()
+
+    def _forget_slow_replies(self) -> None:
+        self._server.slow_reply_bytes -= self._slow_reply_bytes
+        self._slow_reply_bytes = 0
+
+    def resume_writing(self) -> None:
+        """See `asyncio.BaseProtocol`."""
+        self._forget_slow_replies()
+        self.is_write_blocked = False
+        self._reads.resume()
+        self._update_reading()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """See `asyncio.BaseProtocol`."""
+        self._is_closed = True
+        self._forget_slow_replies()
+        self._cancel_timer()
+        self._end_delay()
+        self._server.forget(self)
+        self._appends.close()
+        self._give_budget_back()
+        self._out.clear()
+        self._reads.close()
+        for task in self._tasks:
+            task.cancel()
+        if self._requests.transient_segments:
+            self._server.spawn(self._requests.close())
+
+    # Requests.
+
+    def _handle(self, type_code: int, payload: memoryview, is_owned: bool) -> None:
+        command = decode(type_code, payload)
+        if not self._is_greeted:
+            self._greet(command)
+            return
+        if isinstance(command, AppendBlockEnd):
+            self._appends.end_block(command, owned_bytes=len(payload) if is_owned else 0)
+        elif isinstance(command, ReadSegment):
+            self._reads.read(command)
+        elif isinstance(command, AppendBlock):
+            self._appends.begin_block(command, command.data if is_owned else bytes(command.data))
+        elif isinstance(command, ConditionalBlockEnd):
+            self._appends.append_conditionally(command, _kept(command.data, payload, is_owned))
+        elif isinstance(command, ConditionalAppend):
+            self._appends.append_conditionally(
+                command, b"\0\0\0\0" + len(command.data).to_bytes(4, "big") + command.data
+            )
+        elif isinstance(command, SetupAppend):
+            self._appends.set_up(command)
+        elif isinstance(command, KeepAlive):
+            self.send(encode(command))
+        elif isinstance(command, Hello):
+            raise ProtocolError("a second Hello")
+        else:
+            self._appends.take_in()
+            self.spawn(self._answer(command, len(payload)))
+
+    def _greet(self, command: WireCommand) -> None:
+        if not isinstance(command, Hello):
+            raise ProtocolError(f"{type(command).__name__} before Hello")
+        self._is_greeted = True
+        self._cancel_timer()
+        self.send(encode(Hello(WIRE_VERSION, WIRE_VERSION_OLDEST)))
+        if command.low > WIRE_VERSION or command.high < WIRE_VERSION_OLDEST:
+            self.abort(f"peer speaks versions {command.low} to {command.high}")
+
+    async def _answer(self, command: WireCommand, length: int) -> None:
+        self.note_outstanding(length + OPERATION_OVERHEAD_BYTES)
+        try:
+            self.send(encode(await self._requests.answer(command)))
+        finally:
+            self.note_outstanding(-length - OPERATION_OVERHEAD_BYTES)
+
+    # The Replies and ReadReplies seams.
+
+    def send(self, frame: bytes) -> None:
+        """See `Replies.send`."""
+        self._out.append(frame)
+        if not self._flush_is_due:
+            self._flush_is_due = True
+            self._server.flush_later(self)
+
+    def send_parts(self, parts: list[Buffer]) -> None:
+        """See `ReadReplies.send_parts`."""
+        self._out += parts
+        if not self._flush_is_due:
+            self._flush_is_due = True
+            self._server.flush_later(self)
+
+    def acknowledge_later(self) -> None:
+        """See `Replies.acknowledge_later`."""
+        self._acknowledgement_is_due = True
+        if not self._flush_is_due:
+            self._flush_is_due = True
+            self._server.flush_later(self)
+
+    def serve_reads_later(self) -> None:
+        """See `ReadReplies.serve_reads_later`."""
+        self._reads_are_due = True
+        if not self._flush_is_due:
+            self._flush_is_due = True
+            self._server.flush_later(self)
+
+    @property
+    def has_too_many_slow_replies(self) -> bool:
+        """See `ReadReplies.has_too_many_slow_replies`."""
+        return self._server.has_too_many_slow_replies
+
+    def note_outstanding(self, byte_count: int) -> None:
+        """See `Replies.note_outstanding`."""
+        if self._is_lost:
+            return  # All of it was given back.
+        self._outstanding_bytes += byte_count
+        self._server.budget.add_requests(byte_count)
+        if byte_count > 0 or not self._is_reading:
+            self._update_reading()
+
+    def _note_frames(self, byte_count: int) -> None:
+        self._server.budget.add_frames(byte_count - self._frame_bytes)
+        self._frame_bytes = byte_count
+        self._update_reading()
+
+    def _give_budget_back(self) -> None:
+        budget = self._server.budget
+        budget.add_requests(-self._outstanding_bytes)
+        budget.add_frames(-self._frame_bytes)
+        self._outstanding_bytes = self._frame_bytes = 0
+        budget.forget(self)
+        self._is_lost = True
+
+    def abort(self, reason: str) -> None:
+        """See `Replies.abort`: what was queued for the peer is still sent."""
+        if self._is_closed:
+            return
+        logger.info("closing connection of %s: %s", self._transport.get_extra_info("peername"), reason)
+        self._appends.send_acknowledgements()
+        self._write_out()
+        self._is_closed = True
+        self._transport.close()
+        # A peer that takes nothing must not keep the connection alive.
+        self._timer = self._loop.call_later(self._settings.drain_timeout_s, self._transport.abort)
+
+    def flush(self) -> None:
+        """Send what is due, at the end of the loop's turn."""
+        if self._is_closed:
+            self._flush_is_due = False
+            self._out.clear()
+            return
+        # As long as it is due, what is sent now schedules nothing.
+        if self._acknowledgement_is_due:
+            self._acknowledgement_is_due = False
+            self._appends.send_acknowledgements()
+        if self._reads_are_due:
+            self._reads_are_due = False
+            self._reads.serve()
+        self._flush_is_due = False
+        self._write_out()
+
+    def _write_out(self) -> None:
+        out, self._out = self._out, []
+        if not out or self._is_closed:
+            return
+        if len(out) == 1:
+            self._transport.write(out[0])
+        else:
+            small: list[Buffer] = []
+            for part in out:
+                if len(part) < _JOIN_LENGTH_MAX:
+                    small.append(part)
+                    continue
+                if small:
+                    self._transport.write(b"".join(small))
+                    small = []
+                self._transport.write(part)
+            if small:
+                self._transport.write(b"".join(small))
+        if self._slow_reply_bytes:
+            self._note_slow_replies()
+
+    # Flow control.
+
+    def _update_reading(self) -> None:
+        """Read the socket exactly while there is room for what may come."""
+        if self._is_closed:
+            return
+        has_room = self._server.budget.lets_read(self, self._outstanding_bytes + self._frame_bytes)
+        if has_room:
+            if self._reads_on:
+                self._reads_on = False
+                self._appends.take_again()
+        elif not self._reads_on and self._delay_timer is None:
+            self._begin_delay()
+        should_read = (has_room or self._reads_on) and not (
+            self.is_write_blocked or len(self._tasks) >= self._settings.requests_max
+        )
+        if should_read == self._is_reading:
+            return
+        self._is_reading = should_read
+        if should_read:
+            self._resumed_at_bytes = self._received_bytes
+            if self._frame_deadline_s:
+                # Its rest may stand in the receive queue: the time for which we did not read is not the peer's.
+                self._frame_deadline_s = self._loop.time() + self._settings.frame_timeout_s
+            self._transport.resume_reading()
+        else:
+            self._transport.pause_reading()
+
+    def review(self) -> None:
+        """See `Contributor.review`."""
+        self._update_reading()
+
+    def _begin_delay(self) -> None:
+        """Let what stands in the receive queue now wait a bounded time at most."""
+        # The kernel has set aside twice the number.
+        self._delayed_through_bytes = self._received_bytes + 2 * self._settings.receive_buffer_bytes
+        self._delay_timer = self._loop.call_later(self._settings.read_delay_s_max, self._delay_is_over)
+
+    def _end_delay(self) -> None:
+        if self._delay_timer is not None:
+            self._delay_timer.cancel()
+            self._delay_timer = None
+
+    def _delay_is_over(self) -> None:
+        """Give the appends up that hold the connection's other requests up, and read on."""
+        self._delay_timer = None
+        if self._is_closed or (self._is_reading and self._received_bytes == self._resumed_at_bytes):
+            return  # It is read again, and nothing stood in the receive queue.
+        count = self._appends.give_up_held()
+        logger.info(
+            "sent %d writers of %s away: nothing could be taken from them for %g s",
+            count,
+            self._transport.get_extra_info("peername"),
+            self._settings.read_delay_s_max,
+        )
+        self._reads_on = True
+        self._update_reading()
+
+    def spawn(self, coroutine: Coroutine[None, None, None]) -> None:
+        """See `Replies.spawn`."""
+        task = self._loop.create_task(coroutine)
+        self._tasks.add(task)
+        task.add_done_callback(self._request_done)
+        if len(self._tasks) >= self._settings.requests_max:
+            self._update_reading()
+
+    def _request_done(self, task: asyncio.Task[None]) -> None:
+        self._tasks.discard(task)
+        self.task_ended(task)
+
+    def task_ended(self, task: asyncio.Task[None]) -> None:
+        """See `ReadReplies.task_ended`."""
+        if not task.cancelled() and (error := task.exception()) is not None:
+            if isinstance(error, PenstockError):
+                logger.warning("request failed: %s", error)
+            else:
+                logger.error("request failed", exc_info=error)
+            self.abort(f"request failed: {error!r}")
+        elif not self._is_reading:
+            self._update_reading()
+
+    def _cancel_timer(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+    def _handshake_is_late(self) -> None:
+        self.abort(f"no Hello within {self._settings.handshake_timeout_s} s")
+
+    def _frame_is_late(self) -> None:
+        self._timer = None
+        if not self._frame_deadline_s:
+            return
+        if not self._is_reading:
+            # We are the ones who wait.
+            self._frame_deadline_s = self._loop.time() + self._settings.frame_timeout_s
+        if self._frame_deadline_s > self._loop.time():
+            self._timer = self._loop.call_at(self._frame_deadline_s, self._frame_is_late)
+            return
+        self.abort(f"a frame, or the end of an append block, took longer than {self._settings.frame_timeout_s} s")
+
+
+def _kept(data: Buffer, payload: memoryview, is_owned: bool) -> Buffer:
+    """Return data that may be kept: copied out of the receive buffer, unless the frame owns memory that it needs."""
+    return data if is_owned and may_be_kept(len(data), len(payload)) else bytes(data)

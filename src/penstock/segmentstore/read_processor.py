@@ -1,0 +1,311 @@
+"""Reads of one connection: answered at once, parked at a segment's end, or brought from long-term storage.
+
+Nearly every read of somebody who follows a stream finds the bytes in the cache, or comes before they are there. Neither
+takes a task: a read that waits at a segment's end is a record there, and the commit that makes more bytes durable wakes
+it. It is answered at the end of that turn of the loop, in the same write as the acknowledgements. What has to be
+brought from long-term storage, or to be looked for, runs in a task; so does whatever is refused, since a refusal may
+have to wait until what it rests on is durable.
+
+Source: wire protocol specification, section 4.1; segment store specification, section 4.3.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Coroutine
+from contextlib import AbstractAsyncContextManager
+from typing import Protocol
+
+from penstock.model.errors import (
+    NoSuchSegmentError,
+    PenstockError,
+    SegmentInactiveError,
+    SegmentMergedError,
+    SegmentSealedError,
+)
+from penstock.model.segments import READ_LENGTH_MAX, Buffer, SegmentData
+from penstock.segmentstore.container.container import SegmentContainer
+from penstock.segmentstore.container.segment import Segment
+from penstock.segmentstore.request_processor import error_reply
+from penstock.segmentstore.store import SegmentStore
+from penstock.wire.codec import encode, encode_parts
+from penstock.wire.commands import NoSuchSegment, ReadSegment, SegmentRead
+
+logger = logging.getLogger(__name__)
+
+#: Reads are at least this long, whatever was asked.
+_READ_LENGTH_MIN = 8
+#: Reads are at most this long while slow readers hold too much. No shorter: some clients do not ask again.
+_READ_LENGTH_PRESSED = 64 * 1024
+
+
+class ReadReplies(Protocol):
+    """The sending side of a connection, as reads see it."""
+
+    @property
+    def is_write_blocked(self) -> bool:
+        """Whether the peer does not take what was sent; `ReadProcessor.resume` is called when it does."""
+        ...
+
+    @property
+    def has_too_many_slow_replies(self) -> bool:
+        """Whether slow readers, of all connections, hold as much memory as they may."""
+        ...
+
+    def send(self, frame: bytes) -> None:
+        """Queue a reply; it leaves at the end of the loop's turn."""
+
+    def send_parts(self, parts: list[Buffer]) -> None:
+        """Queue a reply in parts, which must not change any more."""
+
+    def serve_reads_later(self) -> None:
+        """Call `ReadProcessor.serve` at the end of the loop's turn."""
+
+    def abort(self, reason: str) -> None:
+        """Close the connection at once."""
+
+    def task_ended(self, task: asyncio.Task[None]) -> None:
+        """Look at how a task of the connection has ended."""
+
+
+class _TailRead:
+    """A read that waits at a segment's end. See `ReadWaiter`.
+
+    The segment is kept in memory meanwhile. An object, not a task: a client parks one for each segment it follows.
+    """
+
+    __slots__ = ("_processor", "command", "container", "length", "segment")
+
+    def __init__(
+        self, processor: ReadProcessor, command: ReadSegment, length: int, container: SegmentContainer, segment: Segment
+    ) -> None:
+        self._processor = processor
+        self.command = command
+        self.length = length
+        self.container = container
+        self.segment = segment
+
+    def wake(self) -> None:
+        """See `ReadWaiter.wake`."""
+        self._processor.woken(self)
+
+    def fail(self, error: PenstockError) -> None:
+        """See `ReadWaiter.fail`."""
+        self._processor.failed(self, error)
+
+
+class ReadProcessor:
+    """Answers the reads of one connection. `reads_max`: of those that wait for data or storage."""
+
+    def __init__(
+        self, store: SegmentStore, replies: ReadReplies, loop: asyncio.AbstractEventLoop, reads_max: int
+    ) -> None:
+        self._store = store
+        self._replies = replies
+        self._loop = loop
+        self._reads_max = reads_max
+        #: At the end of their segments; and those of them that were woken and not answered yet.
+        self._parked: dict[_TailRead, None] = {}
+        self._woken: list[_TailRead] = []
+        # Apart from the connection's other tasks: these may only end when its other requests are served.
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._writable: asyncio.Future[None] | None = None
+        self._is_closed = False
+
+    @property
+    def waiting_count(self) -> int:
+        """Reads that wait for data or storage."""
+        return len(self._parked) + len(self._tasks)
+
+    def read(self, command: ReadSegment) -> None:
+        """Answer a read, now or when its bytes are there."""
+        length = min(READ_LENGTH_MAX, max(_READ_LENGTH_MIN, command.suggested_length))
+        if self._replies.has_too_many_slow_replies:
+            length = min(length, _READ_LENGTH_PRESSED)
+        try:
+            container, segment = self._store.find(command.segment)
+            data = container.reader.read_cached(segment, command.offset, length)
+            container.ownership.check()
+        except (SegmentInactiveError, NoSuchSegmentError):
+            # Brought into memory; or said to be gone once that is durable.
+            if self._has_room():
+                self._begin(self._find_and_read(command, length))
+            return
+        except PenstockError as error:
+            self._send_error(command, error)
+            return
+        if data is not None:
+            self._send(command, data)
+        elif not self._has_room():
+            return
+        elif command.offset >= segment.durable_length:
+            self._park(_TailRead(self, command, length, container, segment))
+        else:
+            self._begin(self._read_later(command, length, container, segment))
+
+    def _has_room(self) -> bool:
+        if self.waiting_count < self._reads_max:
+            return True
+        self._replies.abort(f"more than {self._reads_max} reads wait on one connection")
+        return False
+
+    # At the end of a segment.
+
+    def _park(self, read: _TailRead) -> None:
+        try:
+            read.container.reader.park(read.segment, read.command.offset, read)
+        except PenstockError as error:
+            self._send_error(read.command, error)
+            return
+        read.segment.use_count += 1
+        self._parked[read] = None
+
+    def woken(self, read: _TailRead) -> None:
+        """Answer a parked read at the end of the turn: more may become durable in this one."""
+        if not self._woken:
+            self._replies.serve_reads_later()
+        self._woken.append(read)
+
+    def failed(self, read: _TailRead, error: PenstockError) -> None:
+        """End a parked read: its container stops."""
+        self._unpark(read)
+        self._send_error(read.command, error)
+
+    def _unpark(self, read: _TailRead) -> None:
+        del self._parked[read]
+        read.segment.use_count -= 1
+
+    def serve(self) -> None:
+        """Answer the parked reads that were woken, as far as the peer takes the answers."""
+        woken, self._woken = self._woken, []
+        for at, read in enumerate(woken):
+            if self._is_closed:
+                return
+            if self._replies.is_write_blocked:
+                # Many may have been woken at once: what a slow peer cannot take is read when it can.
+                self._woken = woken[at:] + self._woken
+                return
+            self._serve(read)
+
+    def _serve(self, read: _TailRead) -> None:
+        command, container, segment = read.command, read.container, read.segment
+        offset = command.offset
+        try:
+            if segment.durable_sealed and offset >= segment.durable_length:
+                raise SegmentSealedError(segment.name)
+            data = container.reader.read_cached(segment, offset, read.length)
+            container.ownership.check()
+        except PenstockError as error:
+            if container.pipeline.is_all_durable or isinstance(error, SegmentSealedError):
+                self._unpark(read)
+                self._send_error(command, self._checked(container, error))
+                return
+            data = None  # Refused by somebody who can wait for what the refusal rests on.
+        if data is not None:
+            self._unpark(read)
+            self._send(command, data)
+            return
+        self._begin(self._read_later(command, read.length, container, segment))
+        self._unpark(read)
+
+    def _checked(self, container: SegmentContainer, error: PenstockError) -> PenstockError:
+        """Return a refusal that may be told, or why it may not: it may rest on what a successor has changed."""
+        try:
+            container.ownership.check()
+        except PenstockError as unconfirmed:
+            return unconfirmed
+        return error
+
+    # In tasks.
+
+    def _begin(self, reading: Coroutine[None, None, None]) -> None:
+        task = self._loop.create_task(reading)
+        self._tasks.add(task)
+        task.add_done_callback(self._ended)
+
+    def _ended(self, task: asyncio.Task[None]) -> None:
+        self._tasks.discard(task)
+        self._replies.task_ended(task)
+
+    async def _find_and_read(self, command: ReadSegment, length: int) -> None:
+        await self._answer(command, length, self._store.reading(command.segment))
+
+    async def _read_later(
+        self, command: ReadSegment, length: int, container: SegmentContainer, segment: Segment
+    ) -> None:
+        await self._answer(command, length, self._store.reading_found(container, segment))
+
+    async def _answer(
+        self,
+        command: ReadSegment,
+        length: int,
+        found: AbstractAsyncContextManager[tuple[SegmentContainer, Segment]],
+    ) -> None:
+        try:
+            async with found as (container, segment):
+                data = await container.reader.read(segment, command.offset, length, wait=True)
+                while self._replies.is_write_blocked:
+                    # Many reads may end at once: what a slow peer cannot take is read again when it can.
+                    del data
+                    if self._writable is None:
+                        self._writable = self._loop.create_future()
+                    await asyncio.shield(self._writable)
+                    data = await container.reader.read(segment, command.offset, length, wait=True)
+        except PenstockError as error:
+            self._send_error(command, error)
+        else:
+            self._send(command, data)
+
+    def resume(self) -> None:
+        """Answer what waited for the peer to take its replies."""
+        if self._writable is not None:
+            self._writable.set_result(None)
+            self._writable = None
+        if self._woken:
+            self._replies.serve_reads_later()
+
+    # Replies.
+
+    def _send(self, command: ReadSegment, data: SegmentData) -> None:
+        self._replies.send_parts(
+            encode_parts(
+                SegmentRead(
+                    command.segment,
+                    command.offset,
+                    data.is_at_tail,
+                    data.is_end_of_segment,
+                    data.data,
+                    command.request_id,
+                )
+            )
+        )
+
+    def _send_error(self, command: ReadSegment, error: PenstockError) -> None:
+        if isinstance(error, (NoSuchSegmentError, SegmentMergedError)):
+            self._replies.send(encode(NoSuchSegment(command.request_id, command.segment, "", command.offset)))
+            return
+        if not isinstance(error, SegmentSealedError):
+            logger.log(
+                logging.DEBUG if error.is_retriable else logging.WARNING,
+                "read of %s at %d failed: %s",
+                command.segment,
+                command.offset,
+                error,
+            )
+        try:
+            reply = error_reply(error, command.request_id, command.segment, "ReadSegment", command.offset)
+        except PenstockError as fault:
+            self._replies.abort(f"read of {command.segment} failed: {fault}")
+        else:
+            self._replies.send(encode(reply))
+
+    def close(self) -> None:
+        """Forget the reads that wait: the connection is lost."""
+        self._is_closed = True
+        self._woken = []
+        for read in list(self._parked):
+            read.segment.waiters.pop(read, None)
+            self._unpark(read)
+        for task in self._tasks:
+            task.cancel()
