@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 
@@ -193,13 +193,13 @@ def test_the_check_itself_finds_an_import_upwards() -> None:
 # No circles.
 
 
-def import_graph(*, with_types: Callable[[str], bool]) -> dict[str, set[str]]:
-    """Return which modules of Penstock each imports; for types only, too, where `with_types` says so of it."""
+def import_graph() -> dict[str, set[str]]:
+    """Return which modules of Penstock each imports, for types only, too."""
     files = {module_name(path): path for path in modules()}
     graph: dict[str, set[str]] = {}
     for name, path in files.items():
         found = set()
-        for module, names, _ in imports(ast.parse(path.read_text()), with_types=with_types(name)):
+        for module, names, _ in imports(ast.parse(path.read_text()), with_types=True):
             # `from a import b` is of module a.b if there is one, else of a.
             found |= {f"{module}.{each}" if f"{module}.{each}" in files else module for each in names or [""]}
         graph[name] = found & files.keys() - {name}
@@ -223,8 +223,8 @@ def circle_in(graph: Mapping[str, set[str]]) -> list[str]:
 
 
 def test_modules_do_not_import_each_other_in_circles() -> None:
-    """Nor for types: a part that must know its maker has more than one job. `testing` may, for types only."""
-    assert circle_in(import_graph(with_types=lambda name: not name.startswith("penstock.testing."))) == []
+    """Nor for types: a part that must know its maker has more than one job."""
+    assert circle_in(import_graph()) == []
 
 
 def test_the_check_itself_finds_a_circle() -> None:
@@ -234,4 +234,3 @@ def test_the_check_itself_finds_a_circle() -> None:
     source = "from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    from penstock.client import client"
     assert list(imports(ast.parse(source))) == [("typing", ["TYPE_CHECKING"], 1)]
     assert ("penstock.client", ["client"], 3) in imports(ast.parse(source), with_types=True)
-    assert circle_in(import_graph(with_types=lambda name: True)), "testing has none any more: let it have none"

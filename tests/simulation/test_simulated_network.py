@@ -7,7 +7,7 @@ import socket
 import pytest
 
 from penstock.testing.simulation.host import Death
-from penstock.testing.simulation.network import NetworkSettings
+from penstock.testing.simulation.links import NetworkSettings
 from penstock.testing.simulation.simulation import Simulation, SimulationSettings
 
 PORT = 7

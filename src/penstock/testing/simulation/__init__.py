@@ -16,8 +16,9 @@ from penstock.testing.simulation.errors import (
 )
 from penstock.testing.simulation.faults import FaultPlan, FaultSettings, PlannedFault, shrink
 from penstock.testing.simulation.host import Death, Host
+from penstock.testing.simulation.links import NetworkSettings
 from penstock.testing.simulation.loop import LoopSettings
-from penstock.testing.simulation.network import Network, NetworkSettings
+from penstock.testing.simulation.network import Network
 from penstock.testing.simulation.simulation import Simulation, SimulationSettings
 from penstock.testing.simulation.trace import Trace
 from penstock.testing.simulation.work import WorkSettings

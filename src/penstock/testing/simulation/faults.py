@@ -15,14 +15,12 @@ import random
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields
 from functools import partial
-from typing import TYPE_CHECKING, get_args, get_type_hints
+from typing import get_args, get_type_hints
 
 from penstock.model.errors import InvalidArgumentError
 from penstock.testing.simulation.host import Death
+from penstock.testing.simulation.simulation import Simulation
 from penstock.testing.simulation.storage_faults import DiskErrors, DiskFull, DiskStall, NoDescriptors, StorageMissing
-
-if TYPE_CHECKING:
-    from penstock.testing.simulation.simulation import Simulation
 
 
 @dataclass(frozen=True, slots=True)

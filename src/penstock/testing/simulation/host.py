@@ -10,20 +10,18 @@ import random
 from collections.abc import Callable, Coroutine
 from enum import Enum
 from functools import partial
-from typing import TYPE_CHECKING, TypeVar
+from typing import Protocol, TypeVar
 
 from penstock.runtime.runtime import Runtime
 from penstock.testing.simulation.disk import SimulatedDisk
 from penstock.testing.simulation.disk_faults import NO_FAULTS, DiskFaults
 from penstock.testing.simulation.errors import HostDownError, ProcessKilled
 from penstock.testing.simulation.held_job import HELD_JOB
-from penstock.testing.simulation.loop import TIME_S_FIRST
+from penstock.testing.simulation.links import Links
+from penstock.testing.simulation.loop import TIME_S_FIRST, SimulatedLoop
 from penstock.testing.simulation.process import Process
 from penstock.testing.simulation.stalls import DiskStalls
-from penstock.testing.simulation.work import SimulatedWork
-
-if TYPE_CHECKING:
-    from penstock.testing.simulation.simulation import Simulation
+from penstock.testing.simulation.work import SimulatedWork, WorkSettings
 
 T = TypeVar("T")
 
@@ -32,6 +30,25 @@ WALL_CLOCK_MS_FIRST = 1_700_000_000_000
 
 #: The program of a host: runs from the start of each of its processes; the process ends with it.
 Main = Callable[["Host"], Coroutine[object, object, None]]
+
+
+class Surroundings(Protocol):
+    """What a host is made in: a `Simulation`."""
+
+    @property
+    def loop(self) -> SimulatedLoop:
+        """The loop of all hosts."""
+
+    @property
+    def network(self) -> Links:
+        """What connects them."""
+
+    @property
+    def work_settings(self) -> WorkSettings:
+        """How long blocking work takes."""
+
+    def rng(self, purpose: str) -> random.Random:
+        """Return the generator of one purpose."""
 
 
 class Death(Enum):
@@ -65,7 +82,7 @@ class Host:
 
     def __init__(
         self,
-        simulation: Simulation,
+        surroundings: Surroundings,
         name: str,
         main: Main | None,
         *,
@@ -76,11 +93,11 @@ class Host:
         self.main = main
         self.restart_delay_s = restart_delay_s
         self.failures: list[BaseException] = []
-        self._simulation = simulation
-        self._loop = simulation.loop
+        self._surroundings = surroundings
+        self._loop = surroundings.loop
         self.disk_faults = disk_faults
-        self.disk = SimulatedDisk(simulation.rng(f"{name} disk"), disk_faults)
-        self.stalls = DiskStalls(simulation.loop)
+        self.disk = SimulatedDisk(surroundings.rng(f"{name} disk"), disk_faults)
+        self.stalls = DiskStalls(surroundings.loop)
         self._troubles: list[Callable[[DiskFaults], DiskFaults]] = []
         self._life = 0
         self._pause_count = 0
@@ -89,7 +106,7 @@ class Host:
         self._calls_left: int | None = None
         self._death_at_call = Death.POWER
         self._down_s: float | None = None
-        simulation.network.add_host(name)
+        surroundings.network.add_host(name)
         self._start()
 
     # -- life ---------------------------------------------------------------------------------------------------
@@ -107,17 +124,17 @@ class Host:
     def _start(self) -> None:
         self._life += 1
         self.process = process = self._loop.start_process(self.name, self._life)
-        rng = self._simulation.rng(f"{process.name} runtime")
+        rng = self._surroundings.rng(f"{process.name} runtime")
         work_rng = random.Random(rng.getrandbits(64))
         self.runtime = Runtime(
             disk=self.disk,
-            work=SimulatedWork(self._loop, process, work_rng, self._simulation.settings.work, self.stalls),
+            work=SimulatedWork(self._loop, process, work_rng, self._surroundings.work_settings, self.stalls),
             rng=rng,
             wall_clock_ms=self.wall_clock_ms,
         )
         self.disk.hook = self.on_disk_call
         self._note("start")
-        self._simulation.network.set_powered(self.name, True)
+        self._surroundings.network.set_powered(self.name, True)
         if self._pause_count:
             self._loop.pause(process)
         if self.main is not None:
@@ -155,7 +172,7 @@ class Host:
         for opened in sockets:
             opened.kill(is_silent=is_silent)
         if is_silent:
-            self._simulation.network.set_powered(self.name, False)
+            self._surroundings.network.set_powered(self.name, False)
             self.disk.crash()
         else:
             self.disk.process_kill()

@@ -27,8 +27,9 @@ from collections.abc import Awaitable, Callable, Coroutine, Generator
 from dataclasses import dataclass
 from heapq import heapify, heappop, heappush
 from types import AsyncGeneratorType, CoroutineType
-from typing import TYPE_CHECKING, NoReturn, TypeVar, TypeVarTuple, cast
+from typing import NoReturn, Protocol, TypeVar, TypeVarTuple, cast
 
+from penstock.testing.simulation.awaitables import SimulatedFuture, SimulatedHandle, SimulatedTask
 from penstock.testing.simulation.errors import (
     DeadlockError,
     ProcessKilled,
@@ -37,9 +38,6 @@ from penstock.testing.simulation.errors import (
 )
 from penstock.testing.simulation.process import PROCESS, Process
 from penstock.testing.simulation.trace import Trace
-
-if TYPE_CHECKING:
-    from penstock.testing.simulation.network import Network
 
 T = TypeVar("T")
 Arguments = TypeVarTuple("Arguments")
@@ -74,35 +72,25 @@ class LoopSettings:
     collect_turn_count: int = 20_000
 
 
-class SimulatedTask(asyncio.Task[T]):
-    """A task whose place in a set does not depend on its address."""
+class Sockets(Protocol):
+    """What a loop asks of the network."""
 
-    def __init__(
+    def listen(
         self,
-        coroutine: Generator[asyncio.Future[object] | None, None, T] | Coroutine[object, object, T],
+        process: Process,
+        factory: Callable[[], asyncio.BaseProtocol],
+        host: str | None,
+        port: int,
         *,
-        loop: SimulatedLoop,
-        number: int,
-        name: str,
-        context: contextvars.Context | None,
-    ) -> None:
-        # First, because asyncio puts the task into a set before its initialiser returns.
-        self._number = number
-        super().__init__(coroutine, loop=loop, name=name, context=context)
+        backlog: int,
+        is_serving: bool,
+    ) -> asyncio.AbstractServer:
+        """Make a listener of `process`. See `SimulatedLoop.create_server`."""
 
-    def __hash__(self) -> int:
-        return self._number
-
-
-class SimulatedFuture(asyncio.Future[T]):
-    """A future whose place in a set does not depend on its address."""
-
-    def __init__(self, *, loop: SimulatedLoop, number: int) -> None:
-        self._number = number
-        super().__init__(loop=loop)
-
-    def __hash__(self) -> int:
-        return self._number
+    async def connect(
+        self, process: Process, protocol: asyncio.BaseProtocol, host: str, port: int
+    ) -> asyncio.Transport:
+        """Connect `process` to a listener. Raises `OSError` as a real connect does."""
 
 
 #: When, drawn order among equals, order of scheduling, a timer or a world event, the timer's process.
@@ -119,7 +107,9 @@ class SimulatedLoop(asyncio.BaseEventLoop):
         unhandled: what reached the exception handler. Not part of the trace, for some of it comes from finalisers.
     """
 
-    network: Network
+    network: Sockets
+    #: `BaseEventLoop.stop` was called.
+    _stopping: bool
 
     def __init__(self, rng: random.Random, trace: Trace, settings: LoopSettings | None = None) -> None:
         super().__init__()
@@ -129,6 +119,7 @@ class SimulatedLoop(asyncio.BaseEventLoop):
         self.trace = trace
         self._random = rng.random
         self._time_s = TIME_S_FIRST
+        self._turn_cost_s = self.settings.turn_cost_s
         self._time_s_end = TIME_S_FIRST + self.settings.time_s_max
         self._turn_count_end: float = self.settings.turn_count_max
         self._events: list[_Entry] = []
@@ -153,15 +144,30 @@ class SimulatedLoop(asyncio.BaseEventLoop):
         return self._time_s
 
     def _run_once(self) -> None:
-        """Make what is due ready, then give one process its turn, or move time on. Called by `run_forever`."""
+        """Play until the loop is to stop. Called by `run_forever`, which would come by after each turn otherwise."""
+        while True:
+            events = self._events
+            if events and events[0][0] <= self._time_s:
+                self._make_ready()
+            if self._runnable:
+                self._take_turn()
+            elif events:
+                self._move_time_on()
+            else:
+                raise DeadlockError(f"nothing can happen any more at {self._time_s:.6f}: {self.waiting_summary()}")
+            if self._stopping:
+                return
+
+    def _make_ready(self) -> None:
+        """Let what is due happen, or be ready for the next turn of its process."""
         events = self._events
         now_s = self._time_s
         while events and events[0][0] <= now_s:
             _, _, number, event, process = heappop(events)
             if process is None:
-                cast(Callable[[], None], event)()
+                event()  # type: ignore[operator]  # a world event: it has no process
             elif process.is_alive:
-                handle = cast(asyncio.TimerHandle, event)
+                handle: asyncio.Handle = event  # type: ignore[assignment]  # a timer: it has a process
                 if not handle._cancelled:
                     self.trace.add(now_s, f"timer {process.name} {number}")
                     process.ready.append(handle)
@@ -170,20 +176,19 @@ class SimulatedLoop(asyncio.BaseEventLoop):
                         self._runnable.append(process)
                 else:
                     self._cancelled_count -= 1
-        if self._runnable:
-            self._take_turn()
-        elif events:
-            if self._cancelled_count > _CANCELLED_SWEEP_COUNT and 2 * self._cancelled_count > len(events):
-                self._sweep()
-                return
-            self._time_s = events[0][0]
-            if self._time_s > self._time_s_end:
-                raise SimulationLimitError(
-                    f"the simulation came to its limit of {self.settings.time_s_max:g} virtual seconds (time_s_max); "
-                    f"{self.waiting_summary()}"
-                )
-        else:
-            raise DeadlockError(f"nothing can happen any more at {self._time_s:.6f}: {self.waiting_summary()}")
+
+    def _move_time_on(self) -> None:
+        """Nobody has anything to do: go to whatever comes next."""
+        events = self._events
+        if self._cancelled_count > _CANCELLED_SWEEP_COUNT and 2 * self._cancelled_count > len(events):
+            self._sweep()
+            return
+        self._time_s = events[0][0]
+        if self._time_s > self._time_s_end:
+            raise SimulationLimitError(
+                f"the simulation came to its limit of {self.settings.time_s_max:g} virtual seconds (time_s_max); "
+                f"{self.waiting_summary()}"
+            )
 
     def _take_turn(self) -> None:
         runnable = self._runnable
@@ -203,7 +208,13 @@ class SimulatedLoop(asyncio.BaseEventLoop):
         for _ in range(count):
             handle = ready.popleft()
             if not handle._cancelled:
-                handle._run()
+                try:
+                    # Not by `Handle._run`, which costs as much again.
+                    handle._context.run(handle._callback, *handle._args)  # type: ignore[attr-defined]  # in no stub
+                except (SystemExit, KeyboardInterrupt):
+                    raise
+                except BaseException as error:  # noqa: BLE001  # as `Handle._run` has it
+                    self._tell_of_failure(handle, error)
             # Checked after each one: the process may be killed or paused from its own code.
             if not ready or process.is_paused:
                 break
@@ -212,7 +223,7 @@ class SimulatedLoop(asyncio.BaseEventLoop):
             runnable.append(process)
         else:
             process.is_listed = False
-        self._time_s += self.settings.turn_cost_s
+        self._time_s += self._turn_cost_s
         self.turn_count += 1
         if self.turn_count % self.settings.collect_turn_count == 0:
             gc.collect(1)
@@ -221,6 +232,10 @@ class SimulatedLoop(asyncio.BaseEventLoop):
                 f"the simulation came to its limit of {self.settings.turn_count_max} turns (turn_count_max) at "
                 f"{self._time_s:.6f}; {self.waiting_summary()}"
             )
+
+    def _tell_of_failure(self, handle: asyncio.Handle, error: BaseException) -> None:
+        message = f"Exception in callback {handle!r}"
+        self.call_exception_handler({"message": message, "exception": error, "handle": handle})
 
     def _sweep(self) -> None:
         self._events = [entry for entry in self._events if not _is_cancelled(entry)]
@@ -234,7 +249,7 @@ class SimulatedLoop(asyncio.BaseEventLoop):
     def post(self, process: Process, callback: Callable[[*Arguments], object], *args: *Arguments) -> None:
         """Let a process run a callback at its next turn, in its own context. Nothing happens if it is dead."""
         if process.is_alive:
-            process.ready.append(asyncio.Handle(callback, args, self, process.context))
+            process.ready.append(SimulatedHandle(callback, args, self, process.context))
             self.list_process(process)
 
     def list_process(self, process: Process) -> None:
@@ -254,9 +269,10 @@ class SimulatedLoop(asyncio.BaseEventLoop):
         """See `asyncio.AbstractEventLoop.call_soon`. Ignored when a dead process calls."""
         if context is None:
             process = self.current
+            context = contextvars.copy_context()
         else:
             process = context.get(PROCESS, self.driver)
-        handle = asyncio.Handle(callback, args, self, context)
+        handle = SimulatedHandle(callback, args, self, context)
         if process.is_alive:
             process.ready.append(handle)
             if not process.is_listed and not process.is_paused:

@@ -4,14 +4,10 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from typing import TYPE_CHECKING
 
+from penstock.testing.simulation.loop import SimulatedLoop
 from penstock.testing.simulation.process import Process
 from penstock.testing.simulation.transport import SimulatedTransport
-
-if TYPE_CHECKING:
-    from penstock.testing.simulation.loop import SimulatedLoop
-    from penstock.testing.simulation.network import Network
 
 
 class ListeningSocket:
@@ -33,15 +29,17 @@ class SimulatedServer(asyncio.AbstractServer):
 
     def __init__(
         self,
-        network: Network,
+        loop: SimulatedLoop,
         process: Process,
         factory: Callable[[], asyncio.BaseProtocol],
         port: int,
         *,
         backlog: int,
+        forget: Callable[[str, int], None],
     ) -> None:
         self.process = process
-        self._network = network
+        self._loop = loop
+        self._forget = forget
         self._factory = factory
         self._port = port
         self._backlog = backlog
@@ -57,7 +55,7 @@ class SimulatedServer(asyncio.AbstractServer):
 
     def get_loop(self) -> SimulatedLoop:
         """See `asyncio.AbstractServer`."""
-        return self._network.loop
+        return self._loop
 
     def is_serving(self) -> bool:
         """See `asyncio.AbstractServer`."""
@@ -79,7 +77,7 @@ class SimulatedServer(asyncio.AbstractServer):
     async def serve_forever(self) -> None:
         """See `asyncio.AbstractServer`."""
         self.serve()
-        self._serving = self._network.loop.create_future()
+        self._serving = self._loop.create_future()
         try:
             await self._serving
         finally:
@@ -88,7 +86,7 @@ class SimulatedServer(asyncio.AbstractServer):
     def accept(self, transport: SimulatedTransport) -> None:
         """Take a connection that the kernel has made. A world event."""
         self._waiting[transport] = None
-        self._network.loop.post(self.process, self._attach, transport)
+        self._loop.post(self.process, self._attach, transport)
 
     def _attach(self, transport: SimulatedTransport) -> None:
         if transport not in self._waiting:
@@ -103,7 +101,7 @@ class SimulatedServer(asyncio.AbstractServer):
         self._is_closed = True
         self._is_serving = False
         self.process.sockets.pop(self, None)
-        self._network.forget_listener(self.process.host_name, self._port)
+        self._forget(self.process.host_name, self._port)
         waiting, self._waiting = self._waiting, {}
         for transport in waiting:
             transport.abandon()
@@ -115,7 +113,7 @@ class SimulatedServer(asyncio.AbstractServer):
         self._is_closed = True
         self._is_serving = False
         self._waiting.clear()
-        self._network.forget_listener(self.process.host_name, self._port)
+        self._forget(self.process.host_name, self._port)
 
     async def wait_closed(self) -> None:
         """See `asyncio.AbstractServer`: returns at once."""

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from contextlib import suppress
-from typing import TYPE_CHECKING
 
 from penstock.model.errors import StorageFullError
 from penstock.model.segments import Buffer
@@ -20,10 +19,8 @@ from penstock.testing.simulation.disk import SimulatedDisk
 from penstock.testing.simulation.disk_faults import DiskFaults
 from penstock.testing.simulation.disk_handles import SimulatedFile, SimulatedLock
 from penstock.testing.simulation.disk_nodes import FileNode
-
-if TYPE_CHECKING:
-    from penstock.testing.simulation.host import Host
-    from penstock.testing.simulation.simulation import Simulation
+from penstock.testing.simulation.host import Host
+from penstock.testing.simulation.simulation import Simulation
 
 
 class SharedDisk:

@@ -10,8 +10,9 @@ from typing import TypeVar
 
 from penstock.testing.simulation.disk_faults import NO_FAULTS, DiskFaults
 from penstock.testing.simulation.host import Host, Main
+from penstock.testing.simulation.links import NetworkSettings
 from penstock.testing.simulation.loop import LoopSettings, SimulatedLoop
-from penstock.testing.simulation.network import Network, NetworkSettings
+from penstock.testing.simulation.network import Network
 from penstock.testing.simulation.trace import Trace
 from penstock.testing.simulation.work import WorkSettings
 
@@ -54,6 +55,11 @@ class Simulation:
         self.loop = SimulatedLoop(self.rng("loop"), self.trace, self.settings.loop)
         self.network = Network(self.loop, self.rng("network"), self.settings.network)
         self.hosts: dict[str, Host] = {}
+
+    @property
+    def work_settings(self) -> WorkSettings:
+        """How long blocking work takes."""
+        return self.settings.work
 
     def rng(self, purpose: str) -> random.Random:
         """Return the generator of one purpose: draws of one do not disturb another, so fewer things change at once."""

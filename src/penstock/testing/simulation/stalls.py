@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    from penstock.testing.simulation.loop import SimulatedLoop
+from penstock.testing.simulation.loop import SimulatedLoop
 
 
 class DiskStalls:

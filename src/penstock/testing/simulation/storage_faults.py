@@ -7,15 +7,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
 
 from penstock.segmentstore.tier2.chunk_files import IDENTITY_NAME
 from penstock.segmentstore.tier2.storage_identity import StorageIdentity
 from penstock.testing.simulation.disk_faults import DiskFaults
-
-if TYPE_CHECKING:
-    from penstock.testing.simulation.host import Host
-    from penstock.testing.simulation.simulation import Simulation
+from penstock.testing.simulation.host import Host
+from penstock.testing.simulation.simulation import Simulation
 
 
 @dataclass(frozen=True, slots=True)

@@ -21,13 +21,11 @@ from collections import deque
 from collections.abc import Callable, Iterable
 from enum import Enum
 from functools import partial
-from typing import TYPE_CHECKING, cast
+from typing import cast
 
 from penstock.model.segments import Buffer
+from penstock.testing.simulation.links import Links
 from penstock.testing.simulation.process import Process
-
-if TYPE_CHECKING:
-    from penstock.testing.simulation.network import Network
 
 #: Most bytes given to a protocol that takes `bytes`, as asyncio does.
 _READ_BYTES_MAX = 256 * 1024
@@ -47,11 +45,11 @@ class SimulatedTransport(asyncio.Transport):
     """See the module. Made by `Network`; `attach` gives it its protocol."""
 
     def __init__(
-        self, network: Network, process: Process, local: tuple[str, int], remote: tuple[str, int], label: str
+        self, links: Links, process: Process, local: tuple[str, int], remote: tuple[str, int], label: str
     ) -> None:
         super().__init__({"sockname": local, "peername": remote})
-        self._network = network
-        self._loop = network.loop
+        self._links = links
+        self._loop = links.loop
         self.process = process
         self.label = label
         self.local_host = local[0]
@@ -190,7 +188,7 @@ class SimulatedTransport(asyncio.Transport):
 
     def _send(self) -> None:
         """Give the kernel what it has room for."""
-        room = self._network.settings.kernel_buffer_bytes - self._kernel_bytes
+        room = self._links.settings.kernel_buffer_bytes - self._kernel_bytes
         if room <= 0 or not self._unsent:
             return
         if self._unsent_bytes <= room:
@@ -207,7 +205,7 @@ class SimulatedTransport(asyncio.Transport):
 
     def _transmit(self, item: _Item) -> None:
         length = 0 if isinstance(item, _Signal) else len(item)
-        arrival_s = self._network.arrival_s(self.local_host, self.remote_host, length)
+        arrival_s = self._links.arrival_s(self.local_host, self.remote_host, length)
         # Strictly later: events at one instant have a drawn order.
         self._last_arrival_s = arrival_s = max(arrival_s, self._last_arrival_s + _INSTANT_S)
         self._loop.at(arrival_s, partial(self._arrive, item, self._era))
@@ -215,9 +213,9 @@ class SimulatedTransport(asyncio.Transport):
     def _arrive(self, item: _Item, era: int) -> None:
         if era != self._era:
             return
-        if self._held or not self._network.is_passable(self.local_host, self.remote_host):
+        if self._held or not self._links.is_passable(self.local_host, self.remote_host):
             self._held.append(item)
-            self._network.remember(self)
+            self._links.remember(self)
             self._start_patience()
         else:
             self.peer.take_in(item)
@@ -225,21 +223,21 @@ class SimulatedTransport(asyncio.Transport):
     def _start_patience(self) -> None:
         if self._held_since_s is None:
             self._held_since_s = now_s = self._loop.time()
-            timeout_s = self._network.settings.retransmission_timeout_s
+            timeout_s = self._links.settings.retransmission_timeout_s
             self._loop.at(now_s + timeout_s, partial(self._lose_patience, now_s))
 
     def _lose_patience(self, since_s: float) -> None:
         if self._held_since_s == since_s:
-            self._network.note(f"timeout {self.label}")
+            self._links.note(f"timeout {self.label}")
             self._drop_wire()
             if self.is_gone:
-                self._network.forget(self)
+                self._links.forget(self)
             else:
                 self._end(TimeoutError(errno.ETIMEDOUT, os.strerror(errno.ETIMEDOUT)), is_silent=True)
 
     def link_changed(self) -> None:
         """Send again what was held, after a while, if the link lets it pass now."""
-        if self._unacknowledged_bytes and self._network.is_passable(self.remote_host, self.local_host):
+        if self._unacknowledged_bytes and self._links.is_passable(self.remote_host, self.local_host):
             self._kernel_bytes -= self._unacknowledged_bytes
             self._unacknowledged_bytes = 0
             if not self._held:
@@ -247,11 +245,11 @@ class SimulatedTransport(asyncio.Transport):
             self._send_later()
         if self._held and not self._is_retransmission_due:
             self._is_retransmission_due = True
-            self._loop.at(self._loop.time() + self._network.retransmission_delay_s(), self._retransmit)
+            self._loop.at(self._loop.time() + self._links.retransmission_delay_s(), self._retransmit)
 
     def _retransmit(self) -> None:
         self._is_retransmission_due = False
-        if not self._held or not self._network.is_passable(self.local_host, self.remote_host):
+        if not self._held or not self._links.is_passable(self.local_host, self.remote_host):
             return
         held, self._held = self._held, deque()
         if not self._unacknowledged_bytes:
@@ -260,13 +258,13 @@ class SimulatedTransport(asyncio.Transport):
         for item in held:
             self.peer.take_in(item)
         if self.is_gone:
-            self._network.forget(self)
+            self._links.forget(self)
 
     def _acknowledged(self, byte_count: int) -> None:
         """The peer's process has read some bytes: there is room again, as soon as that is known here."""
         if self.is_gone:
             return
-        if not self._network.is_passable(self.remote_host, self.local_host):
+        if not self._links.is_passable(self.remote_host, self.local_host):
             self._unacknowledged_bytes += byte_count
             self._start_patience()
             return
@@ -275,7 +273,7 @@ class SimulatedTransport(asyncio.Transport):
             self._send_later()
 
     def _send_later(self) -> None:
-        self._loop.at(self._network.arrival_s(self.remote_host, self.local_host, 0), self._room_is_known)
+        self._loop.at(self._links.arrival_s(self.remote_host, self.local_host, 0), self._room_is_known)
 
     def _room_is_known(self) -> None:
         if not self.is_gone and (self._unsent or self._is_protocol_paused or self._is_closing):
@@ -308,7 +306,7 @@ class SimulatedTransport(asyncio.Transport):
 
     def take_in(self, item: _Item) -> None:
         """Take what the link brings. A world event."""
-        self._network.note_arrival(self.peer.label, item.value if isinstance(item, _Signal) else _content(item))
+        self._links.note_arrival(self.peer.label, item.value if isinstance(item, _Signal) else _content(item))
         if self._has_reset:
             return  # There is no connection any more; what comes behind its reset must not look as if there were.
         if item is _Signal.RESET:
@@ -317,7 +315,7 @@ class SimulatedTransport(asyncio.Transport):
             self._has_reset = True
             # A kernel without connection sends nothing again. A reset that comes from in between is not its own.
             self._held = deque(held for held in self._held if held is _Signal.RESET)
-            if self._network.draw_is_inbox_lost():
+            if self._links.draw_is_inbox_lost():
                 self._inbox.clear()
                 self._inbox_bytes = 0
             if self._is_reading:
@@ -366,14 +364,14 @@ class SimulatedTransport(asyncio.Transport):
             target = memoryview(cast(bytearray, taker.get_buffer(-1)))
             if not len(target):
                 raise RuntimeError("get_buffer() returned an empty buffer")
-            count = self._network.draw_read_length(min(self._inbox_bytes, len(target)))
+            count = self._links.draw_read_length(min(self._inbox_bytes, len(target)))
             position = 0
             for piece in self._take_out(count):
                 target[position : position + len(piece)] = piece
                 position += len(piece)
             taker.buffer_updated(count)
         else:
-            count = self._network.draw_read_length(min(self._inbox_bytes, _READ_BYTES_MAX))
+            count = self._links.draw_read_length(min(self._inbox_bytes, _READ_BYTES_MAX))
             cast(asyncio.Protocol, protocol).data_received(b"".join(self._take_out(count)))
 
     def _take_out(self, byte_count: int) -> list[memoryview]:
@@ -439,14 +437,14 @@ class SimulatedTransport(asyncio.Transport):
                 self._send_eof()
         self._inbox.clear()
         if not self._held:
-            self._network.forget(self)
+            self._links.forget(self)
 
     def kill(self, *, is_silent: bool) -> None:
         """See `Socket`: the process has died; what it had not given to the kernel is lost."""
         self._unsent.clear()
         if is_silent:
             self._drop_wire()
-        elif self._network.draw_is_killed_by_reset():
+        elif self._links.draw_is_killed_by_reset():
             self._inbox.append(memoryview(b""))
         self._close_socket(is_silent=is_silent)
 
@@ -466,7 +464,7 @@ class SimulatedTransport(asyncio.Transport):
         """
         if self.is_gone:
             return
-        if self._network.draw_is_inbox_lost():
+        if self._links.draw_is_inbox_lost():
             self.peer._drop_wire()
         self.peer._transmit(_Signal.RESET)
 
