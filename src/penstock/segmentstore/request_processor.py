@@ -14,6 +14,7 @@ from penstock.model.errors import (
     ContainerNotFoundError,
     ContainerOfflineError,
     CorruptionError,
+    InconsistentStateError,
     InvalidArgumentError,
     NoSuchSegmentError,
     OutcomeUnknownError,
@@ -298,7 +299,7 @@ def error_reply(error: PenstockError, request_id: int, segment: str, operation: 
             return wire.TableKeyBadVersion(request_id, segment, "")
         case TableNotEmptyError():
             return wire.TableSegmentNotEmpty(request_id, segment, "")
-        case ContainerNotFoundError() | ContainerOfflineError() | StorageUnavailableError():
+        case ContainerNotFoundError() | ContainerOfflineError() | StorageUnavailableError() | InconsistentStateError():
             # "Not here, not now": the client asks where it is and tries again, and its connection, which others share,
             # stays as it is.
             return wire.WrongHost(request_id, segment, "")

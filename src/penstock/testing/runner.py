@@ -20,7 +20,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import TextIO
 
-from penstock.model.errors import CorruptionError, PenstockError, StorageFullError
+from penstock.model.errors import CorruptionError, InconsistentStateError, PenstockError, StorageFullError
 from penstock.segmentstore.store import SegmentStore
 from penstock.testing.checks.controller import check_controller
 from penstock.testing.checks.history import EpochStarted, check_history
@@ -37,6 +37,7 @@ from penstock.testing.simulation.simulation import Simulation, SimulationSetting
 from penstock.testing.simulation.trace import Trace
 from penstock.testing.simulation.work import WorkSettings
 from penstock.testing.workloads.events import StreamKeeper
+from penstock.testing.workloads.memory_flips import flip_memory
 from penstock.testing.workloads.scenario import Profile, Scenario, draw_workload_world
 from penstock.testing.workloads.segments import ByteReader
 from penstock.testing.workloads.tables import TableClient
@@ -186,6 +187,8 @@ class _Play:
         nuisances = [watch]
         if scenario.profile.takeover_gap_s:
             nuisances.append(asyncio.create_task(self._take_over(cluster)))
+        if scenario.has_memory_flips:
+            nuisances.append(asyncio.create_task(self._flip_memory(cluster)))
         running = [asyncio.create_task(self._step(workload, "run", workload.run())) for workload in workloads]
         _, late = await asyncio.wait(running, timeout=max(world.give_up_s - 60.0 - world.now_s, 0.0))
         if late:
@@ -306,10 +309,14 @@ class _Play:
                 self.world.history.see(host.name, EpochStarted(container.id, epoch))
         for container in store.containers if not self.scenario.profile.bit_flip_count else ():
             for damage in container.storage.damages.values():
+                if self.fault_counts["MemoryFlip"] and "the memory of this process is not sound" in damage:
+                    continue
                 self.found(f"{host.name}: container {container.id} met damage: {damage}")
         for container_id, failure in store.failures.items():
             if isinstance(failure, StorageFullError) and self.scenario.profile.reserve_file_count:
                 self.found(f"{host.name}: container {container_id} is offline for want of room: {failure}")
+            if isinstance(failure, InconsistentStateError) and self.fault_counts["MemoryFlip"]:
+                continue  # It begins anew, as it should.
             if isinstance(failure, CorruptionError) and not self.scenario.profile.bit_flip_count:
                 self.found(f"{host.name}: container {container_id} met corruption: {failure}")
 
@@ -370,6 +377,20 @@ class _Play:
             if what is not None:
                 self.fault_counts[kind] += 1
                 cluster.simulation.trace.add(self.world.now_s, f"fault {kind} at {host.name}: {what}")
+
+    async def _flip_memory(self, cluster: SimulatedCluster) -> None:
+        assert self.world is not None
+        rng = cluster.simulation.rng("memory flips")
+        while True:
+            await asyncio.sleep(rng.expovariate(1.0 / self.scenario.profile.memory_flip_gap_s))
+            if not self.world.is_writing:
+                return
+            host = rng.choice(cluster.stores)
+            store = cluster.store(host)
+            what = flip_memory(store, rng) if store is not None else None
+            if what is not None:
+                self.fault_counts["MemoryFlip"] += 1
+                cluster.simulation.trace.add(self.world.now_s, f"fault MemoryFlip at {host.name}: {what}")
 
     def _flip_bits(self, host: Host, simulation: Simulation) -> None:
         rng = simulation.rng(f"{host.name} bit flips")

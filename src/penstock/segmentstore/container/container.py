@@ -120,6 +120,7 @@ class SegmentContainer(SegmentOperations):
         self._storage_health = storage_health or UnwatchedStorage()
         self.storage: ContainerStorage
         self.pipeline: OperationPipeline
+        self.state.victims.damaged = self._fail
         self.reader = SegmentReader(container_id, settings, self._storage_read)
         self.offset_indexes = OffsetIndexes(
             self,

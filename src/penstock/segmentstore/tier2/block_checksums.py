@@ -6,7 +6,7 @@ with the layout they were given, so that they verify as the store does.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Generator, Sequence
 
 from penstock.model.checksum import crc32c
 from penstock.model.errors import CorruptionError
@@ -20,18 +20,43 @@ def extend_checksums(
 
     The last block's checksum is continued, so nothing written earlier is read again.
     """
+    steps = extend_in_steps(checksums, length, data, block_length=block_length, checksum=crc32c)
+    while True:
+        try:
+            next(steps)
+        except StopIteration as done:
+            grown: tuple[int, ...] = done.value
+            return grown
+
+
+def extend_in_steps(
+    checksums: Sequence[int],
+    length: int,
+    data: Sequence[Buffer],
+    *,
+    block_length: int,
+    checksum: Callable[[Buffer, int], int],
+) -> Generator[int, None, tuple[int, ...]]:
+    """Do what `extend_checksums` does with `checksum`, and yield the bytes summed after each buffer."""
     grown = list(checksums)
     filled = length % block_length
     for buffer in data:
+        count = len(buffer)
+        if filled and filled + count <= block_length:
+            grown[-1] = checksum(buffer, grown[-1])
+            filled = (filled + count) % block_length
+            yield count
+            continue
         view = memoryview(buffer)
         position = 0
         while position < len(view):
             if not filled:
                 grown.append(0)
             count = min(block_length - filled, len(view) - position)
-            grown[-1] = crc32c(view[position : position + count], grown[-1])
+            grown[-1] = checksum(view[position : position + count], grown[-1])
             position += count
             filled = (filled + count) % block_length
+        yield len(view)
     return tuple(grown)
 
 

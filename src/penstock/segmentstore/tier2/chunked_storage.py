@@ -118,7 +118,13 @@ class ChunkedStorage:
             return _stored(record)
 
     async def write(
-        self, segment: str, offset: int, data: Sequence[Buffer], *, chunk_length_max: int | None = None
+        self,
+        segment: str,
+        offset: int,
+        data: Sequence[Buffer],
+        *,
+        chunk_length_max: int | None = None,
+        arrived: Sequence[tuple[Buffer, int]] = (),
     ) -> int:
         """Append `data` at `offset`, which must be the stored length, and return the new length.
 
@@ -129,7 +135,11 @@ class ChunkedStorage:
         None or 0 as before, or the default) bounds this segment's chunks from now on. The buffers are not copied and
         must not change until the call ends. A segment not yet claimed is claimed by the same commit.
 
-        Raises `BadOffsetError`, `SegmentSealedError`, `StorageFullError`; nothing was stored.
+        `arrived`: what `data` are (parts of), in order, each with the CRC32C that it had when it came into this
+        process. They are compared before anything of `data` is committed.
+
+        Raises `BadOffsetError`, `SegmentSealedError`, `StorageFullError`, `InconsistentStateError` (about `arrived`);
+        nothing was stored.
         """
         check_chunk_name(segment)
         if offset < 0 or (chunk_length_max is not None and chunk_length_max < 0):
@@ -137,7 +147,7 @@ class ChunkedStorage:
                 f"{segment}: offset {offset} and chunk_length_max {chunk_length_max} must not be negative"
             )
         async with self._change(segment):
-            return await write_segment(self._context, segment, offset, data, chunk_length_max)
+            return await write_segment(self._context, segment, offset, data, chunk_length_max, arrived)
 
     async def read(self, segment: str, offset: int, length: int) -> bytes:
         """Return `length` verified bytes from `offset`, fewer only at the stored end. Claims nothing.

@@ -2,7 +2,8 @@
 
 A write lands in two steps: the bytes in chunks, then one commit that moves the lengths. Until the commit nobody reads
 the new bytes, so a failure in between leaves nothing but bytes behind a chunk's recorded length, or whole chunks that
-no record leads to.
+no record leads to. The checksums that go into the chunks' records are taken in between, and what was to be written is
+compared with what arrived (`written_checksums`).
 
 A chunk is appended to only if all of this holds, else a new one is begun: the storage can append; this epoch created
 the chunk; nobody claimed the segment since its last write; the chunk is not full; nothing lies behind its recorded
@@ -27,28 +28,38 @@ from penstock.model.errors import (
 )
 from penstock.model.names import SYSTEM_SCOPE
 from penstock.model.segments import Buffer
-from penstock.segmentstore.tier2.block_checksums import extend_checksums
 from penstock.segmentstore.tier2.chunk_name import new_chunk_name
 from penstock.segmentstore.tier2.metadata import MetadataTransaction
 from penstock.segmentstore.tier2.records import ChunkRecord, SegmentRecord, check, empty_segment
 from penstock.segmentstore.tier2.segment_removal import finish_deletion
 from penstock.segmentstore.tier2.storage_context import StorageContext
+from penstock.segmentstore.tier2.written_checksums import Growth, sum_written
 
 
 async def write_segment(
-    context: StorageContext, segment: str, offset: int, data: Sequence[Buffer], chunk_length_max: int | None
+    context: StorageContext,
+    segment: str,
+    offset: int,
+    data: Sequence[Buffer],
+    chunk_length_max: int | None,
+    arrived: Sequence[tuple[Buffer, int]],
 ) -> int:
     """See `ChunkedStorage.write`. The caller holds the segment's lock."""
     await finish_deletion(context, segment)
     rest = _Rest(data)
     while True:
-        offset = await _write_some(context, segment, offset, rest, chunk_length_max)
+        offset = await _write_some(context, segment, offset, rest, chunk_length_max, arrived)
         if not rest.length:
             return offset
 
 
 async def _write_some(
-    context: StorageContext, segment: str, offset: int, rest: _Rest, chunk_length_max: int | None
+    context: StorageContext,
+    segment: str,
+    offset: int,
+    rest: _Rest,
+    chunk_length_max: int | None,
+    arrived: Sequence[tuple[Buffer, int]],
 ) -> int:
     """Write and commit what fits into as many chunks as one commit may create; return the new length."""
     transaction = context.transaction()
@@ -64,6 +75,7 @@ async def _write_some(
     write = _Write(context, transaction, record, await context.load_last(transaction, record))
     try:
         await write.write(rest)
+        await write.add_checksums(offset, arrived)
     except StorageError as error:
         await write.discard(error)
         raise
@@ -99,7 +111,7 @@ async def load_or_new(
 
 
 class _Write:
-    """One write under way. `record` and `last` are what is to be committed."""
+    """One write under way. `record` and `last` are what is to be committed, once `add_checksums` has ended."""
 
     def __init__(
         self,
@@ -114,6 +126,8 @@ class _Write:
         self.created: list[tuple[int, str]] = []
         self._context = context
         self._transaction = transaction
+        #: Chunks that have grown, and by what.
+        self._grown: list[tuple[ChunkRecord, Growth]] = []
 
     async def write(self, rest: _Rest) -> None:
         """Write `rest`, or as much of it as one commit is for, into chunks and stage their records."""
@@ -126,6 +140,14 @@ class _Write:
             else:
                 piece = rest.take(self.record.chunk_length_max)
             await self._create(piece)
+
+    async def add_checksums(self, offset: int, arrived: Sequence[tuple[Buffer, int]]) -> None:
+        """Stage the records of the chunks that have grown, with their checksums. Raises as `sum_written`."""
+        growths = [growth for _, growth in self._grown]
+        checksums = await sum_written(self._context.runtime.work, self.record.name, offset, growths, arrived)
+        for (chunk, _), grown in zip(self._grown, checksums, strict=True):
+            self.last = replace(chunk, block_checksums=grown)
+            self._transaction.put(self.last)
 
     async def discard(self, error: StorageError) -> None:
         """Delete the chunks created by this write, of which nothing was committed because of `error`."""
@@ -162,12 +184,14 @@ class _Write:
         except NoSuchChunkError as error:
             raise MissingChunkError(last.name, f"the chunk is gone, its record says {last.length} bytes") from error
         _demand_all(last.name, count, piece)
-        self.last = replace(
-            last,
-            length=last.length + count,
-            block_checksums=extend_checksums(last.block_checksums, last.length, piece, block_length=last.block_length),
-        )
-        self._transaction.put(self.last)
+        self.last = replace(last, length=last.length + count)
+        if self._grown and self._grown[-1][0] is last:
+            # Created by this write: nothing was known of the chunk that it follows but that it could not be used.
+            before = self._grown.pop()[1]
+            growth = replace(before, pieces=[*before.pieces, *piece])
+        else:
+            growth = Growth(last.block_checksums, last.length, last.block_length, piece)
+        self._grown.append((self.last, growth))
         self.record = replace(self.record, length=self.record.length + count)
         return True
 
@@ -177,7 +201,10 @@ class _Write:
         count = await context.chunks.create_with_content(name, piece)
         self.created.append((record.length, name))
         _demand_all(name, count, piece)
-        if self.last is not None:
+        if self._grown:
+            last, last_growth = self._grown[-1]
+            self._grown[-1] = replace(last, next_chunk=name), last_growth
+        elif self.last is not None:
             self._transaction.put(replace(self.last, next_chunk=name))
         block_length = context.settings.block_length
         self.last = ChunkRecord(
@@ -186,9 +213,9 @@ class _Write:
             next_chunk=None,
             epoch=context.epoch,
             block_length=block_length,
-            block_checksums=extend_checksums((), 0, piece, block_length=block_length),
+            block_checksums=(),
         )
-        self._transaction.put(self.last)
+        self._grown.append((self.last, Growth((), 0, block_length, piece)))
         self.record = replace(
             record,
             first_chunk=record.first_chunk or name,

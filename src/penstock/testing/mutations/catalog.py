@@ -26,7 +26,7 @@ from penstock.segmentstore.container.container import SegmentContainer
 from penstock.segmentstore.container.log.pipeline import OnDone, OperationPipeline
 from penstock.segmentstore.container.ownership import OwnershipLease
 from penstock.segmentstore.container.pending import PendingAppend
-from penstock.segmentstore.container.reads.read_index import Found, _Block
+from penstock.segmentstore.container.reads.read_index import _Block
 from penstock.segmentstore.container.reads.reader import SegmentReader
 from penstock.segmentstore.container.segment import Segment
 from penstock.segmentstore.container.storage.container_storage import ContainerStorage
@@ -209,12 +209,11 @@ def _count_as_stored_too_early() -> AbstractContextManager[None]:
     async def write(self: SegmentFlusher, segment: Segment, piece: PendingAppend) -> None:
         start = max(piece.start, segment.storage_length)
         length = min(piece.end - start, self._settings.flush_write_bytes_max)
-        segment.index.freeze_tail()
-        found = segment.index.lookup(start, length)
-        assert isinstance(found, Found)
+        found = segment.index.arrived(start, length)
+        assert found is not None
         segment.storage_length = start + found.length
         segment.index.evict(segment.index.cached_bytes)
-        await self._storage.write(segment, start, found.data)
+        await self._storage.write(segment, start, found)
 
     return patched(SegmentFlusher, "_write", write)
 

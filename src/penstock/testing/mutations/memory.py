@@ -15,6 +15,7 @@ from penstock.segmentstore.container.attributes.updates import AttributeUpdate, 
 from penstock.segmentstore.container.catalog import Catalog
 from penstock.segmentstore.container.log.operations import Activate, Deactivate
 from penstock.segmentstore.container.metadata import encode_record
+from penstock.segmentstore.container.reads.read_index import Arrived
 from penstock.segmentstore.container.segment import Segment
 from penstock.segmentstore.container.storage.container_storage import ContainerStorage
 from penstock.segmentstore.container.tables.compaction import TableCompactor
@@ -218,6 +219,18 @@ def _copy_over_newer_values() -> Iterator[None]:
         yield
 
 
+# What memory does by itself.
+
+
+def _store_what_memory_has() -> AbstractContextManager[None]:
+    original = ContainerStorage.write
+
+    async def write(self: ContainerStorage, segment: Segment, offset: int, data: Arrived) -> int:
+        return await original(self, segment, offset, replace(data, wholes=[]))
+
+    return patched(ContainerStorage, "write", write)
+
+
 _SLOW_WORK = 0.3
 _TINY_CACHE = 2048
 
@@ -267,6 +280,10 @@ MEMORY_MUTATIONS: tuple[Mutation, ...] = (
     Mutation(
         "do not scan a table's tail", "the index and the tail together are the table",
         short_profile("many keys", "keys"), _skip_the_tail,
+    ),
+    Mutation(
+        "store what memory has instead of what arrived", "corrupt data are never stored",
+        replace(short_profile("bad memory"), memory_flip_rate=1.0, memory_flip_gap_s=0.3), _store_what_memory_has,
     ),
     Mutation(
         "copy old values over newer ones", "compaction changes no key",

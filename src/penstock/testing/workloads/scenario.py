@@ -84,6 +84,8 @@ class Profile:
             be offline for want of room. 0: a few, or none, and they may.
         refused_rate: probability that long-term storage refuses all of one segment, as long as there are faults.
         log_bytes_max: bound of each container's log; 0: as drawn.
+        memory_flip_rate: probability that bits flip in what stores have in memory and nowhere else but in their log ...
+        memory_flip_gap_s: ... and mean time between two of them.
     """
 
     name: str = "everything"
@@ -108,6 +110,8 @@ class Profile:
     has_lowest_limits: bool = False
     refused_rate: float = 0.2
     log_bytes_max: int = 0
+    memory_flip_rate: float = 0.1
+    memory_flip_gap_s: float = 8.0
 
     def of_length(self, work_s: float) -> Profile:
         """Return this profile for runs of about `work_s` seconds, what comes after the work included."""
@@ -131,6 +135,7 @@ class Scenario:
     mean_gap_s: float
     payload_bytes_max: int
     crowd_size: int
+    has_memory_flips: bool
     plan: FaultPlan
 
     @classmethod
@@ -166,6 +171,7 @@ class Scenario:
             mean_gap_s=rng.choice((0.7, 1.0, 2.0)) / profile.pace,
             payload_bytes_max=rng.choice((50, 500, 3000)),
             crowd_size=_crowd_size(profile, seed),
+            has_memory_flips=random.Random(f"{seed}/memory/{profile.name}").random() < profile.memory_flip_rate,
             plan=draw_plan(rng, names, clients, profile.plan),
         )
 

@@ -10,7 +10,8 @@ import asyncio
 import logging
 from collections.abc import Callable
 
-from penstock.model.errors import CorruptionError
+from penstock.model.checksum import crc32c_at_once
+from penstock.model.errors import CorruptionError, InconsistentStateError
 from penstock.segmentstore.container.log.checkpoints import Checkpoints, Spawn
 from penstock.segmentstore.container.log.operations import CarriedBytes, CarriedMerge, RareOperation, Truncate
 from penstock.segmentstore.container.log.pipeline import OperationPipeline, completer
@@ -20,7 +21,7 @@ from penstock.segmentstore.container.pending import (
     PendingStorage,
     PendingTruncate,
 )
-from penstock.segmentstore.container.reads.read_index import Found
+from penstock.segmentstore.container.reads.read_index import Arrived
 from penstock.segmentstore.container.segment import Segment
 from penstock.segmentstore.container.state import ContainerState
 from penstock.segmentstore.settings import ContainerSettings
@@ -154,14 +155,13 @@ class Carrier:
                 if length <= 0:
                     segment.pending.remove(piece)  # Behind something that still waits, but storage has it.
                     return 0
-                segment.index.freeze_tail()
-                found = segment.index.lookup(start, length, is_use=False)
-                if not isinstance(found, Found):
+                found = segment.index.arrived(start, length)
+                if found is None:
                     raise CorruptionError(
                         segment.name, start, "bytes that long-term storage does not have left the memory"
                     )
                 end = start + found.length
-                number = self._log(CarriedBytes(segment.id, start, b"".join(found.data)))
+                number = self._log(CarriedBytes(segment.id, start, _as_arrived(segment, start, found)))
                 batch.append(lambda: self._settle(segment, number, start, end))
                 return found.length
             case PendingTruncate():
@@ -182,6 +182,21 @@ class Carrier:
         start = max(start, segment.storage_length)
         if start < end and segment.pending:
             segment.pending.restate(number, start, end, self._loop.time(), self._settings.flush_bytes)
+
+
+def _as_arrived(segment: Segment, start: int, found: Arrived) -> bytes:
+    """Return the bytes in one piece. Raises `InconsistentStateError` when they are not what arrived."""
+    data = b"".join(found.data)
+    for whole, arrived in found.wholes:
+        checksum = crc32c_at_once(whole, 0)
+        if checksum != arrived:
+            raise InconsistentStateError(
+                segment.name,
+                start,
+                f"bytes that were to be stated again have checksum {checksum:08x}, they arrived with {arrived:08x}: "
+                "the memory of this process is not sound",
+            )
+    return data
 
 
 def _renumber(segment: Segment, piece: PendingTruncate | PendingMerge[Segment], number: int) -> None:

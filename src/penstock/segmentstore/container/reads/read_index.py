@@ -4,6 +4,9 @@ Entries are ordered by offset and never overlap. Small appends are gathered into
 copied out on reads, as are small parts of large blocks, which a view would keep alive; everything else is handed out
 as views. A merged source stays in its own index, behind a redirect, until long-term storage has merged it too.
 
+Bytes that long-term storage lacks carry the checksum that they arrived with, block by block: whoever makes them
+durable a second time, or hands them out, compares it (docs/checksums.md).
+
 Source: segment store specification, section 4.
 """
 
@@ -14,15 +17,21 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Generic, Protocol, Self, TypeVar
 
+from penstock.model.checksum import crc32c_at_once
+from penstock.model.errors import InconsistentStateError
 from penstock.model.segments import Buffer
 from penstock.segmentstore.container.reads.cache import Cache, CacheEntry
 
 #: A view may keep so many times its own length of memory alive; what would keep more is copied.
 _VIEW_SHARE_MAX = 4
+#: Blocks up to this length are compared with what arrived whenever a part of them is used: some 3 us.
+_SHORT_BLOCK_BYTES = 64 * 1024
 
 
 class IndexedSegment(Protocol):
     """What an index asks of its segment."""
+
+    name: str
 
     @property
     def storage_length(self) -> int:
@@ -39,25 +48,34 @@ S = TypeVar("S", bound=IndexedSegment)
 
 
 class Victims(Generic[S]):
-    """What becomes of stored bytes that leave the memory; one per container. `keep` may be set at any time."""
+    """What becomes of stored bytes that leave the memory, and of a container whose memory changed by itself.
 
-    __slots__ = ("keep",)
+    One per container. Both may be set at any time.
+    """
+
+    __slots__ = ("damaged", "keep")
 
     def __init__(self) -> None:
         #: Called with the segment, the offset and the bytes; must not wait, nor touch the index.
         self.keep: Callable[[S, int, Buffer], None] | None = None
+        #: Called once for each look that found it; must not wait, nor touch the index.
+        self.damaged: Callable[[InconsistentStateError], None] | None = None
 
 
 class _Block(CacheEntry, Generic[S]):
-    """Bytes from `start`. `data` is a bytearray exactly while the block may still grow (`is_open`)."""
+    """Bytes from `start`. `data` is a bytearray exactly while the block may still grow (`is_open`).
 
-    __slots__ = ("data", "index", "is_open", "start")
+    `checksum` is that of all of them, taken from what arrived; None for bytes that long-term storage has verified.
+    """
 
-    def __init__(self, index: ReadIndex[S], start: int, data: Buffer, is_open: bool) -> None:
+    __slots__ = ("checksum", "data", "index", "is_open", "start")
+
+    def __init__(self, index: ReadIndex[S], start: int, data: Buffer, is_open: bool, checksum: int | None) -> None:
         self.index = index
         self.start = start
         self.data = data
         self.is_open = is_open
+        self.checksum = checksum
 
     @property
     def end(self) -> int:
@@ -66,6 +84,21 @@ class _Block(CacheEntry, Generic[S]):
     @property
     def byte_count(self) -> int:
         return len(self.data)
+
+    def damage(self) -> InconsistentStateError | None:
+        """Say, and report, that the bytes are not those that arrived; None if they are, or nobody can know."""
+        if self.checksum is None or (checksum := crc32c_at_once(self.data, 0)) == self.checksum:
+            return None
+        error = InconsistentStateError(
+            self.index._segment.name,
+            self.start,
+            f"{len(self.data)} bytes in memory have checksum {checksum:08x}, they arrived with {self.checksum:08x}: "
+            "the memory of this process is not sound",
+        )
+        victims = self.index._victims
+        if victims is not None and victims.damaged is not None:
+            victims.damaged(error)
+        return error
 
     def may_go(self) -> bool:
         # The last byte is below the storage length. One more, and what was never written would be lost; one less, and
@@ -91,6 +124,18 @@ class Found:
 
     data: list[Buffer]
     length: int
+
+
+@dataclass(frozen=True, slots=True)
+class Arrived:
+    """Bytes in memory that long-term storage lacks, in order; `wholes`: the blocks that they are (parts of).
+
+    `wholes` has each block with the checksum that it arrived with.
+    """
+
+    data: list[Buffer]
+    length: int
+    wholes: list[tuple[Buffer, int]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,16 +183,19 @@ class ReadIndex(Generic[S]):
             and len(last.data) + length <= settings.block_length
         ):
             last.data += data  # type: ignore[operator]  # A bytearray while it is open.
+            # Of what arrived, not of its copy.
+            last.checksum = crc32c_at_once(data, last.checksum)  # type: ignore[arg-type]  # It has one while open.
             self.cached_bytes += length
             cache.count(length)
             return
         if type(last) is _Block and last.is_open:
             last.is_open = False
             last.generation = cache.generation
+        checksum = crc32c_at_once(data, 0)
         block = (
-            _Block(self, offset, bytearray(data), True)
+            _Block(self, offset, bytearray(data), True, checksum)
             if length < settings.small_append_length
-            else _Block(self, offset, data, False)
+            else _Block(self, offset, data, False, checksum)
         )
         self._starts.append(offset)
         self._entries.append(block)
@@ -202,15 +250,15 @@ class ReadIndex(Generic[S]):
         """Take in bytes read from long-term storage, where there are gaps; say whether `takes_stored` let it."""
         if not self.takes_stored:
             return False
-        self._fill(offset, data)
+        self._fill(offset, data, is_stored=True)
         return True
 
     def restore(self, offset: int, data: bytes) -> None:
         """Take in bytes that storage lacks, where there are gaps. In recovery: the log has them behind later ones."""
         self.freeze_tail()
-        self._fill(offset, data)
+        self._fill(offset, data, is_stored=False)
 
-    def _fill(self, offset: int, data: bytes) -> None:
+    def _fill(self, offset: int, data: bytes, *, is_stored: bool) -> None:
         cache = self._cache
         view = memoryview(data)
         end = offset + len(data)
@@ -227,7 +275,7 @@ class ReadIndex(Generic[S]):
                 piece = bytes(piece)  # A view would keep the whole of `data` alive and uncounted.
             else:
                 piece = data
-            block = _Block(self, offset, piece, False)
+            block = _Block(self, offset, piece, False, None if is_stored else crc32c_at_once(piece, 0))
             self._starts.insert(at, offset)
             self._entries.insert(at, block)
             self.cached_bytes += stop - offset
@@ -249,6 +297,9 @@ class ReadIndex(Generic[S]):
         """Find up to `length` (> 0) bytes from `offset`; contiguous cached entries are joined.
 
         With `is_use` what is found counts as used now; the storage writer's own look does not.
+
+        Raises `InconsistentStateError` when a block that is used is not what arrived. Not compared is a short part of
+        a long block: that would cost more than its read.
         """
         entries = self._entries
         at = bisect_right(self._starts, offset) - 1
@@ -271,6 +322,9 @@ class ReadIndex(Generic[S]):
             count = min(len(data) - inside, length - found)
             if is_use:
                 entry.generation = generation
+                is_compared = len(data) <= _SHORT_BLOCK_BYTES or count * _VIEW_SHARE_MAX >= len(data)
+                if is_compared and (damage := entry.damage()) is not None:
+                    raise damage
             if count == len(data) and not entry.is_open:
                 parts.append(data)
             elif entry.is_open or count * _VIEW_SHARE_MAX < len(data):
@@ -285,6 +339,30 @@ class ReadIndex(Generic[S]):
                 break
             entry = entries[at]
         return Found(parts, found)
+
+    def arrived(self, offset: int, length: int) -> Arrived | None:
+        """Find up to `length` (> 0) bytes from `offset` that storage lacks, as views; None if they are not in memory.
+
+        They count as used no more than before. The last block grows no more.
+        """
+        self.freeze_tail()
+        entries = self._entries
+        at = bisect_right(self._starts, offset) - 1
+        data: list[Buffer] = []
+        wholes: list[tuple[Buffer, int]] = []
+        position, end = offset, offset + length
+        while 0 <= at < len(entries) and position < end:
+            block = entries[at]
+            if type(block) is not _Block or not block.start <= position < block.end or block.checksum is None:
+                break
+            whole = block.data
+            stop = min(block.end, end)
+            is_all = position == block.start and stop == block.end
+            data.append(whole if is_all else memoryview(whole)[position - block.start : stop - block.start])
+            wholes.append((whole, block.checksum))
+            position = stop
+            at += 1
+        return Arrived(data, position - offset, wholes) if data else None
 
     def freeze_tail(self) -> None:
         """Let the last block grow no more, so that views of it may be held."""
@@ -311,7 +389,7 @@ class ReadIndex(Generic[S]):
         assert self._entries[at] is block
         del self._entries[at], self._starts[at]
         self.cached_bytes -= len(block.data)
-        if self._victims is not None and (keep := self._victims.keep) is not None:
+        if self._victims is not None and (keep := self._victims.keep) is not None and block.damage() is None:
             keep(self._segment, block.start, block.data)
 
     def evict(self, bytes_wanted: int) -> int:

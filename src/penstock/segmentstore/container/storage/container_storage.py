@@ -23,7 +23,7 @@ from penstock.model.segments import Buffer, TableEntry, TablePage, TableRemoval,
 from penstock.runtime.runtime import Runtime
 from penstock.segmentstore.container.log.operations import RareOperation, UpdatePinned
 from penstock.segmentstore.container.pending import PendingMerge
-from penstock.segmentstore.container.reads.read_index import Missing
+from penstock.segmentstore.container.reads.read_index import Arrived, Missing
 from penstock.segmentstore.container.reads.reader import StorageReadTimeoutError
 from penstock.segmentstore.container.segment import Segment, SegmentFlags
 from penstock.segmentstore.container.state import ContainerState
@@ -329,14 +329,18 @@ class ContainerStorage:
         """Return exactly `length` verified bytes."""
         return await self._judged(self.of(segment).read(segment.name, offset, length))
 
-    async def write(self, segment: Segment, offset: int, data: Sequence[Buffer]) -> int:
-        """Append at the stored length; return the new stored length."""
+    async def write(self, segment: Segment, offset: int, data: Arrived) -> int:
+        """Append at the stored length; return the new stored length.
+
+        Raises `InconsistentStateError`, with nothing stored, when the bytes are not what arrived.
+        """
         rollover_bytes = segment.rollover_bytes
         return await self.of(segment).write(
             segment.name,
             offset,
-            data,
+            data.data,
             chunk_length_max=max(rollover_bytes, self._settings.rollover_bytes_min) if rollover_bytes else None,
+            arrived=data.wholes,
         )
 
     async def check_owner(self) -> None:

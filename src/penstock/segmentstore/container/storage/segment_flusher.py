@@ -24,7 +24,6 @@ from penstock.model.errors import (
 )
 from penstock.segmentstore.container.log.operations import Forget, RareOperation
 from penstock.segmentstore.container.pending import PendingAppend, PendingMerge, PendingSeal, PendingTruncate
-from penstock.segmentstore.container.reads.read_index import Found
 from penstock.segmentstore.container.segment import Segment
 from penstock.segmentstore.container.space import SpaceWatch
 from penstock.segmentstore.container.state import ContainerState
@@ -176,16 +175,15 @@ class SegmentFlusher:
         start = max(piece.start, segment.storage_length)
         # Small pieces that wait together are written together: each write has a sync and a record of its own.
         length = segment.pending.run_end(start + self._settings.flush_write_bytes_max) - start
-        segment.index.freeze_tail()
-        found = segment.index.lookup(start, length, is_use=False)
-        if not isinstance(found, Found):
+        found = segment.index.arrived(start, length)
+        if found is None:
             self._check_open()
             if segment.is_deleted:
                 raise NoSuchSegmentError(segment.name)
             raise InconsistentStateError(
                 segment.name, start, "bytes that long-term storage does not have left the memory"
             )
-        segment.storage_length = await self._storage.write(segment, start, found.data)
+        segment.storage_length = await self._storage.write(segment, start, found)
         segment.index.stored(start)
         segment.pending.flushed(segment.storage_length)
 

@@ -1,0 +1,119 @@
+"""Checksums of what one write adds to chunks, and the comparison with those that the bytes arrived with.
+
+The order counts: first the checksums of what is written are taken, then the bytes are compared with what arrived. So
+whatever changes a byte in memory, and whenever: either the comparison fails, or the checksums are those of the bytes
+that arrived. Nothing is joined or copied for it.
+
+Short pieces are summed on the loop, a bounded number of bytes in each turn; long ones by a thread, which lets the loop
+go on meanwhile. For short ones a thread would cost more than it takes over: it would wait for its turn behind each.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Generator, Sequence
+from dataclasses import dataclass
+from typing import TypeVar
+
+from penstock.model.checksum import crc32c, crc32c_at_once
+from penstock.model.errors import InconsistentStateError
+from penstock.model.segments import Buffer
+from penstock.runtime.work import BlockingWork
+from penstock.segmentstore.tier2.block_checksums import extend_in_steps
+
+T = TypeVar("T")
+
+#: Bytes summed in one turn of the loop, give or take a piece: some 100 us.
+_SLICE_BYTES = 1024 * 1024
+#: Pieces that are longer than this on average go to a thread.
+_LONG_PIECE_BYTES = 128 * 1024
+
+
+@dataclass(frozen=True, slots=True)
+class Growth:
+    """What a write adds to one chunk: `pieces` behind `length` bytes that have the `checksums`."""
+
+    checksums: tuple[int, ...]
+    length: int
+    block_length: int
+    pieces: Sequence[Buffer]
+
+
+@dataclass(frozen=True, slots=True)
+class _Summed:
+    """The new checksums of each chunk; which of the wholes is damaged, and what its checksum is now."""
+
+    checksums: list[tuple[int, ...]]
+    damaged: int | None
+    found: int
+
+
+async def sum_written(
+    work: BlockingWork,
+    segment: str,
+    offset: int,
+    growths: Sequence[Growth],
+    wholes: Sequence[tuple[Buffer, int]],
+) -> list[tuple[int, ...]]:
+    """Return the checksums of chunks that have grown by bytes of `segment` from `offset` on.
+
+    `wholes`: in order, what those bytes are (parts of), with the checksum that each arrived with; empty: not known.
+
+    Raises `InconsistentStateError` when any of them is not what arrived.
+    """
+    lengths = [len(piece) for growth in growths for piece in growth.pieces]
+    if sum(lengths) > _LONG_PIECE_BYTES * len(lengths):
+        summed = await work.run(_sum_at_once, growths, wholes)
+    else:
+        summed = await _in_turns(_sum(growths, wholes, crc32c_at_once))
+    if summed.damaged is not None:
+        whole, arrived = wholes[summed.damaged]
+        raise InconsistentStateError(
+            segment,
+            offset,
+            f"one of the blocks in memory from here on ({len(whole)} bytes) has checksum {summed.found:08x}, it "
+            f"arrived with {arrived:08x}: the memory of this process is not sound; what the log has is read again",
+        )
+    return summed.checksums
+
+
+def _sum(
+    growths: Sequence[Growth], wholes: Sequence[tuple[Buffer, int]], checksum: Callable[[Buffer, int], int]
+) -> Generator[int, None, _Summed]:
+    """Do it, and yield the bytes summed after each piece."""
+    grown: list[tuple[int, ...]] = []
+    for growth in growths:
+        grown.append(
+            (yield from extend_in_steps(
+                growth.checksums, growth.length, growth.pieces, block_length=growth.block_length, checksum=checksum
+            ))
+        )  # fmt: skip
+    for index, (whole, arrived) in enumerate(wholes):
+        found = checksum(whole, 0)
+        if found != arrived:
+            return _Summed(grown, index, found)
+        yield len(whole)
+    return _Summed(grown, None, 0)
+
+
+def _sum_at_once(growths: Sequence[Growth], wholes: Sequence[tuple[Buffer, int]]) -> _Summed:
+    steps = _sum(growths, wholes, crc32c)
+    while True:
+        try:
+            next(steps)
+        except StopIteration as done:
+            summed: _Summed = done.value
+            return summed
+
+
+async def _in_turns(steps: Generator[int, None, T]) -> T:
+    summed_bytes = 0
+    while True:
+        try:
+            summed_bytes += next(steps)
+        except StopIteration as done:
+            result: T = done.value
+            return result
+        if summed_bytes >= _SLICE_BYTES:
+            summed_bytes = 0
+            await asyncio.sleep(0)
