@@ -27,6 +27,7 @@ from penstock.segmentstore.container.segment import SegmentFlags
 from penstock.segmentstore.settings import CacheSettings, ContainerSettings
 from penstock.segmentstore.tier1.durable_log import LogAddress
 from penstock.segmentstore.tier1.local_log import LocalLog, LocalLogFactory, LocalLogSettings
+from penstock.segmentstore.tier1.log_batch import BatchWriter
 from penstock.segmentstore.tier1.log_directory import LogDirectory
 from penstock.segmentstore.tier1.log_records import read_epoch, read_truncation
 from penstock.segmentstore.tier1.log_recovery import read_frames, recover
@@ -248,17 +249,17 @@ async def test_losing_what_recovery_read_is_noticed(monkeypatch: pytest.MonkeyPa
 
 async def test_log_without_syncs_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
     """The batch is written but not synced before it is acknowledged."""
-    original = LocalLog._write_batch
+    original = BatchWriter.write
 
-    def write_unsynced(self: LocalLog, file, batch, link, sequence):  # type: ignore[no-untyped-def]
+    def write_unsynced(self: BatchWriter, file, batch, sequence):  # type: ignore[no-untyped-def]
         inner = file.file
         file.file = Unsynced(inner)
         try:
-            return original(self, file, batch, link, sequence)
+            return original(self, file, batch, sequence)
         finally:
             file.file = inner
 
-    monkeypatch.setattr(LocalLog, "_write_batch", write_unsynced)
+    monkeypatch.setattr(BatchWriter, "write", write_unsynced)
     found = await explore(
         LogScenario(1), recover_log, check_log, disk=new_disk(1), limits=CrashLimits(4, 4), rng=random.Random(1)
     )

@@ -481,7 +481,7 @@ async def test_an_open_that_was_given_up_does_not_fence_whoever_came_after_it(tm
     await successor.open()
     await append(successor, b"before")
     may_go_on.set()
-    await given_up._files.drained(with_abandoned=True)
+    await given_up._work.files.drained(with_abandoned=True)
     await append(successor, b"after")
     assert not given_up._directory.is_claimed
     await successor.close()
@@ -494,20 +494,20 @@ async def test_log_whose_file_does_not_close_is_given_up_and_released_all_the_sa
     """The error is told; the epoch file is closed, and the pools are."""
     log = make_log(new_disk())
     await log.open()
-    assert log._current is not None
+    assert log._files.current is not None
 
     def fail() -> None:
         raise OSError(errno.EIO, "broken")
 
-    monkeypatch.setattr(log._current.file, "close", fail)
+    monkeypatch.setattr(log._files.current.file, "close", fail)
     given_up: list[int] = []
     monkeypatch.setattr(log._directory, "give_up", lambda: given_up.append(1))
     with pytest.raises(StorageError, match="broken"):
         await log.close()
     assert given_up == [1]
     assert not log._directory.is_claimed
-    assert log._files.is_closed
-    assert log._writes.is_closed
+    assert log._work.files.is_closed
+    assert log._work.writes.is_closed
 
 
 async def test_settling_confirms_ownership_and_ends_even_if_its_caller_is_cancelled() -> None:

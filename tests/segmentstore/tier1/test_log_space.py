@@ -244,7 +244,7 @@ async def test_a_reserve_that_cannot_be_filled_leaves_no_spares_behind(operation
     """However often it is tried: what one attempt made is gone before the next."""
     disk = SimulatedDisk(random.Random(1))
     log = await opened(disk, WITHOUT_RESERVE)
-    log._space._settings = SETTINGS
+    log._files.space._settings = SETTINGS
     for _ in range(3):
         calls = 0
 
@@ -256,10 +256,10 @@ async def test_a_reserve_that_cannot_be_filled_leaves_no_spares_behind(operation
                     raise OSError(errno.EIO, "broken")
 
         disk.hook = fail
-        assert not await log._space.fill_reserve()
+        assert not await log._files.space.fill_reserve()
         assert calls
         assert not [path for path in disk.files() if "/spare-" in path]
     disk.hook = lambda called, path: None
-    assert await log._space.fill_reserve()
+    assert await log._files.space.fill_reserve()
     assert reserve_of(disk) == (2, 4)
     await log.close()

@@ -35,6 +35,7 @@ from penstock.segmentstore.container.tables.index import Loaded, TableIndex
 from penstock.segmentstore.store import SegmentStore
 from penstock.segmentstore.tier1 import log_recovery
 from penstock.segmentstore.tier1.local_log import LocalLog
+from penstock.segmentstore.tier1.log_batch import BatchWriter
 from penstock.segmentstore.tier1.log_directory import LogDirectory
 from penstock.segmentstore.tier2 import segment_read
 from penstock.segmentstore.tier2.chunk_files import ChunkFiles
@@ -68,9 +69,9 @@ class _Unsynced:
 
 @contextmanager
 def _acknowledge_before_sync() -> Iterator[None]:
-    original = LocalLog._write_batch
+    original = BatchWriter.write
 
-    def write_batch(self: LocalLog, file: object, *arguments: object) -> object:
+    def write_batch(self: BatchWriter, file: object, *arguments: object) -> object:
         before = file.file  # type: ignore[attr-defined]  # a writable file of the log
         file.file = _Unsynced(before)  # type: ignore[attr-defined]  # see above
         try:
@@ -78,7 +79,7 @@ def _acknowledge_before_sync() -> Iterator[None]:
         finally:
             file.file = before  # type: ignore[attr-defined]  # see above
 
-    with patched(LocalLog, "_write_batch", write_batch):
+    with patched(BatchWriter, "write", write_batch):
         yield
 
 

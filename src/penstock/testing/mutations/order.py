@@ -22,7 +22,7 @@ from penstock.segmentstore.container.log.pipeline import OnDone
 from penstock.segmentstore.container.reads.reader import SegmentReader
 from penstock.segmentstore.container.segment import Segment
 from penstock.segmentstore.container.segment_operations import SegmentOperations
-from penstock.segmentstore.tier1.local_log import LocalLog
+from penstock.segmentstore.tier1.log_batch import BatchWriter
 from penstock.segmentstore.tier1.log_directory import LogDirectory
 from penstock.segmentstore.tier2.storage_guard import GuardedChunkStorage
 from penstock.testing.mutations.mutation import Mutation, patched, short_profile
@@ -113,7 +113,7 @@ class _CheckedFirst:
 
 @contextmanager
 def _check_the_fence_before_the_sync() -> Iterator[None]:
-    original, check_original = LocalLog._write_batch, LogDirectory.check_owned
+    original, check_original = BatchWriter.write, LogDirectory.check_owned
     checked: set[LogDirectory] = set()
 
     def check_owned(self: LogDirectory) -> None:
@@ -122,15 +122,15 @@ def _check_the_fence_before_the_sync() -> Iterator[None]:
         else:
             check_original(self)
 
-    def write_batch(self: LocalLog, file: object, *arguments: object) -> object:
+    def write_batch(self: BatchWriter, file: object, *arguments: object) -> object:
         before = file.file  # type: ignore[attr-defined]  # a writable file of the log
-        file.file = _CheckedFirst(before, self._directory, checked)  # type: ignore[attr-defined]  # see above
+        file.file = _CheckedFirst(before, self.directory, checked)  # type: ignore[attr-defined]  # see above
         try:
             return original(self, file, *arguments)  # type: ignore[arg-type]  # passed on as they came
         finally:
             file.file = before  # type: ignore[attr-defined]  # see above
 
-    with patched(LocalLog, "_write_batch", write_batch), patched(LogDirectory, "check_owned", check_owned):
+    with patched(BatchWriter, "write", write_batch), patched(LogDirectory, "check_owned", check_owned):
         yield
 
 

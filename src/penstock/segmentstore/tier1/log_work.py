@@ -1,0 +1,88 @@
+"""`LogWork`: the threads and tasks of one local log."""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+from collections.abc import Callable, Coroutine
+from typing import TypeVar
+
+from penstock.model.errors import DataDirectoryInUseError, StorageError, StorageFullError
+from penstock.runtime.runtime import Runtime
+from penstock.runtime.work import PoolSettings
+from penstock.segmentstore.tier1.log_settings import LocalLogSettings
+
+T = TypeVar("T")
+
+
+class LogWork:
+    """Runs what blocks, and what must end even if its caller was cancelled. `description` is the log, for messages.
+
+    Attributes:
+        writes: whatever else hangs, appends have a thread; only one, because their order counts.
+        files: everything else.
+    """
+
+    def __init__(self, runtime: Runtime, container_id: int, settings: LocalLogSettings, description: str) -> None:
+        self.writes = runtime.work.pool(f"log-{container_id}-writes", PoolSettings(thread_count_max=1))
+        self.files = runtime.work.pool(f"log-{container_id}-files", settings.files)
+        self._settings = settings
+        self._description = description
+        self._tasks: dict[asyncio.Task[object], None] = {}
+
+    async def run(self, what: str, function: Callable[..., T], *args: object) -> T:
+        """Run blocking work on files; operating-system errors become `StorageError`."""
+        try:
+            return await self.files.run(function, *args)
+        except OSError as error:
+            raise self._translated(what, error) from error
+
+    async def run_write(self, what: str, function: Callable[..., T], *args: object) -> T:
+        """Run blocking work in the thread for appends."""
+        try:
+            return await self.writes.run(function, *args)
+        except OSError as error:
+            raise self._translated(what, error) from error
+
+    async def run_locked(self, what: str, function: Callable[..., T], *args: object) -> T:
+        """Run blocking work that takes the log's lock, again and again while another holds it."""
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + self._settings.lock_wait_s_max
+        while True:
+            try:
+                return await self.run(what, function, *args)
+            except DataDirectoryInUseError as error:
+                if loop.time() >= deadline:
+                    raise StorageError(
+                        f"could not {what} {self._description}: "
+                        f"its lock was held for {self._settings.lock_wait_s_max} s"
+                    ) from error
+            await asyncio.sleep(self._settings.lock_retry_delay_s)
+
+    def start(self, work: Coroutine[object, object, object]) -> asyncio.Task[object]:
+        """Start a task that must end before the log's descriptors are closed."""
+        task = asyncio.get_running_loop().create_task(work)
+        self._tasks[task] = None
+        task.add_done_callback(self._tasks.pop)
+        return task
+
+    async def shielded(self, work: Coroutine[object, object, object]) -> None:
+        """Run to the end even if the caller is cancelled: blocking work cannot be taken back half way."""
+        task = self.start(work)
+        # After a cancellation nobody is left to hear how it ended.
+        task.add_done_callback(lambda done: None if done.cancelled() else done.exception())
+        await asyncio.shield(task)
+
+    async def tasks_ended(self) -> None:
+        """Return when no task is under way that was started here."""
+        while self._tasks:
+            await asyncio.wait(list(self._tasks))
+
+    def close(self) -> None:
+        """Accept no more; what was accepted goes on."""
+        self.writes.close()
+        self.files.close()
+
+    def _translated(self, what: str, error: OSError) -> StorageError:
+        kind = StorageFullError if error.errno in (errno.ENOSPC, errno.EDQUOT) else StorageError
+        return kind(f"could not {what} {self._description}: {error}")

@@ -1,0 +1,71 @@
+"""`recovered_frames`: the frames that a local log was opened with, in order, read ahead of their user."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator, Sequence
+from dataclasses import dataclass
+
+from penstock.model.errors import CorruptionError
+from penstock.runtime.disk import Disk
+from penstock.segmentstore.tier1.durable_log import LogFrame
+from penstock.segmentstore.tier1.frame_format import BLOCK_LENGTH
+from penstock.segmentstore.tier1.log_recovery import ChainFile, read_frames
+from penstock.segmentstore.tier1.log_work import LogWork
+
+_READ_BATCH_LENGTH = 8 * 1024 * 1024
+
+
+@dataclass(frozen=True, slots=True)
+class _ReadPosition:
+    """Where reading goes on: at `offset` of a file, where the frame `sequence` should lie."""
+
+    file_index: int
+    offset: int
+    sequence: int | None
+
+
+async def recovered_frames(
+    work: LogWork, disk: Disk, directory: str, files: Sequence[ChainFile]
+) -> AsyncGenerator[LogFrame, None]:
+    """Yield every data frame of `files`. Raises `CorruptionError`, `StorageError`."""
+    loop = asyncio.get_running_loop()
+    reading = loop.create_task(_read_batch(work, disk, directory, files, _ReadPosition(0, BLOCK_LENGTH, None)))
+    is_over = False
+    try:
+        while not is_over:
+            frames, following = await reading
+            if following is not None:
+                # While the caller works on one batch the next one is read.
+                reading = loop.create_task(_read_batch(work, disk, directory, files, following))
+                # It begins now: the caller may not give the loop a turn before it has worked all frames off.
+                await asyncio.sleep(0)
+            is_over = following is None
+            for frame in frames:
+                yield frame
+    finally:
+        # A caller that stops early hears nothing more of the read under way.
+        reading.cancel()
+        reading.add_done_callback(lambda done: None if done.cancelled() else done.exception())
+
+
+async def _read_batch(
+    work: LogWork, disk: Disk, directory: str, files: Sequence[ChainFile], position: _ReadPosition
+) -> tuple[list[LogFrame], _ReadPosition | None]:
+    """Return the frames of a batch, and where the next one begins; None behind the last."""
+    if position.file_index == len(files):
+        return [], None
+    file = files[position.file_index]
+    if position.offset == BLOCK_LENGTH and position.sequence not in (None, file.first_sequence):
+        raise CorruptionError(
+            f"{directory}/{file.name}",
+            BLOCK_LENGTH,
+            f"expected frame {position.sequence}, found frame {file.first_sequence}",
+        )
+    sequence = file.first_sequence if position.offset == BLOCK_LENGTH else position.sequence
+    frames, offset, sequence = await work.run(
+        "read", read_frames, disk, directory, file, position.offset, sequence, _READ_BATCH_LENGTH
+    )
+    if offset < file.end:
+        return frames, _ReadPosition(position.file_index, offset, sequence)
+    return frames, _ReadPosition(position.file_index + 1, BLOCK_LENGTH, sequence)
