@@ -24,9 +24,12 @@ if TYPE_CHECKING:
     from penstock.client.sync import Client, connect
     from penstock.model.errors import (
         BadOffsetError,
+        ClosedError,
         ConnectionLostError,
         ControllerUnavailableError,
         CorruptionError,
+        EventTooLargeError,
+        ForkedError,
         InvalidArgumentError,
         InvalidNameError,
         MetadataConflictError,
@@ -45,6 +48,7 @@ if TYPE_CHECKING:
         StreamSealedError,
         TransactionError,
         UnsupportedOperationError,
+        WriteTimeoutError,
     )
     from penstock.model.policies import Retention, Scaling, StreamConfig
     from penstock.model.stream_cuts import StreamCut
@@ -53,11 +57,14 @@ __all__ = [
     "BadOffsetError",
     "Client",
     "ClientSettings",
+    "ClosedError",
     "ConnectionLostError",
     "ControllerUnavailableError",
     "CorruptionError",
     "Event",
     "EventBatch",
+    "EventTooLargeError",
+    "ForkedError",
     "InvalidArgumentError",
     "InvalidNameError",
     "MetadataConflictError",
@@ -80,6 +87,7 @@ __all__ = [
     "StreamSealedError",
     "TransactionError",
     "UnsupportedOperationError",
+    "WriteTimeoutError",
     "aio",
     "connect",
 ]

@@ -123,7 +123,7 @@ async def test_closing_ends_within_its_limit_and_says_what_is_not_done():
     stuck.work()
     stuck.gate.clear()
     with pytest.raises(OutcomeUnknownError, match=r"writer was not closed in time .*: 1 of writer are not done"):
-        await owner.close(0.05)
+        await owner.close(0.5)
     assert owner.is_closed
     assert stuck.is_closed
     assert told == ["finish writer", "release writer", "settle writer, 1 left",
@@ -191,9 +191,11 @@ async def test_an_error_in_the_block_is_the_one_that_is_raised():
     assert part.is_closed
 
 
-async def test_a_cancelled_block_is_left_without_waiting_and_says_what_is_lost(caplog):
+async def test_a_cancelled_block_is_left_without_waiting_and_is_closed_behind_it():
+    part = Part("writer")
+
     async def use() -> None:
-        async with Part("writer") as part:
+        async with part:
             part.work()
             part.gate.clear()
             await asyncio.sleep(60)
@@ -203,6 +205,17 @@ async def test_a_cancelled_block_is_left_without_waiting_and_says_what_is_lost(c
     task.cancel()
     with pytest.raises(asyncio.CancelledError):
         await task
+    assert not part.is_open
+    assert part.pending == 1
+    part.gate.set()
+    await part.close()
+    assert part.pending == 0
+
+
+async def test_what_an_abandoned_one_leaves_undone_is_said(caplog):
+    part = Part("writer").open()
+    part.work()
+    await part.abandon()
     assert "the writer was abandoned: 1 of writer are not done" in caplog.text
 
 

@@ -7,6 +7,7 @@ import threading
 
 import pytest
 
+from penstock.model.errors import ClosedError
 from penstock.runtime.portal import Portal
 
 
@@ -79,7 +80,7 @@ def test_closing_cancels_what_still_runs_and_ends_the_thread():
     assert ended.is_set()
     assert portal.loop.is_closed()
     portal.close()
-    with pytest.raises(RuntimeError, match="closed"):
+    with pytest.raises(ClosedError, match="closed"):
         portal.call(forever())
 
 

@@ -271,7 +271,7 @@ def group_is_at_tail_of_sealed(client, stream):
 def test_closed_client_says_so(uri):
     client = connect(uri)
     client.close()
-    with pytest.raises(RuntimeError, match="closed"):
+    with pytest.raises(penstock.ClosedError, match="closed"):
         client.create_scope("x")
     client._portal.close()
 

@@ -9,6 +9,7 @@ import pytest
 from penstock.client.replies import error_of
 from penstock.model.errors import (
     BadOffsetError,
+    ClosedError,
     ConnectionLostError,
     ContainerNotFoundError,
     InvalidArgumentError,
@@ -157,9 +158,11 @@ async def test_store_that_stays_away_is_given_up_with_a_note(cluster):
 
 async def test_closed_client_asks_nothing(cluster):
     async with cluster.client(retry_time_max_s=0.05) as client:
-        pass
+        segments = client.segments
     with pytest.raises(ConnectionLostError, match="closed"):
-        await client.segments.segment_info(NAME)
+        await segments.segment_info(NAME)
+    with pytest.raises(ClosedError):
+        _ = client.segments
 
 
 @pytest.mark.parametrize(

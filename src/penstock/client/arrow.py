@@ -53,6 +53,12 @@ def is_arrow(values: object) -> TypeGuard[ArrowStrings]:
     return hasattr(values, "null_count") and hasattr(values, "type")
 
 
+def slice_of(values: ArrowStrings, start: int, end: int) -> ArrowStrings:
+    """Return the values `[start, end)`, without a copy."""
+    array = cast("pa.Array", values)
+    return cast(ArrowStrings, array.slice(start, end - start))
+
+
 def keys_of(values: ArrowStrings) -> Sequence[str]:
     """Return the strings of an Arrow array. Each distinct string becomes one Python object."""
     _, numpy = import_arrow()

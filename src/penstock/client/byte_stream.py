@@ -6,10 +6,14 @@ Writes carry the offset they are meant for, so a second writer is found out inst
 from __future__ import annotations
 
 import asyncio
-from types import TracebackType
+from collections import deque
+from collections.abc import Iterator
+from itertools import islice
 
 from penstock.client.cluster import Cluster
+from penstock.client.life_cycle import LifeCycle
 from penstock.client.segment_reader import SegmentReader
+from penstock.client.tasks import start_watched
 from penstock.model.errors import (
     BadOffsetError,
     InvalidArgumentError,
@@ -34,81 +38,129 @@ async def _only_segment(cluster: Cluster, stream: str) -> str:
     return segments[0].name
 
 
-class ByteWriter:
-    """Appends bytes to a byte stream. `write` collects, `flush` makes durable; leaving the context flushes."""
+class ByteWriter(LifeCycle):
+    """Appends bytes to a byte stream. `write` collects, `flush` makes durable; closing flushes."""
 
-    def __init__(self, cluster: Cluster, segment: str, offset: int) -> None:
+    def __init__(self, cluster: Cluster, stream: str, segment: str, offset: int) -> None:
+        super().__init__(f"byte writer of {stream}", close_timeout_s=cluster.settings.close_timeout_s)
         self._cluster = cluster
+        self._stream = stream
         self._segment = segment
+        #: Where the first of `_pending` goes. What is before is stored.
         self._offset = offset
-        self._pending: list[bytes] = []
+        self._pending: deque[bytes] = deque()
         self._pending_bytes = 0
         self._failure: PenstockError | None = None
-        self._lock = asyncio.Lock()
+        #: Stores what is pending. One at a time, and not the caller's: a cancelled `flush` leaves no half of an append.
+        self._flusher: asyncio.Task[None] | None = None
 
     @classmethod
-    async def open(cls, cluster: Cluster, stream: str) -> ByteWriter:
+    async def open(cls, cluster: Cluster, stream: str, owner: LifeCycle | None = None) -> ByteWriter:
         """Open a writer at the current end of `stream`."""
         segment = await _only_segment(cluster, stream)
         info = await cluster.segments.segment_info(segment)
-        return cls(cluster, segment, info.length)
+        writer = cls(cluster, stream, segment, info.length)
+        writer._open_life(owner)
+        return writer
 
     def tell(self) -> int:
         """Return the offset of the next byte to write."""
         return self._offset + self._pending_bytes
 
     async def write(self, data: Buffer) -> int:
-        """Take `data` (copied) and return its length. Sends whenever a block is full; durable after `flush`."""
+        """Take `data` (copied) and return its length. Sends whenever a block is full; durable after `flush`.
+
+        If it is cancelled or fails while it sends, the data were taken all the same. Raises `ClosedError`.
+        """
         self._check()
-        self._pending.append(bytes(data))
+        for start in range(0, len(data), _APPEND_BYTES_MAX):
+            self._pending.append(bytes(data[start : start + _APPEND_BYTES_MAX]))
         self._pending_bytes += len(data)
         if self._pending_bytes >= self._cluster.settings.block_bytes_max:
-            await self.flush()
+            await self._flush()
         return len(data)
 
-    async def flush(self) -> None:
-        """Make everything written so far durable.
+    async def flush(self, timeout_s: float | None = None) -> None:
+        """Make everything written so far durable. If cancelled, or later than `timeout_s`, the storing goes on.
 
-        Raises `BadOffsetError` when somebody else has written to the stream: nothing of this flush is stored then.
+        Raises:
+            BadOffsetError: somebody else has written to the stream. The rest is not stored, and this writer has ended.
+            TimeoutError: it is not durable within `timeout_s`.
         """
-        async with self._lock:
-            self._check()
-            data, self._pending, self._pending_bytes = b"".join(self._pending), [], 0
-            for start in range(0, len(data), _APPEND_BYTES_MAX):
-                await self._append(data[start : start + _APPEND_BYTES_MAX])
+        self._check()
+        async with asyncio.timeout(timeout_s):
+            await self._flush()
 
     async def truncate_before(self, offset: int) -> None:
         """Forget the bytes before `offset`. The controller is not told: heads of the stream stay where they were."""
         await self.flush()
         await self._cluster.segments.truncate_segment(self._segment, offset)
 
-    async def close(self) -> None:
-        """Flush."""
-        if self._failure is None:
-            await self.flush()
-
     async def __aenter__(self) -> ByteWriter:
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        if kind is None:
-            await self.close()
+    async def _finish(self) -> None:
+        # A failure has been raised by the call that met it.
+        if self._failure is None:
+            await self._flush()
+
+    async def _release(self) -> None:
+        if self._flusher is not None:
+            self._flusher.cancel()
+            await asyncio.wait([self._flusher])
+
+    def _own_losses(self) -> Iterator[str]:
+        if self._pending_bytes:
+            yield f"{self._pending_bytes} bytes for {self._stream} are not acknowledged, and may be stored or not"
+
+    def _check(self) -> None:
+        if self._failure is not None:
+            raise self._failure
+        self._check_open()
+
+    async def _flush(self) -> None:
+        end = self.tell()
+        while self._offset < end:
+            if self._failure is not None:
+                raise self._failure
+            if self._flusher is None or self._flusher.done():
+                self._flusher = start_watched(self._store_pending(), f"append to {self._segment}", self._fail)
+            await asyncio.shield(self._flusher)
+        if self._failure is not None:
+            raise self._failure
+
+    def _fail(self, error: PenstockError) -> None:
+        self._failure = self._failure or error
+
+    async def _store_pending(self) -> None:
+        """Store what is pending, one append after the other. What comes meanwhile goes with the next."""
+        while self._pending and self._failure is None:
+            # Many small writes are one append.
+            count = length_bytes = 0
+            for data in self._pending:
+                if count and length_bytes + len(data) > _APPEND_BYTES_MAX:
+                    break
+                count += 1
+                length_bytes += len(data)
+            piece = b"".join(islice(self._pending, count))
+            try:
+                await self._append(piece)
+            except PenstockError as error:
+                self._fail(error)
+                return
+            for _ in range(count):
+                self._pending.popleft()
+            self._pending_bytes -= len(piece)
+            self._offset += len(piece)
 
     async def _append(self, piece: bytes) -> None:
         segments = self._cluster.segments
         try:
-            try:
+            await segments.append(self._segment, piece, expected_offset=self._offset)
+        except OutcomeUnknownError:
+            # Whether it was stored can be told from the bytes at the place they were meant for.
+            if not await self._is_stored(piece):
                 await segments.append(self._segment, piece, expected_offset=self._offset)
-            except OutcomeUnknownError:
-                # Whether it was stored can be told from the bytes at the place they were meant for.
-                if not await self._is_stored(piece):
-                    await segments.append(self._segment, piece, expected_offset=self._offset)
-        except PenstockError as error:
-            self._failure = error
-            raise
-        self._offset += len(piece)
 
     async def _is_stored(self, piece: bytes) -> bool:
         info = await self._cluster.segments.segment_info(self._segment)
@@ -120,15 +172,12 @@ class ByteWriter:
             raise BadOffsetError(self._segment, expected=self._offset, actual=info.length)
         return True
 
-    def _check(self) -> None:
-        if self._failure is not None:
-            raise self._failure
 
-
-class ByteReader:
+class ByteReader(LifeCycle):
     """Reads a byte stream like a file: `read`, `readinto`, `seek`, `tell`. Waits at the end for more bytes."""
 
-    def __init__(self, cluster: Cluster, segment: str, offset: int) -> None:
+    def __init__(self, cluster: Cluster, stream: str, segment: str, offset: int) -> None:
+        super().__init__(f"byte reader of {stream}", close_timeout_s=cluster.settings.close_timeout_s)
         self._cluster = cluster
         self._segment = segment
         self._offset = offset
@@ -136,11 +185,13 @@ class ByteReader:
         self._block = memoryview(b"")
 
     @classmethod
-    async def open(cls, cluster: Cluster, stream: str) -> ByteReader:
+    async def open(cls, cluster: Cluster, stream: str, owner: LifeCycle | None = None) -> ByteReader:
         """Open a reader at the first byte of `stream` that still exists."""
         segment = await _only_segment(cluster, stream)
         info = await cluster.segments.segment_info(segment)
-        return cls(cluster, segment, info.start_offset)
+        reader = cls(cluster, stream, segment, info.start_offset)
+        reader._open_life(owner)
+        return reader
 
     def tell(self) -> int:
         """Return the offset of the next byte to read."""
@@ -148,18 +199,20 @@ class ByteReader:
 
     async def seek(self, offset: int) -> int:
         """Go to `offset`, counted from the first byte ever written; return it."""
+        self._check_open()
         if offset < 0:
             raise InvalidArgumentError(f"{self._segment}: cannot seek to {offset}")
         if offset != self._offset:
-            await self.close()
+            await self._stop_reading_ahead()
             self._offset = offset
         return offset
 
     async def read(self, length: int = 64 * 1024) -> bytes:
         """Return up to `length` bytes: what is there, else what comes next. Empty once the stream is sealed and read.
 
-        Raises `SegmentTruncatedError` when the bytes are gone.
+        Raises `SegmentTruncatedError` when the bytes are gone, `ClosedError`.
         """
+        self._check_open()
         if not self._block:
             if self._reader is None:
                 self._reader = self._cluster.segment_reader(self._segment, self._offset)
@@ -179,17 +232,14 @@ class ByteReader:
         """Return the stream's length: the offset the next written byte gets."""
         return (await self._cluster.segments.segment_info(self._segment)).length
 
-    async def close(self) -> None:
-        """Stop reading ahead."""
-        if self._reader is not None:
-            await self._reader.close()
-            self._reader = None
-        self._block = memoryview(b"")
-
     async def __aenter__(self) -> ByteReader:
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        await self.close()
+    async def _release(self) -> None:
+        await self._stop_reading_ahead()
+
+    async def _stop_reading_ahead(self) -> None:
+        reader, self._reader = self._reader, None
+        self._block = memoryview(b"")
+        if reader is not None:
+            await reader.close()

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import ssl
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
-from types import TracebackType
 
 from penstock.client.ack import Ack, AckState
 from penstock.client.byte_stream import ByteReader, ByteWriter
@@ -14,6 +14,8 @@ from penstock.client.connection_pool import ConnectionPool, Resolver
 from penstock.client.controller import ControllerClient
 from penstock.client.deadline import Deadline, within
 from penstock.client.event_writer import EventWriter
+from penstock.client.life_cycle import LifeCycle
+from penstock.client.opening import Opening
 from penstock.client.reader_group import ReaderGroup
 from penstock.client.segment_reader import SegmentReader
 from penstock.client.settings import ClientSettings
@@ -22,26 +24,30 @@ from penstock.client.transaction import Transaction
 from penstock.client.wire_segments import WireSegments
 from penstock.model.errors import (
     ControllerUnavailableError,
+    InvalidArgumentError,
     NoSuchScopeError,
     OutcomeUnknownError,
     ScopeExistsError,
-    StreamError,
     StreamExistsError,
 )
 from penstock.model.names import split_scoped_name
 from penstock.model.policies import Retention, Scaling, StreamConfig
 from penstock.model.stream_cuts import StreamCut
+from penstock.runtime.program import WatchProgram
 from penstock.runtime.runtime import Runtime, real_runtime
 
 #: Where a reader group starts: the oldest events, the newest, or a stream cut per stream.
 Start = None | str | Mapping[str, StreamCut]
 
 
-class Client:
+class Client(LifeCycle):
     """Scopes, streams, writers and readers of one Penstock or Pravega cluster. Use as an async context manager.
 
     Streams are named ``scope/stream``. All methods raise `ControllerUnavailableError` when the controller cannot be
     reached, and `OutcomeUnknownError` when a change got no answer.
+
+    It owns what it opens: closing it closes writers, transactions, readers and groups first. It belongs to one event
+    loop and one process.
     """
 
     def __init__(
@@ -54,38 +60,40 @@ class Client:
         controller: ControllerClient | None = None,
         resolver: Resolver | None = None,
     ) -> None:
-        self._uri = controller_uri
         self._settings = settings or ClientSettings()
+        super().__init__(f"client of {controller_uri}", close_timeout_s=self._settings.close_timeout_s)
+        self._uri = controller_uri
         self._runtime = runtime or real_runtime(1)
         self._ssl_context = ssl_context
         self._controller = controller
         self._resolver = resolver
         self._pool: ConnectionPool | None = None
         self._cluster: Cluster | None = None
+        self._loop: asyncio.AbstractEventLoop | None = None
 
     async def __aenter__(self) -> Client:
         self.open()
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        await self.close()
+    def open(self, *, watch_program: WatchProgram | None = None) -> None:
+        """Make the client usable in the running event loop. Nothing is connected before the first request.
 
-    def open(self) -> None:
-        """Make the client usable in the running event loop. Nothing is connected before the first request."""
-        if self._pool is not None:
+        `watch_program` is for front ends that look after the program's fork and exit themselves.
+        """
+        if self.is_open:
             return
-        if self._controller is None:
+        if self._controller is None and not self.is_closed:
             self._controller = ControllerClient.connect(self._uri, self._settings, self._runtime.rng)
+        self._open_life(None, watch_program or self._runtime.watch_program)
+        assert self._controller is not None
+        self._loop = asyncio.get_running_loop()
         self._pool = ConnectionPool(
             self._resolver or self._controller.endpoint_of, self._settings, ssl_context=self._ssl_context
         )
         segments = WireSegments(self._pool, self._settings, self._runtime.rng)
         self._cluster = Cluster(self._controller, segments, self._settings, self._runtime.rng)
 
-    async def close(self) -> None:
-        """Close all connections. Writers and readers should be closed before."""
+    async def _release(self) -> None:
         if self._pool is not None:
             await self._pool.close()
         if self._controller is not None:
@@ -223,27 +231,34 @@ class Client:
         source = StreamSource(self.controller, *split_scoped_name(stream))
         return EventWriter(
             source, self._open_pool(), self._settings, self._runtime.rng,
-            ack_factory=ack_factory, is_threaded=is_threaded,
+            owner=self, ack_factory=ack_factory, is_threaded=is_threaded,
         )  # fmt: skip
 
-    async def begin_transaction(
+    def begin_transaction(
         self,
         stream: str,
         *,
         lease_s: float | None = None,
         ack_factory: Callable[[], AckState] = Ack,
         is_threaded: bool = False,
-    ) -> Transaction:
-        """Begin a transaction: events that become readable all at once, or never.
+    ) -> Opening[Transaction]:
+        """Begin a transaction, by `await` or `async with`: events that become readable all at once, or never.
 
         Its lease is renewed while the transaction is open. Leaving it as a context manager commits, or aborts
-        after an exception. Raises `NoSuchStreamError`.
+        after an exception. Raises `NoSuchStreamError`, `InvalidArgumentError` for a lease out of the server's bounds.
         """
+        return Opening(
+            lambda: self._begin_transaction(stream, lease_s=lease_s, ack_factory=ack_factory, is_threaded=is_threaded)
+        )
+
+    async def _begin_transaction(
+        self, stream: str, *, lease_s: float | None, ack_factory: Callable[[], AckState], is_threaded: bool
+    ) -> Transaction:
         scope, name = split_scoped_name(stream)
         transaction = Transaction(
             self.controller, self._open_pool(), self._settings, self._runtime.rng, scope, name,
-            lease_s=lease_s or self._settings.transaction_lease_s,
-            ack_factory=ack_factory, is_threaded=is_threaded,
+            lease_s=self._settings.transaction_lease_s if lease_s is None else lease_s,
+            owner=self, ack_factory=ack_factory, is_threaded=is_threaded,
         )  # fmt: skip
         with self._deadline(f"begin a transaction on {stream}"):
             await transaction.begin()
@@ -275,13 +290,13 @@ class Client:
 
     # -- bytes --------------------------------------------------------------------------------------------------
 
-    async def byte_writer(self, stream: str) -> ByteWriter:
-        """Return a writer of raw bytes to a stream of one segment."""
-        return await ByteWriter.open(self._open_cluster(), stream)
+    def byte_writer(self, stream: str) -> Opening[ByteWriter]:
+        """Open a writer of raw bytes to a stream of one segment, by `await` or `async with`."""
+        return Opening(lambda: ByteWriter.open(self._open_cluster(), stream, self))
 
-    async def byte_reader(self, stream: str) -> ByteReader:
-        """Return a reader of the raw bytes of a stream of one segment."""
-        return await ByteReader.open(self._open_cluster(), stream)
+    def byte_reader(self, stream: str) -> Opening[ByteReader]:
+        """Open a reader of the raw bytes of a stream of one segment, by `await` or `async with`."""
+        return Opening(lambda: ByteReader.open(self._open_cluster(), stream, self))
 
     # -- inside -------------------------------------------------------------------------------------------------
 
@@ -297,8 +312,16 @@ class Client:
         return within(what, self._settings.retry_time_max_s, "retry_time_max_s")
 
     def _open_cluster(self) -> Cluster:
-        if self._cluster is None:
-            raise StreamError("the client is not open: use it as a context manager")
+        self._check_open()
+        assert self._cluster is not None
+        try:
+            loop = asyncio.get_running_loop()
+        except RuntimeError:
+            return self._cluster  # A front end that makes something here, and uses it in the loop.
+        if loop is not self._loop:
+            raise InvalidArgumentError(
+                f"the {self._what} belongs to the event loop it was opened in, and this is another one: connect in each"
+            )
         return self._cluster
 
     def _open_pool(self) -> ConnectionPool:

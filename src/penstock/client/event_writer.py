@@ -8,29 +8,34 @@ loop once per burst. Everything else belongs to the event loop.
 from __future__ import annotations
 
 import asyncio
+import logging
 from bisect import bisect_right
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
+from dataclasses import dataclass
+from functools import partial
 from itertools import accumulate
 from operator import add, call
 from random import Random
-from types import TracebackType
 from typing import Protocol, cast
 
 from penstock.client.ack import Ack, AckState
 from penstock.client.append_window import AppendWindow, Block, WindowLimits
 from penstock.client.appender import SegmentAppender
-from penstock.client.arrow import ArrowStrings, frame_array, is_arrow, keys_of, payloads_of
+from penstock.client.arrow import ArrowStrings, frame_array, is_arrow, keys_of, payloads_of, slice_of
 from penstock.client.connection_pool import ConnectionPool
+from penstock.client.life_cycle import LifeCycle
 from penstock.client.settings import ClientSettings
 from penstock.client.stream_segments import SegmentMap, SegmentRange
 from penstock.client.tasks import start_watched
 from penstock.model.errors import (
+    EventTooLargeError,
     InvalidArgumentError,
     OutcomeUnknownError,
     PenstockError,
     StreamError,
     StreamSealedError,
+    WriteTimeoutError,
 )
 from penstock.model.events import EVENT_HEADER_LENGTH, EVENT_LENGTH_MAX
 from penstock.model.names import SegmentId
@@ -38,10 +43,16 @@ from penstock.model.routing import routing_key_hash
 from penstock.model.segments import Buffer
 from penstock.runtime.portal import Lock
 
+_log = logging.getLogger(__name__)
+
+#: Events that `write_many` looks at in one turn of the event loop, a few milliseconds' worth.
+_SLICE_EVENT_COUNT = 8192
 _LARGE_SIZE_BYTES_MIN = EVENT_LENGTH_MAX + EVENT_HEADER_LENGTH + 1
 
 #: Events for `write_many`: payloads in a sequence, or a pyarrow array or chunked array of binary or string.
 Events = Sequence[bytes] | ArrowStrings
+#: Called once for an event: with None when it is durable, else with the error.
+OnDelivery = Callable[[PenstockError | None], object]
 #: Routing keys for `write_many`: none, one for all, or one per event.
 RoutingKeys = None | str | Sequence[str] | ArrowStrings
 
@@ -63,10 +74,11 @@ class SegmentSource(Protocol):
         """Return the full name of the segment to append to."""
 
 
-class EventWriter:
+class EventWriter(LifeCycle):
     """Writes events to a stream or a transaction. Open it with `start`, or as an async context manager.
 
-    Leaving the context flushes; after an exception in it the writer is closed without waiting.
+    Leaving the context closes it, and closing flushes: what was taken is stored, or its acks and `close` say that it
+    may not be. Whatever happens, each ack is settled.
     """
 
     def __init__(
@@ -76,9 +88,12 @@ class EventWriter:
         settings: ClientSettings,
         rng: Random,
         *,
+        owner: LifeCycle | None = None,
         ack_factory: Callable[[], AckState] = Ack,
         is_threaded: bool = False,
     ) -> None:
+        super().__init__(f"writer of {source.name}", close_timeout_s=settings.close_timeout_s)
+        self._future_owner = owner
         self._source = source
         self._pool = pool
         self._settings = settings
@@ -91,6 +106,11 @@ class EventWriter:
             in_flight_block_count_max=settings.in_flight_block_count_max,
             in_flight_bytes_max=settings.in_flight_bytes_max,
         )
+        # Writers with acks of another kind are those of front ends, which call `put` themselves.
+        self._put_for_ack = cast(Callable[[bytes, str | None, OnDelivery | None], Ack], self.put)
+        #: From here on a single event is checked against `large_event_bytes_max`, and a run has one event.
+        self._checked_size_min = min(_LARGE_SIZE_BYTES_MIN, settings.large_event_bytes_max + EVENT_HEADER_LENGTH + 1)
+        self._run_bytes_max = min(settings.block_bytes_max, settings.large_event_bytes_max + EVENT_HEADER_LENGTH)
         # Guards the windows and all fields down to _is_scheduled. A lock, not a thread: alone it never waits.
         self._lock = Lock()
         self._map = SegmentMap(())
@@ -99,8 +119,9 @@ class EventWriter:
         self._turn = 0
         self._dirty: list[SegmentAppender] = []
         self._failure: PenstockError | None = None
-        self._is_closed = False
         self._unacknowledged_bytes = 0
+        #: Events taken by `write` since the loop last had its turn.
+        self._turn_event_count = 0
         self._is_scheduled = False
         self._space_waiters: list[asyncio.Future[None]] = []
         self._tasks: dict[asyncio.Task[None], None] = {}
@@ -112,52 +133,56 @@ class EventWriter:
 
     async def start(self) -> EventWriter:
         """Look up the segments. Raises `NoSuchStreamError`, `StreamSealedError`."""
-        self._loop = asyncio.get_running_loop()
-        self._wake = self._loop.call_soon_threadsafe if self._is_threaded else self._loop.call_soon
         segments = await self._source.segments()
         if not segments:
             raise StreamSealedError(f"stream {self._source.name} is sealed and takes no events")
-        self._map = SegmentMap(segments)
+        segment_map = SegmentMap(segments)
+        self._open_life(self._future_owner)
+        self._loop = asyncio.get_running_loop()
+        self._wake = self._loop.call_soon_threadsafe if self._is_threaded else self._loop.call_soon
+        self._map = segment_map
         for segment in self._map.segments:
             self._appender_of(segment)
         return self
 
     async def __aenter__(self) -> EventWriter:
-        return self if self._loop is not None else await self.start()
+        return self if self.is_open else await self.start()
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        if kind is None:
-            await self.close()
-        else:
-            await self.abandon()
+    def __await__(self) -> Generator[object, None, EventWriter]:
+        """`start`, if it was not called yet."""
+        return self.__aenter__().__await__()
 
-    async def close(self) -> None:
-        """Flush and stop. Raises what `flush` raises, after stopping."""
-        try:
-            if not self._is_closed:
-                await self.flush()
-        finally:
-            await self.abandon()
+    async def _finish(self) -> None:
+        """Flush. What other threads were putting when the writer began to close is in the windows by now."""
+        await self.flush()
 
-    async def abandon(self) -> None:
-        """Stop without waiting: events not acknowledged yet may or may not be stored."""
-        with self._lock:
-            self._is_closed = True
-            appenders = list(self._appenders.values())
+    async def _release(self) -> None:
         for task in list(self._tasks):
             task.cancel()
             await asyncio.wait([task])
-        for appender in appenders:
+        for appender in list(self._appenders.values()):
             await appender.close()
-        error = OutcomeUnknownError(
-            f"the writer of {self._source.name} was closed before this event was acknowledged: it may be stored or not"
+
+    def _settle(self) -> None:
+        with self._lock:
+            blocks = [block for appender in self._appenders.values() for block in appender.window.take_all()]
+        self._settle_blocks(
+            blocks,
+            OutcomeUnknownError(
+                f"the writer of {self._source.name} was closed before this event was acknowledged: it may be stored "
+                "or not"
+            ),
         )
-        for appender in appenders:
-            with self._lock:
-                blocks = appender.window.take_all()
-            self._settle(blocks, error)
+        self._let_waiters_go()
+
+    def _own_losses(self) -> Iterator[str]:
+        count = self.unacknowledged_event_count
+        if count:
+            yield f"{count} events for {self._source.name} are not acknowledged, and may be stored or not"
+
+    def _after_fork(self) -> None:
+        # Another thread may have held it, and is not in this process to let it go.
+        self._lock = Lock()
 
     # -- writing ------------------------------------------------------------------------------------------------
 
@@ -171,43 +196,83 @@ class EventWriter:
         """True when a write should wait for `has_space` first."""
         return self._unacknowledged_bytes >= self._settings.max_unacknowledged_bytes
 
-    async def has_space(self) -> None:
-        """Wait until half of `max_unacknowledged_bytes` is free, if they are used up. Raises if the writer failed."""
-        if self.is_full:
+    @property
+    def unacknowledged_event_count(self) -> int:
+        """Events written that are not durable yet. Counted when asked for; in any thread."""
+        with self._lock:
+            return sum(
+                block.event_count for appender in self._appenders.values() for block in appender.window.pending()
+            )
+
+    async def has_space(self, timeout_s: float | None = None) -> None:
+        """Wait until half of `max_unacknowledged_bytes` is free, if they are used up.
+
+        Raises what the writer failed with, `ClosedError`, or `WriteTimeoutError` after `timeout_s`.
+        """
+        if self.is_full and self._failure is None and self.is_open:
             future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
             self._space_waiters.append(future)
-            await future
+            try:
+                async with asyncio.timeout(timeout_s):
+                    await future
+            except TimeoutError:
+                raise WriteTimeoutError(
+                    f"{self._source.name}: no room for another event within {timeout_s:g} s: "
+                    f"{self._unacknowledged_bytes} bytes wait to be acknowledged (max_unacknowledged_bytes)"
+                ) from None
         if self._failure is not None:
             raise self._failure
+        self._check_open()
 
-    async def write(self, event: bytes, routing_key: str | None = None) -> AckState:
+    async def write(
+        self,
+        event: bytes,
+        routing_key: str | None = None,
+        *,
+        timeout_s: float | None = None,
+        on_delivery: OnDelivery | None = None,
+    ) -> Ack:
         """Take an event and return its `Ack`; waits only while `max_unacknowledged_bytes` are used up.
 
         The event is sent at the next turn of the event loop, or in the next block if one is in flight. Events
         with the same `routing_key` are stored in the order written; without a key any segment will do.
 
+        Args:
+            timeout_s: how long to wait for room; None: as long as it takes.
+            on_delivery: called in the event loop once the event is durable (with None) or known to have failed.
+
+        If it raises or is cancelled, the event was not taken.
+
         Raises:
             StreamSealedError: the stream is sealed.
             PenstockError: an earlier event could not be written; the writer takes no more.
-            InvalidArgumentError: the event is larger than `large_event_bytes_max`.
+            EventTooLargeError: the event is larger than `large_event_bytes_max`.
+            WriteTimeoutError: there was no room within `timeout_s`.
         """
         if self.is_full:
-            await self.has_space()
-        return self.put(event, routing_key)
+            await self.has_space(timeout_s)
+        elif self._turn_event_count >= self._settings.write_turn_event_count_max:
+            # Whoever writes without ever waiting leaves no turn to others, nor to the sending of what it wrote.
+            await asyncio.sleep(0)
+        self._turn_event_count += 1
+        return self._put_for_ack(event, routing_key, on_delivery)
 
-    def put(self, event: bytes, routing_key: str | None = None) -> AckState:
+    def put(self, event: bytes, routing_key: str | None = None, on_delivery: OnDelivery | None = None) -> AckState:
         """As `write`, but never waits: ask `is_full` first. Safe in any thread."""
         if type(event) is not bytes:
             event = _as_bytes(event)
         size_bytes = len(event) + EVENT_HEADER_LENGTH
         with self._lock:
-            if self._failure is not None or self._is_closed or size_bytes >= _LARGE_SIZE_BYTES_MIN:
+            if self._failure is not None or self._is_refusing or size_bytes >= self._checked_size_min:
                 self._check(size_bytes)
             if routing_key is None:
                 appender = self._any_appender()
             else:
                 appender = self._routes.get(routing_key) or self._route(routing_key)
             ack = appender.window.add(event, routing_key, size_bytes)
+            if on_delivery is not None:
+                # Under the lock nothing of the block is sent, hence not settled either.
+                ack.when_done(partial(_deliver, on_delivery, ack))
             self._unacknowledged_bytes += size_bytes
             if not appender.is_dirty:
                 appender.is_dirty = True
@@ -218,55 +283,75 @@ class EventWriter:
         self._wake(self._pump_dirty)
         return ack
 
-    async def write_many(self, events: Events, routing_keys: RoutingKeys = None) -> None:
+    async def write_many(
+        self, events: Events, routing_keys: RoutingKeys = None, *, timeout_s: float | None = None
+    ) -> None:
         """Write `events` in order, waiting whenever `max_unacknowledged_bytes` are used up. Durable after `flush`.
 
         `events` are payloads, or a pyarrow (large) binary or string array without nulls; `routing_keys` one key for
-        all, or one per event. Without keys the events go to one segment after the other, a block at a time.
+        all, or one per event. Without keys the events go to one segment after the other, a block at a time. Others get
+        their turn of the event loop every few thousand events.
 
-        If it raises or is cancelled, a part from the front may have been taken.
+        If it raises or is cancelled, a part from the front may have been taken. `WriteTimeoutError` says how many were,
+        when not all were within `timeout_s`.
         """
-        keys: Sequence[str] | str | None
-        if routing_keys is None or isinstance(routing_keys, str):
-            keys = routing_keys
-        elif is_arrow(routing_keys):
-            keys = keys_of(routing_keys)
-        else:
-            keys = cast(Sequence[str], routing_keys)
-        payloads: Sequence[bytes]
+        count = len(events)
+        keys = routing_keys
+        if keys is not None and not isinstance(keys, str) and len(keys) != count:
+            raise InvalidArgumentError(f"{count} events came with {len(keys)} routing keys")
+        # An error in the keys is found before any event is taken.
+        if keys is not None and not isinstance(keys, str) and is_arrow(keys):
+            keys = keys_of(keys)
+        loop = asyncio.get_running_loop()
+        deadline_s = None if timeout_s is None else loop.time() + timeout_s
+        for start in range(0, count, _SLICE_EVENT_COUNT):
+            if start:
+                await asyncio.sleep(0)
+            end = min(start + _SLICE_EVENT_COUNT, count)
+            part = slice_of(events, start, end) if is_arrow(events) else cast(Sequence[bytes], events)[start:end]
+            part_keys = keys if keys is None or isinstance(keys, str) else cast(Sequence[str], keys)[start:end]
+            for step in self._steps(part, part_keys):
+                if self.is_full:
+                    try:
+                        await self.has_space(None if deadline_s is None else max(deadline_s - loop.time(), 0))
+                    except WriteTimeoutError as error:
+                        error.taken_count = start + step.start
+                        raise
+                step.put()
+
+    def _steps(self, events: Events, keys: str | Sequence[str] | None) -> Iterator[_Step]:
+        """Cut a slice of events into steps, each of up to a block."""
         if is_arrow(events):
             if keys is None or isinstance(keys, str):
-                await self._write_array(events, keys)
+                start = 0
+                for data, count in frame_array(events, self._run_bytes_max):
+                    yield _Step(start, partial(self._put_framed, data, count, keys))
+                    start += count
                 return
             payloads = payloads_of(events)
         else:
             payloads = cast(Sequence[bytes], events)
             if _has_foreign(payloads):
                 payloads = list(map(_as_bytes, payloads))
-        if keys is not None and not isinstance(keys, str) and len(keys) != len(payloads):
-            raise InvalidArgumentError(f"{len(payloads)} events came with {len(keys)} routing keys")
-        for start, end in _runs(payloads, self._limits.block_bytes_max):
-            if self.is_full:
-                await self.has_space()
+        for start, end in _runs(payloads, self._run_bytes_max):
             if end - start == 1:
-                self.put(payloads[start], keys if keys is None or isinstance(keys, str) else keys[start])
+                key = keys if keys is None or isinstance(keys, str) else keys[start]
+                yield _Step(start, partial(self.put, payloads[start], key))
             elif keys is None or isinstance(keys, str):
-                self._put_run(payloads[start:end], keys)
+                yield _Step(start, partial(self._put_run, payloads[start:end], keys))
             else:
-                self._put_keyed(payloads[start:end], keys[start:end])
+                yield _Step(start, partial(self._put_keyed, payloads[start:end], keys[start:end]))
 
-    async def _write_array(self, events: ArrowStrings, key: str | None) -> None:
-        for data, count in frame_array(events, self._limits.block_bytes_max):
-            if self.is_full:
-                await self.has_space()
-            self._put_framed(data, count, key)
+    async def flush(self, timeout_s: float | None = None) -> None:
+        """Wait until everything written so far is durable. Raises the error of the first event that is not.
 
-    async def flush(self) -> None:
-        """Wait until everything written so far is durable. Raises the error of the first event that is not."""
+        Raises `TimeoutError` when it is not within `timeout_s`: the events are still on their way.
+        """
         with self._lock:
             acks = [block.ack for appender in self._appenders.values() for block in appender.window.pending()]
-        for ack in acks:
-            await ack.settled()
+        async with asyncio.timeout(timeout_s):
+            for ack in acks:
+                await ack.settled()
         if self._failure is not None:
             raise self._failure
 
@@ -291,8 +376,9 @@ class EventWriter:
             self._check(0)
             appender = self._any_appender() if key is None else (self._routes.get(key) or self._route(key))
             window = appender.window
-            if event_count == 1 and len(data) >= _LARGE_SIZE_BYTES_MIN:
+            if event_count == 1 and len(data) >= self._checked_size_min:
                 self._check(len(data))
+            if event_count == 1 and len(data) >= _LARGE_SIZE_BYTES_MIN:
                 window.add(bytes(data[EVENT_HEADER_LENGTH:]), key, len(data))
             else:
                 window.add_framed(data, event_count, [key] * event_count)
@@ -348,12 +434,10 @@ class EventWriter:
     def _check(self, size_bytes: int) -> None:
         if self._failure is not None:
             raise self._failure
-        if self._is_closed:
-            raise StreamError(f"the writer of {self._source.name} is closed")
+        self._check_open()
         if size_bytes - EVENT_HEADER_LENGTH > self._settings.large_event_bytes_max:
-            raise InvalidArgumentError(
-                f"an event of {size_bytes - EVENT_HEADER_LENGTH} bytes is above large_event_bytes_max "
-                f"({self._settings.large_event_bytes_max})"
+            raise EventTooLargeError(
+                length_bytes=size_bytes - EVENT_HEADER_LENGTH, length_bytes_max=self._settings.large_event_bytes_max
             )
 
     # -- in the loop --------------------------------------------------------------------------------------------
@@ -361,6 +445,7 @@ class EventWriter:
     def _pump_dirty(self) -> None:
         with self._lock:
             self._is_scheduled = False
+            self._turn_event_count = 0
             dirty, self._dirty = self._dirty, []
             for appender in dirty:
                 appender.is_dirty = False
@@ -387,7 +472,7 @@ class EventWriter:
                 self._rng,
                 self._lock,
                 token=self._token,
-                on_settled=self._settle,
+                on_settled=self._settle_blocks,
                 on_sealed=sealed,
             )
             self._appenders[segment.segment_id] = appender
@@ -398,7 +483,7 @@ class EventWriter:
         with self._lock:
             self._failure = self._failure or error
             blocks = [block for appender in self._appenders.values() for block in appender.window.take_all()]
-        self._settle(blocks, error)
+        self._settle_blocks(blocks, error)
 
     async def _follow(self, segment: SegmentRange, appender: SegmentAppender, cause: PenstockError) -> None:
         """Spread what a sealed segment did not take over its successors, in order per key, and route there."""
@@ -415,7 +500,7 @@ class EventWriter:
             with self._lock:
                 self._failure = self._failure or failure
                 blocks = appender.window.take_all()
-            self._settle(blocks, failure)
+            self._settle_blocks(blocks, failure)
             return
         with self._lock:
             self._map = self._map.replace(segment.segment_id, successors)
@@ -438,7 +523,7 @@ class EventWriter:
                 self._dirty.append(appender)
         block.ack.follow(acks)
 
-    def _settle(self, blocks: list[Block], error: PenstockError | None) -> None:
+    def _settle_blocks(self, blocks: list[Block], error: PenstockError | None) -> None:
         with self._lock:
             for block in blocks:
                 self._unacknowledged_bytes -= block.size_bytes
@@ -449,10 +534,28 @@ class EventWriter:
         if self._space_waiters and (
             self._failure is not None or self._unacknowledged_bytes <= self._settings.max_unacknowledged_bytes // 2
         ):
-            waiters, self._space_waiters = self._space_waiters, []
-            for waiter in waiters:
-                if not waiter.done():
-                    waiter.set_result(None)
+            self._let_waiters_go()
+
+    def _let_waiters_go(self) -> None:
+        waiters, self._space_waiters = self._space_waiters, []
+        for waiter in waiters:
+            if not waiter.done():
+                waiter.set_result(None)
+
+
+@dataclass(frozen=True, slots=True)
+class _Step:
+    """One call that takes events, the first of which is the one of index `start`."""
+
+    start: int
+    put: Callable[[], object]
+
+
+def _deliver(on_delivery: OnDelivery, ack: AckState) -> None:
+    try:
+        on_delivery(ack.error)
+    except Exception:  # noqa: BLE001  # the user's code: what others wait for, in the same block, must not hang on it
+        _log.exception("a delivery callback failed")
 
 
 def _runs(events: Sequence[bytes], bytes_max: int) -> Iterator[tuple[int, int]]:

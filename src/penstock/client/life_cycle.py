@@ -14,6 +14,7 @@ from collections.abc import Iterator
 from enum import Enum
 from types import TracebackType
 
+from penstock.client.deadline import context_without_deadline, within
 from penstock.model.errors import ClosedError, ForkedError, OutcomeUnknownError, PenstockError
 from penstock.runtime.program import WatchProgram
 
@@ -53,6 +54,8 @@ class LifeCycle:
         self._what = what
         self._close_timeout_s = close_timeout_s
         self._life = Life.NEW
+        #: Not OPEN. By itself, because writers look at it once per event.
+        self._is_refusing = True
         self._is_forked = False
         self._owner: LifeCycle | None = None
         #: A program stands behind this: what is lost with it is to be said. Not so in a simulation.
@@ -98,11 +101,14 @@ class LifeCycle:
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        """Close. After an exception its own errors are only noted on that; an interruption or cancellation abandons."""
+        """Close. After an exception its own errors are only noted on that.
+
+        A cancelled or interrupted block is left at once: the closing goes on without anybody waiting for it.
+        """
         if error is None:
             await self.close()
         elif not isinstance(error, Exception):
-            await self.abandon()
+            self._start_end(self._close_timeout_s)
         else:
             try:
                 await self.close()
@@ -127,6 +133,7 @@ class LifeCycle:
             watch_program(self)
             self._is_in_program = True
         self._life = Life.OPEN
+        self._is_refusing = False
 
     def _check_open(self) -> None:
         """Raise `ClosedError` or `ForkedError` unless this is OPEN."""
@@ -161,31 +168,44 @@ class LifeCycle:
     # -- the end ------------------------------------------------------------------------------------------------
 
     async def _end(self, timeout_s: float | None) -> None:
-        if self._life is Life.CLOSED:
+        ending = self._start_end(timeout_s)
+        if ending is None:
             return
+        self._waiter_count += 1
+        try:
+            await asyncio.shield(ending)
+        finally:
+            self._waiter_count -= 1
+
+    def _start_end(self, timeout_s: float | None) -> asyncio.Task[None] | None:
+        """Begin to close, or to abandon (None), without waiting; return the task, or None if there is nothing to do."""
         if self._life is Life.NEW:
             self._life = Life.CLOSED
-            return
+        if self._life is Life.CLOSED:
+            return None
         if self._ending is None:
             self._life = Life.CLOSING
-            self._ending = asyncio.get_running_loop().create_task(self._run_end(timeout_s), name=f"close {self._what}")
+            self._is_refusing = True
+            # In no call's deadline: it has a limit of its own, and may outlive the call.
+            self._ending = asyncio.get_running_loop().create_task(
+                self._run_end(timeout_s), name=f"close {self._what}", context=context_without_deadline()
+            )
             self._ending.add_done_callback(self._ended)
         if timeout_s is None:
             self._is_abandoned = True
             if self._limit is not None and not self._limit.expired():
                 self._limit.reschedule(asyncio.get_running_loop().time())
-        self._waiter_count += 1
-        try:
-            await asyncio.shield(self._ending)
-        finally:
-            self._waiter_count -= 1
+        return self._ending
 
     async def _run_end(self, timeout_s: float | None) -> None:
         try:
             if timeout_s is not None and not self._is_abandoned:
                 await self._finish_within(timeout_s)
-            elif self._is_in_program and (losses := list(self._losses())):
-                _log.warning("the %s was abandoned: %s", self._what, "; ".join(losses))
+            else:
+                self._say_losses("was abandoned")
+        except asyncio.CancelledError:
+            self._say_losses("was not closed to the end, because its event loop ended")
+            raise
         finally:
             try:
                 await asyncio.gather(*(child.abandon() for child in list(self._children)), return_exceptions=True)
@@ -195,17 +215,9 @@ class LifeCycle:
 
     async def _finish_within(self, timeout_s: float) -> None:
         try:
-            async with asyncio.timeout(timeout_s) as self._limit:
-                # A part of it, so that a child says itself what it could not finish, and some time is left for this.
-                part_s = timeout_s * _CHILDREN_TIME_PART
-                results = await asyncio.gather(
-                    *(child.close(part_s) for child in list(self._children)), return_exceptions=True
-                )
-                errors = [result for result in results if isinstance(result, BaseException)]
-                try:
-                    await self._finish()
-                except PenstockError as error:
-                    errors.append(error)
+            with within(f"close the {self._what}", timeout_s, "close_timeout_s"):
+                async with asyncio.timeout(timeout_s) as self._limit:
+                    errors = await self._finish_all(timeout_s)
         except TimeoutError:
             losses = "; ".join(self._losses()) or "what it still had to do may be done or not"
             why = "abandoned while it was closed" if self._is_abandoned else f"not closed in time ({timeout_s:g} s)"
@@ -217,12 +229,25 @@ class LifeCycle:
                 errors[0].add_note(f"and: {other}")
             raise errors[0]
 
+    async def _finish_all(self, timeout_s: float) -> list[BaseException]:
+        # A part of it, so that a child says itself what it could not finish, and some time is left for this.
+        part_s = timeout_s * _CHILDREN_TIME_PART
+        closings = (child.close(part_s) for child in list(self._children))
+        results = await asyncio.gather(*closings, return_exceptions=True)
+        errors = [result for result in results if isinstance(result, BaseException)]
+        try:
+            await self._finish()
+        except PenstockError as error:
+            errors.append(error)
+        return errors
+
     def _end_now(self) -> None:
         """Be CLOSED, with everything opened from here, without waiting for anything."""
         for child in list(self._children):
             child._end_now()
         if self._life is not Life.CLOSED:
             self._life = Life.CLOSED
+            self._is_refusing = True
             self._settle()
         if self._owner is not None:
             self._owner._children.pop(self, None)
@@ -233,6 +258,10 @@ class LifeCycle:
         self._end_now()
         if error is not None and not self._waiter_count:
             _log.error("the %s was closed with an error that nobody waited for: %s", self._what, error)
+
+    def _say_losses(self, why: str) -> None:
+        if self._is_in_program and (losses := list(self._losses())):
+            _log.warning("the %s %s: %s", self._what, why, "; ".join(losses))
 
     def _losses(self) -> Iterator[str]:
         yield from self._own_losses()
@@ -245,7 +274,7 @@ class LifeCycle:
         """Refuse everything in the child: connections and threads are the parent's."""
         for child in list(self._children):
             child.on_forked()
-        self._is_forked = True
+        self._is_forked = self._is_refusing = True
         self._life = Life.CLOSED
         self._after_fork()
 

@@ -35,6 +35,7 @@ class ClientSettings:
         pipelined_block_bytes_min: while a block is in flight, another one is sent once it has so many bytes.
         in_flight_block_count_max, in_flight_bytes_max: unacknowledged blocks of one segment on the wire.
         max_unacknowledged_bytes: events of one writer that are not durable yet; a write past it waits.
+        write_turn_event_count_max: events that single writes take before they let others have a turn of the event loop.
         routing_cache_size_max: routing keys of one writer whose segment is remembered.
         large_event_bytes_max: the largest event accepted; past `EVENT_LENGTH_MAX` it goes through a transient segment.
 
@@ -73,6 +74,7 @@ class ClientSettings:
     in_flight_block_count_max: int = 4
     in_flight_bytes_max: int = 8 * _MIB
     max_unacknowledged_bytes: int = 64 * _MIB
+    write_turn_event_count_max: int = 1024
     routing_cache_size_max: int = 65536
     large_event_bytes_max: int = 1024 * _MIB
 

@@ -10,8 +10,11 @@ Safe to use from many threads, except one reader, byte reader, byte writer or tr
 from __future__ import annotations
 
 import io
+import logging
 import ssl
+import warnings
 from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
 from types import TracebackType
 from typing import TYPE_CHECKING, cast
 
@@ -20,22 +23,28 @@ from penstock.client.ack import AckState
 from penstock.client.byte_stream import ByteReader as AsyncByteReader
 from penstock.client.byte_stream import ByteWriter as AsyncByteWriter
 from penstock.client.event import Event, EventBatch
-from penstock.client.event_writer import Events, RoutingKeys
+from penstock.client.event_writer import Events, OnDelivery, RoutingKeys
 from penstock.client.event_writer import EventWriter as AsyncEventWriter
+from penstock.client.handle import Handle
+from penstock.client.opening import awaiting
 from penstock.client.reader import Reader as AsyncReader
 from penstock.client.reader_group import ReaderGroup as AsyncReaderGroup
 from penstock.client.segment_reader import SegmentReader as AsyncSegmentReader
 from penstock.client.settings import ClientSettings
 from penstock.client.transaction import Transaction as AsyncTransaction
+from penstock.model.errors import ClosedError, PenstockError
 from penstock.model.policies import Retention, Scaling, StreamConfig
 from penstock.model.stream_cuts import StreamCut
 from penstock.runtime.portal import Portal
+from penstock.runtime.program import ProgramPart, watch_program
 from penstock.runtime.runtime import Runtime
 
 if TYPE_CHECKING:
     from typing import Self
 
     from _typeshed import ReadableBuffer, WriteableBuffer
+
+_log = logging.getLogger(__name__)
 
 _BATCH_BYTES_MAX = 1024 * 1024
 
@@ -55,51 +64,64 @@ class Ack(AckState):
         Raises `TimeoutError` when it is not within `timeout_s`, or the error that kept it from being written.
         """
         if not self.is_done:
-            self._portal.call(self.settled(), timeout_s)
+            try:
+                self._portal.call(self.settled(), timeout_s)
+            except ClosedError:
+                # Closing settles every ack, perhaps since the look above.
+                if not self.is_done:
+                    raise
         if self.error is not None:
             raise self.error
 
 
-class EventWriter:
+class EventWriter(Handle[AsyncEventWriter]):
     """See `penstock.client.event_writer.EventWriter`. Threads may share one; each thread's events keep their order."""
 
-    def __init__(self, portal: Portal, writer: AsyncEventWriter) -> None:
-        self._portal = portal
+    def __init__(self, client: object, portal: Portal, writer: AsyncEventWriter) -> None:
+        super().__init__(client, portal, writer)
         self._writer = writer
         self._put = writer.put
 
-    def write(self, event: bytes, routing_key: str | None = None) -> Ack:
-        """Take an event and return its `Ack`; blocks only while `max_unacknowledged_bytes` are used up."""
-        if self._writer.is_full:
-            self._portal.call(self._writer.has_space())
-        return cast(Ack, self._put(event, routing_key))
+    @property
+    def unacknowledged_bytes(self) -> int:
+        """Bytes written, headers included, that are not durable yet."""
+        return self._writer.unacknowledged_bytes
 
-    def write_many(self, events: Events, routing_keys: RoutingKeys = None) -> None:
+    @property
+    def unacknowledged_event_count(self) -> int:
+        """Events written that are not durable yet. Counted when asked for."""
+        return self._writer.unacknowledged_event_count
+
+    def write(
+        self,
+        event: bytes,
+        routing_key: str | None = None,
+        *,
+        timeout_s: float | None = None,
+        on_delivery: OnDelivery | None = None,
+    ) -> Ack:
+        """Take an event and return its `Ack`; blocks only while `max_unacknowledged_bytes` are used up.
+
+        `on_delivery` is called in the client's own thread, which it must not block. See the async method for the rest.
+        """
+        if self._writer.is_full:
+            self._portal.call(self._writer.has_space(timeout_s))
+        return cast(Ack, self._put(event, routing_key, on_delivery))
+
+    def write_many(self, events: Events, routing_keys: RoutingKeys = None, *, timeout_s: float | None = None) -> None:
         """Write `events` in order; durable after `flush`. See the async method for what is accepted."""
-        self._portal.call(self._writer.write_many(events, routing_keys))
+        self._portal.call(self._writer.write_many(events, routing_keys, timeout_s=timeout_s))
 
     def flush(self, timeout_s: float | None = None) -> None:
         """Block until everything written so far is durable. Raises the error of the first event that is not."""
-        self._portal.call(self._writer.flush(), timeout_s)
-
-    def close(self) -> None:
-        """Flush and stop."""
-        self._portal.call(self._writer.close())
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        self._portal.call(self._writer.__aexit__(kind, error, traceback))
+        self._portal.call(self._writer.flush(timeout_s))
 
 
-class Transaction:
+class Transaction(Handle[AsyncTransaction]):
     """See `penstock.client.transaction.Transaction`."""
 
-    def __init__(self, portal: Portal, transaction: AsyncTransaction) -> None:
-        self._portal = portal
+    def __init__(self, client: object, portal: Portal, transaction: AsyncTransaction) -> None:
+        super().__init__(client, portal, transaction)
         self._transaction = transaction
 
     @property
@@ -107,20 +129,27 @@ class Transaction:
         """The transaction's id, 32 hexadecimal digits."""
         return self._transaction.id
 
-    def write(self, event: bytes, routing_key: str | None = None) -> Ack:
-        """Write an event into the transaction."""
+    def write(
+        self,
+        event: bytes,
+        routing_key: str | None = None,
+        *,
+        timeout_s: float | None = None,
+        on_delivery: OnDelivery | None = None,
+    ) -> Ack:
+        """Write an event into the transaction; see `EventWriter.write`."""
         writer = self._transaction.writer
         if writer.is_full:
-            self._portal.call(writer.has_space())
-        return cast(Ack, writer.put(event, routing_key))
+            self._portal.call(writer.has_space(timeout_s))
+        return cast(Ack, writer.put(event, routing_key, on_delivery))
 
-    def write_many(self, events: Events, routing_keys: RoutingKeys = None) -> None:
+    def write_many(self, events: Events, routing_keys: RoutingKeys = None, *, timeout_s: float | None = None) -> None:
         """Write many events into the transaction."""
-        self._portal.call(self._transaction.write_many(events, routing_keys))
+        self._portal.call(self._transaction.write_many(events, routing_keys, timeout_s=timeout_s))
 
-    def flush(self) -> None:
+    def flush(self, timeout_s: float | None = None) -> None:
         """Block until everything written so far is durable (not readable before the commit)."""
-        self._portal.call(self._transaction.flush())
+        self._portal.call(self._transaction.flush(timeout_s))
 
     def commit(self) -> None:
         """Flush and decide that the transaction commits."""
@@ -134,19 +163,13 @@ class Transaction:
         """Return ``OPEN``, ``COMMITTING``, ``COMMITTED``, ``ABORTING``, ``ABORTED`` or ``UNKNOWN``."""
         return self._portal.call(self._transaction.state())
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        self._portal.call(self._transaction.__aexit__(kind, error, traceback))
-
 
 class Reader:
     """See `penstock.client.reader.Reader`."""
 
-    def __init__(self, portal: Portal, reader: AsyncReader) -> None:
+    def __init__(self, client: object, portal: Portal, reader: AsyncReader) -> None:
+        # Kept alive as long as this is used: a client that is dropped is closed.
+        self._client = client
         self._portal = portal
         self._reader = reader
 
@@ -209,7 +232,9 @@ class Reader:
 class ReaderGroup:
     """See `penstock.client.reader_group.ReaderGroup`."""
 
-    def __init__(self, portal: Portal, group: AsyncReaderGroup) -> None:
+    def __init__(self, client: object, portal: Portal, group: AsyncReaderGroup) -> None:
+        # Kept alive as long as this is used: a client that is dropped is closed.
+        self._client = client
         self._portal = portal
         self._group = group
 
@@ -218,7 +243,7 @@ class ReaderGroup:
 
         Without a name it gets one of its own; give names to readers that should resume at once after a crash.
         """
-        return Reader(self._portal, self._portal.call(self._group.reader(name)))
+        return Reader(self._client, self._portal, self._portal.call(self._group.reader(name)))
 
     def stream_cuts(self) -> dict[str, StreamCut]:
         """Return how far the group is in each stream, as last stored by its readers."""
@@ -248,11 +273,14 @@ class ReaderGroup:
 class ByteWriter(io.RawIOBase):
     """A byte stream as a file to append to. See `penstock.client.byte_stream.ByteWriter`."""
 
-    def __init__(self, portal: Portal, writer: AsyncByteWriter) -> None:
+    def __init__(self, client: object, portal: Portal, writer: AsyncByteWriter) -> None:
         super().__init__()
+        # Kept alive as long as this is used: a client that is dropped is closed.
+        self._client = client
         self._portal = portal
         self._writer = writer
-        self._is_flushed_for_good = False
+        #: Python's files flush once more when they are closed.
+        self._is_closing = False
 
     def writable(self) -> bool:
         """Return True."""
@@ -265,17 +293,27 @@ class ByteWriter(io.RawIOBase):
 
     def flush(self) -> None:
         """Make everything written so far durable."""
-        if not self._is_flushed_for_good:
+        if not self._is_closing:
             self._portal.call(self._writer.flush())
 
     def close(self) -> None:
         """Flush and close. An error that `write` or `flush` has raised before is not raised again."""
+        self._is_closing = True
         try:
-            if not self._is_flushed_for_good:
-                self._is_flushed_for_good = True
+            if not self._writer.is_closed:
                 self._portal.call(self._writer.close())
         finally:
             super().close()
+
+    def __repr__(self) -> str:
+        return repr(self._writer)
+
+    def __del__(self) -> None:
+        # Not `close`, as of Python's files: this may run in any thread, also in the loop's.
+        writer: AsyncByteWriter | None = getattr(self, "_writer", None)
+        if writer is not None and writer.is_open:
+            warnings.warn(f"unclosed {writer!r}", ResourceWarning, source=self, stacklevel=1)
+            self._portal.run_behind(writer.close)
 
     def tell(self) -> int:
         """Return the offset of the next byte to write."""
@@ -289,8 +327,10 @@ class ByteWriter(io.RawIOBase):
 class ByteReader(io.RawIOBase):
     """A byte stream as a file to read. See `penstock.client.byte_stream.ByteReader`."""
 
-    def __init__(self, portal: Portal, reader: AsyncByteReader) -> None:
+    def __init__(self, client: object, portal: Portal, reader: AsyncByteReader) -> None:
         super().__init__()
+        # Kept alive as long as this is used: a client that is dropped is closed.
+        self._client = client
         self._portal = portal
         self._reader = reader
 
@@ -321,15 +361,26 @@ class ByteReader(io.RawIOBase):
 
     def close(self) -> None:
         """Stop reading ahead."""
-        if not self.closed:
+        if not self._reader.is_closed:
             self._portal.call(self._reader.close())
         super().close()
+
+    def __repr__(self) -> str:
+        return repr(self._reader)
+
+    def __del__(self) -> None:
+        reader: AsyncByteReader | None = getattr(self, "_reader", None)
+        if reader is not None and reader.is_open:
+            warnings.warn(f"unclosed {reader!r}", ResourceWarning, source=self, stacklevel=1)
+            self._portal.run_behind(reader.close)
 
 
 class SegmentReader:
     """Blocks of bytes of one segment. See `penstock.client.segment_reader.SegmentReader`."""
 
-    def __init__(self, portal: Portal, reader: AsyncSegmentReader) -> None:
+    def __init__(self, client: object, portal: Portal, reader: AsyncSegmentReader) -> None:
+        # Kept alive as long as this is used: a client that is dropped is closed.
+        self._client = client
         self._portal = portal
         self._reader = reader
 
@@ -354,37 +405,68 @@ class SegmentReader:
         self.close()
 
 
-class Client:
-    """See `penstock.client.client.Client`. Make one with `penstock.connect`; use it as a context manager."""
+class Client(Handle[aio.Client]):
+    """See `penstock.client.client.Client`. Make one with `penstock.connect`; use it as a context manager.
+
+    It owns a thread with an event loop, until it is closed or dropped. At the end of the program it flushes what its
+    writers have taken, for `exit_timeout_s`, and says on the log what it could not. It does not survive a fork.
+    """
 
     def __init__(self, client: aio.Client) -> None:
-        self._portal = Portal()
-        self._client = client
+        portal = Portal()
         try:
-            self._portal.call_soon(client.open)
+            # The program is watched here, where the thread is known that has to be waited for.
+            portal.call_soon(partial(client.open, watch_program=_watched_by_the_handle))
         except BaseException:
-            self._portal.close()
+            portal.close()
             raise
+        super().__init__(None, portal, client)
+        self._client: aio.Client = client
+        watch_program(self)
 
     @property
     def settings(self) -> ClientSettings:
         """The settings in force."""
         return self._client.settings
 
-    def close(self) -> None:
-        """Close all connections and end the background thread. Writers and readers should be closed before."""
+    def close(self, timeout_s: float | None = None) -> None:
+        """Close what was opened from here, which flushes; then all connections; then end the background thread.
+
+        All within `timeout_s` (None: `close_timeout_s`). Calling again is fine. Raises what could not be finished.
+        """
         try:
-            self._portal.call(self._client.close())
+            super().close(timeout_s)
         finally:
             self._portal.close()
-
-    def __enter__(self) -> Self:
-        return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        self.close()
+        if error is not None and not isinstance(error, Exception):
+            # Interrupted: nobody waits here. The end of the program does, for a while.
+            self._portal.close_behind(self._client.close)
+            return
+        try:
+            super().__exit__(kind, error, traceback)
+        finally:
+            self._portal.close()
+
+    def on_forked(self) -> None:
+        """See `ProgramPart`."""
+        self._client.on_forked()
+
+    def on_exit(self) -> None:
+        """See `ProgramPart`."""
+        try:
+            self.close(self.settings.exit_timeout_s)
+        except (PenstockError, TimeoutError) as error:
+            _log.error("the program ended before everything was stored: %s", error)
+
+    def __del__(self) -> None:
+        client: aio.Client | None = getattr(self, "_client", None)
+        if client is not None and client.is_open:
+            warnings.warn(f"unclosed {client!r}", ResourceWarning, source=self, stacklevel=1)
+            self._portal.close_behind(client.close)
 
     # -- scopes and streams -------------------------------------------------------------------------------------
 
@@ -474,7 +556,7 @@ class Client:
         """Return a writer of events; use it as a context manager. Raises `NoSuchStreamError`, `StreamSealedError`."""
         portal = self._portal
         writer = self._client.event_writer(stream, ack_factory=lambda: Ack(portal), is_threaded=True)
-        return EventWriter(portal, portal.call(writer.start()))
+        return EventWriter(self, portal, portal.call(writer.start()))
 
     def begin_transaction(self, stream: str, *, lease_s: float | None = None) -> Transaction:
         """Begin a transaction; leaving it as a context manager commits, or aborts after an exception."""
@@ -482,7 +564,7 @@ class Client:
         transaction = self._client.begin_transaction(
             stream, lease_s=lease_s, ack_factory=lambda: Ack(portal), is_threaded=True
         )
-        return Transaction(portal, portal.call(transaction))
+        return Transaction(self, portal, portal.call(awaiting(transaction)))
 
     def segment_reader(self, segment: str, start_offset: int, end_offset: int | None = None) -> SegmentReader:
         """Read the bytes `[start_offset, end_offset)` of a segment, given by its full name, block by block.
@@ -490,7 +572,7 @@ class Client:
         Without `end_offset` it follows the segment until it is sealed.
         """
         reader = self._portal.call_soon(lambda: self._client.segment_reader(segment, start_offset, end_offset))
-        return SegmentReader(self._portal, reader)
+        return SegmentReader(self, self._portal, reader)
 
     def reader_group(
         self,
@@ -506,7 +588,7 @@ class Client:
         default that of the first stream. Raises `InvalidArgumentError` when the group reads other streams.
         """
         joined = self._portal.call(self._client.reader_group(group, streams, start=start, scope=scope))
-        return ReaderGroup(self._portal, joined)
+        return ReaderGroup(self, self._portal, joined)
 
     def delete_reader_group(self, group: str, *, scope: str | None = None) -> None:
         """Delete a reader group's state: ``scope/group``, or `group` and `scope`. Raises `NoSuchReaderGroupError`."""
@@ -514,11 +596,15 @@ class Client:
 
     def byte_writer(self, stream: str) -> ByteWriter:
         """Return a file that appends raw bytes to a stream of one segment."""
-        return ByteWriter(self._portal, self._portal.call(self._client.byte_writer(stream)))
+        return ByteWriter(self, self._portal, self._portal.call(awaiting(self._client.byte_writer(stream))))
 
     def byte_reader(self, stream: str) -> ByteReader:
         """Return a file that reads the raw bytes of a stream of one segment."""
-        return ByteReader(self._portal, self._portal.call(self._client.byte_reader(stream)))
+        return ByteReader(self, self._portal, self._portal.call(awaiting(self._client.byte_reader(stream))))
+
+
+def _watched_by_the_handle(part: ProgramPart) -> None:
+    """Stand in for `watch_program`: the handle of the client is told, and tells the client."""
 
 
 def connect(

@@ -3,28 +3,46 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+import logging
+from collections.abc import Callable, Coroutine, Iterator
+from enum import Enum
 from random import Random
 from types import TracebackType
 
 from penstock.client.ack import Ack, AckState
 from penstock.client.connection_pool import ConnectionPool
 from penstock.client.controller import ControllerClient
-from penstock.client.event_writer import Events, EventWriter, RoutingKeys
+from penstock.client.event_writer import Events, EventWriter, OnDelivery, RoutingKeys
+from penstock.client.life_cycle import LifeCycle
 from penstock.client.settings import ClientSettings
 from penstock.client.sources import TransactionSource
 from penstock.client.tasks import start_watched
 from penstock.model.errors import ControllerUnavailableError, PenstockError, TransactionError
 from penstock.rpc import controller_pb2 as pb
 
+_log = logging.getLogger(__name__)
+
 #: A lease is renewed when this part of it has passed.
 _RENEWAL_PART = 1 / 3
 
 
-class Transaction:
+class _Fate(Enum):
+    """What was decided here about a transaction."""
+
+    OPEN = "open"
+    #: Not all of its events are known to be stored, or an abort was asked for: it can never commit.
+    DOOMED = "to be aborted"
+    #: Everything is stored, the commit was asked for; it may be asked for again until there is an answer.
+    COMMITTING = "committing"
+    COMMITTED = "committed"
+    ABORTED = "aborted"
+
+
+class Transaction(LifeCycle):
     """An open transaction on a stream. Made by `Client.begin_transaction`.
 
-    As a context manager it commits on leaving, or aborts when an exception passes through.
+    As a context manager it commits on leaving, or aborts when an exception passes through. Closing it undecided aborts
+    it. Its lease is renewed while it may still commit and is open here, and no longer.
     """
 
     def __init__(
@@ -37,9 +55,11 @@ class Transaction:
         stream: str,
         *,
         lease_s: float,
+        owner: LifeCycle | None = None,
         ack_factory: Callable[[], AckState] = Ack,
         is_threaded: bool = False,
     ) -> None:
+        super().__init__(f"transaction on {scope}/{stream}", close_timeout_s=settings.close_timeout_s)
         self._controller = controller
         self._pool = pool
         self._settings = settings
@@ -47,12 +67,17 @@ class Transaction:
         self._scope = scope
         self._stream = stream
         self._lease_s = lease_s
+        self._future_owner = owner
         self._ack_factory = ack_factory
         self._is_threaded = is_threaded
         self._id = pb.TxnId()
+        self._fate = _Fate.OPEN
+        self._doomed_by: BaseException | None = None
+        # Not a child: when this is closed undecided, its events need no flush.
         self._writer: EventWriter | None = None
         self._keeper: asyncio.Task[None] | None = None
-        self._is_over = False
+        #: A commit or abort under way. The caller's cancellation does not cut it in two.
+        self._deciding: asyncio.Task[None] | None = None
 
     async def begin(self) -> None:
         """Open the transaction. Called by `Client.begin_transaction`."""
@@ -66,6 +91,7 @@ class Transaction:
             source, self._pool, self._settings, self._rng,
             ack_factory=self._ack_factory, is_threaded=self._is_threaded,
         ).start()  # fmt: skip
+        self._open_life(self._future_owner)
         self._keeper = start_watched(self._keep_open(), f"lease of {self.id}", lambda error: None)
 
     @property
@@ -76,40 +102,53 @@ class Transaction:
     @property
     def writer(self) -> EventWriter:
         """The writer of the transaction's events, for what this class does not offer."""
-        if self._writer is None or self._is_over:
-            raise TransactionError(f"transaction {self.id} on stream {self._scope}/{self._stream} is over")
+        if self._is_forked:
+            raise self._closed_error()
+        if self._writer is None or self._fate is not _Fate.OPEN or self._is_deciding or not self.is_open:
+            raise TransactionError(f"{self._name} is over: {self._fate.value}")
         return self._writer
 
-    async def write(self, event: bytes, routing_key: str | None = None) -> AckState:
+    async def write(
+        self,
+        event: bytes,
+        routing_key: str | None = None,
+        *,
+        timeout_s: float | None = None,
+        on_delivery: OnDelivery | None = None,
+    ) -> Ack:
         """Write an event into the transaction; see `EventWriter.write`. Raises `TransactionError` when it is over."""
-        return await self.writer.write(event, routing_key)
+        return await self.writer.write(event, routing_key, timeout_s=timeout_s, on_delivery=on_delivery)
 
-    async def write_many(self, events: Events, routing_keys: RoutingKeys = None) -> None:
+    async def write_many(
+        self, events: Events, routing_keys: RoutingKeys = None, *, timeout_s: float | None = None
+    ) -> None:
         """Write many events into the transaction; see `EventWriter.write_many`."""
-        await self.writer.write_many(events, routing_keys)
+        await self.writer.write_many(events, routing_keys, timeout_s=timeout_s)
 
-    async def flush(self) -> None:
+    async def flush(self, timeout_s: float | None = None) -> None:
         """Wait until everything written so far is durable (not readable before the commit)."""
-        await self.writer.flush()
+        await self.writer.flush(timeout_s)
 
     async def commit(self) -> None:
         """Flush and decide that the transaction commits. Once this returns it stays committed; readers see it soon.
 
+        A transaction whose flush failed can only be aborted: a commit asked for again raises. If this is cancelled, the
+        commit goes on; call it again to learn how it ended.
+
         Raises:
             OutcomeUnknownError: no answer; `state` tells what became of it, and `commit` may be repeated.
-            TransactionError: it was aborted, or its lease ran out. None of its events will ever be read.
+            TransactionError: it was aborted, or its lease ran out, or not everything could be written. None of its
+                events will ever be read.
         """
-        if self._writer is not None and not self._is_over:
-            await self._writer.close()
-        await self._stop()
-        await self._controller.commit_transaction(self._scope, self._stream, self._id)
+        await self._decide(self._commit)
 
     async def abort(self) -> None:
-        """Decide that none of the transaction's events are ever read."""
-        if self._writer is not None:
-            await self._writer.abandon()
-        await self._stop()
-        await self._controller.abort_transaction(self._scope, self._stream, self._id)
+        """Decide that none of the transaction's events are ever read. Aborting twice is fine.
+
+        Raises `TransactionError` if it was committed, `OutcomeUnknownError` without an answer; then it may be repeated,
+        and the end of the lease aborts it in any case.
+        """
+        await self._decide(self._abort)
 
     async def state(self) -> str:
         """Return ``OPEN``, ``COMMITTING``, ``COMMITTED``, ``ABORTING``, ``ABORTED`` or ``UNKNOWN``."""
@@ -121,24 +160,105 @@ class Transaction:
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        if self._is_over:
+        if error is not None or self._fate is not _Fate.OPEN or not self.is_open:
+            await super().__aexit__(kind, error, traceback)
             return
-        if kind is None:
+        try:
             await self.commit()
-        else:
-            await self.abort()
+        except Exception as failure:
+            # Aborts it, if it cannot have been committed.
+            await super().__aexit__(type(failure), failure, failure.__traceback__)
+            raise
 
-    async def _stop(self) -> None:
-        self._is_over = True
-        if self._keeper is not None:
-            self._keeper.cancel()
-            await asyncio.wait([self._keeper])
-            self._keeper = None
+    # -- inside -------------------------------------------------------------------------------------------------
+
+    @property
+    def _name(self) -> str:
+        return f"transaction {self.id} on stream {self._scope}/{self._stream}"
+
+    @property
+    def _is_deciding(self) -> bool:
+        return self._deciding is not None and not self._deciding.done()
+
+    async def _decide(self, step: Callable[[], Coroutine[object, object, None]]) -> None:
+        """Run `step` in a task of its own, after one that still runs."""
+        if self._is_forked:
+            raise self._closed_error()
+        while self._deciding is not None and not self._deciding.done():
+            await asyncio.wait([self._deciding])
+        self._deciding = asyncio.get_running_loop().create_task(step(), name=f"decide on {self.id}")
+        # Its caller may have been cancelled by the time it fails; whoever asks again is told by the fate.
+        self._deciding.add_done_callback(lambda task: None if task.cancelled() else task.exception())
+        await asyncio.shield(self._deciding)
+        await self.close()
+
+    async def _commit(self) -> None:
+        if self._fate is _Fate.COMMITTED:
+            return
+        if self._fate is _Fate.DOOMED or self._fate is _Fate.ABORTED:
+            why = f", because of an earlier error: {self._doomed_by}" if self._doomed_by is not None else ""
+            raise TransactionError(f"{self._name} cannot be committed, it is {self._fate.value}{why}")
+        if self._fate is _Fate.OPEN:
+            self._check_open()
+            assert self._writer is not None
+            try:
+                await self._writer.flush()
+                # Takes no more, and has what somebody else may have written meanwhile.
+                await self._writer.close()
+            except BaseException as error:
+                self._fate = _Fate.DOOMED
+                self._doomed_by = error
+                raise
+            self._fate = _Fate.COMMITTING
+        await self._controller.commit_transaction(self._scope, self._stream, self._id)
+        self._fate = _Fate.COMMITTED
+
+    async def _abort(self) -> None:
+        if self._fate is _Fate.ABORTED:
+            return
+        if self._fate is _Fate.COMMITTED:
+            raise TransactionError(f"{self._name} cannot be aborted, it is committed")
+        self._fate = _Fate.DOOMED
+        if self._writer is not None:
+            await self._writer.abandon()
+        await self._controller.abort_transaction(self._scope, self._stream, self._id)
+        self._fate = _Fate.ABORTED
+
+    async def _finish(self) -> None:
+        if self._is_deciding:
+            assert self._deciding is not None
+            await asyncio.wait([self._deciding])
+        if self._fate is _Fate.OPEN and self._is_in_program:
+            _log.warning("%s was closed without a commit: aborting it", self._name)
+        if self._fate is _Fate.OPEN or self._fate is _Fate.DOOMED:
+            await self._abort()
+
+    async def _release(self) -> None:
+        for task in (self._keeper, self._deciding):
+            if task is not None:
+                task.cancel()
+                await asyncio.wait([task])
+        if self._writer is not None:
+            await self._writer.abandon()
+
+    def _settle(self) -> None:
+        if self._writer is not None:
+            self._writer._end_now()
+
+    def _own_losses(self) -> Iterator[str]:
+        if self._fate is _Fate.OPEN and self.is_open:
+            yield f"{self._name} is not committed: none of its events will be read"
+
+    def _after_fork(self) -> None:
+        if self._writer is not None:
+            self._writer.on_forked()
 
     async def _keep_open(self) -> None:
         """Renew the lease. An error that stays ends the renewal: the next write or the commit meets it too."""
         while True:
             await asyncio.sleep(self._lease_s * _RENEWAL_PART)
+            if self._fate is not _Fate.OPEN and self._fate is not _Fate.COMMITTING:
+                return
             try:
                 await self._controller.ping_transaction(
                     self._scope, self._stream, self._id, lease_ms=round(self._lease_s * 1000)

@@ -4,7 +4,8 @@
 
     PenstockError
     ├── InvalidArgumentError            the caller's mistake; also a ValueError
-    │   └── InvalidNameError
+    │   ├── InvalidNameError
+    │   └── EventTooLargeError          fields `length_bytes`, `length_bytes_max`
     ├── SegmentError                    about one segment (field `segment`)
     │   ├── NoSuchSegmentError
     │   ├── SegmentExistsError
@@ -46,6 +47,7 @@
     └── StreamError                     control plane: NoSuchScopeError, ScopeExistsError, ScopeNotEmptyError,
         │                               NoSuchStreamError, StreamExistsError, StreamNotSealedError,
         │                               StreamSealedError, TransactionError, MetadataConflictError, ...
+        ├── WriteTimeoutError           no room for an event in time; also a TimeoutError; field `taken_count`
         └── ClosedError                 a client, writer, reader, ... takes no more work; also a ValueError
             └── ForkedError             ... because it is the parent process's
 
@@ -70,6 +72,15 @@ class InvalidArgumentError(PenstockError, ValueError):
 
 class InvalidNameError(InvalidArgumentError):
     """A scope, stream, reader group, reader or writer name breaks the naming rules."""
+
+
+class EventTooLargeError(InvalidArgumentError):
+    """An event is longer (`length_bytes`) than the writer's settings allow (`length_bytes_max`)."""
+
+    def __init__(self, *, length_bytes: int, length_bytes_max: int) -> None:
+        super().__init__(f"an event of {length_bytes} bytes is above large_event_bytes_max ({length_bytes_max})")
+        self.length_bytes = length_bytes
+        self.length_bytes_max = length_bytes_max
 
 
 class SegmentError(PenstockError):
@@ -430,6 +441,19 @@ class TransactionError(StreamError):
 
 class NoSuchReaderGroupError(StreamError):
     """The reader group does not exist."""
+
+
+class WriteTimeoutError(StreamError, TimeoutError):
+    """A writer had no room for another event within the time given. The event was not taken.
+
+    Of several events `taken_count` were taken, from the front, and are on their way.
+    """
+
+    is_retriable = True
+
+    def __init__(self, message: str) -> None:
+        super().__init__(message)
+        self.taken_count = 0
 
 
 class ClosedError(StreamError, ValueError):

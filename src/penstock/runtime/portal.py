@@ -4,14 +4,20 @@ from __future__ import annotations
 
 import asyncio
 import concurrent.futures
+import logging
 import threading
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
 from typing import TypeVar
+
+from penstock.model.errors import ClosedError, ForkedError
+from penstock.runtime.program import watch_program
 
 T = TypeVar("T")
 
 #: Guards what a portal's loop shares with the threads that call it. In a program of one thread it never waits.
 Lock = threading.Lock
+
+_log = logging.getLogger(__name__)
 
 _CLOSE_TIMEOUT_S = 10.0
 
@@ -27,13 +33,17 @@ def _new_loop() -> asyncio.AbstractEventLoop:
 class Portal:
     """Runs coroutines for blocking callers in other threads. Safe to use from many threads.
 
-    Does not survive `os.fork`: open a new one in the child.
+    Does not survive `os.fork`, nor hangs on it: in the child every call raises `ForkedError`. Open a new one there.
     """
 
     def __init__(self, name: str = "penstock-client") -> None:
         self._loop = _new_loop()
-        self._thread = threading.Thread(target=self._run, name=name, daemon=True)
+        self._thread = threading.Thread(target=_run, args=(self._loop,), name=name, daemon=True)
         self._is_closed = False
+        self._is_forked = False
+        # Guards the decision to close: whatever was put into the loop before it is cancelled by it, and nothing after.
+        self._gate = Lock()
+        watch_program(self)
         self._thread.start()
 
     @property
@@ -45,21 +55,36 @@ class Portal:
         """Run `coroutine` in the loop and return its result, or raise its error.
 
         Raises `TimeoutError` after `timeout_s`. Then, and when the waiting thread is interrupted, the coroutine
-        is cancelled.
+        is cancelled. Raises `ClosedError` if the portal is closed, or closes meanwhile.
         """
-        if self._is_closed:
+        try:
+            with self._gate:
+                self._check()
+                future = asyncio.run_coroutine_threadsafe(coroutine, self._loop)
+        except BaseException:
             coroutine.close()
-            raise RuntimeError("the client is closed")
-        if threading.current_thread() is self._thread:
-            coroutine.close()
-            raise RuntimeError("a blocking call was made in the client's own event loop: use penstock.aio there")
-        future = asyncio.run_coroutine_threadsafe(coroutine, self._loop)
+            raise
         try:
             return future.result(timeout_s)
+        except concurrent.futures.CancelledError:
+            if self._is_closed:
+                raise ClosedError("the client was closed during this call") from None
+            raise
         except BaseException:
             # KeyboardInterrupt or time-out: the coroutine must not go on unseen.
             future.cancel()
             raise
+
+    def _check(self) -> None:
+        if self._is_forked:
+            raise ForkedError(
+                "the client was opened before this process was forked, and its thread is the parent's: connect anew in "
+                "the child"
+            )
+        if self._is_closed:
+            raise ClosedError("the client is closed")
+        if threading.current_thread() is self._thread:
+            raise RuntimeError("a blocking call was made in the client's own event loop: use penstock.aio there")
 
     def call_soon(self, function: Callable[[], T]) -> T:
         """Run a plain function in the loop and return its result."""
@@ -82,18 +107,53 @@ class Portal:
                 return
             yield item
 
+    def run_behind(self, make: Callable[[], Coroutine[object, object, object]]) -> None:
+        """Run a coroutine in the loop that nobody waits for; nothing if the portal is closed. Safe in any thread.
+
+        Its errors are for itself to say.
+        """
+        if not self._is_closed and not self._is_forked:
+            try:
+                self._loop.call_soon_threadsafe(_start_behind, make)
+            except RuntimeError:
+                pass  # The loop was closed meanwhile.
+
+    def close_behind(self, make: Callable[[], Coroutine[object, object, object]]) -> None:
+        """As `run_behind`, then close, without anybody waiting for it: for what was dropped or is left in haste."""
+
+        async def run_and_stop() -> None:
+            try:
+                await make()
+            finally:
+                await self._cancel_all()
+                with self._gate:
+                    self._is_closed = True
+                asyncio.get_running_loop().stop()
+
+        self.run_behind(run_and_stop)
+
     def close(self) -> None:
-        """Cancel what still runs, stop the loop and end the thread."""
-        if self._is_closed:
+        """Cancel what still runs, stop the loop and end the thread. Closing twice is fine, also at the same time."""
+        if self._is_forked:
             return
-        try:
-            self.call(self._cancel_all(), _CLOSE_TIMEOUT_S)
-        except concurrent.futures.CancelledError:
-            pass  # The canceller itself was among the last tasks to go.
-        finally:
-            self._is_closed = True
-            self._loop.call_soon_threadsafe(self._loop.stop)
-            self._thread.join(_CLOSE_TIMEOUT_S)
+        with self._gate:
+            is_first, self._is_closed = not self._is_closed, True
+            future = asyncio.run_coroutine_threadsafe(self._cancel_all(), self._loop) if is_first else None
+        if future is not None:
+            try:
+                future.result(_CLOSE_TIMEOUT_S)
+            except concurrent.futures.CancelledError:
+                pass  # The canceller itself was among the last tasks to go.
+            finally:
+                self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join(_CLOSE_TIMEOUT_S)
+
+    def on_forked(self) -> None:
+        """See `ProgramPart`. The thread is not in this process, and a wait for it would never end."""
+        self._is_forked = True
+
+    def on_exit(self) -> None:
+        """See `ProgramPart`. Whoever uses this knows what is to be waited for; the thread itself does not."""
 
     async def _cancel_all(self) -> None:
         tasks = [task for task in asyncio.all_tasks() if task is not asyncio.current_task()]
@@ -103,9 +163,27 @@ class Portal:
             await asyncio.wait(tasks, timeout=_CLOSE_TIMEOUT_S / 2)
         await asyncio.get_running_loop().shutdown_asyncgens()
 
-    def _run(self) -> None:
-        asyncio.set_event_loop(self._loop)
+
+#: A loop holds its tasks weakly, and nobody else holds these.
+_behind: set[asyncio.Task[None]] = set()
+
+
+def _start_behind(make: Callable[[], Coroutine[object, object, object]]) -> None:
+    async def run() -> None:
         try:
-            self._loop.run_forever()
-        finally:
-            self._loop.close()
+            await make()
+        except Exception:  # noqa: BLE001  # there is nobody left to tell
+            _log.exception("what was dropped open could not be closed")
+
+    task = asyncio.get_running_loop().create_task(run(), name="finish behind")
+    _behind.add(task)
+    task.add_done_callback(_behind.discard)
+
+
+def _run(loop: asyncio.AbstractEventLoop) -> None:
+    # Not a method: the thread must not keep the portal alive.
+    asyncio.set_event_loop(loop)
+    try:
+        loop.run_forever()
+    finally:
+        loop.close()

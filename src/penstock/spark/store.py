@@ -96,7 +96,7 @@ class StoreClient:
         from penstock.client.sync import SegmentReader
 
         return SegmentReader(
-            self._portal, self._portal.call_soon(lambda: self._client.segment_reader(segment, start, end))
+            self, self._portal, self._portal.call_soon(lambda: self._client.segment_reader(segment, start, end))
         )
 
     def event_writer(self, stream: str) -> EventWriter:
@@ -104,7 +104,7 @@ class StoreClient:
         from penstock.client.sync import EventWriter
 
         writer = self._client.event_writer(stream, is_threaded=True)
-        return EventWriter(self._portal, self._portal.call(writer.start()))
+        return EventWriter(self, self._portal, self._portal.call(writer.start()))
 
 
 # Keyed by process too: a forked child must never use its parent's sockets.

@@ -1,0 +1,62 @@
+"""`Handle`: what a blocking caller holds of something that lives in the event loop of a `Portal`."""
+
+from __future__ import annotations
+
+import warnings
+from types import TracebackType
+from typing import Generic, Self, TypeVar
+
+from penstock.client.life_cycle import LifeCycle
+from penstock.runtime.portal import Portal
+
+Part = TypeVar("Part", bound=LifeCycle)
+
+
+class Handle(Generic[Part]):
+    """Base of the blocking classes.
+
+    It keeps the client alive that it came from: a client is closed when it is dropped, and what is used is not dropped.
+    One that is dropped itself, open, is closed in the loop, without anybody waiting, after a `ResourceWarning`.
+    """
+
+    def __init__(self, client: object, portal: Portal, part: Part) -> None:
+        self._client = client
+        self._portal = portal
+        self._part = part
+
+    @property
+    def is_open(self) -> bool:
+        """True from opening to the first call of `close`."""
+        return self._part.is_open
+
+    @property
+    def is_closed(self) -> bool:
+        """True once closing is over: nothing happens here any more."""
+        return self._part.is_closed
+
+    def close(self, timeout_s: float | None = None) -> None:
+        """Refuse new work, finish what was accepted, then stop; all within `timeout_s` (None: `close_timeout_s`).
+
+        Calling again is fine. Raises what could not be finished; it is closed all the same.
+        """
+        if not self._part.is_closed:
+            self._portal.call(self._part.close(timeout_s))
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        if not self._part.is_closed:
+            self._portal.call(self._part.__aexit__(kind, error, traceback))
+
+    def __repr__(self) -> str:
+        return repr(self._part)
+
+    def __del__(self) -> None:
+        # Absent if opening failed.
+        part: Part | None = getattr(self, "_part", None)
+        if part is not None and part.is_open:
+            warnings.warn(f"unclosed {part!r}", ResourceWarning, source=self, stacklevel=1)
+            self._portal.run_behind(part.close)
