@@ -41,7 +41,7 @@ from penstock.testing.workloads.memory_flips import flip_memory
 from penstock.testing.workloads.scenario import Profile, Scenario, draw_workload_world
 from penstock.testing.workloads.segments import ByteReader
 from penstock.testing.workloads.tables import TableClient
-from penstock.testing.workloads.takeover import move, reassign, take_over
+from penstock.testing.workloads.takeover import ContainerMoves
 from penstock.testing.workloads.world import Workload, World
 
 _CHECK_INTERVAL_S = 1.0
@@ -181,12 +181,12 @@ class _Play:
             await self._step(workload, "open", self._open(workload))
             await self._step(workload, "prepare", workload.prepare())
         simulation.loop.trace.add(simulation.loop.time(), f"driver: {scenario}")
+        moves = ContainerMoves(cluster, self.found)
+        simulation.owner_changes = moves
         scenario.plan.start(simulation)
         plan_end_s = simulation.loop.time() + scenario.plan.end_s
         watch = asyncio.create_task(self._watch(cluster))
         nuisances = [watch]
-        if scenario.profile.takeover_gap_s:
-            nuisances.append(asyncio.create_task(self._take_over(cluster)))
         if scenario.has_memory_flips:
             nuisances.append(asyncio.create_task(self._flip_memory(cluster)))
         running = [asyncio.create_task(self._step(workload, "run", workload.run())) for workload in workloads]
@@ -199,12 +199,13 @@ class _Play:
             self.found(f"{len(late)} workloads do not come to rest: {simulation.loop.waiting_summary()}")
             for task in [*late, *nuisances]:
                 task.cancel()
+            moves.cancel()
             return
         if simulation.loop.time() < plan_end_s:
             await asyncio.sleep(plan_end_s - simulation.loop.time())
         cluster.heal()
+        await moves.settled()
         if len(nuisances) > 1:
-            # So that every store has heard what it is to run.
             await asyncio.wait(nuisances[1:])
         await self._all_serve(cluster)
         await self._verify(workloads)
@@ -352,31 +353,7 @@ class _Play:
             if self.world is not None:
                 self.world.cluster.simulation.trace.add(self.world.now_s, f"violation {violation}")
 
-    # -- nuisances that are not in the plan ---------------------------------------------------------------------
-
-    async def _take_over(self, cluster: SimulatedCluster) -> None:
-        assert self.world is not None
-        rng = cluster.simulation.rng("takeovers")
-        while True:
-            await asyncio.sleep(rng.expovariate(1.0 / self.scenario.profile.takeover_gap_s))
-            if not self.world.is_writing:
-                return
-            host = rng.choice(cluster.stores)
-            kind = "Move" if cluster.shared_disk is not None and rng.random() < 0.6 else "Takeover"
-            if kind != "Move" and rng.random() < 0.3:
-                kind = "Reassignment"
-            try:
-                if kind == "Move":
-                    what = await move(cluster, rng)
-                elif kind == "Reassignment":
-                    what = await host.run(reassign(cluster, host, rng))
-                else:
-                    what = await host.run(take_over(cluster, host, rng, self.found))
-            except HostDownError:
-                continue
-            if what is not None:
-                self.fault_counts[kind] += 1
-                cluster.simulation.trace.add(self.world.now_s, f"fault {kind} at {host.name}: {what}")
+    # -- what is not in the plan --------------------------------------------------------------------------------
 
     async def _flip_memory(self, cluster: SimulatedCluster) -> None:
         assert self.world is not None

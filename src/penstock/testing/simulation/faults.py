@@ -19,6 +19,7 @@ from typing import get_args, get_type_hints
 
 from penstock.model.errors import InvalidArgumentError
 from penstock.testing.simulation.host import Death
+from penstock.testing.simulation.owner_faults import Move, Reassignment, Takeover
 from penstock.testing.simulation.simulation import Simulation
 from penstock.testing.simulation.storage_faults import DiskErrors, DiskFull, DiskStall, NoDescriptors, StorageMissing
 
@@ -175,8 +176,13 @@ Fault = (
     | NoDescriptors
     | DiskStall
     | StorageMissing
+    | Takeover
+    | Reassignment
+    | Move
 )
 _KINDS: dict[str, type[Fault]] = {kind.__name__: kind for kind in get_args(Fault)}
+#: What is planned for a cluster, not drawn for any host: see `workloads.plans`.
+_CLUSTER_KINDS = ("Takeover", "Reassignment", "Move")
 _LINK_KINDS = ("Partition", "Reset", "SlowLink")
 
 
@@ -220,9 +226,10 @@ class FaultSettings:
 
     def __post_init__(self) -> None:
         """Check the kinds. Raises `InvalidArgumentError`."""
-        unknown = [kind for kind in self.kinds if kind not in _KINDS]
+        known = [kind for kind in _KINDS if kind not in _CLUSTER_KINDS]
+        unknown = [kind for kind in self.kinds if kind not in known]
         if unknown or not self.kinds:
-            raise InvalidArgumentError(f"kinds of faults: {unknown or 'none'}; known are {', '.join(_KINDS)}")
+            raise InvalidArgumentError(f"kinds of faults: {unknown or 'none'}; known are {', '.join(known)}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -270,6 +277,10 @@ class FaultPlan:
             if at_s >= settings.duration_s:
                 return cls(tuple(planned))
             planned.append(PlannedFault(round(at_s, 6), _draw_fault(rng, servers, clients, settings)))
+
+    def with_faults(self, more: Sequence[PlannedFault]) -> FaultPlan:
+        """Return the plan with some more faults, in order of time."""
+        return FaultPlan(tuple(sorted((*self.faults, *more), key=lambda planned: planned.at_s)))
 
     def without(self, indexes: Sequence[int]) -> FaultPlan:
         """Return the plan without the faults at these places."""

@@ -13,6 +13,7 @@ from penstock.testing.simulation.host import Host, Main
 from penstock.testing.simulation.links import NetworkSettings
 from penstock.testing.simulation.loop import LoopSettings, SimulatedLoop
 from penstock.testing.simulation.network import Network
+from penstock.testing.simulation.owner_changes import OwnerChanges
 from penstock.testing.simulation.trace import Trace
 from penstock.testing.simulation.work import WorkSettings
 
@@ -55,6 +56,8 @@ class Simulation:
         self.loop = SimulatedLoop(self.rng("loop"), self.trace, self.settings.loop)
         self.network = Network(self.loop, self.rng("network"), self.settings.network)
         self.hosts: dict[str, Host] = {}
+        #: How containers change their owners, where fault plans may ask for that.
+        self.owner_changes: OwnerChanges | None = None
 
     @property
     def work_settings(self) -> WorkSettings:

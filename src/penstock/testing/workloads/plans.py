@@ -1,4 +1,4 @@
-"""Fault plans that are more than single faults: swizzled links, crash loops, hosts that sleep and wake late."""
+"""Fault plans that are more than single faults: swizzled links, crash loops, late wakers, owners that change."""
 
 from __future__ import annotations
 
@@ -17,6 +17,7 @@ from penstock.testing.simulation.faults import (
     PlannedFault,
 )
 from penstock.testing.simulation.host import Death
+from penstock.testing.simulation.owner_faults import Move, Reassignment, Takeover
 
 #: Kinds that a plan is made of unless a profile says otherwise.
 ALL_KINDS = (
@@ -25,6 +26,11 @@ ALL_KINDS = (
 )  # fmt: skip
 #: What every drawn plan has at least, if that many are allowed.
 KIND_COUNT_MIN = 3
+#: Where containers can move, so many of the changes of their owners are moves; of the others so many are in order.
+_MOVE_SHARE = 0.6
+_REASSIGNMENT_SHARE = 0.3
+#: About how long a patient second incarnation is there: it waits for the lease of the first.
+_TAKEOVER_S = 2.5
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +77,7 @@ def draw_plan(
         drawn += crash_loop(rng, servers, settings)
     if rng.random() < settings.zombie_rate:
         drawn += sleep(rng, servers, settings)
-    return FaultPlan(tuple(sorted(drawn, key=lambda planned: planned.at_s)))
+    return FaultPlan().with_faults(drawn)
 
 
 def _draw(
@@ -123,3 +129,33 @@ def sleep(rng: random.Random, servers: Sequence[str], settings: PlanSettings) ->
     at_s = rng.uniform(0.0, settings.duration_s * 0.7)
     lasts_s = rng.uniform(settings.lasts_s_max, 1.5 * settings.lasts_s_max)
     return [PlannedFault(round(at_s, 6), Pause(rng.choice(servers), round(lasts_s, 6)))]
+
+
+def draw_owner_changes(
+    rng: random.Random,
+    stores: Sequence[str],
+    container_count: int,
+    *,
+    is_shared: bool,
+    mean_gap_s: float,
+    duration_s: float,
+) -> list[PlannedFault]:
+    """Let containers be taken over, be taken away for a while, and, where stores share their disks, move."""
+    owners = [stores[container % len(stores)] for container in range(container_count)]
+    changes: list[PlannedFault] = []
+    at_s = 0.0
+    while (at_s := at_s + rng.expovariate(1.0 / mean_gap_s)) < duration_s:
+        container = rng.randrange(container_count)
+        fault: Fault
+        if is_shared and rng.random() < _MOVE_SHARE:
+            target = owners[container] = rng.choice([store for store in stores if store != owners[container]])
+            fault = Move(container, target, rng.choice((0.0, 0.01, 0.5, 3.0)), rng.choice((0.0, 0.0, 0.05, 0.5)))
+        elif rng.random() < _REASSIGNMENT_SHARE:
+            # Mostly long enough for it to stop, sometimes it is wanted again while it does.
+            fault = Reassignment(container, rng.choice((0.0, 0.01, 0.5, 2.0)))
+        else:
+            fault = Takeover(container, is_patient=rng.random() < 0.5)
+        changes.append(PlannedFault(round(at_s, 6), fault))
+        # Mostly one after the other, so that containers also serve.
+        at_s += _TAKEOVER_S if isinstance(fault, Takeover) and fault.is_patient else fault.lasts_s
+    return changes

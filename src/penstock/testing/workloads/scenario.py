@@ -23,7 +23,7 @@ from penstock.segmentstore.tier1.local_log import LocalLogSettings
 from penstock.segmentstore.tier2.directory import DirectoryChunkStorageSettings
 from penstock.testing.chunk_faults import ChunkFaults
 from penstock.testing.simulation.cluster import ClusterSettings, SimulatedCluster
-from penstock.testing.simulation.faults import FaultPlan
+from penstock.testing.simulation.faults import FaultPlan, PlannedFault
 from penstock.testing.simulation.host import Host
 from penstock.testing.simulation.late_requests import LateRequestSettings
 from penstock.testing.workloads.attributes import AttributeClient
@@ -31,7 +31,7 @@ from penstock.testing.workloads.crowd import MergeClient, SegmentCrowd
 from penstock.testing.workloads.events import GroupReader, StreamKeeper, Writer, WriterCrowd
 from penstock.testing.workloads.many_keys import KEY_LENGTH, ManyKeys
 from penstock.testing.workloads.mortal_readers import MortalReader
-from penstock.testing.workloads.plans import PlanSettings, draw_plan
+from penstock.testing.workloads.plans import PlanSettings, draw_owner_changes, draw_plan
 from penstock.testing.workloads.reincarnations import Reincarnations
 from penstock.testing.workloads.segments import ByteAppender, ByteReader, SegmentLives
 from penstock.testing.workloads.stream_lives import StreamLives
@@ -66,7 +66,7 @@ class Profile:
         plan: the faults.
         workloads: those that may take part.
         share: each takes part with this probability (events always do).
-        takeover_gap_s: mean time between two takeovers of a container, 0 for none.
+        takeover_gap_s: mean time between two changes of a container's owner, 0 for none.
         bit_flip_count: bits flipped per store while all are down at the end, in files with `bit_flip_place` in their
             paths. Then corruption may be reported and answers may fail, but nothing wrong may be served.
         writing_s: how long workloads work, from their start.
@@ -159,6 +159,7 @@ class Scenario:
         if not cluster.is_combined:
             names.append("controller")
         clients = ["client-1", "client-2"]
+        changes = _draw_owner_changes(random.Random(f"{seed}/owners/{profile.name}"), cluster, profile)
         return cls(
             seed=seed,
             profile=profile,
@@ -172,7 +173,7 @@ class Scenario:
             payload_bytes_max=rng.choice((50, 500, 3000)),
             crowd_size=_crowd_size(profile, seed),
             has_memory_flips=random.Random(f"{seed}/memory/{profile.name}").random() < profile.memory_flip_rate,
-            plan=draw_plan(rng, names, clients, profile.plan),
+            plan=draw_plan(rng, names, clients, profile.plan).with_faults(changes),
         )
 
     def __str__(self) -> str:
@@ -317,6 +318,19 @@ class Scenario:
                             mean_gap_s=self.mean_gap_s,
                         )
                     )  # fmt: skip
+
+
+def _draw_owner_changes(rng: random.Random, cluster: ClusterSettings, profile: Profile) -> list[PlannedFault]:
+    if not profile.takeover_gap_s:
+        return []
+    return draw_owner_changes(
+        rng,
+        [f"store-{number}" for number in range(1, cluster.store_count + 1)],
+        cluster.segment_store.container_count,
+        is_shared=cluster.has_shared_storage,
+        mean_gap_s=profile.takeover_gap_s,
+        duration_s=profile.writing_s,
+    )
 
 
 def _share(name: str, profile: Profile) -> float:

@@ -1,12 +1,14 @@
-"""Containers that change owners: a second incarnation beside the first, which does not know and is the zombie;
-containers that are taken from a store in order, and given back; and containers that move to another store."""
+"""`ContainerMoves`: containers that change owners, as fault plans have it.
+
+A second incarnation beside the first, which does not know and is the zombie; containers that are taken from a store in
+order, and given back; and containers that move to another store.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import itertools
-import random
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from dataclasses import replace
 
 from penstock.model.errors import NoSuchSegmentError, PenstockError
@@ -22,91 +24,125 @@ from penstock.testing.simulation.host import Host
 _HASTE_S = 0.01
 
 
-async def take_over(
-    cluster: SimulatedCluster, host: Host, rng: random.Random, found: Callable[[str], None]
-) -> str | None:
-    """Open the log of one of a store's containers a second time, work a little, and stop.
+class ContainerMoves:
+    """`OwnerChanges` of a simulated cluster. `found` is told of whoever answers and must not."""
 
-    The store's own container goes on serving until its next log write finds it fenced; then the store starts a new
-    incarnation, which fences this one in turn. Returns what was done, None if there was nothing to do. Run it on
-    `host`. A patient second one waits until the lease of the first is over, as it should, and looks whether that still
-    answers: then `found` is told. One in haste is there while the first still answers; it changes nothing that is read.
-    """
-    store = cluster.store(host)
-    if store is None or not store.containers:
-        return None
-    zombie = rng.choice(store.containers)
-    is_patient = rng.random() < 0.5
-    intruder = _incarnation(store, zombie, is_patient=is_patient)
-    try:
-        await intruder.start()
-        if intruder.status is ContainerStatus.RUNNING:
-            if is_patient:
-                await _ask(store, zombie, intruder, found)
-            await intruder.flush()
-    except (PenstockError, OSError) as error:
-        return f"container {zombie.id} was not taken over: {type(error).__name__}"
-    finally:
-        await intruder.stop()
-    return f"container {zombie.id} was taken over"
+    def __init__(self, cluster: SimulatedCluster, found: Callable[[str], None]) -> None:
+        self._cluster = cluster
+        self._found = found
+        self._under_way: set[asyncio.Task[None]] = set()
 
+    def take_over(self, container: int, *, is_patient: bool) -> None:
+        """See `OwnerChanges`."""
+        host = self._owner(container)
+        self._begin(host.run(self._take_over(host, container, is_patient=is_patient)))
 
-async def _ask(
-    store: SegmentStore, zombie: SegmentContainer, intruder: SegmentContainer, found: Callable[[str], None]
-) -> None:
-    """Ask the store that still has the zombie for a segment that there is not: its successor has waited for its end."""
-    count = store.settings.container_count
-    names = (f"sim/nothing{number}/0.#epoch.0" for number in itertools.count())
-    segment = next(name for name in names if container_of(name, count) == zombie.id)
-    try:
-        is_zombie_asked = store.container(segment) is zombie
-        await store.segment_info(segment)
-    except NoSuchSegmentError:
-        if is_zombie_asked and intruder.status is ContainerStatus.RUNNING:
-            found(f"container {zombie.id} answers although it was shut out longer ago than its lease")
-    except PenstockError:
-        return  # It has noticed, or it refuses.
+    def reassign(self, container: int, away_s: float) -> None:
+        """See `OwnerChanges`."""
+        host = self._owner(container)
+        self._begin(host.run(self._reassign(host, container, away_s)))
 
+    def move(self, container: int, target: str, *, old_hears_s: float, new_hears_s: float) -> None:
+        """See `OwnerChanges`. Nothing happens where stores have disks of their own."""
+        old = self._owner(container)
+        if self._cluster.shared_disk is None or old.name == target:
+            return
+        new = next(host for host in self._cluster.stores if host.name == target)
+        self._cluster.locator.give(container, target)
+        self._note(f"container {container} goes from {old.name} to {target}")
+        self._begin(self._hear(old, old_hears_s))
+        self._begin(self._hear(new, new_hears_s))
 
-async def reassign(cluster: SimulatedCluster, host: Host, rng: random.Random) -> str | None:
-    """Take one of a store's containers away, which stops it in order, and give it back a little later.
+    async def settled(self) -> None:
+        """Return when every change that was begun is over, so that every store has heard what it is to run."""
+        while self._under_way:
+            await asyncio.wait(self._under_way)
 
-    Returns what was done, None if there was nothing to do. Run it on `host`.
-    """
-    store = cluster.store(host)
-    if store is None or not store.containers:
-        return None
-    before = cluster.container_ids(host)
-    chosen = rng.choice(before)
-    store.set_assignment([container for container in before if container != chosen])
-    # Mostly long enough for it to stop, sometimes it is wanted again while it does.
-    await asyncio.sleep(rng.choice((0.0, 0.01, 0.5, 2.0)))
-    store.set_assignment(before)
-    return f"container {chosen} was taken away and given back"
+    def cancel(self) -> None:
+        """Give up what is under way."""
+        for task in self._under_way:
+            task.cancel()
 
+    def _owner(self, container: int) -> Host:
+        name = self._cluster.locator.owner(container)
+        return next(host for host in self._cluster.stores if host.name == name)
 
-async def move(cluster: SimulatedCluster, rng: random.Random) -> str | None:
-    """Give a container to another store. Either may hear of it late: the old one serves on meanwhile, as a zombie.
+    def _begin(self, change: Coroutine[object, object, None]) -> None:
+        loop = self._cluster.simulation.loop
+        task = loop.spawn(loop.driver, self._whole(change), "change of an owner")
+        self._under_way.add(task)
+        task.add_done_callback(self._under_way.discard)
 
-    Returns what was done, None if no container can move. Not to be run on a host.
-    """
-    if cluster.shared_disk is None or len(cluster.stores) < 2:
-        return None
-    chosen = rng.randrange(cluster.settings.segment_store.container_count)
-    old = next(host for host in cluster.stores if host.name == cluster.locator.owner(chosen))
-    new = rng.choice([host for host in cluster.stores if host is not old])
-    cluster.locator.give(chosen, new.name)
-    heard_s = {new: rng.choice((0.0, 0.0, 0.05, 0.5)), old: rng.choice((0.0, 0.01, 0.5, 3.0))}
-
-    async def hear(host: Host, delay_s: float) -> None:
-        await asyncio.sleep(delay_s)
+    async def _whole(self, change: Coroutine[object, object, None]) -> None:
         try:
-            await host.run(cluster.tell(host))
+            await change
         except HostDownError:
             pass  # It hears when it starts.
 
-    await asyncio.gather(*(hear(host, delay_s) for host, delay_s in heard_s.items()))
-    return f"container {chosen} went from {old.name}, which heard after {heard_s[old]} s, to {new.name}"
+    def _note(self, text: str) -> None:
+        simulation = self._cluster.simulation
+        simulation.trace.add(simulation.loop.time(), f"owners: {text}")
+
+    def _running(self, host: Host, container: int) -> tuple[SegmentStore, SegmentContainer] | None:
+        store = self._cluster.store(host)
+        found = [] if store is None else [each for each in store.containers if each.id == container]
+        return None if store is None or not found else (store, found[0])
+
+    async def _hear(self, host: Host, delay_s: float) -> None:
+        await asyncio.sleep(delay_s)
+        await host.run(self._cluster.tell(host))
+        self._note(f"{host.name} has heard")
+
+    async def _take_over(self, host: Host, container: int, *, is_patient: bool) -> None:
+        """Open the log of one of a store's containers a second time, work a little, and stop.
+
+        The store's own container goes on serving until its next log write finds it fenced; then the store starts a
+        new incarnation, which fences this one in turn. A patient second one waits until the lease of the first is
+        over, as it should, and looks whether that still answers. One in haste is there while the first still answers;
+        it changes nothing that is read.
+        """
+        running = self._running(host, container)
+        if running is None:
+            return
+        store, zombie = running
+        intruder = _incarnation(store, zombie, is_patient=is_patient)
+        what = "was taken over"
+        try:
+            await intruder.start()
+            if intruder.status is ContainerStatus.RUNNING:
+                if is_patient:
+                    await self._ask(store, zombie, intruder)
+                await intruder.flush()
+        except (PenstockError, OSError) as error:
+            what = f"was not taken over: {type(error).__name__}"
+        finally:
+            await intruder.stop()
+        self._note(f"container {container} {what}")
+
+    async def _ask(self, store: SegmentStore, zombie: SegmentContainer, intruder: SegmentContainer) -> None:
+        """Ask the store that still has the zombie for a segment that there is not: its successor waited for its end."""
+        count = store.settings.container_count
+        names = (f"sim/nothing{number}/0.#epoch.0" for number in itertools.count())
+        segment = next(name for name in names if container_of(name, count) == zombie.id)
+        try:
+            is_zombie_asked = store.container(segment) is zombie
+            await store.segment_info(segment)
+        except NoSuchSegmentError:
+            if is_zombie_asked and intruder.status is ContainerStatus.RUNNING:
+                self._found(f"container {zombie.id} answers although it was shut out longer ago than its lease")
+        except PenstockError:
+            return  # It has noticed, or it refuses.
+
+    async def _reassign(self, host: Host, container: int, away_s: float) -> None:
+        running = self._running(host, container)
+        if running is None:
+            return
+        store, _ = running
+        store.set_assignment([other for other in self._cluster.container_ids(host) if other != container])
+        await asyncio.sleep(away_s)
+        # What it is to run may have changed meanwhile.
+        store.set_assignment(self._cluster.container_ids(host))
+        self._note(f"container {container} was taken away and given back")
 
 
 def _incarnation(store: SegmentStore, zombie: SegmentContainer, *, is_patient: bool) -> SegmentContainer:
