@@ -11,7 +11,8 @@ import pytest
 
 from penstock.model.errors import BadOffsetError, ProtocolError, SegmentSealedError
 from penstock.model.segments import NO_VALUE
-from penstock.segmentstore.append_processor import OPERATION_OVERHEAD_BYTES, AppendProcessor
+from penstock.segmentstore.append_lanes import OPERATION_OVERHEAD_BYTES
+from penstock.segmentstore.append_processor import AppendProcessor
 from penstock.segmentstore.container.append_request import AppendRequest
 from penstock.segmentstore.container.log.pipeline import OnDone
 from penstock.segmentstore.container.segment import Segment
@@ -32,6 +33,7 @@ from penstock.wire.commands import (
     PartialEvent,
     SetupAppend,
     WireCommand,
+    WrongHost,
 )
 from support.containers import QUIET, SMALL_CACHE, FaultyChunks, memory_runtime, memory_store, turns
 
@@ -89,6 +91,12 @@ class Bench:
         self.processor.end_block(command)
         self.processor.take_in()
 
+    @property
+    def outstanding_bytes(self) -> int:
+        """What the connection is told by the end of the turn."""
+        self.processor.settle()
+        return self.replies.outstanding_bytes
+
     async def stored(self) -> bytes:
         await turns(5)
         return (await self.store.read(A, 0, 1 << 20)).joined()
@@ -129,7 +137,7 @@ async def test_blocks_are_put_together(bench: Bench, data: bytes, whole: int, ta
     ack = bench.replies.sent[-1]
     assert isinstance(ack, DataAppended)
     assert (ack.event_number, ack.previous_event_number, ack.request_id) == (1, NO_VALUE, 7)
-    assert bench.replies.outstanding_bytes == 0
+    assert bench.outstanding_bytes == 0
 
 
 @pytest.mark.parametrize(
@@ -203,7 +211,7 @@ async def test_a_failed_log_aborts_and_gives_the_bytes_back(bench: Bench) -> Non
         bench.end_block(end(3, b"abc", number))
     assert bench.replies.outstanding_bytes == 9 + 3 * OPERATION_OVERHEAD_BYTES
     await turns(5)
-    assert bench.replies.outstanding_bytes == 0
+    assert bench.outstanding_bytes == 0
     assert bench.replies.aborts
 
 
@@ -233,12 +241,13 @@ async def test_conditional_appends_are_acknowledged_one_by_one(bench: Bench) -> 
         (12, 2, 1),
     ]
     assert [reply.current_segment_write_offset for reply in acknowledged] == [4, 8, 12]
-    was_due = bench.replies.is_acknowledgement_due
+    bench.processor.send_acknowledgements()
+    assert len(bench.replies.sent) == 1 + len(acknowledged)
 
     for number in range(3, 6):
         bench.end_block(end(4, b"data", number))
     await turns(5)
-    assert (was_due, bench.replies.is_acknowledgement_due) == (False, True)
+    assert bench.replies.is_acknowledgement_due
     bench.processor.send_acknowledgements()
     joined = [reply for reply in bench.replies.sent if isinstance(reply, DataAppended)][3:]
     assert [(reply.event_number, reply.previous_event_number) for reply in joined] == [(5, 2)]
@@ -266,7 +275,7 @@ async def test_appends_to_a_segment_that_was_put_away_keep_their_order(bench: Be
     assert (await bench.store.read(A, 0, 100)).joined() == b"12345"
     assert isinstance(bench.replies.sent[-1], DataAppended)
     assert bench.replies.sent[-1].event_number == 5
-    assert bench.replies.outstanding_bytes == 0
+    assert bench.outstanding_bytes == 0
     assert not bench.replies.aborts
 
 
@@ -279,7 +288,7 @@ async def test_a_segment_deleted_while_it_was_away_refuses_what_waits(bench: Ben
         bench.end_block(end(0, b"x", number))
     await turns(50)
     assert isinstance(bench.replies.sent[-1], NoSuchSegment)
-    assert bench.replies.outstanding_bytes == 0
+    assert bench.outstanding_bytes == 0
 
 
 async def test_a_set_up_does_not_tell_of_a_deletion_before_it_is_durable(bench: Bench) -> None:
@@ -294,7 +303,7 @@ async def test_a_set_up_does_not_tell_of_a_deletion_before_it_is_durable(bench: 
     await deleting
     await turns()
     assert isinstance(bench.replies.sent[-1], NoSuchSegment)
-    assert bench.replies.outstanding_bytes == 0
+    assert bench.outstanding_bytes == 0
 
 
 async def test_commands_that_are_held_back_count_though_they_bring_no_bytes(bench: Bench) -> None:
@@ -304,7 +313,7 @@ async def test_commands_that_are_held_back_count_though_they_bring_no_bytes(benc
         bench.processor.set_up(SetupAppend(number, W, A, ""))
     assert bench.replies.outstanding_bytes >= 99 * 256
     await turns(50)
-    assert bench.replies.outstanding_bytes == 0
+    assert bench.outstanding_bytes == 0
     assert len(bench.replies.sent) == 100
 
 
@@ -376,7 +385,7 @@ async def test_appends_wait_while_the_cache_is_nearly_full(bench: Bench) -> None
     container.state.on_relief()
     await turns(50)
     assert (await bench.store.read(A, 0, 100)).joined() == b"heldbehind"
-    assert bench.replies.outstanding_bytes == 0
+    assert bench.outstanding_bytes == 0
 
 
 async def test_a_held_append_that_fails_unexpectedly_ends_its_connection_alone(
@@ -410,7 +419,71 @@ async def test_a_held_append_that_fails_unexpectedly_ends_its_connection_alone(
     assert await bench.stored() == b"other"
     assert len(bench.replies.aborts) == 1
     assert "nobody expected this" in caplog.text
-    assert bench.replies.outstanding_bytes == 0
+    assert bench.outstanding_bytes == 0
     assert container.throttle.waiting_count == 0
     bench.end_block(end(0, b"late", 3))
     assert await bench.stored() == b"other"
+
+
+async def test_a_writer_that_is_sent_away_is_set_up_once_appends_are_taken_again(bench: Bench) -> None:
+    """While appends are refused its set-up is not answered: it would send, be sent away, and set up again at once.
+
+    The container is a healthy one; appends of others are what fills the connection. Group state is not concerned.
+    """
+    group = "s/_RGgroup/0.#epoch.0"
+    await bench.store.create_segment(group)
+    await bench.set_up()
+    bench.processor.give_up_held()
+    bench.end_block(end(4, b"data", 1))
+    assert [type(reply) for reply in bench.replies.sent[1:]] == [WrongHost]
+    for request_id in (2, 3):
+        bench.processor.set_up(SetupAppend(request_id, W, A, ""))
+    bench.processor.set_up(SetupAppend(4, b"g" * 16, group, ""))
+    await turns(5)
+    assert [reply.request_id for reply in bench.replies.sent if isinstance(reply, AppendSetup)] == [1, 4]
+    bench.processor.take_again()
+    await turns(5)
+    assert [reply.request_id for reply in bench.replies.sent if isinstance(reply, AppendSetup)] == [1, 4, 2, 3]
+    bench.end_block(end(4, b"data", 1))
+    assert await bench.stored() == b"data"
+
+
+async def test_a_set_up_that_waited_for_its_segment_waits_on_while_appends_are_refused(bench: Bench) -> None:
+    """It was in line when its connection began to send writers away."""
+    await bench.set_up()
+    bench.store.cache.count(ballast := int(bench.store.cache.settings.bytes_max * 0.95))
+    bench.processor.set_up(SetupAppend(2, W, A, ""))
+    bench.processor.give_up_held()
+    bench.store.cache.discount(ballast)
+    bench.store.containers[0].state.on_relief()
+    await turns(20)
+    assert [reply.request_id for reply in bench.replies.sent if isinstance(reply, AppendSetup)] == [1]
+    bench.processor.take_again()
+    await turns(5)
+    assert [reply.request_id for reply in bench.replies.sent if isinstance(reply, AppendSetup)] == [1, 2]
+
+
+async def test_set_ups_that_wait_are_bounded(bench: Bench) -> None:
+    bench.processor.give_up_held()
+    for number in range(3):
+        bench.processor.set_up(SetupAppend(number, bytes([number]) * 16, A, ""))
+    assert len(bench.replies.aborts) == 1
+
+
+async def test_what_a_receive_buffer_holds_is_counted_once(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two writers' appends: the connection is told once, and the container asked once whether it has room."""
+    other = b"o" * 16
+    await bench.set_up()
+    await bench.set_up(other)
+    noted: list[int] = []
+    asked: list[bool] = []
+    monkeypatch.setattr(bench.replies, "note_outstanding", noted.append)
+    monkeypatch.setattr(bench.store.containers[0], "must_wait", lambda **_: bool(asked.append(True)))
+    for writer_id in (W, other):
+        bench.processor.end_block(AppendBlockEnd(writer_id, 4, b"data", 1, 1, 7))
+    bench.processor.take_in()
+    assert noted == [2 * (4 + OPERATION_OVERHEAD_BYTES)]
+    assert len(asked) == 1
+    await turns(5)
+    bench.processor.send_acknowledgements()
+    assert noted == [2 * (4 + OPERATION_OVERHEAD_BYTES), -2 * (4 + OPERATION_OVERHEAD_BYTES)]

@@ -153,3 +153,45 @@ def test_an_append_block_whose_end_never_comes_is_bounded() -> None:
         assert bench.socket.is_closed
 
     in_virtual_time(scenario)
+
+
+def test_what_is_read_beyond_the_budget_is_bounded_in_each_delay() -> None:
+    """Appends were given up and the connection is read on, but what comes are requests that fill memory, too.
+
+    After as much as may have stood in the receive queue it is not read again until the next delay is over.
+    """
+
+    async def scenario() -> None:
+        bench = Bench()
+        bench.fill()
+        await asyncio.sleep(SETTINGS.read_delay_s_max + 0.1)
+        assert bench.socket.is_read
+        piece = SETTINGS.receive_buffer_bytes // 4
+        for _ in range(2):
+            taken = 0
+            while bench.socket.is_read:
+                bench.connection._received_bytes += piece  # As if so long a request had come, and waited.
+                bench.connection.note_outstanding(piece)
+                taken += piece
+                assert taken <= 3 * SETTINGS.receive_buffer_bytes
+            assert taken >= 2 * SETTINGS.receive_buffer_bytes
+            await asyncio.sleep(SETTINGS.read_delay_s_max + 0.1)
+            assert bench.socket.is_read
+
+    in_virtual_time(scenario)
+
+
+def test_requests_that_are_answered_do_not_stop_the_reading_beyond_the_budget() -> None:
+    """Reads and small requests behind appends that are thrown away: nothing of them stays."""
+
+    async def scenario() -> None:
+        bench = Bench()
+        bench.fill()
+        await asyncio.sleep(SETTINGS.read_delay_s_max + 0.1)
+        for _ in range(100):
+            bench.connection._received_bytes += SETTINGS.receive_buffer_bytes
+            bench.connection.note_outstanding(1000)
+            bench.connection.note_outstanding(-1000)
+            assert bench.socket.is_read
+
+    in_virtual_time(scenario)

@@ -6,12 +6,19 @@ whose container has no room, holds up no other one.
 
 from __future__ import annotations
 
+import logging
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable, Coroutine, Iterator
 from typing import Protocol
 
-from penstock.model.errors import PenstockError
+from penstock.model.errors import PenstockError, ProtocolError
 from penstock.segmentstore.container.container import SegmentContainer
+
+logger = logging.getLogger(__name__)
+
+#: What an append counts beside its data, for as long as it is held or not durable: requests, callbacks, parts of
+#: frames. Set-ups that are held count the same. Ten bytes appended cost a kilobyte of memory.
+OPERATION_OVERHEAD_BYTES = 1024
 
 #: Something that was held, to be done now, or refused with the error if what it waited for failed; and whether the
 #: throttle has let it in.
@@ -47,10 +54,22 @@ class Lane:
 
 
 class LaneOwner(Protocol):
-    """Who does what lanes hold."""
+    """Whose lanes they are: the append side of a connection."""
 
-    def go_on(self, lane: Lane, byte_count: int) -> int:
-        """Do what `lane` holds until `byte_count` bytes are done or it waits for something else; return the bytes."""
+    def count(self, byte_count: int) -> None:
+        """Count bytes that are held from now on (positive), or no longer (negative)."""
+
+    def settle(self) -> None:
+        """Tell the connection what was counted."""
+
+    def fail_writer(self, writer_id: bytes) -> None:
+        """Take nothing more from a writer until it is set up again."""
+
+    def abort(self, reason: str) -> None:
+        """Close the connection at once."""
+
+    def spawn(self, coroutine: Coroutine[None, None, None]) -> None:
+        """Run a task that ends with the connection."""
 
 
 class Hold:
@@ -58,7 +77,7 @@ class Hold:
 
     __slots__ = ("_lanes", "_owner", "container", "is_urgent")
 
-    def __init__(self, owner: LaneOwner, container: SegmentContainer, *, is_urgent: bool) -> None:
+    def __init__(self, owner: Lanes, container: SegmentContainer, *, is_urgent: bool) -> None:
         self._owner = owner
         self._lanes: dict[Lane, None] = {}
         self.container = container
@@ -88,10 +107,127 @@ class Hold:
             lane = next(iter(self._lanes))
             del self._lanes[lane]
             lane.hold = None
-            byte_count -= self._owner.go_on(lane, byte_count)
+            byte_count -= self._owner.go_on(lane, None, byte_count)
             if lane.operations and not lane.is_waiting:
                 # The bytes were used up in the midst of it. Its turn comes again behind the others.
                 lane.is_waiting = True
                 lane.hold = self
                 self._lanes[lane] = None
         return bool(self._lanes)
+
+
+class Lanes:
+    """What is held of one connection, by writer; and by the container without room for it."""
+
+    def __init__(self, owner: LaneOwner) -> None:
+        self._owner = owner
+        self._lanes: dict[bytes, Lane] = {}
+        self._holds: dict[tuple[SegmentContainer, bool], Hold] = {}
+        self._is_closed = False
+
+    def __contains__(self, writer_id: bytes) -> bool:
+        """Whether something of the writer is held."""
+        return writer_id in self._lanes
+
+    def __len__(self) -> int:
+        """Return how many writers something is held of."""
+        return len(self._lanes)
+
+    def __iter__(self) -> Iterator[Lane]:
+        """Go over the lanes as they are now; they may be dropped meanwhile."""
+        return iter(list(self._lanes.values()))
+
+    def put(self, writer_id: bytes, operation: HeldOperation) -> None:
+        """Put an operation behind what is held of the writer. Something is."""
+        self._lanes[writer_id].operations.append(operation)
+        self._owner.count(operation.byte_count)
+
+    def _hold(self, writer_id: bytes, operation: HeldOperation) -> Lane:
+        """Put an operation that cannot be done yet at the head of its writer's lane."""
+        lane = self._lanes.get(writer_id)
+        if lane is None:
+            lane = self._lanes[writer_id] = Lane(writer_id)
+        lane.operations.appendleft(operation)
+        lane.is_waiting = True
+        self._owner.count(operation.byte_count)
+        return lane
+
+    def hold_for(self, writer_id: bytes, work: Callable[[], Awaitable[object]], operation: HeldOperation) -> None:
+        """Hold a writer's operations until `work` is done, then go on with this one."""
+        self._owner.spawn(self._held(self._hold(writer_id, operation), work))
+
+    async def _held(self, lane: Lane, work: Callable[[], Awaitable[object]]) -> None:
+        failure: PenstockError | None = None
+        try:
+            await work()
+        except PenstockError as error:
+            failure = error
+        self.go_on(lane, failure, None)
+
+    def hold_for_room(
+        self, writer_id: bytes, container: SegmentContainer, is_urgent: bool, operation: HeldOperation
+    ) -> None:
+        """Hold a writer's operations until the container has room for them."""
+        lane = self._hold(writer_id, operation)
+        hold = self._holds.get((container, is_urgent))
+        if hold is None:
+            # Containers come and go: those that hold nothing are forgotten.
+            self._holds = {key: other for key, other in self._holds.items() if other.lanes}
+            hold = self._holds[container, is_urgent] = Hold(self, container, is_urgent=is_urgent)
+        hold.add(lane)
+
+    def go_on(self, lane: Lane, failure: PenstockError | None, byte_count: int | None) -> int:
+        """Do what a lane holds until it waits for something else; return the bytes of it.
+
+        `byte_count`: how much a throttle has let in; None: what it waited for is done, or failed with `failure`.
+        """
+        owner = self._owner
+        lane.is_waiting = False
+        done = 0
+        try:
+            while lane.operations and not lane.is_waiting and not self._is_closed:
+                if byte_count is not None and done >= byte_count:
+                    return done
+                operation = lane.operations.popleft()
+                done += operation.byte_count
+                owner.count(-operation.byte_count)
+                operation.again(failure, byte_count is not None)
+                failure = None
+        except ProtocolError as error:
+            owner.abort(str(error))
+            return done
+        except Exception as error:
+            # A throttle that lets others in, too, must not end by it, and nothing may be stored behind the gap.
+            logger.exception("an operation of writer %s that was held has failed", lane.writer_id.hex())
+            owner.fail_writer(lane.writer_id)
+            self.drop(lane)
+            owner.abort(f"an operation that was held has failed: {error!r}")
+            return done
+        finally:
+            owner.settle()
+        if not lane.operations:
+            self._lanes.pop(lane.writer_id, None)
+        return done
+
+    def drop(self, lane: Lane, *, keeps_set_ups: bool = False) -> None:
+        """Drop what a writer has held; `keeps_set_ups`: but for those, which are still to be answered."""
+        kept = [operation for operation in lane.operations if keeps_set_ups and not operation.is_append]
+        before = sum(operation.byte_count for operation in lane.operations)
+        self._owner.count(sum(operation.byte_count for operation in kept) - before)
+        lane.operations.clear()
+        lane.operations.extend(kept)
+        if kept or (keeps_set_ups and lane.hold is None):
+            return  # It is still waited for something.
+        lane.is_waiting = False
+        if lane.hold is not None:
+            lane.hold.remove(lane)
+        self._lanes.pop(lane.writer_id, None)
+
+    def close(self) -> None:
+        """Forget what is held: the connection is lost."""
+        self._is_closed = True
+        for hold in self._holds.values():
+            for lane in hold.lanes:
+                hold.remove(lane)
+        self._holds.clear()
+        self._lanes.clear()

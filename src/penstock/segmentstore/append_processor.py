@@ -11,7 +11,7 @@ Source: wire protocol specification, section 3; segment store specification, sec
 from __future__ import annotations
 
 import logging
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Coroutine
 from functools import partial
 from typing import Protocol
 
@@ -31,11 +31,11 @@ from penstock.model.errors import (
 )
 from penstock.model.names import is_written_for_readers
 from penstock.model.segments import Buffer
-from penstock.segmentstore.append_lanes import HeldOperation, Hold, Lane
+from penstock.segmentstore.append_lanes import OPERATION_OVERHEAD_BYTES, HeldOperation, Lanes
 from penstock.segmentstore.container.append_request import AppendRequest
 from penstock.segmentstore.container.container import SegmentContainer
-from penstock.segmentstore.container.segment import Segment
 from penstock.segmentstore.store import SegmentStore
+from penstock.segmentstore.writer_state import WriterState
 from penstock.wire.append_runs import AppendRun, assemble, may_be_kept, scan_appends
 from penstock.wire.codec import encode
 from penstock.wire.commands import (
@@ -57,11 +57,6 @@ from penstock.wire.commands import (
 
 logger = logging.getLogger(__name__)
 
-#: What an append counts beside its data, for as long as it is held or not durable: requests, callbacks, parts of
-#: frames. Set-ups that are held count the same. Ten bytes appended cost a kilobyte of memory.
-OPERATION_OVERHEAD_BYTES = 1024
-
-
 class Replies(Protocol):
     """The sending side of a connection."""
 
@@ -81,49 +76,6 @@ class Replies(Protocol):
         """Run a task that ends with the connection."""
 
 
-class WriterState:
-    """One writer on one connection.
-
-    After a refused append (`is_failed`) nothing more is taken until the writer is set up again; one that was sent away
-    hears of nothing before that, either: the answer to the set-up says what is durable.
-    Invariants: `acknowledged <= stored`; `stored` is the last number accepted from here, which the segment's own
-    attribute equals unless another connection writes with the same id.
-    """
-
-    __slots__ = (
-        "acknowledged",
-        "container",
-        "durable",
-        "durable_length",
-        "in_flight",
-        "is_failed",
-        "is_sent_away",
-        "is_urgent",
-        "last_seen",
-        "request_id",
-        "segment",
-        "stored",
-        "writer_id",
-    )
-
-    def __init__(
-        self, writer_id: bytes, container: SegmentContainer, segment: Segment, stored: int, request_id: int
-    ) -> None:
-        self.writer_id = writer_id
-        self.container = container
-        self.segment = segment
-        self.stored = stored
-        self.acknowledged = stored
-        self.last_seen = 0
-        self.durable = stored
-        self.durable_length = 0
-        self.request_id = request_id
-        self.in_flight = 0
-        self.is_failed = False
-        self.is_sent_away = False
-        self.is_urgent = is_written_for_readers(segment.name)
-
-
 class AppendProcessor:
     """Handles the append commands of one connection, in the order of each writer.
 
@@ -137,141 +89,86 @@ class AppendProcessor:
         self._writers_max = writers_max
         self._writers: dict[bytes, WriterState] = {}
         self._to_acknowledge: dict[WriterState, None] = {}
+        #: Bytes taken in, less those finished, that the connection has not been told of.
+        self._uncounted_bytes = 0
+        self._is_flush_due = False
         self._block: AppendBlock | None = None
         self._block_count = 0
         #: What was gathered since `take_in`, by writer.
         self._runs: dict[bytes, AppendRun] = {}
         self._is_closed = False
-        #: Whoever appends is sent away.
+        #: Whoever appends is sent away; whoever is set up again waits until he may come.
         self._is_refusing = False
-        #: What is held, by writer, and by the container without room for it.
-        self._lanes: dict[bytes, Lane] = {}
-        self._holds: dict[tuple[SegmentContainer, bool], Hold] = {}
+        self._waiting_set_ups: list[SetupAppend] = []
+        self.lanes = Lanes(self)
+
+    # The LaneOwner seam.
+
+    def count(self, byte_count: int) -> None:
+        """See `LaneOwner.count`."""
+        self._uncounted_bytes += byte_count
+
+    def settle(self) -> None:
+        """See `LaneOwner.settle`. Once for all that a call took in or finished: there are many appends."""
+        byte_count, self._uncounted_bytes = self._uncounted_bytes, 0
+        if byte_count:
+            self._replies.note_outstanding(byte_count)
+
+    def fail_writer(self, writer_id: bytes) -> None:
+        """See `LaneOwner.fail_writer`."""
+        if (state := self._writers.get(writer_id)) is not None:
+            state.is_failed = True
+
+    def abort(self, reason: str) -> None:
+        """See `LaneOwner.abort`."""
+        self._replies.abort(reason)
+
+    def spawn(self, coroutine: Coroutine[None, None, None]) -> None:
+        """See `LaneOwner.spawn`."""
+        self._replies.spawn(coroutine)
+
+    # Set-ups.
 
     def set_up(self, command: SetupAppend) -> None:
         """Answer with the writer's last durable event number, which is also an acknowledgement of it."""
         self._forbid_open_block("SetupAppend")
         self.take_in()
+        self._set_up_in_order(command)
+        self.settle()
 
-        self._in_order(command.writer_id, self._set_up_operation(command))
+    def _set_up_in_order(self, command: SetupAppend) -> None:
+        if command.writer_id in self.lanes:
+            self.lanes.put(command.writer_id, self._set_up_operation(command))
+        else:
+            self._set_up(command, None, False)
 
     def _set_up_operation(self, command: SetupAppend) -> HeldOperation:
         return HeldOperation(partial(self._set_up, command), OPERATION_OVERHEAD_BYTES, is_append=False)
-
-    def _in_order(self, writer_id: bytes, operation: HeldOperation) -> None:
-        """Do it now, or behind what is held of the writer."""
-        lane = self._lanes.get(writer_id)
-        if lane is None:
-            operation.again(None, False)
-        else:
-            lane.operations.append(operation)
-            self._replies.note_outstanding(operation.byte_count)
-
-    def _hold(self, writer_id: bytes, operation: HeldOperation) -> Lane:
-        """Put an operation that cannot be done yet at the head of its writer's lane."""
-        lane = self._lanes.get(writer_id)
-        if lane is None:
-            lane = self._lanes[writer_id] = Lane(writer_id)
-        lane.operations.appendleft(operation)
-        lane.is_waiting = True
-        self._replies.note_outstanding(operation.byte_count)
-        return lane
-
-    def _hold_for(self, writer_id: bytes, work: Callable[[], Awaitable[object]], operation: HeldOperation) -> None:
-        """Hold a writer's operations until `work` is done, then go on with this one."""
-        self._replies.spawn(self._held(self._hold(writer_id, operation), work))
-
-    def _hold_for_room(
-        self, writer_id: bytes, container: SegmentContainer, is_urgent: bool, operation: HeldOperation
-    ) -> None:
-        """Hold a writer's operations until the container has room for them."""
-        lane = self._hold(writer_id, operation)
-        hold = self._holds.get((container, is_urgent))
-        if hold is None:
-            # Containers come and go: those that hold nothing are forgotten.
-            self._holds = {key: other for key, other in self._holds.items() if other.lanes}
-            hold = self._holds[container, is_urgent] = Hold(self, container, is_urgent=is_urgent)
-        hold.add(lane)
-
-    async def _held(self, lane: Lane, work: Callable[[], Awaitable[object]]) -> None:
-        failure: PenstockError | None = None
-        try:
-            await work()
-        except PenstockError as error:
-            failure = error
-        self._do(lane, failure, None)
-
-    def go_on(self, lane: Lane, byte_count: int) -> int:
-        """See `LaneOwner`: a throttle lets these in."""
-        return self._do(lane, None, byte_count)
-
-    def _do(self, lane: Lane, failure: PenstockError | None, byte_count: int | None) -> int:
-        """Do what a lane holds, as far as it goes; return the bytes of it. `byte_count`: let in by a throttle."""
-        lane.is_waiting = False
-        done = 0
-        while lane.operations and not lane.is_waiting and not self._is_closed:
-            if byte_count is not None and done >= byte_count:
-                return done
-            operation = lane.operations.popleft()
-            done += operation.byte_count
-            self._replies.note_outstanding(-operation.byte_count)
-            try:
-                operation.again(failure, byte_count is not None)
-            except ProtocolError as error:
-                self._replies.abort(str(error))
-                return done
-            except Exception as error:
-                # A throttle that lets others in, too, must not end by it, and nothing may be stored behind the gap.
-                logger.exception("an operation of writer %s that was held has failed", lane.writer_id.hex())
-                self._drop_all(lane)
-                self._replies.abort(f"an operation that was held has failed: {error!r}")
-                return done
-            failure = None
-        if not lane.operations:
-            self._lanes.pop(lane.writer_id, None)
-        return done
 
     def give_up_held(self) -> int:
         """Send away the writers whose appends are held or not durable yet; return how many there were.
 
         What is held is dropped: nothing of it was accepted. What is not durable may become so. The writers are told to
         set up again, which says what they have to send again; until then nothing more is taken from them. Nor from
-        those whose appends come until `take_again`: they are sent away, too. Group state and marks are no part of it.
+        those whose appends come until `take_again`: they are sent away, too, and their set-ups are answered then.
+        Group state and marks are no part of it.
         """
         self._is_refusing = True
         away = [state for state in self._writers.values() if state.in_flight]
-        for lane in list(self._lanes.values()):
+        for lane in self.lanes:
             if (state := self._writers.get(lane.writer_id)) is not None and not state.is_urgent:
-                self._drop_appends(lane)
+                self.lanes.drop(lane, keeps_set_ups=True)
                 away.append(state)
+        self.settle()
         return sum(self._send_away(state) for state in away)
 
     def take_again(self) -> None:
-        """Send nobody away any more."""
+        """Send nobody away any more, and set up those who wait for that."""
         self._is_refusing = False
-
-    def _drop_appends(self, lane: Lane) -> None:
-        """Drop what a writer has held, but for set-ups: those are still to be answered."""
-        dropped = [operation for operation in lane.operations if operation.is_append]
-        kept = [operation for operation in lane.operations if not operation.is_append]
-        self._replies.note_outstanding(-sum(operation.byte_count for operation in dropped))
-        lane.operations.clear()
-        lane.operations.extend(kept)
-        if not kept and lane.hold is not None:
-            lane.hold.remove(lane)
-            lane.is_waiting = False
-            del self._lanes[lane.writer_id]
-
-    def _drop_all(self, lane: Lane) -> None:
-        """Drop everything a writer has held, and take nothing more from it."""
-        if (state := self._writers.get(lane.writer_id)) is not None:
-            state.is_failed = True
-        self._replies.note_outstanding(-sum(operation.byte_count for operation in lane.operations))
-        lane.operations.clear()
-        lane.is_waiting = False
-        if lane.hold is not None:
-            lane.hold.remove(lane)
-        self._lanes.pop(lane.writer_id, None)
+        waiting, self._waiting_set_ups = self._waiting_set_ups, []
+        for command in waiting:
+            self._set_up_in_order(command)
+        self.settle()
 
     def _send_away(self, state: WriterState) -> bool:
         """Take nothing more from a writer until it is set up again; return whether it had to be told."""
@@ -283,22 +180,29 @@ class AppendProcessor:
         return True
 
     def _set_up(self, command: SetupAppend, failure: PenstockError | None, is_admitted: bool) -> None:
-        replies, writer_id = self._replies, command.writer_id
+        replies, writer_id, lanes = self._replies, command.writer_id, self.lanes
         operation = self._set_up_operation(command)
+        is_urgent = is_written_for_readers(command.segment)
+        if self._is_refusing and not is_urgent:
+            # Whatever its container says: its appends would be sent away, and it would be here again at once.
+            if len(self._waiting_set_ups) >= self._writers_max:
+                replies.abort(f"more than {self._writers_max} writers wait to be set up on one connection")
+            else:
+                self._waiting_set_ups.append(command)
+            return
         try:
             container = self._store.container(command.segment)
             if failure is not None:
                 raise failure
-            is_urgent = is_written_for_readers(command.segment)
             if not is_admitted and container.must_wait(is_urgent=is_urgent):
                 # It would only send what cannot be taken.
-                self._hold_for_room(writer_id, container, is_urgent, operation)
+                lanes.hold_for_room(writer_id, container, is_urgent, operation)
                 return
             segment = container.segment(command.segment)
         except NoSuchSegmentError:
             if failure is None:
                 # Its deletion may not be durable yet: looked for once more, which waits for that.
-                self._hold_for(writer_id, partial(container.find, command.segment), operation)
+                lanes.hold_for(writer_id, partial(container.find, command.segment), operation)
             elif container.ownership.is_confirmed:
                 replies.send(encode(NoSuchSegment(command.request_id, command.segment)))
             else:
@@ -308,7 +212,7 @@ class AppendProcessor:
             replies.send(encode(WrongHost(command.request_id, command.segment, "")))
             return
         except SegmentInactiveError:
-            self._hold_for(writer_id, partial(container.find, command.segment), operation)
+            lanes.hold_for(writer_id, partial(container.find, command.segment), operation)
             return
         except PenstockError as error:
             replies.abort(f"writer of {command.segment} could not be set up: {error}")
@@ -324,7 +228,7 @@ class AppendProcessor:
             container.attributes.check_room(segment)
             stored = segment.attribute(command.writer_id)
         except AttributesNotLoadedError as error:
-            self._hold_for(writer_id, partial(container.attributes.bring_in, segment, error.attribute_ids), operation)
+            lanes.hold_for(writer_id, partial(container.attributes.bring_in, segment, error.attribute_ids), operation)
             return
         # What is accepted now is durable when the callback runs; a later append is rejected until then, because its
         # writer is not set up yet.
@@ -406,11 +310,13 @@ class AppendProcessor:
     def take_in(self) -> None:
         """Append what was gathered, as one append of each writer.
 
+        Whether a container has room is asked once for all of them: they are at most a receive buffer long, or one.
         Raises `ProtocolError` for an append that must not be here: it is the only one then.
         """
         if not self._runs:
             return
         runs, self._runs = self._runs, {}
+        with_room: set[SegmentContainer] = set()
         for run in runs.values():
             request = AppendRequest(
                 run.joined(),
@@ -421,31 +327,52 @@ class AppendProcessor:
                 run.first_request_id,
                 run.request_id,
             )
-            self._append(request)
+            self._append(request, with_room)
+        self.settle()
 
     def append_conditionally(self, command: ConditionalAppend | ConditionalBlockEnd, data: Buffer) -> None:
         """Append if the segment has the expected length. `data` is what is to be stored."""
         self._forbid_open_block(type(command).__name__)
         self.take_in()
         number, request_id = command.event_number, command.request_id
-        self._append(
-            AppendRequest(
-                data, 1, command.writer_id, number, number, request_id, request_id, command.expected_offset
-            )
+        request = AppendRequest(
+            data, 1, command.writer_id, number, number, request_id, request_id, command.expected_offset
         )
+        self._append(request, set())
+        self.settle()
 
     def _forbid_open_block(self, name: str) -> None:
         if self._block is not None:
             raise ProtocolError(f"{name} between AppendBlock and AppendBlockEnd")
 
-    def _append(self, request: AppendRequest) -> None:
-        if self._is_refusing and (state := self._writers.get(request.writer_id)) is not None and not state.is_urgent:
+    def _append(self, request: AppendRequest, with_room: set[SegmentContainer]) -> None:
+        """Accept an append, or put it behind what is held of its writer. `with_room`: containers that have some."""
+        writer_id = request.writer_id
+        if writer_id in self.lanes:
+            if not self._is_sent_away(writer_id):
+                self.lanes.put(writer_id, self._operation(request))
+            return
+        state = self._writers.get(writer_id)
+        if state is None:
+            raise _unknown(writer_id)
+        if self._is_refusing and not state.is_urgent:
             self._send_away(state)
             return
-        if request.writer_id in self._lanes:
-            self._in_order(request.writer_id, self._operation(request))
-        else:
-            self._accept(request, None, False)
+        if state.is_urgent:
+            self._accept_from(state, request, None, False)
+            return
+        container = state.container
+        if container not in with_room and not container.must_wait():
+            with_room.add(container)
+        self._accept_from(state, request, None, container in with_room)
+
+    def _is_sent_away(self, writer_id: bytes) -> bool:
+        """Send a writer away if that is what is done now."""
+        state = self._writers.get(writer_id)
+        if not self._is_refusing or state is None or state.is_urgent:
+            return False
+        self._send_away(state)
+        return True
 
     def _operation(self, request: AppendRequest, *, is_checked: bool = False) -> HeldOperation:
         again = partial(self._accept, request, is_checked=is_checked)
@@ -454,11 +381,23 @@ class AppendProcessor:
     def _accept(
         self, request: AppendRequest, failure: PenstockError | None, is_admitted: bool, *, is_checked: bool = False
     ) -> None:
+        """Accept an append that was held."""
+        state = self._writers.get(request.writer_id)
+        if state is None:
+            raise _unknown(request.writer_id)
+        self._accept_from(state, request, failure, is_admitted, is_checked=is_checked)
+
+    def _accept_from(
+        self,
+        state: WriterState,
+        request: AppendRequest,
+        failure: PenstockError | None,
+        is_admitted: bool,
+        *,
+        is_checked: bool = False,
+    ) -> None:
         """Validate and accept an append, or hold it. `is_checked`: it comes back from there."""
         writer_id, first_number = request.writer_id, request.first_event_number
-        state = self._writers.get(writer_id)
-        if state is None:
-            raise ProtocolError(f"append of writer {writer_id.hex()}, which is not set up on this connection")
         if state.is_failed:
             return  # The error reply to an earlier append is on its way; the client sends this one again.
         if not is_checked:
@@ -468,14 +407,13 @@ class AppendProcessor:
                     "on one connection"
                 )
             state.last_seen = request.event_number
-        length = len(request.data)
         container = state.container
         if container.quota.must_wait(state.segment):
             self._hold_writer(state, request.first_request_id)
             return
         if not is_admitted and failure is None and container.must_wait(is_urgent=state.is_urgent):
             operation = self._operation(request, is_checked=True)
-            self._hold_for_room(writer_id, container, state.is_urgent, operation)
+            self.lanes.hold_for_room(writer_id, container, state.is_urgent, operation)
             return
         try:
             if failure is not None:
@@ -493,14 +431,14 @@ class AppendProcessor:
             return
         except (SegmentInactiveError, AttributesNotLoadedError) as error:
             operation = self._operation(request, is_checked=True)
-            self._hold_for(writer_id, partial(_bring_in, state, error), operation)
+            self.lanes.hold_for(writer_id, partial(_bring_in, state, error), operation)
             return
         except PenstockError as error:
             self._refuse(state, request, error)
             return
         state.stored = request.event_number
         state.in_flight += 1
-        self._replies.note_outstanding(length + OPERATION_OVERHEAD_BYTES)
+        self._uncounted_bytes += len(request.data) + OPERATION_OVERHEAD_BYTES
 
     def _hold_writer(self, state: WriterState, request_id: int) -> None:
         """Take nothing more of a writer whose segment is over its quota; let it come again when there is room.
@@ -559,7 +497,10 @@ class AppendProcessor:
         """Take in the end of an append; appends of one writer end in order."""
         state, request = completion.state, completion.request
         state.in_flight -= 1
-        self._replies.note_outstanding(-len(request.data) - OPERATION_OVERHEAD_BYTES)
+        self._uncounted_bytes -= len(request.data) + OPERATION_OVERHEAD_BYTES
+        if not self._is_flush_due:
+            self._is_flush_due = True
+            self._replies.acknowledge_later()
         if error is not None:
             self._replies.abort(f"append to {state.segment.name} failed, its outcome is unknown: {error}")
             return
@@ -574,12 +515,12 @@ class AppendProcessor:
             self._to_acknowledge.pop(state, None)
             self._acknowledge(state)
             return
-        if not self._to_acknowledge:
-            self._replies.acknowledge_later()
         self._to_acknowledge[state] = None
 
     def send_acknowledgements(self) -> None:
         """Acknowledge what has become durable, one reply per writer."""
+        self._is_flush_due = False
+        self.settle()
         if not self._to_acknowledge:
             return
         states, self._to_acknowledge = self._to_acknowledge, {}
@@ -601,13 +542,14 @@ class AppendProcessor:
         self._is_closed = True
         self._writers.clear()
         self._to_acknowledge.clear()
-        for hold in self._holds.values():
-            for lane in hold.lanes:
-                hold.remove(lane)
-        self._holds.clear()
-        self._lanes.clear()
+        self.lanes.close()
+        self._waiting_set_ups.clear()
         self._runs.clear()
         self._block = None
+
+
+def _unknown(writer_id: bytes) -> ProtocolError:
+    return ProtocolError(f"append of writer {writer_id.hex()}, which is not set up on this connection")
 
 
 async def _bring_in(state: WriterState, error: SegmentInactiveError | AttributesNotLoadedError) -> None:

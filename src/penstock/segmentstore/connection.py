@@ -19,7 +19,8 @@ from typing import Protocol, cast
 
 from penstock.model.errors import PenstockError, ProtocolError
 from penstock.model.segments import Buffer
-from penstock.segmentstore.append_processor import OPERATION_OVERHEAD_BYTES, AppendProcessor
+from penstock.segmentstore.append_lanes import OPERATION_OVERHEAD_BYTES
+from penstock.segmentstore.append_processor import AppendProcessor
 from penstock.segmentstore.ingest_budget import IngestBudget
 from penstock.segmentstore.read_processor import ReadProcessor
 from penstock.segmentstore.request_processor import RequestProcessor
@@ -106,6 +107,7 @@ class Connection(asyncio.BufferedProtocol):
         self._is_reading = True
         #: The budget does not count until the connection holds less than its share: its writers were sent away.
         self._reads_on = False
+        self._reads_on_since_bytes = self._reads_on_outstanding_bytes = 0
         #: Runs while requests may wait behind appends that are not read; ends when what was there then has been read.
         self._delay_timer: asyncio.TimerHandle | None = None
         self._received_bytes = 0
@@ -398,7 +400,11 @@ class Connection(asyncio.BufferedProtocol):
             if self._reads_on:
                 self._reads_on = False
                 self._appends.take_again()
-        elif not self._reads_on and self._delay_timer is None:
+        elif self._reads_on:
+            if self._has_read_enough():
+                self._reads_on = False
+                self._begin_delay()
+        elif self._delay_timer is None:
             self._begin_delay()
         should_read = (has_room or self._reads_on) and not (
             self.is_write_blocked or len(self._tasks) >= self._settings.requests_max
@@ -418,6 +424,14 @@ class Connection(asyncio.BufferedProtocol):
     def review(self) -> None:
         """See `Contributor.review`."""
         self._update_reading()
+
+    def _has_read_enough(self) -> bool:
+        """Whether all that stood behind the appends was read, and what comes now fills memory, too."""
+        room = self._settings.receive_buffer_bytes
+        return (
+            self._received_bytes - self._reads_on_since_bytes > 2 * room
+            and self._outstanding_bytes - self._reads_on_outstanding_bytes > room
+        )
 
     def _begin_delay(self) -> None:
         """Let what stands in the receive queue now wait a bounded time at most."""
@@ -443,6 +457,8 @@ class Connection(asyncio.BufferedProtocol):
             self._settings.read_delay_s_max,
         )
         self._reads_on = True
+        self._reads_on_since_bytes = self._received_bytes
+        self._reads_on_outstanding_bytes = self._outstanding_bytes
         self._update_reading()
 
     def spawn(self, coroutine: Coroutine[None, None, None]) -> None:

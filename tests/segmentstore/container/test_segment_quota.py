@@ -201,9 +201,9 @@ async def test_a_container_is_held_at_its_share_of_the_cache(bench: Bench) -> No
             container.append(container.segment(name), AppendRequest(bytes(1024)), lambda _: None)
             sent += 1
         await container.pipeline.barrier()
-    load = container._load()
-    assert load.backlog_operations >= sent
-    assert load.backlog_bytes >= sent * 1024
+    backlog = container.state.backlog
+    assert backlog.operation_count >= sent
+    assert backlog.byte_count >= sent * 1024
     assert sent * 1024 <= SMALL_CACHE.bytes_max * 60 // 100
     assert container.state.cache.used_bytes < SMALL_CACHE.target_bytes
     bench.chunks.is_over = True

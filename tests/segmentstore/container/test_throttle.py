@@ -8,7 +8,7 @@ from dataclasses import replace
 
 import pytest
 
-from penstock.segmentstore.container.throttle import Load, Throttle, hold_bytes, room_bytes
+from penstock.segmentstore.container.throttle import Bounds, Throttle, hold_bytes
 from penstock.segmentstore.settings import CacheSettings, ThrottleSettings
 from penstock.testing.simulation.simulation import Simulation
 
@@ -21,8 +21,9 @@ def in_virtual_time(scenario: Callable[[], Coroutine[object, object, None]]) -> 
         simulation.run(scenario)
 
 
-def load(**changes: int) -> Load:
-    return replace(Load(outstanding_bytes_max=1_000_000), **changes)
+def room_bytes(settings: ThrottleSettings, changes: dict[str, int], *, is_urgent: bool = False) -> int:
+    bounds = Bounds.of(settings, CACHE, 1_000_000, is_urgent=is_urgent)
+    return bounds.room_bytes(**{"cache_bytes": 0, "outstanding_bytes": 0, "backlog_bytes": 0, **changes})
 
 
 class Source:
@@ -75,14 +76,14 @@ class Connection:
 )
 def test_the_least_room_counts(changes: dict[str, int], room: int, urgent_room: int) -> None:
     """SS-32: of cache, log and backlog; the last of each is for urgent operations."""
-    assert room_bytes(load(**changes), SETTINGS, CACHE) == room
-    assert room_bytes(load(**changes), SETTINGS, CACHE, is_urgent=True) == urgent_room
+    assert room_bytes(SETTINGS, changes) == room
+    assert room_bytes(SETTINGS, changes, is_urgent=True) == urgent_room
 
 
 def test_a_backlog_of_bytes_holds_when_it_has_a_limit() -> None:
     settings = replace(SETTINGS, backlog_bytes_max=1000)
-    assert room_bytes(load(backlog_bytes=890), settings, CACHE) == 10
-    assert room_bytes(load(backlog_bytes=890), settings, CACHE, is_urgent=True) == 110
+    assert room_bytes(settings, {"backlog_bytes": 890}) == 10
+    assert room_bytes(settings, {"backlog_bytes": 890}, is_urgent=True) == 110
 
 
 def test_appends_are_held_before_only_essential_data_are_taken_in() -> None:

@@ -55,7 +55,7 @@ from penstock.segmentstore.container.storage.container_storage import (
 from penstock.segmentstore.container.storage.storage_writer import StorageWriter
 from penstock.segmentstore.container.tables.entries import SLOT_LENGTH
 from penstock.segmentstore.container.tables.tables import Tables
-from penstock.segmentstore.container.throttle import Load, Throttle, hold_bytes, room_bytes
+from penstock.segmentstore.container.throttle import Bounds, Throttle, hold_bytes
 from penstock.segmentstore.settings import ContainerSettings, ThrottleSettings
 from penstock.segmentstore.statistics import ContainerStatistics
 from penstock.segmentstore.tier1.durable_log import DurableLog
@@ -95,6 +95,10 @@ class SegmentContainer(SegmentOperations):
         self._throttle_settings = throttle or ThrottleSettings()
         #: Holds appends and table updates of callers back while what fills up is being emptied.
         self.throttle = Throttle(self._throttle_settings, self._room_bytes)
+        self._bounds, self._urgent_bounds = (
+            Bounds.of(self._throttle_settings, cache.settings, settings.outstanding_bytes_max, is_urgent=is_urgent)
+            for is_urgent in (False, True)
+        )
         #: Whether what this incarnation knows may be answered.
         self.ownership = OwnershipLease(
             container_id, log, lease_s=settings.ownership_lease_s, now_s=runtime.monotonic_s
@@ -299,16 +303,15 @@ class SegmentContainer(SegmentOperations):
         return self._settings.outstanding_bytes_max
 
     def _room_bytes(self, is_urgent: bool) -> int:
-        return room_bytes(self._load(), self._throttle_settings, self.state.cache.settings, is_urgent=is_urgent)
-
-    def _load(self) -> Load:
-        return Load(
-            cache_bytes=self.state.cache.used_bytes,
+        if self.space.is_log_low and not is_urgent:
+            return 0
+        state = self.state
+        backlog = state.backlog
+        return (self._urgent_bounds if is_urgent else self._bounds).room_bytes(
+            cache_bytes=state.cache.used_bytes,
             outstanding_bytes=self.pipeline.outstanding_bytes,
-            outstanding_bytes_max=self._settings.outstanding_bytes_max,
-            backlog_operations=self.state.backlog.operation_count,
-            backlog_bytes=self.state.backlog.byte_count,
-            is_out_of_space=self.space.is_log_low,
+            backlog_bytes=backlog.byte_count,
+            backlog_operations=backlog.operation_count,
         )
 
     def _log_operation(self, operation: RareOperation, accept: Callable[[], object] = lambda: None) -> None:

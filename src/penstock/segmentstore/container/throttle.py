@@ -24,42 +24,51 @@ from typing import Protocol
 from penstock.segmentstore.settings import CacheSettings, ThrottleSettings
 
 
-@dataclass(slots=True)
-class Load:
-    """How full everything is.
+@dataclass(frozen=True, slots=True)
+class Bounds:
+    """How full everything may become before operations of one kind are held.
 
     Attributes:
         cache_bytes: what the cache holds, whatever may be evicted included.
-        outstanding_bytes: bytes accepted and not yet durable, ...
-        outstanding_bytes_max: ... of at most so many.
-        backlog_operations: durable operations that wait for long-term storage.
+        outstanding_bytes: bytes accepted and not yet durable.
         backlog_bytes: bytes that wait for long-term storage.
-        is_out_of_space: the log's file system has no room for what users write.
+        backlog_operations: durable operations that do; 0: there is no bound.
     """
 
-    cache_bytes: int = 0
-    outstanding_bytes: int = 0
-    outstanding_bytes_max: int = 1
+    cache_bytes: int
+    outstanding_bytes: int
+    backlog_bytes: int
     backlog_operations: int = 0
-    backlog_bytes: int = 0
-    is_out_of_space: bool = False
 
+    @classmethod
+    def of(
+        cls, settings: ThrottleSettings, cache: CacheSettings, outstanding_bytes_max: int, *, is_urgent: bool
+    ) -> Bounds:
+        """Return the bounds that the settings say.
 
-def room_bytes(load: Load, settings: ThrottleSettings, cache: CacheSettings, *, is_urgent: bool = False) -> int:
-    """Return how many bytes may be let in at `load`; 0 or less: none.
+        The last `urgent_percent` of each, and the cache up to where only essential data are taken in, are for urgent
+        operations alone.
+        """
+        share = 100 if is_urgent else 100 - settings.urgent_percent
+        operations_max = settings.backlog_operations_max
+        return cls(
+            cache_bytes=cache.essential_bytes if is_urgent else hold_bytes(settings, cache),
+            outstanding_bytes=outstanding_bytes_max * share // 100,
+            backlog_bytes=settings.container_backlog_bytes_max(cache) * share // 100,
+            backlog_operations=max(operations_max * share // 100, 1) if operations_max else 0,
+        )
 
-    The least room counts. The last `urgent_percent` of each bound, and the cache up to where only essential data are
-    taken in, are for urgent operations alone.
-    """
-    if load.is_out_of_space and not is_urgent:
-        return 0
-    share = 100 if is_urgent else 100 - settings.urgent_percent
-    room = (cache.essential_bytes if is_urgent else hold_bytes(settings, cache)) - load.cache_bytes
-    room = min(room, load.outstanding_bytes_max * share // 100 - load.outstanding_bytes)
-    room = min(room, settings.container_backlog_bytes_max(cache) * share // 100 - load.backlog_bytes)
-    if settings.backlog_operations_max and load.backlog_operations >= settings.backlog_operations_max * share // 100:
-        return 0
-    return room
+    def room_bytes(
+        self, *, cache_bytes: int, outstanding_bytes: int, backlog_bytes: int, backlog_operations: int = 0
+    ) -> int:
+        """Return how many bytes may be let in while everything is so full; 0 or less: none. The least room counts."""
+        if self.backlog_operations and backlog_operations >= self.backlog_operations:
+            return 0
+        return min(
+            self.cache_bytes - cache_bytes,
+            self.outstanding_bytes - outstanding_bytes,
+            self.backlog_bytes - backlog_bytes,
+        )
 
 
 def hold_bytes(settings: ThrottleSettings, cache: CacheSettings) -> int:

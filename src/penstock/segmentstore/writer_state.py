@@ -1,0 +1,50 @@
+"""`WriterState`: what one connection knows of one of its writers."""
+
+from __future__ import annotations
+
+from penstock.model.names import is_written_for_readers
+from penstock.segmentstore.container.container import SegmentContainer
+from penstock.segmentstore.container.segment import Segment
+
+
+class WriterState:
+    """One writer on one connection.
+
+    After a refused append (`is_failed`) nothing more is taken until the writer is set up again; one that was sent away
+    hears of nothing before that, either: the answer to the set-up says what is durable.
+    Invariants: `acknowledged <= stored`; `stored` is the last number accepted from here, which the segment's own
+    attribute equals unless another connection writes with the same id.
+    """
+
+    __slots__ = (
+        "acknowledged",
+        "container",
+        "durable",
+        "durable_length",
+        "in_flight",
+        "is_failed",
+        "is_sent_away",
+        "is_urgent",
+        "last_seen",
+        "request_id",
+        "segment",
+        "stored",
+        "writer_id",
+    )
+
+    def __init__(
+        self, writer_id: bytes, container: SegmentContainer, segment: Segment, stored: int, request_id: int
+    ) -> None:
+        self.writer_id = writer_id
+        self.container = container
+        self.segment = segment
+        self.stored = stored
+        self.acknowledged = stored
+        self.last_seen = 0
+        self.durable = stored
+        self.durable_length = 0
+        self.request_id = request_id
+        self.in_flight = 0
+        self.is_failed = False
+        self.is_sent_away = False
+        self.is_urgent = is_written_for_readers(segment.name)
