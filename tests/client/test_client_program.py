@@ -122,11 +122,12 @@ def test_a_forked_child_is_told_at_once_and_the_parent_goes_on(uri, stream):
                 lambda: client.create_scope("child"),
                 lambda: client.event_writer(stream),
                 lambda: client.begin_transaction(stream),
+                lambda: penstock.connect(client.uri),
             ):
                 try:
                     call()
                 except penstock.ForkedError as error:
-                    assert "connect anew in the child" in str(error)
+                    assert "connect in the child alone" in str(error)
                     refused += 1
             writer.close()
             client.close()
@@ -142,10 +143,27 @@ def test_a_forked_child_is_told_at_once_and_the_parent_goes_on(uri, stream):
         """,
         uri, stream,
     )  # fmt: skip
-    assert "refused 6" in ended.stdout, ended.stderr
+    assert "refused 7" in ended.stdout, ended.stderr
     assert "child ended 0" in ended.stdout, ended.stderr
     assert ended.returncode == 0, ended.stderr
     assert events_in(uri, stream) == [b"before"] * 100 + [b"after"] * 100
+
+
+def test_a_child_may_connect_if_its_parent_has_not(uri, stream):
+    ended = subprocess.run(
+        [sys.executable, "-c", textwrap.dedent(f"""
+        import os, sys, penstock
+        import penstock.client.sync
+        child = os.fork()
+        with penstock.connect({uri!r}) as client, client.event_writer({stream!r}) as writer:
+            writer.write(b"x")
+        if child:
+            os.waitpid(child, 0)
+        """)],
+        capture_output=True, text=True, timeout=60, check=False,
+    )  # fmt: skip
+    assert ended.returncode == 0, ended.stderr
+    assert events_in(uri, stream) == [b"x"] * 2
 
 
 def test_a_dropped_client_ends_its_thread_and_stores_what_it_took(uri, stream):

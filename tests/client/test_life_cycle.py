@@ -264,7 +264,7 @@ async def test_a_forked_child_is_refused_and_the_parent_goes_on():
         try:
             part.work()
         except ForkedError as error:
-            code = 0 if "connect anew in the child" in str(error) else 2
+            code = 0 if "connect in the child alone" in str(error) else 2
         finally:
             os._exit(code)
     _, status = await asyncio.to_thread(os.waitpid, child, 0)

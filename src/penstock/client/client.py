@@ -100,6 +100,11 @@ class Client(LifeCycle):
             await self._controller.close()
 
     @property
+    def uri(self) -> str:
+        """The address of the controller."""
+        return self._uri
+
+    @property
     def settings(self) -> ClientSettings:
         """The settings in force."""
         return self._settings

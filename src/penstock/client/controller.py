@@ -29,6 +29,7 @@ from penstock.client.settings import ClientSettings
 from penstock.client.stream_segments import SegmentRange, Successor
 from penstock.model.errors import (
     ControllerUnavailableError,
+    ForkedError,
     InvalidArgumentError,
     InvalidNameError,
     MetadataConflictError,
@@ -50,6 +51,7 @@ from penstock.model.policies import StreamConfig
 from penstock.model.stream_cuts import StreamCut
 from penstock.rpc import controller_pb2 as pb
 from penstock.rpc.controller_pb2_grpc import ControllerServiceStub
+from penstock.runtime.program import survives_here
 
 Request = TypeVar("Request", contravariant=True)
 Reply = TypeVar("Reply", covariant=True)
@@ -155,6 +157,11 @@ class ControllerClient:
     def connect(cls, uri: str, settings: ClientSettings, rng: Random) -> ControllerClient:
         """Make a client of the controller at `uri`. Connects at the first call."""
         target, use_tls = parse_controller_uri(uri)
+        if not survives_here("grpc"):
+            raise ForkedError(
+                f"cannot connect to controller {uri}: this process was forked from one that had a client, and gRPC "
+                "does not survive that; start processes by 'spawn' or 'forkserver', or connect in the child alone"
+            )
         options = [
             ("grpc.keepalive_time_ms", 360_000),
             ("grpc.initial_reconnect_backoff_ms", 100),

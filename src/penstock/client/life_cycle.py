@@ -144,7 +144,7 @@ class LifeCycle:
         if self._is_forked:
             return ForkedError(
                 f"the {self._what} was opened before this process was forked, and belongs to the parent: "
-                "connect anew in the child"
+                "start processes by 'spawn', or connect in the child alone"
             )
         advice = ": use it as a context manager" if self._life is Life.NEW else ""
         return ClosedError(f"the {self._what} is {self._life.value}{advice}")

@@ -425,6 +425,11 @@ class Client(Handle[aio.Client]):
         watch_program(self)
 
     @property
+    def uri(self) -> str:
+        """The address of the controller."""
+        return self._client.uri
+
+    @property
     def settings(self) -> ClientSettings:
         """The settings in force."""
         return self._client.settings

@@ -464,7 +464,10 @@ class ClosedError(StreamError, ValueError):
 
 
 class ForkedError(ClosedError):
-    """The client was opened before this process was forked and belongs to the parent. Connect anew in the child."""
+    """The client belongs to the parent of this process, or cannot work because the parent had one before the fork.
+
+    Start processes by ``spawn`` or ``forkserver``, or connect in the child alone.
+    """
 
 
 class MetadataConflictError(StreamError):

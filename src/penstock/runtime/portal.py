@@ -78,8 +78,8 @@ class Portal:
     def _check(self) -> None:
         if self._is_forked:
             raise ForkedError(
-                "the client was opened before this process was forked, and its thread is the parent's: connect anew in "
-                "the child"
+                "the client was opened before this process was forked, and its thread is the parent's: start "
+                "processes by 'spawn', or connect in the child alone"
             )
         if self._is_closed:
             raise ClosedError("the client is closed")

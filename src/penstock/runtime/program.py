@@ -1,4 +1,4 @@
-"""`watch_program`: tells what a program made of the two moments that nobody calls it for: a fork, and the exit.
+"""`watch_program`: tells what a program made of the two moments that nobody calls for: a fork, and the exit.
 
 One hook each, registered when this module is imported, over a set of weak references: what is gone is not told.
 """
@@ -25,6 +25,11 @@ class ProgramPart(Protocol):
 #: How a part makes itself known. None where no process is behind it, as in a simulation.
 WatchProgram = Callable[[ProgramPart], None]
 
+#: How many forks lie between this process and the one that imported this module.
+_fork_count = 0
+#: What was used first in a process of which fork count.
+_first_used: dict[str, int] = {}
+
 _parts: weakref.WeakSet[ProgramPart] = weakref.WeakSet()
 
 
@@ -33,7 +38,14 @@ def watch_program(part: ProgramPart) -> None:
     _parts.add(part)
 
 
+def survives_here(library: str) -> bool:
+    """Note that `library` is used now, which does not survive a fork. False: a parent process has used it before."""
+    return _first_used.setdefault(library, _fork_count) == _fork_count
+
+
 def _forked() -> None:
+    global _fork_count
+    _fork_count += 1
     for part in list(_parts):
         part.on_forked()
 
