@@ -25,6 +25,7 @@ from penstock.client.controller_messages import (
     range_from_message,
 )
 from penstock.client.deadline import Deadline, within
+from penstock.client.first_contact import describe_address
 from penstock.client.settings import ClientSettings
 from penstock.client.stream_segments import SegmentRange, Successor
 from penstock.model.errors import (
@@ -68,6 +69,8 @@ _FINAL_CODES = frozenset(
         grpc.StatusCode.UNAUTHENTICATED,
     }
 )
+#: A controller has no code of its own for a lease out of its bounds, which it names after these words.
+_BAD_LEASE = "lease value too"
 _RETRY_DELAY_INITIAL_S = 0.01
 _RETRY_DELAY_FACTOR = 4.0
 
@@ -395,7 +398,7 @@ class ControllerClient:
         """Begin a transaction; return its id and the parent segments.
 
         A lost reply leaves a transaction behind that nobody uses; it is aborted when its lease ends.
-        Raises `NoSuchStreamError`, `StreamSealedError`.
+        Raises `NoSuchStreamError`, `StreamSealedError`, `InvalidArgumentError` with the bounds of a lease out of them.
         """
         request = pb.CreateTxnRequest(streamInfo=_stream(scope, stream), lease=lease_ms)
 
@@ -475,8 +478,11 @@ class ControllerClient:
                 except grpc.RpcError as error:
                     code = error.code()
                     details = f"{what}: controller {self._address} answered {code.name}: {error.details()}"
+                    # Not chained: all that gRPC knows is in the text, and its own error is a page of channel state.
                     if code in _FINAL_CODES:
-                        raise _final_error(code, details) from error
+                        raise _final_error(code, details) from None
+                    if code == grpc.StatusCode.UNKNOWN and _BAD_LEASE in (error.details() or ""):
+                        raise InvalidArgumentError(f"{details} (in ms)") from None
                     if code == grpc.StatusCode.INTERNAL and on_internal is not None:
                         look, on_internal = on_internal, None
                         await look()
@@ -487,8 +493,8 @@ class ControllerClient:
                             f"{deadline.limit_s:g} s)"
                         )
                         if is_change:
-                            raise OutcomeUnknownError(f"{details}; it may have been done") from error
-                        raise ControllerUnavailableError(details) from error
+                            raise OutcomeUnknownError(f"{details}; it may have been done") from None
+                        raise ControllerUnavailableError(details) from None
                 await asyncio.sleep(deadline.bounded_s(delay_s * (0.5 + 0.5 * self._rng.random())))
                 delay_s = min(delay_s * _RETRY_DELAY_FACTOR, self._settings.retry_delay_max_s)
 
@@ -513,11 +519,10 @@ class ControllerClient:
             text = f"{what}: no connection to controller {self._address} within {limit_s:g} s ({limit_name})"
             if is_unsure:
                 raise OutcomeUnknownError(f"{text}; an earlier attempt may have been carried out") from None
-            raise ControllerUnavailableError(
-                f"{text}: nothing was done; check that a server runs there (penstock standalone starts one) and that "
-                "the address is the controller's",
-                was_reached=self._was_reached,
-            ) from None
+            text += "; nothing was done"
+            if not self._was_reached:
+                text += f"; {await describe_address(parse_controller_uri(self._address)[0], self._settings)}"
+            raise ControllerUnavailableError(text, was_reached=self._was_reached) from None
         self._was_reached = True
 
 

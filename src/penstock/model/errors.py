@@ -476,8 +476,8 @@ class MetadataConflictError(StreamError):
     is_retriable = True
 
 
-class ControllerUnavailableError(StreamError):
-    """The controller could not be reached, or answered with a passing fault.
+class ControllerUnavailableError(StreamError, ConnectionError):
+    """The controller could not be reached, or answered with a passing fault. Also a `ConnectionError`.
 
     `was_reached`: whether this client ever had a connection to it. If not, the address may be wrong, and no retry is
     made inside the client.

@@ -1,0 +1,35 @@
+"""What is found at a controller's address that never answered as one, so that the error can say what to do."""
+
+from __future__ import annotations
+
+from penstock.client.settings import ClientSettings
+from penstock.model.errors import ConnectionLostError, ProtocolError
+from penstock.wire.connection import ConnectionSettings, open_connection
+
+#: Time for the look, on top of `first_contact_timeout_s`: together they stay below 2 s.
+LOOK_TIMEOUT_S = 0.3
+
+
+async def describe_address(target: str, settings: ClientSettings) -> str:
+    """Return in words what listens at `target`, ``host:port``, and what to do. Tries to greet it as a segment store."""
+    start = "'penstock standalone' starts a server on this machine"
+    if target.startswith("ipv4:"):
+        return f"check that servers run there ({start})"
+    host, _, port = target.rpartition(":")
+    look = ConnectionSettings(
+        connect_timeout_s=LOOK_TIMEOUT_S,
+        request_timeout_s=LOOK_TIMEOUT_S,
+        keepalive_interval_s=settings.keepalive_interval_s,
+    )
+    try:
+        connection = await open_connection(host.strip("[]"), int(port), settings=look)
+    except ConnectionLostError as error:
+        if isinstance(error.__cause__, TimeoutError):
+            return f"nothing answers there: check the address, or start a server ({start})"
+        if isinstance(error.__cause__, OSError) and not isinstance(error.__cause__, ConnectionResetError):
+            return f"nothing listens there: check the address, or start a server ({start})"
+        return f"what listens there is not a controller: check the address ({start})"
+    except ProtocolError:
+        return f"what listens there is not a controller: check the address ({start})"
+    await connection.close()
+    return "a segment store listens there: give the controller's address, whose port is 9090 unless it was set"

@@ -1,0 +1,96 @@
+"""What a client says about a server that is missing, that is another one, or that refuses: at once, and what to do."""
+
+from __future__ import annotations
+
+import socket
+import threading
+import traceback
+
+import pytest
+
+import penstock
+from penstock.client.first_contact import LOOK_TIMEOUT_S
+from penstock.runtime.portal import Portal
+from penstock.settings import StandaloneSettings
+from penstock.standalone import Standalone
+
+SETTINGS = penstock.ClientSettings(first_contact_timeout_s=0.2)
+
+
+@pytest.fixture(scope="module")
+def uri():
+    """A running server's controller."""
+    portal = Portal("server")
+    settings = StandaloneSettings(is_memory=True, host="127.0.0.1", controller_port=0, segment_store_port=0)
+    server = Standalone(settings)
+    portal.call(server.start(), 30)
+    yield server.controller_uri
+    portal.call(server.stop(), 30)
+    portal.close()
+
+
+@pytest.fixture
+def silent_port():
+    """The port of something that listens and says nothing, and hangs up on whoever speaks."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = server.getsockname()[1]
+
+        def serve() -> None:
+            while True:
+                try:
+                    connection, _ = server.accept()
+                except OSError:
+                    return
+                connection.recv(10)
+                connection.close()
+
+        thread = threading.Thread(target=serve)
+        thread.start()
+        yield port
+        server.shutdown(socket.SHUT_RDWR)
+    thread.join(5)
+
+
+def test_a_missing_server_is_a_connection_error_that_names_the_command_that_starts_one():
+    # It said after 8 s that the outcome was unknown and it may have been done.
+    assert penstock.ClientSettings().first_contact_timeout_s + LOOK_TIMEOUT_S < 2
+    with penstock.connect("tcp://127.0.0.1:1", SETTINGS) as client, pytest.raises(ConnectionError) as caught:
+        client.create_stream("a/b")
+    error = caught.value
+    assert isinstance(error, penstock.ControllerUnavailableError)
+    assert not isinstance(error, penstock.OutcomeUnknownError)
+    for part in ("tcp://127.0.0.1:1", "nothing was done", "nothing listens there", "penstock standalone"):
+        assert part in str(error)
+
+
+def test_the_address_of_a_segment_store_is_told_from_that_of_a_controller(uri):
+    with penstock.connect(uri) as client:
+        client.create_stream("contact/one", exist_ok=True)
+        _, port = client._portal.call(client._client.controller.endpoint_of("contact/one/0.#epoch.0"))
+    refused = pytest.raises(ConnectionError, match="a segment store listens there: give the controller's address")
+    with penstock.connect(f"tcp://localhost:{port}", SETTINGS) as client, refused:
+        client.create_stream("contact/two")
+
+
+def test_something_else_at_the_address_is_said_to_be_that(silent_port):
+    refused = pytest.raises(ConnectionError, match="what listens there is not a controller")
+    with penstock.connect(f"tcp://127.0.0.1:{silent_port}", SETTINGS) as client, refused:
+        client.stream_exists("a/b")
+
+
+@pytest.mark.parametrize(("lease_s", "bound"), [(1, "min value is 10000"), (100_000, "max value is 600000")])
+def test_a_lease_out_of_bounds_is_refused_at_once_with_the_bound(uri, lease_s, bound):
+    # It was tried again for 9 s, then blamed on the controller.
+    with penstock.connect(uri) as client:
+        client.create_stream("contact/one", exist_ok=True)
+        with pytest.raises(ValueError, match=bound):
+            client.begin_transaction("contact/one", lease_s=lease_s)
+
+
+def test_errors_come_without_those_of_grpc(uri):
+    with penstock.connect(uri) as client, pytest.raises(penstock.NoSuchStreamError) as caught:
+        client.stream_config("contact/missing")
+    said = "".join(traceback.format_exception(caught.value))
+    assert "RpcError" not in said
+    assert "direct cause" not in said
+    assert "During handling" not in said
