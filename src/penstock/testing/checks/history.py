@@ -13,12 +13,14 @@ from __future__ import annotations
 from collections.abc import Collection
 
 from penstock.testing.checks.byte_reads import check_monotonic, check_reads
+from penstock.testing.checks.deliveries import check_deliveries
 from penstock.testing.checks.events import check_events, check_transactions
 from penstock.testing.checks.history_events import (
     AbortTransaction,
     AppendBytes,
     CommitTransaction,
     EpochStarted,
+    EventDelivered,
     EventSeen,
     FullRead,
     GetKey,
@@ -27,7 +29,9 @@ from penstock.testing.checks.history_events import (
     KeyValue,
     OffsetSeen,
     Outcome,
+    PositionsStored,
     PutKey,
+    ReaderLost,
     ReadRange,
     RemoveKey,
     WriteEvent,
@@ -43,6 +47,7 @@ def check_history(history: History, *, truncated_streams: Collection[str] = ()) 
         *check_reads(history),
         *check_monotonic(history),
         *check_table(history),
+        *check_deliveries(history),
     ]
 
 
@@ -51,6 +56,7 @@ __all__ = [
     "AppendBytes",
     "CommitTransaction",
     "EpochStarted",
+    "EventDelivered",
     "EventSeen",
     "FullRead",
     "GetKey",
@@ -59,10 +65,13 @@ __all__ = [
     "KeyValue",
     "OffsetSeen",
     "Outcome",
+    "PositionsStored",
     "PutKey",
     "ReadRange",
+    "ReaderLost",
     "RemoveKey",
     "WriteEvent",
+    "check_deliveries",
     "check_events",
     "check_history",
     "check_monotonic",

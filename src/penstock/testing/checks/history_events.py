@@ -165,7 +165,34 @@ class EpochStarted:
     epoch: int
 
 
-Observation = EventSeen | OffsetSeen | EpochStarted
+@dataclass(frozen=True, slots=True)
+class EventDelivered:
+    """A reader of `group` gave its user an event, in this `life`. That it was worked off is an `EventSeen`."""
+
+    group: str
+    life: str
+    event: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class PositionsStored:
+    """A user was told that how far it is is stored: the first `count` events delivered in this `life`."""
+
+    group: str
+    life: str
+    count: int
+
+
+@dataclass(frozen=True, slots=True)
+class ReaderLost:
+    """A reader's `life` ended, or was taken for ended, without its user being told that everything is stored."""
+
+    group: str
+    life: str
+    how: str
+
+
+Observation = EventSeen | OffsetSeen | EpochStarted | EventDelivered | PositionsStored | ReaderLost
 
 
 @dataclass(frozen=True, slots=True)

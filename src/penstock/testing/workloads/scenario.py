@@ -37,6 +37,8 @@ from penstock.testing.workloads.segments import ByteAppender, ByteReader, Segmen
 from penstock.testing.workloads.stream_lives import StreamLives
 from penstock.testing.workloads.tables import CounterClient, TableClient
 from penstock.testing.workloads.transactions import TransactionWriter
+from penstock.testing.workloads.user_writers import UserTransactions, UserWriter
+from penstock.testing.workloads.users import UserHabits, UserReader
 from penstock.testing.workloads.world import REFUSED_PREFIX, SCOPE, Workload, World
 
 if TYPE_CHECKING:
@@ -47,6 +49,7 @@ T = TypeVar("T")
 _KIB = 1024
 MAIN_STREAM = f"{SCOPE}/events"
 TRIMMED_STREAM = f"{SCOPE}/trimmed"
+USER_STREAM = f"{SCOPE}/user-events"
 ALL_WORKLOADS = (
     "events", "readers", "transactions", "trimmed", "tables", "counters", "bytes", "lives",
     "crowd", "writers", "merges", "attributes", "keys", "names", "mortals", "streams",
@@ -86,6 +89,7 @@ class Profile:
         log_bytes_max: bound of each container's log; 0: as drawn.
         memory_flip_rate: probability that bits flip in what stores have in memory and nowhere else but in their log ...
         memory_flip_gap_s: ... and mean time between two of them.
+        habits: what users do, if "users" are among the workloads.
     """
 
     name: str = "everything"
@@ -112,6 +116,7 @@ class Profile:
     log_bytes_max: int = 0
     memory_flip_rate: float = 0.1
     memory_flip_gap_s: float = 8.0
+    habits: UserHabits = field(default_factory=UserHabits)
 
     def of_length(self, work_s: float) -> Profile:
         """Return this profile for runs of about `work_s` seconds, what comes after the work included."""
@@ -158,7 +163,7 @@ class Scenario:
         names = [f"store-{number}" for number in range(1, cluster.store_count + 1)]
         if not cluster.is_combined:
             names.append("controller")
-        clients = ["client-1", "client-2"]
+        clients = ["client-1", "client-2", *(_machines(profile) if "users" in workloads else ())]
         changes = _draw_owner_changes(random.Random(f"{seed}/owners/{profile.name}"), cluster, profile)
         return cls(
             seed=seed,
@@ -259,9 +264,38 @@ class Scenario:
             made.append(SegmentLives(*place("lives"), prefix=f"{SCOPE}/life", mean_gap_s=2 * self.mean_gap_s))
         self._add_crowds(made, place)
         self._add_short_lives(made, place)
+        self._add_users(made, place)
         if "streams" in self.workloads:
             made.append(StreamLives(*place("streams"), prefix=f"{SCOPE}/stream", mean_gap_s=self.mean_gap_s))
         return made
+
+    def _add_users(self, made: list[Workload], place: Callable[[str], tuple[World, Host, str, random.Random]]) -> None:
+        """Add a stream of their own with users that write to it, and a group of users that read it."""
+        if "users" not in self.workloads:
+            return
+        habits = self.profile.habits
+        made.append(
+            StreamKeeper(
+                *place("user-keeper"), stream=USER_STREAM, segment_count=self.segment_count,
+                rollover_bytes=self.rollover_bytes,
+            )
+        )  # fmt: skip
+        for number in range(2):
+            keys = (f"u{number}-a", f"u{number}-b")
+            made.append(
+                UserWriter(
+                    *place(f"user-writer-{number}"), stream=USER_STREAM, keys=keys, cut_rate=habits.cut_rate,
+                    ends=habits.ends,
+                )
+            )  # fmt: skip
+        made.append(UserTransactions(*place("user-transactions"), stream=USER_STREAM, cut_rate=habits.cut_rate))
+        for number, machine in enumerate(_machines(self.profile)):
+            made.append(
+                UserReader(
+                    *place(f"user-{number}"), stream=USER_STREAM, group="users", is_leader=number == 0,
+                    machine=machine, habits=habits,
+                )
+            )  # fmt: skip
 
     def _add_short_lives(
         self, made: list[Workload], place: Callable[[str], tuple[World, Host, str, random.Random]]
@@ -331,6 +365,11 @@ def _draw_owner_changes(rng: random.Random, cluster: ClusterSettings, profile: P
         mean_gap_s=profile.takeover_gap_s,
         duration_s=profile.writing_s,
     )
+
+
+def _machines(profile: Profile) -> list[str]:
+    """Return the names of the hosts that users read on."""
+    return [f"machine-{number}" for number in range(profile.habits.reader_count)]
 
 
 def _share(name: str, profile: Profile) -> float:

@@ -1,0 +1,306 @@
+"""Users of a reader group: each works off events on a machine of its own, and meets what users meet.
+
+They leave in order, fail while they work on an event, are cancelled at any await of a call, are killed, or hang for so
+long that the others take them for dead. Every machine has a clock of its own.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Coroutine
+from dataclasses import dataclass, field, replace
+from enum import Enum
+from functools import partial
+from typing import TypeVar
+
+from penstock.client.client import Client
+from penstock.client.event import Event
+from penstock.client.reader import Reader
+from penstock.client.settings import ClientSettings
+from penstock.model.errors import PenstockError
+from penstock.model.names import segment_name, split_scoped_name
+from penstock.testing.checks.history import EventDelivered, EventSeen, FullRead, PositionsStored, ReaderLost
+from penstock.testing.simulation.cancellation import CutShortError, cut_short
+from penstock.testing.simulation.errors import HostDownError
+from penstock.testing.simulation.host import Death, Host
+from penstock.testing.workloads.events import key_of
+from penstock.testing.workloads.world import Workload, World
+
+T = TypeVar("T")
+
+#: A member that shows no life for so long is dead for the others: longer than the faults of a profile with users last.
+READER_TIMEOUT_S = 15.0
+_CLOCK_JUMP_MS_MAX = 3_600_000
+
+
+class Fate(Enum):
+    """How a life of a user ends."""
+
+    LEAVES = "leaves"
+    FAILS = "fails while it works on an event"
+    CANCELLED = "is cancelled while it leaves"
+    KILLED = "is killed"
+    HANGS = "hangs, and is taken for dead"
+
+
+class End(Enum):
+    """How a user ends with a writer."""
+
+    CLOSES = "close"
+    CLOSES_WHILE_WRITING = "close while events are still written"
+    CLOSES_THE_CLIENT = "client.close() with the writer open"
+    IS_CANCELLED = "a close that is cancelled"
+    ABANDONS = "abandon"
+
+
+@dataclass(frozen=True, slots=True)
+class UserHabits:
+    """What users of a profile do.
+
+    Attributes:
+        fates: how readers may end.
+        ends: how writers may.
+        reader_count: members of the group.
+        cut_rate: probability that a call is cancelled at one of its awaits.
+    """
+
+    fates: tuple[Fate, ...] = tuple(Fate)
+    ends: tuple[End, ...] = tuple(End)
+    reader_count: int = 3
+    cut_rate: float = 0.1
+
+
+class _WorkFailedError(Exception):
+    """What a user's own code raises."""
+
+
+@dataclass(slots=True)
+class _Life:
+    name: str
+    fate: Fate
+    ends_s: float
+    delivered_count: int = 0
+    #: The event handed out last, until the next one is asked for: it counts as unread.
+    has_event_in_hand: bool = False
+    is_lost: bool = False
+    settings: ClientSettings = field(default_factory=ClientSettings)
+
+
+def draw_user_settings(rng: random.Random, base: ClientSettings) -> ClientSettings:
+    """Return settings of a user's client: limits that outages go beyond at times, and reach of their faults."""
+    return replace(
+        base,
+        retry_time_max_s=rng.choice((0.5, 2.0, 60.0)),
+        request_timeout_s=rng.choice((1.0, 5.0)),
+        controller_request_timeout_s=rng.choice((1.0, 5.0)),
+        max_unacknowledged_bytes=rng.choice((2_000, 64 * 1024 * 1024)),
+        reader_timeout_s=READER_TIMEOUT_S,
+        position_interval_s=rng.uniform(0.5, 3.0),
+    )
+
+
+def draw_suspension(rng: random.Random) -> int:
+    """Return the number of the suspension at which a call is cut short. Most calls have few."""
+    return min(1 + int(rng.expovariate(0.6)), 10)
+
+
+async def maybe_cut(rng: random.Random, rate: float, call: Coroutine[object, object, T]) -> T:
+    """Make a call, at `rate` cut short at a drawn await. Raises `CutShortError` then."""
+    if rng.random() < rate:
+        return await cut_short(call, draw_suspension(rng))
+    return await call
+
+
+class UserReader(Workload):
+    """One user of a group, life after life. All members record one pass, in which events may come again.
+
+    `is_leader`: reads on at the end until nothing is left.
+    """
+
+    verifies_again = False  # The group is done.
+
+    def __init__(
+        self, world: World, host: Host, name: str, rng: random.Random, *, stream: str, group: str, is_leader: bool,
+        machine: str, habits: UserHabits,
+    ) -> None:  # fmt: skip
+        super().__init__(world, host, name, rng)
+        self._stream = stream
+        self._group = group
+        self._is_leader = is_leader
+        self._read = f"group-{group}"
+        self._machine = world.cluster.add_client(machine)
+        self._cut_rate = habits.cut_rate
+        self._fates = habits.fates
+        self._life_count = 0
+
+    def make_client(self) -> Client:
+        """See `Workload.make_client`."""
+        base = self.world.cluster.settings.client
+        return self.world.cluster.client(self.host, replace(base, reader_timeout_s=READER_TIMEOUT_S))
+
+    async def prepare(self) -> None:
+        """See `Workload.prepare`."""
+        if self._is_leader:
+            await self.client.reader_group(self._group, [self._stream])
+
+    async def run(self) -> None:
+        """See `Workload.run`: see to it that the user lives again after whatever befell it."""
+        world, machine = self.world, self._machine
+        while world.is_writing:
+            life = self._draw_life()
+            machine.jump_clock(self.rng.randint(-_CLOCK_JUMP_MS_MAX, _CLOCK_JUMP_MS_MAX))
+            machine.set_clock_drift(self.rng.uniform(-0.01, 0.01))
+            strike = asyncio.create_task(self._strike(life))
+            try:
+                await machine.run(self._live(life))
+            except HostDownError:
+                self._lose(life, "killed")
+                machine.restart()
+            finally:
+                strike.cancel()
+                await asyncio.wait([strike])
+            world.counts[f"users: {life.fate.value}"] += 1
+
+    async def verify(self) -> None:
+        """See `Workload.verify`."""
+        world = self.world
+        if not self._is_leader:
+            return
+        invocation = world.history.invoke(self.name, FullRead(self._stream, self._read))
+        life = self._draw_life()
+        life.fate = Fate.LEAVES
+        join = partial(self.client.reader_group, self._group, [self._stream])
+        group = await world.insist(f"join {self._group}", join)
+        reader = await world.insist(f"{self.name} starts to read", partial(group.reader, life.name))
+        while True:
+            event = await world.insist(f"{self.name} reads", partial(reader.read, 0.5))
+            if event is not None:
+                self._deliver(event, life)
+                self._work_off(event)
+                continue
+            await world.insist("store positions", reader.store_positions)
+            if not await world.insist("unread bytes", group.unread_bytes):
+                break
+            if world.now_s > world.give_up_s:
+                world.problem(f"group {self._group} does not get to the end of {self._stream}")
+                break
+        await world.insist(f"{self.name} leaves", reader.close)
+        world.history.ok(invocation)
+
+    # -- one life -----------------------------------------------------------------------------------------------
+
+    def _draw_life(self) -> _Life:
+        rng = self.rng
+        self._life_count += 1
+        # Now and then under a name that it had before.
+        name = f"{self.name}-{self._life_count if rng.random() < 0.7 else max(self._life_count - 1, 1)}"
+        return _Life(
+            f"{name}.{self._life_count}",
+            rng.choice(self._fates),
+            self.world.now_s + rng.uniform(0.5, 12.0),
+            settings=draw_user_settings(rng, self.world.cluster.settings.client),
+        )
+
+    async def _strike(self, life: _Life) -> None:
+        """Let the machine die, or stand still for longer than the others wait."""
+        machine = self._machine
+        if life.fate not in (Fate.KILLED, Fate.HANGS):
+            return
+        await asyncio.sleep(max(life.ends_s - self.world.now_s, 0.0))
+        if life.fate is Fate.KILLED:
+            machine.crash(Death.KILL)
+            return
+        self._lose(life, "hung")
+        machine.pause()
+        try:
+            await asyncio.sleep(READER_TIMEOUT_S * self.rng.uniform(1.5, 2.5))
+        finally:
+            machine.resume()
+
+    async def _live(self, life: _Life) -> None:
+        """Live on the machine, to the end that is drawn."""
+        world = self.world
+        reader_name = life.name.rpartition(".")[0]
+        try:
+            async with world.cluster.client(self._machine, life.settings) as client:
+                join = client.reader_group(self._group, [self._stream])
+                group = await maybe_cut(self.rng, self._cut_rate, join)
+                reader = await maybe_cut(self.rng, self._cut_rate, group.reader(reader_name))
+                try:
+                    await self._work(reader, life)
+                    await self._leave(reader, life)
+                finally:
+                    if life.fate is not Fate.LEAVES or not reader.is_closed:
+                        await reader.abandon()
+        except (CutShortError, _WorkFailedError) as error:
+            self._lose(life, str(error))
+        except PenstockError as error:
+            self._lose(life, repr(error))
+            if not world.is_passing(error):
+                world.problem(f"{life.name} cannot go on: {error!r}")
+
+    async def _work(self, reader: Reader, life: _Life) -> None:
+        world, rng = self.world, self.rng
+        while world.now_s < life.ends_s and world.is_writing and not life.is_lost:
+            event = await self._next(reader, life)
+            if event is None:
+                continue
+            self._deliver(event, life)
+            if rng.random() < 0.1:
+                await self.rest(0.4)
+            if life.fate is Fate.FAILS and world.now_s > life.ends_s - 1.0:
+                async with reader:
+                    raise _WorkFailedError("the user's own code failed")
+            self._work_off(event)
+            if rng.random() < 0.05:
+                await self._store(reader, life)
+
+    async def _next(self, reader: Reader, life: _Life) -> Event | None:
+        """Ask for the next event; one that was cut short is asked for again, by the same user of the same reader."""
+        life.has_event_in_hand = False
+        try:
+            return await maybe_cut(self.rng, self._cut_rate, reader.read(1.0))
+        except CutShortError:
+            self.world.counts["user calls cut short"] += 1
+            return None
+        except PenstockError as error:
+            if not self.world.is_passing(error) or self.rng.random() < 0.5:
+                raise
+            self.world.counts["user reads after an outage"] += 1
+            return None
+
+    async def _store(self, reader: Reader, life: _Life) -> None:
+        count = life.delivered_count - life.has_event_in_hand
+        try:
+            await maybe_cut(self.rng, self._cut_rate, reader.store_positions())
+        except (CutShortError, PenstockError):
+            return  # Stored or not.
+        if not life.is_lost:
+            self.world.history.see(self.name, PositionsStored(self._group, life.name, count))
+
+    async def _leave(self, reader: Reader, life: _Life) -> None:
+        if life.fate is Fate.CANCELLED:
+            await cut_short(reader.close(), draw_suspension(self.rng))
+        else:
+            await reader.close()
+        if not life.is_lost:
+            self.world.history.see(self.name, PositionsStored(self._group, life.name, life.delivered_count))
+
+    def _deliver(self, event: Event, life: _Life) -> None:
+        life.delivered_count += 1
+        life.has_event_in_hand = True
+        self.world.history.see(self.name, EventDelivered(self._group, life.name, event.data))
+
+    def _work_off(self, event: Event) -> None:
+        segment = segment_name(*split_scoped_name(event.stream), event.segment)
+        seen = EventSeen(
+            self._stream, self._read, segment, event.offset, event.data, key_of(event.data), may_repeat=True
+        )
+        self.world.history.see(self.name, seen)
+        self.world.counts["events worked off by users"] += 1
+
+    def _lose(self, life: _Life, how: str) -> None:
+        if not life.is_lost:
+            life.is_lost = True
+            self.world.history.see(self.name, ReaderLost(self._group, life.name, how))
