@@ -19,7 +19,7 @@ USERS = Profile(
         crash_loop_rate=0.0,
         zombie_rate=0.0,
     ),
-    workloads=("events", "users"),
+    workloads=("events", "user writers", "users"),
     share=1.0,
     takeover_gap_s=0.0,
     writing_s=24.0,

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import types
-from collections.abc import Callable, Coroutine, Generator
+from collections.abc import Awaitable, Callable, Coroutine, Generator
 from typing import TypeVar
 
 T = TypeVar("T")
@@ -18,7 +18,7 @@ class CutShortError(Exception):
     """The call was cancelled before it had an answer."""
 
 
-async def cut_short(call: Coroutine[object, object, T], suspension: int) -> T:
+async def cut_short(call: Awaitable[T], suspension: int) -> T:
     """Make a call in a task that is cancelled once it has suspended `suspension` times (1: at its first await).
 
     Returns its answer if it has one before, or in spite of that. Raises `CutShortError` when it was cancelled, and
@@ -45,8 +45,12 @@ async def cut_short(call: Coroutine[object, object, T], suspension: int) -> T:
     return task.result()
 
 
-async def _counted(call: Coroutine[object, object, T], on_suspension: Callable[[], None]) -> T:
-    return await _steps(call, on_suspension)
+async def _counted(call: Awaitable[T], on_suspension: Callable[[], None]) -> T:
+    return await _steps(_awaiting(call), on_suspension)
+
+
+async def _awaiting(call: Awaitable[T]) -> T:
+    return await call
 
 
 @types.coroutine

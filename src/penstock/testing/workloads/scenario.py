@@ -53,10 +53,13 @@ USER_STREAM = f"{SCOPE}/user-events"
 ALL_WORKLOADS = (
     "events", "readers", "transactions", "trimmed", "tables", "counters", "bytes", "lives",
     "crowd", "writers", "merges", "attributes", "keys", "names", "mortals", "streams",
+    "user writers",
 )  # fmt: skip
 
 #: They cost much: where not every workload takes part anyway they do less often than others.
-_RARE = ("names", "mortals")
+_RARE = ("names", "mortals", "user writers")
+#: They came later.
+_LATER = ("streams", "user writers", "users")
 _RARE_SHARE = 0.4
 
 
@@ -89,7 +92,7 @@ class Profile:
         log_bytes_max: bound of each container's log; 0: as drawn.
         memory_flip_rate: probability that bits flip in what stores have in memory and nowhere else but in their log ...
         memory_flip_gap_s: ... and mean time between two of them.
-        habits: what users do, if "users" are among the workloads.
+        habits: what users do, if "user writers" are among the workloads, and "users", who read what those write.
     """
 
     name: str = "everything"
@@ -149,7 +152,7 @@ class Scenario:
         profile = profile or Profile()
         rng = random.Random(f"{seed}/scenario/{profile.name}")
         # Generators of their own, so that what else a seed draws stays as it was.
-        own = {"streams": random.Random(f"{seed}/streams/{profile.name}")}
+        own = {name: random.Random(f"{seed}/{name}/{profile.name}") for name in _LATER}
         workloads = tuple(
             name
             for name in profile.workloads
@@ -271,7 +274,7 @@ class Scenario:
 
     def _add_users(self, made: list[Workload], place: Callable[[str], tuple[World, Host, str, random.Random]]) -> None:
         """Add a stream of their own with users that write to it, and a group of users that read it."""
-        if "users" not in self.workloads:
+        if "user writers" not in self.workloads:
             return
         habits = self.profile.habits
         made.append(
@@ -289,7 +292,7 @@ class Scenario:
                 )
             )  # fmt: skip
         made.append(UserTransactions(*place("user-transactions"), stream=USER_STREAM, cut_rate=habits.cut_rate))
-        for number, machine in enumerate(_machines(self.profile)):
+        for number, machine in enumerate(_machines(self.profile) if "users" in self.workloads else ()):
             made.append(
                 UserReader(
                     *place(f"user-{number}"), stream=USER_STREAM, group="users", is_leader=number == 0,

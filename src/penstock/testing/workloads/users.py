@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Coroutine
+from collections.abc import Awaitable
 from dataclasses import dataclass, field, replace
 from enum import Enum
 from functools import partial
@@ -105,7 +105,7 @@ def draw_suspension(rng: random.Random) -> int:
     return min(1 + int(rng.expovariate(0.6)), 10)
 
 
-async def maybe_cut(rng: random.Random, rate: float, call: Coroutine[object, object, T]) -> T:
+async def maybe_cut(rng: random.Random, rate: float, call: Awaitable[T]) -> T:
     """Make a call, at `rate` cut short at a drawn await. Raises `CutShortError` then."""
     if rng.random() < rate:
         return await cut_short(call, draw_suspension(rng))
