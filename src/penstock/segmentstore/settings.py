@@ -279,7 +279,7 @@ class ContainerSettings:
     carry_record_bytes_max: int = 1 * MIB
     flush_bytes: int = 4 * MIB
     flush_age_s: float = 30.0
-    flush_pressure_percent: int = 70
+    flush_pressure_percent: int = 85
     flush_pressure_segments_max: int = 64
     flush_write_bytes_max: int = 8 * MIB
     flush_concurrency: int = 4

@@ -215,6 +215,7 @@ class SegmentContainer(SegmentOperations):
                 runtime=self._runtime,
                 settings=self._settings,
                 health=self._storage_health,
+                spawn=self.spawn,
             )
             await self.storage.open(self._create, progress)
             self.writer = StorageWriter(

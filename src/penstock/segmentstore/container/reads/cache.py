@@ -332,5 +332,6 @@ class Cache:
 
     def _next_threshold(self) -> int:
         target = self.settings.target_bytes
-        # Looking for entries that may go costs as much as an append does: not at each.
-        return target if self.used_bytes <= target else self.used_bytes + target // 64
+        # Looking for entries that may go costs as much as an append does: not at each. So use is a little above the
+        # target at times, and then goes back to it.
+        return max(self.used_bytes, target) + target // 64

@@ -19,14 +19,16 @@ from penstock.model.errors import (
     NoSuchSegmentError,
     OutcomeUnknownError,
 )
-from penstock.model.segments import Buffer, TableEntry, TablePage, TableRemoval, TableUpdate
+from penstock.model.segments import Buffer, TableEntry, TableRemoval, TableUpdate
 from penstock.runtime.runtime import Runtime
+from penstock.segmentstore.container.log.checkpoints import Spawn
 from penstock.segmentstore.container.log.operations import RareOperation, UpdatePinned
 from penstock.segmentstore.container.pending import PendingMerge
 from penstock.segmentstore.container.reads.read_index import Arrived, Missing
 from penstock.segmentstore.container.reads.reader import StorageReadTimeoutError
 from penstock.segmentstore.container.segment import Segment, SegmentFlags
 from penstock.segmentstore.container.state import ContainerState
+from penstock.segmentstore.container.storage.storage_records import SegmentMetadataTable
 from penstock.segmentstore.container.tables.tables import Tables
 from penstock.segmentstore.settings import ContainerSettings
 from penstock.segmentstore.tier2.chunk_storage import ChunkStorage
@@ -66,29 +68,6 @@ class Submit(Protocol):
 def storage_metadata_segment(container_id: int) -> str:
     """Return the name of a container's table of storage records."""
     return f"_system/containers/storage_metadata_{container_id}"
-
-
-class SegmentMetadataTable:
-    """`MetadataTable` over a table segment of the same container."""
-
-    def __init__(self, tables: Tables, segment: Segment) -> None:
-        self._tables = tables
-        self._segment = segment
-
-    async def get(self, keys: Sequence[bytes]) -> Sequence[TableEntry | None]:
-        """See `MetadataTable.get`."""
-        return await self._tables.get(self._segment, keys)
-
-    async def commit(self, updates: Sequence[TableUpdate], removals: Sequence[TableRemoval]) -> Sequence[int]:
-        """See `MetadataTable.commit`."""
-        versions = await self._tables.put(self._segment, updates, -1) if updates else ()
-        if removals:
-            await self._tables.remove(self._segment, [TableRemoval(removal.key) for removal in removals], -1)
-        return versions
-
-    async def page(self, *, limit: int, token: bytes = b"") -> TablePage:
-        """See `MetadataTable.page`."""
-        return await self._tables.entries(self._segment, limit=limit, token=token)
 
 
 #: What the names of index segments add to their segment's name, at most.
@@ -183,6 +162,7 @@ class ContainerStorage:
         runtime: Runtime,
         settings: ContainerSettings,
         health: StorageHealth,
+        spawn: Spawn,
     ) -> None:
         #: What was found damaged or missing in storage, by chunk, record or segment; the latest of it.
         self.damages: OrderedDict[str, str] = OrderedDict()
@@ -193,6 +173,7 @@ class ContainerStorage:
         self._state = state
         self._tables = tables
         self._submit = submit
+        self._spawn = spawn
         self._epoch = epoch
         self._runtime = runtime
         self._settings = settings
@@ -229,7 +210,7 @@ class ContainerStorage:
             await self._resolve(table)
         self._user = ChunkedStorage(
             self._chunks,
-            SegmentMetadataTable(self._tables, table),
+            SegmentMetadataTable(self._tables, table, self._spawn),
             epoch=self._epoch,
             runtime=self._runtime,
             settings=self._storage_settings,

@@ -1,0 +1,176 @@
+"""Records of several segments change by one update of the container's table: all of a round or none of it."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Sequence
+
+import pytest
+
+from penstock.model.errors import OutcomeUnknownError, TableKeyVersionError
+from penstock.model.segments import VERSION_ABSENT, TableEntry, TableRemoval, TableUpdate
+from penstock.segmentstore.container.container import SegmentContainer
+from penstock.segmentstore.container.storage.storage_records import SegmentMetadataTable
+from penstock.segmentstore.container.tables.tables import Tables
+from support.containers import Incarnations, append, evict_all, pause_writer, read_all, turns
+
+
+@pytest.fixture
+async def lives() -> AsyncIterator[Incarnations]:
+    made = Incarnations()
+    yield made
+    await made.close()
+
+
+def records_of(container: SegmentContainer) -> SegmentMetadataTable:
+    table = container.storage._user._context.table
+    assert isinstance(table, SegmentMetadataTable)
+    return table
+
+
+def new(key: bytes, value: bytes = b"value") -> list[TableUpdate]:
+    return [TableUpdate(key, value, VERSION_ABSENT)]
+
+
+async def values(table: SegmentMetadataTable, *keys: bytes) -> list[bytes | None]:
+    entries: Sequence[TableEntry | None] = await table.get(keys)
+    return [None if entry is None else entry.value for entry in entries]
+
+
+async def test_commits_that_come_while_one_is_under_way_go_together(lives: Incarnations) -> None:
+    table = records_of(await lives.start())
+    first = asyncio.ensure_future(table.commit(new(b"first"), ()))
+    await turns(1)
+    others = [asyncio.ensure_future(table.commit(new(b"%d" % number), ())) for number in range(20)]
+    versions = await asyncio.gather(first, *others)
+    assert (table.commit_count, table.round_count) == (21, 2)
+    assert all(len(own) == 1 for own in versions)
+    entries = await table.get([b"first", *(b"%d" % number for number in range(20))])
+    assert [entry and entry.version for entry in entries] == [own[0] for own in versions]
+
+
+async def test_a_commit_whose_condition_does_not_hold_fails_alone(lives: Incarnations) -> None:
+    table = records_of(await lives.start())
+    await table.commit(new(b"taken", b"before"), ())
+    keys = (b"a", b"taken", b"b")
+    outcomes = await asyncio.gather(*(table.commit(new(key), ()) for key in keys), return_exceptions=True)
+    assert isinstance(outcomes[1], TableKeyVersionError)
+    assert not isinstance(outcomes[0], BaseException)
+    assert not isinstance(outcomes[2], BaseException)
+    assert await values(table, *keys) == [b"value", b"before", b"value"]
+
+
+async def test_two_commits_of_one_record_follow_each_other(lives: Incarnations) -> None:
+    table = records_of(await lives.start())
+    outcomes = await asyncio.gather(
+        table.commit(new(b"k", b"1"), ()), table.commit(new(b"k", b"2"), ()), return_exceptions=True
+    )
+    assert not isinstance(outcomes[0], BaseException)
+    assert isinstance(outcomes[1], TableKeyVersionError)
+    assert await values(table, b"k") == [b"1"]
+
+
+async def test_removals_of_a_round_are_done_before_its_callers_go_on(lives: Incarnations) -> None:
+    table = records_of(await lives.start())
+    await table.commit([*new(b"a"), *new(b"b")], ())
+    await asyncio.gather(
+        table.commit(new(b"x"), [TableRemoval(b"a")]),
+        table.commit(new(b"y"), ()),
+        table.commit((), [TableRemoval(b"b")]),
+    )
+    assert await values(table, b"a", b"b", b"x", b"y") == [None, None, b"value", b"value"]
+
+
+async def test_who_gives_up_takes_nobody_along(lives: Incarnations) -> None:
+    table = records_of(await lives.start())
+    lives.logs.hold_appends(0)
+    commits = [asyncio.ensure_future(table.commit(new(b"%d" % number), ())) for number in range(3)]
+    await turns()
+    commits[0].cancel()
+    await turns()
+    assert commits[0].cancelled()
+    lives.logs.release_appends(0)
+    await asyncio.gather(*commits[1:])
+    assert await values(table, b"0", b"1", b"2") == [b"value"] * 3
+
+
+async def test_the_outcome_is_unknown_to_each_when_the_log_fails_or_the_container_stops(lives: Incarnations) -> None:
+    container = await lives.start()
+    table = records_of(container)
+    lives.logs.fail_append(0)
+    commits = [asyncio.ensure_future(table.commit(new(b"%d" % number), ())) for number in range(3)]
+    outcomes = await asyncio.gather(*commits, return_exceptions=True)
+    assert [type(outcome) for outcome in outcomes] == [OutcomeUnknownError] * 3
+    container = await lives.restart(container)
+    table = records_of(container)
+    lives.logs.hold_appends(0)
+    commits = [asyncio.ensure_future(table.commit(new(b"%d" % number), ())) for number in range(3)]
+    await turns()
+    late = asyncio.ensure_future(table.commit(new(b"late"), ()))
+    await turns()
+    stopping = asyncio.ensure_future(container.stop())
+    outcomes = await asyncio.gather(*commits, late, return_exceptions=True)
+    assert [type(outcome) for outcome in outcomes] == [OutcomeUnknownError] * 4
+    lives.logs.release_appends(0)
+    await stopping
+    lives.live.remove(container)
+
+
+@pytest.mark.parametrize("has_effect", [False, True])
+@pytest.mark.parametrize("nth", range(1, 7))
+async def test_a_crash_in_a_round_loses_and_doubles_nothing(lives: Incarnations, nth: int, has_effect: bool) -> None:
+    """Twelve segments are flushed together; the log fails at its n-th append, which is there afterwards or not."""
+    container = await lives.start(flush_concurrency=12)
+    await pause_writer(container)
+    names = [f"s/t/{number}.#epoch.0" for number in range(12)]
+    expected = {name: f"{name},".encode() * (number + 1) for number, name in enumerate(names)}
+    for name in names:
+        await container.create(name)
+        await append(container, name, expected[name])
+    lives.logs.fail_append(0, nth=nth, has_effect=has_effect)
+    try:
+        await container.flush()
+        for name in names:
+            await append(container, name, b"more")
+            expected[name] += b"more"
+        await container.flush()
+    except Exception:  # noqa: BLE001 - whatever a container says that dies
+        pass
+    container = await lives.restart(container, flush_concurrency=12)
+    for name in names:
+        segment = await container.find(name)
+        assert (await read_all(container, segment))[: len(expected[name])].startswith(expected[name])
+        expected[name] = await read_all(container, segment)
+    await container.flush()
+    evict_all(container)
+    for name in names:
+        segment = container.segment(name)
+        assert segment.storage_length == segment.length
+        assert await read_all(container, name) == expected[name]
+
+
+async def test_a_round_of_flushes_is_one_operation_of_the_log(
+    lives: Incarnations, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Counted: forty segments flushed together change their records by a handful of updates, not by forty."""
+    container = await lives.start(flush_concurrency=40)
+    await pause_writer(container)
+    puts = 0
+    put = Tables.put
+
+    async def counted_put(self: Tables, *arguments: object) -> object:
+        nonlocal puts
+        puts += 1
+        return await put(self, *arguments)  # type: ignore[arg-type]  # passed on as they came
+
+    monkeypatch.setattr(Tables, "put", counted_put)
+    for number in range(40):
+        name = f"s/t/{number}.#epoch.0"
+        await container.create(name)
+        await append(container, name, b"x" * 100)
+    puts = 0
+    table = records_of(container)
+    before = table.commit_count
+    await container.flush()
+    assert table.commit_count - before >= 40
+    assert puts <= 8
