@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Coroutine
+from dataclasses import replace
 
 import pytest
 
@@ -64,8 +65,8 @@ class Socket(asyncio.Transport):
 class Bench:
     """A connection that was greeted."""
 
-    def __init__(self) -> None:
-        settings = SegmentStoreSettings(container_count=1, cache=SMALL_CACHE, container=QUIET, connection=SETTINGS)
+    def __init__(self, connection: ConnectionSettings = SETTINGS) -> None:
+        settings = SegmentStoreSettings(container_count=1, cache=SMALL_CACHE, container=QUIET, connection=connection)
         runtime = memory_runtime()
         server = SegmentStoreServer(memory_store(MemoryLogFactory(runtime), FaultyChunks(), runtime, settings))
         server.loop = asyncio.get_running_loop()
@@ -193,5 +194,41 @@ def test_requests_that_are_answered_do_not_stop_the_reading_beyond_the_budget() 
             bench.connection.note_outstanding(1000)
             bench.connection.note_outstanding(-1000)
             assert bench.socket.is_read
+
+    in_virtual_time(scenario)
+
+
+def test_a_connection_that_has_as_much_under_way_as_is_done_in_the_wait_is_not_read() -> None:
+    """It goes on when less is under way; also when nothing was done for a while: that waits for something else."""
+
+    async def scenario() -> None:
+        bench = Bench(replace(SETTINGS, ingest_window_bytes_min=10_000))
+        bench.connection.note_outstanding(10_001)
+        assert not bench.socket.is_read
+        bench.connection.note_outstanding(-2000)
+        assert not bench.socket.is_read
+        bench.connection.note_outstanding(-501)
+        assert bench.socket.is_read
+        bench.connection.note_outstanding(5000)
+        assert not bench.socket.is_read
+        await asyncio.sleep(5 * SETTINGS.ingest_wait_s)
+        assert bench.socket.is_read
+        bench.connection.note_outstanding(10_001)
+        assert not bench.socket.is_read
+        # Up to what one connection may fill, whatever it waits for.
+        bench.connection.note_outstanding(SETTINGS.unacknowledged_bytes_max)
+        await asyncio.sleep(5 * SETTINGS.ingest_wait_s)
+        assert not bench.socket.is_read
+
+    in_virtual_time(scenario)
+
+
+def test_a_lost_connection_looks_at_its_window_no_more() -> None:
+    async def scenario() -> None:
+        bench = Bench(replace(SETTINGS, ingest_window_bytes_min=10_000))
+        bench.connection.note_outstanding(10_001)
+        bench.connection.connection_lost(None)
+        await asyncio.sleep(10)
+        assert not bench.socket.is_read
 
     in_virtual_time(scenario)

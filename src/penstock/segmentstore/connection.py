@@ -22,6 +22,7 @@ from penstock.model.segments import Buffer
 from penstock.segmentstore.append_lanes import OPERATION_OVERHEAD_BYTES
 from penstock.segmentstore.append_processor import AppendProcessor
 from penstock.segmentstore.ingest_budget import IngestBudget
+from penstock.segmentstore.ingest_window import IngestWindow
 from penstock.segmentstore.read_processor import ReadProcessor
 from penstock.segmentstore.request_processor import RequestProcessor
 from penstock.segmentstore.settings import ConnectionSettings
@@ -67,6 +68,11 @@ class ConnectionHost(Protocol):
         ...
 
     @property
+    def sync_s(self) -> float:
+        """How long a sync of the log takes, lately."""
+        ...
+
+    @property
     def receive_length(self) -> int:
         """How long the receive buffer of one more connection may become."""
         ...
@@ -105,6 +111,12 @@ class Connection(asyncio.BufferedProtocol):
         self._outstanding_bytes = 0
         self._frame_bytes = 0
         self._is_reading = True
+        settings = server.settings
+        self._window = IngestWindow(
+            settings.ingest_window_bytes_min, settings.unacknowledged_bytes_max, settings.ingest_wait_s
+        )
+        #: Runs while the window is used up: what is old by then is not counted in it.
+        self._window_timer: asyncio.TimerHandle | None = None
         #: The budget does not count until the connection holds less than its share: its writers were sent away.
         self._reads_on = False
         self._reads_on_since_bytes = self._reads_on_outstanding_bytes = 0
@@ -228,6 +240,8 @@ class Connection(asyncio.BufferedProtocol):
         self._forget_slow_replies()
         self._cancel_timer()
         self._end_delay()
+        if self._window_timer is not None:
+            self._window_timer.cancel()
         self._server.forget(self)
         self._appends.close()
         self._give_budget_back()
@@ -324,6 +338,10 @@ class Connection(asyncio.BufferedProtocol):
             return  # All of it was given back.
         self._outstanding_bytes += byte_count
         self._server.budget.add_requests(byte_count)
+        if byte_count > 0:
+            self._window.take(byte_count, self._loop.time())
+        else:
+            self._window.finish(-byte_count)
         if byte_count > 0 or not self._is_reading:
             self._update_reading()
 
@@ -395,7 +413,8 @@ class Connection(asyncio.BufferedProtocol):
         """Read the socket exactly while there is room for what may come."""
         if self._is_closed:
             return
-        has_room = self._server.budget.lets_read(self, self._outstanding_bytes + self._frame_bytes)
+        held_bytes = self._outstanding_bytes + self._frame_bytes
+        has_room = self._server.budget.lets_read(self, held_bytes) and self._is_within_window(held_bytes)
         if has_room:
             if self._reads_on:
                 self._reads_on = False
@@ -420,6 +439,22 @@ class Connection(asyncio.BufferedProtocol):
             self._transport.resume_reading()
         else:
             self._transport.pause_reading()
+
+    def _is_within_window(self, held_bytes: int) -> bool:
+        window, now_s = self._window, self._loop.time()
+        if window.is_round_over(now_s):
+            window.turn(now_s, self._server.sync_s)
+        limit_bytes = window.limit_bytes
+        if held_bytes <= (limit_bytes if self._is_reading else limit_bytes * 3 // 4):
+            return True
+        if self._window_timer is None:
+            self._window_timer = self._loop.call_later(window.round_s_max, self._look_at_window)
+        return False
+
+    def _look_at_window(self) -> None:
+        self._window_timer = None
+        if not self._is_reading:
+            self._update_reading()
 
     def review(self) -> None:
         """See `Contributor.review`."""

@@ -58,6 +58,11 @@ class SegmentStoreServer:
         return self.slow_reply_bytes > self.settings.slow_replies_bytes_max
 
     @property
+    def sync_s(self) -> float:
+        """How long a sync takes of the log that takes longest, lately."""
+        return max((container.pipeline.sync_s for container in self.store.containers), default=0.0)
+
+    @property
     def receive_length(self) -> int:
         """How long the receive buffer of one more connection may become: with very many of them they stay short."""
         share = self.settings.ingest_bytes_max // (_RECEIVE_SHARE_DIVISOR * (len(self.connections) + 1))

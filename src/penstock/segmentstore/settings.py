@@ -337,6 +337,9 @@ class ConnectionSettings:
         ingest_bytes_max: memory that all connections together may fill with what they send and is not durable or
             answered yet; those that hold most are not read then.
         unacknowledged_bytes_max: of that, what one connection may fill, however much is free.
+        ingest_wait_s: what a connection may have under way follows the rate at which that gets done, so that an append
+            waits about so long for those before it, and for two syncs of the log ...
+        ingest_window_bytes_min: ... but is never less than this.
         receive_buffer_bytes: what the kernel may hold of one connection that was received and not read (it doubles the
             number for its own needs).
         read_delay_s_max: a request waits so long at most behind appends of its connection that cannot be taken; then
@@ -358,6 +361,8 @@ class ConnectionSettings:
 
     ingest_bytes_max: int = 128 * MIB
     unacknowledged_bytes_max: int = 32 * MIB
+    ingest_wait_s: float = 0.05
+    ingest_window_bytes_min: int = 512 * 1024
     receive_buffer_bytes: int = 256 * 1024
     read_delay_s_max: float = 5.0
     write_buffer_bytes_max: int = 8 * MIB

@@ -26,6 +26,8 @@ from penstock.segmentstore.tier1.durable_log import DurableLog, LogAddress
 #: Called with None once the operation is durable. When the pipeline ended before: with `OutcomeUnknownError` if the
 #: record had been given to the log, else with `ContainerOfflineError`.
 OnDone = Callable[[BaseException | None], None]
+#: What one sync counts in the moving average.
+_SYNC_WEIGHT = 0.125
 
 
 @dataclass(slots=True)
@@ -46,6 +48,7 @@ class _Frame:
     length: int
     sequence_number: int
     future: asyncio.Future[LogAddress]
+    sent_s: float
     is_told: bool = False
 
 
@@ -91,6 +94,9 @@ class OperationPipeline:
         #: Bytes of records, and frames, given to the log so far.
         self.logged_bytes = 0
         self.frame_count = 0
+        #: How long the log takes for what it is given, lately: without what stood before it.
+        self.sync_s = 0.0
+        self._last_done_s = 0.0
         #: Called at the end of a turn of the loop in which frames were sent: every accepted operation is in the log's
         #: hands then, and nothing else.
         self.on_frames_sent: Callable[[], None] = lambda: None
@@ -243,7 +249,7 @@ class OperationPipeline:
         self.frame_count += 1
         self._frames_in_flight += 1
         self._bytes_in_flight += length
-        frame = _Frame(callbacks, length, self._added_sequence_number, future)
+        frame = _Frame(callbacks, length, self._added_sequence_number, future, self._loop.time())
         self._waiting_frames.append(frame)
         future.add_done_callback(lambda _: self._frame_done(frame))
 
@@ -258,6 +264,12 @@ class OperationPipeline:
             error = future.exception()
         if error is not None and self.error is None:
             self._break(error)
+        now_s = self._loop.time()
+        if now_s > self._last_done_s:
+            # The others that end at the same time were synced with it.
+            sync_s = now_s - max(frame.sent_s, self._last_done_s)
+            self.sync_s += (sync_s - self.sync_s) * _SYNC_WEIGHT
+            self._last_done_s = now_s
         if self.error is None and not frame.is_told:
             self._commit_through(frame)
         if self.error is not None and not frame.is_told:
