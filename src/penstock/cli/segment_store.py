@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import gc
 import logging
 import sys
 from typing import Annotated
@@ -24,6 +23,7 @@ def segment_store(
     # Only now: the help of all commands should not load a server.
     from penstock.cli.serve import bound_heaps, new_loop
     from penstock.model.errors import PenstockError, ProtocolError
+    from penstock.runtime.collector import settle_collector
     from penstock.runtime.descriptors import raise_descriptor_limit
     from penstock.store_processes.child import end_with_parent, run_child
     from penstock.store_processes.messages import LINE_BYTES_MAX, Refusal, decode_order, encode_message
@@ -54,8 +54,7 @@ def segment_store(
     )
     bound_heaps()
     raise_descriptor_limit()
-    gc.collect()
-    gc.freeze()
+    settle_collector()
     try:
         with asyncio.Runner(loop_factory=new_loop()) as runner:
             is_clean = runner.run(run_child(order, source, output))

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import ctypes
-import gc
 import json
 import logging
 import os
@@ -16,6 +15,7 @@ from dataclasses import asdict
 from pathlib import Path
 
 from penstock.model.errors import PenstockError
+from penstock.runtime.collector import settle_collector
 from penstock.runtime.descriptors import raise_descriptor_limit
 from penstock.runtime.settings import load_settings
 from penstock.settings import StandaloneSettings
@@ -69,9 +69,7 @@ async def _serve(settings: StandaloneSettings, started_s: float, as_json: bool) 
                 _print_line(json.dumps({"event": "stopped"}))
             return True
         start.result()
-        # What the start left will live as long as the process: no collection needs to look at it again.
-        gc.collect()
-        gc.freeze()
+        settle_collector()
         _tell_ready(server, time.perf_counter() - started_s, as_json)
         await stop_asked
     finally:

@@ -36,7 +36,7 @@ from penstock.segmentstore.container.append_request import AppendRequest
 from penstock.segmentstore.container.container import SegmentContainer
 from penstock.segmentstore.store import SegmentStore
 from penstock.segmentstore.writer_state import WriterState
-from penstock.wire.append_runs import AppendRun, assemble, may_be_kept, scan_appends
+from penstock.wire.append_runs import AppendRun, assemble, may_be_kept, may_hold_append, scan_appends
 from penstock.wire.codec import encode
 from penstock.wire.commands import (
     AppendBlock,
@@ -253,7 +253,7 @@ class AppendProcessor:
 
         The buffer must not change before `take_in`.
         """
-        if self._block is not None:
+        if self._block is not None or not may_hold_append(buffer, position, end):
             return position
         return scan_appends(buffer, position, end, self._runs, self._may_begin)
 

@@ -126,7 +126,8 @@ class ReadProcessor:
         try:
             container, segment = self._store.find(command.segment)
             data = container.reader.read_cached(segment, command.offset, length)
-            container.ownership.check()
+            if data is not None:
+                container.ownership.check()
         except (SegmentInactiveError, NoSuchSegmentError):
             # Brought into memory; or said to be gone once that is durable.
             if self._has_room():

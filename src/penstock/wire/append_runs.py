@@ -33,6 +33,8 @@ _END_LENGTH = _START.size + _TAIL.size
 _END_PAYLOAD_LENGTH = _END_LENGTH - HEADER_LENGTH
 _BLOCK_START_LENGTH = HEADER_LENGTH + _UUID_LENGTH
 _BLOCK, _BLOCK_END = AppendBlock.TYPE, AppendBlockEnd.TYPE
+#: The last of the four bytes of these types.
+_LAST_TYPE_BYTES = (_BLOCK & 0xFF, _BLOCK_END & 0xFF)
 _PARTIAL_EVENT, _PADDING = PartialEvent.TYPE, Padding.TYPE
 
 #: What is less than this share of the memory that it lies in is copied.
@@ -95,6 +97,11 @@ class AppendRun:
         if len(pieces) == 1:
             return pieces[0] if pieces[0] is self.kept else bytes(pieces[0])
         return b"".join(pieces)
+
+
+def may_hold_append(buffer: memoryview, position: int, end: int) -> bool:
+    """Say at once when `scan_appends` would find nothing: behind the last append, and before most other frames."""
+    return end - position >= _END_LENGTH and buffer[position + 3] in _LAST_TYPE_BYTES
 
 
 def scan_appends(

@@ -2,13 +2,40 @@
 
 from __future__ import annotations
 
+from typing import Protocol
+
 import msgspec
 
 from penstock.model.segments import NO_VALUE, Buffer
 from penstock.segmentstore.container.log.operations import NO_WRITER
 
 
-class AppendRequest(msgspec.Struct, frozen=True):
+class AppendedBytes(Protocol):
+    """What an append changes in a segment, on its way to the log (`AppendRequest`) or read from it (`Append`)."""
+
+    @property
+    def data(self) -> Buffer:
+        """The bytes; they do not change any more."""
+        ...
+
+    @property
+    def event_count(self) -> int:
+        """Whole events in them, as the client says."""
+        ...
+
+    @property
+    def writer_id(self) -> bytes:
+        """Who appends."""
+        ...
+
+    @property
+    def event_number(self) -> int:
+        """The writer's last one in the segment from now on; `NO_VALUE` if nobody counts."""
+        ...
+
+
+# Not looked at by garbage collections: it leads to nothing that leads back.
+class AppendRequest(msgspec.Struct, frozen=True, gc=False):
     """Bytes for the end of a segment: what one client appended at a time, or several of its appends taken as one.
 
     A struct, not a dataclass: there are many, and a frozen dataclass costs ten times as much to make.

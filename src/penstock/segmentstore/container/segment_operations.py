@@ -219,8 +219,9 @@ class SegmentOperations:
         now_ms = self._runtime.wall_clock_ms()
         # Before anything is accepted: a value that cannot be encoded must leave no bytes that the log does not have.
         number = pipeline.next_sequence_number()
-        event_count = request.event_count
-        header = encode_append_header(number, segment.id, offset, now_ms, event_count, event_number, writer_id)
+        header = encode_append_header(
+            number, segment.id, offset, now_ms, request.event_count, event_number, writer_id
+        )
         end = offset + len(data)
 
         def done(error: BaseException | None) -> None:
@@ -229,14 +230,7 @@ class SegmentOperations:
             on_done(error)
 
         try:
-            state.accept_append(
-                segment,
-                data,
-                event_count=event_count,
-                writer_id=writer_id,
-                event_number=event_number,
-                time_ms=now_ms,
-            )
+            state.accept_append(segment, request, now_ms)
             pipeline.add(header, data, done)
         except BaseException as error:
             pipeline.doubt(error)  # As `accepting` does, for less.

@@ -9,8 +9,11 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Iterable
 
-from penstock.model.segments import NO_VALUE, Buffer
+import msgspec
+
+from penstock.model.segments import NO_VALUE
 from penstock.segmentstore.container.activity.activity import Activity
+from penstock.segmentstore.container.append_request import AppendedBytes
 from penstock.segmentstore.container.log.operations import (
     Activate,
     Append,
@@ -109,30 +112,22 @@ class ContainerState:
         self._lately_merged.pop(operation.name, None)
         return segment
 
-    def accept_append(
-        self,
-        segment: Segment,
-        data: Buffer,
-        *,
-        event_count: int,
-        writer_id: bytes,
-        event_number: int,
-        time_ms: int,
-    ) -> None:
-        """Add `data` at the accepted end."""
+    def accept_append(self, segment: Segment, append: AppendedBytes, time_ms: int) -> None:
+        """Add bytes at the accepted end."""
         if self.cut is not None:
             self.cut.keep(segment)
         touched = self.activity.before(segment)
+        data, event_number = append.data, append.event_number
         offset = segment.length
         segment.length = offset + len(data)
-        segment.event_count += event_count
+        segment.event_count += append.event_count
         segment.last_modified_ms = time_ms
         self.activity.behind(touched)
         if event_number != NO_VALUE:
             attributes = segment.attributes
-            attributes[writer_id] = event_number
+            attributes[append.writer_id] = event_number
             if segment.has_attribute_index:
-                segment.dirty_attributes[writer_id] = None
+                segment.dirty_attributes[append.writer_id] = None
                 self.attribute_work[segment.id] = segment
             elif len(attributes) > self._attributes_in_memory_max:
                 self.attribute_work[segment.id] = segment
@@ -347,14 +342,10 @@ class ContainerState:
                         f"append at {operation.offset} to {segment.name}, which is "
                         f"{'sealed' if segment.is_sealed else 'open'} at length {segment.length}"
                     )
-                self.accept_append(
-                    segment,
-                    bytes(operation.data),
-                    event_count=operation.event_count,
-                    writer_id=operation.writer_id,
-                    event_number=operation.event_number,
-                    time_ms=operation.time_ms,
-                )
+                if type(operation.data) is not bytes:
+                    # A view would keep all of what was read of the log.
+                    operation = msgspec.structs.replace(operation, data=bytes(operation.data))
+                self.accept_append(segment, operation, operation.time_ms)
                 self.durable_append(segment, sequence_number, operation.offset, segment.length)
             case Create():
                 if operation.segment_id in by_id or operation.name in self.metadata.by_name:
