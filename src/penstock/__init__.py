@@ -19,9 +19,10 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from penstock import aio
+    from penstock.client.connecting import connect
     from penstock.client.event import Event, EventBatch
     from penstock.client.settings import ClientSettings
-    from penstock.client.sync import Client, connect
+    from penstock.client.sync import Client
     from penstock.model.errors import (
         BadOffsetError,
         ClosedError,
@@ -101,7 +102,7 @@ _HOME = {
     "Scaling": "penstock.model.policies",
     "StreamConfig": "penstock.model.policies",
     "StreamCut": "penstock.model.stream_cuts",
-    "connect": "penstock.client.sync",
+    "connect": "penstock.client.connecting",
 }
 
 

@@ -9,7 +9,7 @@ import time
 import pytest
 
 import penstock
-from penstock.client.sync import connect
+from penstock.client.connecting import connect
 from penstock.model.errors import InvalidNameError
 from penstock.runtime.portal import Portal
 from penstock.settings import StandaloneSettings

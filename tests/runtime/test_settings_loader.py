@@ -26,7 +26,8 @@ def test_defaults_hold_when_nothing_is_said() -> None:
 def test_flags_beat_the_environment_which_beats_the_file(file: Path) -> None:
     """Three settings, each said by one source more."""
     file.write_text('host = "f"\nadvertise = "f"\ndata_dir = "f"\n')
-    environment = {"PENSTOCK_ADVERTISE": "e", "PENSTOCK_DATA_DIR": "e", "HOME": "/", "PENSTOCK_CONFIG": "ignored"}
+    environment = {"PENSTOCK_ADVERTISE": "e", "PENSTOCK_DATA_DIR": "e", "HOME": "/", "PENSTOCK_CONFIG": "ignored",
+                   "PENSTOCK_URI": "ignored"}  # fmt: skip
     flags = {"data_dir": "g", "log_level": None}
     loaded = load_settings(StandaloneSettings, file=file, environment=environment, flags=flags)
     assert (loaded.host, loaded.advertise, loaded.data_dir, loaded.log_level) == ("f", "e", "g", "warning")

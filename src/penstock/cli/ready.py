@@ -10,10 +10,11 @@ from typing import Annotated
 import typer
 
 from penstock.cli.failure import failures_told
+from penstock.runtime.settings import DEFAULT_URI
 
 
 def ready(
-    uri: Annotated[str, typer.Option(help="The controller.")] = "tcp://localhost:9090",
+    uri: Annotated[str, typer.Option(help="The controller.", envvar="PENSTOCK_URI")] = DEFAULT_URI,
     timeout_s: Annotated[float, typer.Option(min=0.001, help="How long to wait for an answer.")] = 5.0,
     as_json: Annotated[bool, typer.Option("--json", help="Print the answer as JSON.")] = False,
 ) -> None:

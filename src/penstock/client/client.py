@@ -35,6 +35,7 @@ from penstock.model.policies import Retention, Scaling, StreamConfig
 from penstock.model.stream_cuts import StreamCut
 from penstock.runtime.program import WatchProgram
 from penstock.runtime.runtime import Runtime, real_runtime
+from penstock.runtime.settings import default_uri
 
 #: Where a reader group starts: the oldest events, the newest, or a stream cut per stream.
 Start = None | str | Mapping[str, StreamCut]
@@ -336,11 +337,14 @@ class Client(LifeCycle):
 
 
 def connect(
-    controller_uri: str,
+    controller_uri: str | None = None,
     settings: ClientSettings | None = None,
     *,
     runtime: Runtime | None = None,
     ssl_context: ssl.SSLContext | None = None,
 ) -> Client:
-    """Return an async client of the cluster whose controller is at `controller_uri`, as ``tcp://localhost:9090``."""
-    return Client(controller_uri, settings, runtime=runtime, ssl_context=ssl_context)
+    """Return an async client of the cluster whose controller is at `controller_uri`, as ``tcp://localhost:9090``.
+
+    Without it, `PENSTOCK_URI` of the environment counts, then ``tcp://localhost:9090``.
+    """
+    return Client(controller_uri or default_uri(), settings, runtime=runtime, ssl_context=ssl_context)

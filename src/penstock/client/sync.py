@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import io
 import logging
-import ssl
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
@@ -37,7 +36,6 @@ from penstock.model.policies import Retention, Scaling, StreamConfig
 from penstock.model.stream_cuts import StreamCut
 from penstock.runtime.portal import Portal
 from penstock.runtime.program import ProgramPart, watch_program
-from penstock.runtime.runtime import Runtime
 
 if TYPE_CHECKING:
     from typing import Self
@@ -610,17 +608,3 @@ class Client(Handle[aio.Client]):
 
 def _watched_by_the_handle(part: ProgramPart) -> None:
     """Stand in for `watch_program`: the handle of the client is told, and tells the client."""
-
-
-def connect(
-    controller_uri: str,
-    settings: ClientSettings | None = None,
-    *,
-    runtime: Runtime | None = None,
-    ssl_context: ssl.SSLContext | None = None,
-) -> Client:
-    """Return a client of the cluster whose controller is at `controller_uri`, as ``tcp://localhost:9090``.
-
-    Nothing is connected before the first request. The client owns a thread with an event loop until it is closed.
-    """
-    return Client(aio.Client(controller_uri, settings, runtime=runtime, ssl_context=ssl_context))

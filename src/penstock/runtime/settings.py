@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import dataclasses
 import difflib
+import os
 import tomllib
 import typing
 from collections.abc import Iterator, Mapping
@@ -28,10 +29,18 @@ Value = object
 ENVIRONMENT_PREFIX = "PENSTOCK_"
 #: Names the settings file; not a setting itself.
 FILE_VARIABLE = "PENSTOCK_CONFIG"
+#: The address that clients connect to when they are told none; not a setting of a server.
+URI_VARIABLE = "PENSTOCK_URI"
+DEFAULT_URI = "tcp://localhost:9090"
 
 
 class SettingsError(InvalidArgumentError):
     """A settings file, a variable or a flag names no setting, or has a value of the wrong kind."""
+
+
+def default_uri() -> str:
+    """Return where the controller is when nobody says: what `PENSTOCK_URI` holds, else this machine."""
+    return os.environ.get(URI_VARIABLE) or DEFAULT_URI
 
 
 def load_settings(
@@ -53,7 +62,7 @@ def load_settings(
     if file is not None:
         _merge(values, _read_file(kind, file))
     for variable, text in sorted((environment or {}).items()):
-        if variable.startswith(ENVIRONMENT_PREFIX) and variable != FILE_VARIABLE:
+        if variable.startswith(ENVIRONMENT_PREFIX) and variable not in (FILE_VARIABLE, URI_VARIABLE):
             path = [part.lower() for part in variable.removeprefix(ENVIRONMENT_PREFIX).split("__")]
             _check_path(kind, path, variable)
             _merge(values, _nested(path, text))
