@@ -223,6 +223,17 @@ def test_a_connection_that_has_as_much_under_way_as_is_done_in_the_wait_is_not_r
     in_virtual_time(scenario)
 
 
+def test_a_frame_longer_than_the_window_is_read_to_its_end() -> None:
+    """Nothing else is under way, and the frame gets done only by being read: a large event hung for ever."""
+
+    async def scenario() -> None:
+        bench = Bench(replace(SETTINGS, ingest_window_bytes_min=10_000))
+        bench.connection._note_frames(4 * 1024 * 1024)
+        assert bench.socket.is_read
+
+    in_virtual_time(scenario)
+
+
 def test_a_lost_connection_looks_at_its_window_no_more() -> None:
     async def scenario() -> None:
         bench = Bench(replace(SETTINGS, ingest_window_bytes_min=10_000))

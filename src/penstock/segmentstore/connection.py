@@ -414,7 +414,8 @@ class Connection(asyncio.BufferedProtocol):
         if self._is_closed:
             return
         held_bytes = self._outstanding_bytes + self._frame_bytes
-        has_room = self._server.budget.lets_read(self, held_bytes) and self._is_within_window(held_bytes)
+        # A frame that is on its way gets done only by being read: the window does not count it.
+        has_room = self._server.budget.lets_read(self, held_bytes) and self._is_within_window(self._outstanding_bytes)
         if has_room:
             if self._reads_on:
                 self._reads_on = False
@@ -440,12 +441,12 @@ class Connection(asyncio.BufferedProtocol):
         else:
             self._transport.pause_reading()
 
-    def _is_within_window(self, held_bytes: int) -> bool:
+    def _is_within_window(self, under_way_bytes: int) -> bool:
         window, now_s = self._window, self._loop.time()
         if window.is_round_over(now_s):
             window.turn(now_s, self._server.sync_s)
         limit_bytes = window.limit_bytes
-        if held_bytes <= (limit_bytes if self._is_reading else limit_bytes * 3 // 4):
+        if under_way_bytes <= (limit_bytes if self._is_reading else limit_bytes * 3 // 4):
             return True
         if self._window_timer is None:
             self._window_timer = self._loop.call_later(window.round_s_max, self._look_at_window)
