@@ -69,6 +69,39 @@ def test_reads_at_and_beyond_the_end_are_empty_and_gaps_are_zeros(place: Place) 
     file.close()
 
 
+def test_a_synced_write_is_a_write_of_any_number_of_buffers(place: Place) -> None:
+    disk, root = place
+    file = disk.open(f"{root}/a", create=True)
+    assert file.write_synced(0, [b"ab", bytearray(b"cd"), memoryview(b"ef"), b""]) == 6
+    assert file.write_synced(8, [b"%d" % (number % 10) for number in range(3000)]) == 3000
+    assert file.length() == 3008
+    assert file.read(0, 12) == b"abcdef\0\x000123"
+    assert file.read(3000, 100) == b"23456789"
+    file.close()
+    with pytest.raises((OSError, ValueError)):
+        file.write_synced(0, [b"x"])
+
+
+def test_a_shared_byte_shows_every_write_at_once_whatever_becomes_of_the_name(place: Place) -> None:
+    disk, root = place
+    create(disk, f"{root}/a", bytes(1536))
+    mine = disk.open(f"{root}/a")
+    byte = mine.share(1024)
+    assert byte is not None
+    assert byte.value() == 0
+    other = disk.open(f"{root}/a")
+    other.write(1023, [b"\1\2\3"])
+    assert byte.value() == 2
+    create(disk, f"{root}/b", bytes(1536))
+    disk.rename(f"{root}/b", f"{root}/a")
+    assert byte.value() == 2
+    other.write_synced(1024, [b"\7"])
+    other.close()
+    assert byte.value() == 7
+    byte.close()
+    mine.close()
+
+
 def test_a_link_is_a_second_name_and_replaces_nothing(place: Place) -> None:
     disk, root = place
     create(disk, f"{root}/a", b"content")

@@ -58,6 +58,11 @@ class FillableFile:
             raise OSError(errno.ENOSPC, "no space left on device")
         return self._inner.write(offset, buffers)
 
+    def write_synced(self, offset: int, buffers: Sequence[Buffer]) -> int:
+        if self._disk.is_full:
+            raise OSError(errno.ENOSPC, "no space left on device")
+        return self._inner.write_synced(offset, buffers)
+
     def __getattr__(self, name: str) -> object:
         return getattr(self._inner, name)
 

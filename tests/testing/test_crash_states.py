@@ -16,7 +16,7 @@ import pytest
 
 from penstock.data_directory import DataDirectory, Identity
 from penstock.model.errors import CorruptionError, StorageError
-from penstock.model.segments import TableEntry, TableRemoval, TableUpdate
+from penstock.model.segments import Buffer, TableEntry, TableRemoval, TableUpdate
 from penstock.runtime.disk import Disk, DiskFile
 from penstock.runtime.runtime import Runtime
 from penstock.segmentstore.container.append_request import AppendRequest
@@ -277,6 +277,9 @@ class Unsynced:
 
     def sync(self) -> None:
         pass
+
+    def write_synced(self, offset: int, buffers: Sequence[Buffer]) -> int:
+        return self._inner.write(offset, buffers)
 
 
 # The explorer itself, on formats of a few lines.

@@ -278,6 +278,61 @@ def test_crash_and_kill_end_handles_and_locks_and_a_kill_keeps_the_page_cache() 
         assert disk.files()["/f"] == b"old"
 
 
+def test_a_synced_write_is_durable_and_nothing_else_is() -> None:
+    """Its sectors as the page cache has them, and the length; other unsynced writes stay so, cut where it lies."""
+    disk = disk_with({"/f": b"o" * 2048}, DiskFaults(sector_bytes=512, crash_kinds=(CrashKind.DROP,)))
+    file = write(disk, "/f", 0, b"a" * 1536)
+    file.write_synced(600, [b"b" * 100])
+    file.write(3000, [b"unsynced"])
+    file.write_synced(2500, [b"c" * 100])
+    shown = disk.files()["/f"]
+    disk.crash()
+    sectors = b"o" * 512 + b"a" * 88 + b"b" * 100 + b"a" * 324 + b"o" * 1024
+    assert disk.files()["/f"] == sectors + bytes(2500 - 2048) + b"c" * 100
+    assert shown[2500:2600] == b"c" * 100
+
+
+def test_of_what_a_synced_write_has_left_unsynced_any_sector_may_survive() -> None:
+    disk = disk_with({"/f": b"o" * 1536}, DiskFaults(sector_bytes=512))
+    file = write(disk, "/f", 0, b"a" * 1536)
+    file.write_synced(512, [b"b" * 512])
+    found = contents_after_crash(disk, "/f")
+    assert found == {first * 512 + b"b" * 512 + last * 512 for first in (b"o", b"a") for last in (b"o", b"a")}
+
+
+@pytest.mark.parametrize("outcome", list(FailedSync))
+def test_a_synced_write_whose_sync_fails_raises_and_may_be_lost(outcome: FailedSync) -> None:
+    disk = disk_with({"/f": b"o" * 512}, DiskFaults(crash_kinds=(CrashKind.DROP,)))
+    file = disk.open("/f")
+
+    def fail(call: str, path: str) -> None:
+        if call == "sync":
+            raise SyncFailedError(outcome)
+
+    disk.hook = fail
+    with pytest.raises(SyncFailedError):
+        file.write_synced(0, [b"new"])
+    disk.hook = lambda call, path: None
+    assert disk.files()["/f"][:3] == b"new"
+    disk.crash()
+    assert disk.files()["/f"][:3] in ((b"ooo", b"new") if outcome is FailedSync.TEAR else (b"ooo",))
+
+
+def test_a_crash_in_the_midst_of_a_synced_write_may_tear_it() -> None:
+    disk = disk_with({"/f": b"o" * 1024}, DiskFaults(sector_bytes=512))
+    file = disk.open("/f")
+    torn: set[bytes | None] = set()
+
+    def look(call: str, path: str) -> None:
+        if call == "sync":
+            torn.update(contents_after_crash(disk, "/f"))
+
+    disk.hook = look
+    file.write_synced(0, [b"n" * 1024])
+    assert torn == {first * 512 + last * 512 for first in (b"o", b"n") for last in (b"o", b"n")}
+    assert contents_after_crash(disk, "/f") == {b"n" * 1024}
+
+
 def test_after_crash_leaves_the_disk_as_it_was_and_fork_is_independent() -> None:
     disk = disk_with({"/d/f": b"old"})
     file = write(disk, "/d/f", 0, b"new")

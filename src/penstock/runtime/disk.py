@@ -3,6 +3,7 @@
 All calls block; run them through `Runtime.work`. Durability contract, which the simulated disk enforces:
 
 - `write` is durable after a later `sync` of the same file returned; a crash before may drop, keep or tear it.
+- `write_synced` is durable when it returns; a crash before may drop, keep or tear it. Of other writes it says nothing.
 - `create`, `rename`, `link` and `remove` are durable after `sync_directory` of the parent directory.
 - `sync` that raises leaves the unsynced bytes in an unknown state: the caller must not retry and call it success.
 """
@@ -11,6 +12,7 @@ from __future__ import annotations
 
 import errno
 import fcntl
+import mmap
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -20,6 +22,10 @@ from penstock.model.errors import DataDirectoryInUseError, StorageFullError
 from penstock.model.segments import Buffer
 
 _IOV_MAX = 1024
+#: Write and sync in one call (Linux 4.7). None where the system does not know it.
+_SYNCED_WRITE: int | None = getattr(os, "RWF_DSYNC", None)
+#: How systems and file systems refuse flags of a write that they do not know.
+_REFUSED_FLAGS = (errno.EOPNOTSUPP, errno.ENOSYS, errno.EINVAL)
 
 
 def is_full_error(error: BaseException) -> bool:
@@ -41,6 +47,16 @@ class DiskSpace:
         return self.free_bytes < min(mark_bytes, self.total_bytes * share_percent_max // 100)
 
 
+class SharedByte(Protocol):
+    """One byte of a file, as all processes of this machine see it. A look costs no system call."""
+
+    def value(self) -> int:
+        """Return the byte, as the last write of any process left it: from when that write has returned on."""
+
+    def close(self) -> None:
+        """Look no more."""
+
+
 class DiskFile(Protocol):
     """An open file. Offsets and lengths are bytes."""
 
@@ -52,6 +68,12 @@ class DiskFile(Protocol):
         """Write all buffers one after another at `offset`, return the byte count.
 
         Raises `StorageFullError`, `OSError`; some of the bytes may be written then.
+        """
+
+    def write_synced(self, offset: int, buffers: Sequence[Buffer]) -> int:
+        """Write as `write` does, and return when these bytes are durable, with the length that shows them.
+
+        Raises as `write` and `sync` do; which of the two failed cannot be told.
         """
 
     def read(self, offset: int, length: int) -> bytes:
@@ -68,6 +90,9 @@ class DiskFile(Protocol):
 
     def is_linked(self) -> bool:
         """Say whether a name still leads to this file (False after it was removed or replaced)."""
+
+    def share(self, offset: int) -> SharedByte | None:
+        """Return the byte at `offset`, which must be there and stay there; None where that is not possible."""
 
     def close(self) -> None:
         """Close the file. Not a sync."""
@@ -117,8 +142,27 @@ class Disk(Protocol):
         """Return how much room the file system has that `path`, which exists, lies on."""
 
 
+class MappedByte:
+    """`SharedByte` in a mapping of the file: what others write there goes to the same page of memory."""
+
+    def __init__(self, mapping: mmap.mmap, offset: int) -> None:
+        self._mapping = mapping
+        self._offset = offset
+
+    def value(self) -> int:
+        """See `SharedByte.value`."""
+        return self._mapping[self._offset]
+
+    def close(self) -> None:
+        """See `SharedByte.close`."""
+        self._mapping.close()
+
+
 class LocalFile:
     """`DiskFile` on the operating system."""
+
+    #: Whether write and sync in one call has not been refused in this process so far.
+    knows_synced_writes = _SYNCED_WRITE is not None
 
     def __init__(self, path: str, descriptor: int) -> None:
         self._path = path
@@ -147,6 +191,29 @@ class LocalFile:
                 raise StorageFullError(f"no space left while writing {total} bytes to {self._path}") from error
             raise
         return total
+
+    def write_synced(self, offset: int, buffers: Sequence[Buffer]) -> int:
+        """See `DiskFile.write_synced`. One system call where the file system knows it, else two."""
+        is_refused = False
+        if LocalFile.knows_synced_writes and len(buffers) <= _IOV_MAX:
+            assert _SYNCED_WRITE is not None
+            total = sum(map(len, buffers))
+            try:
+                if os.pwritev(self._descriptor, buffers, offset, _SYNCED_WRITE) == total:
+                    return total
+                # Cut short, as when the disk is full: written once more below, and synced as a whole.
+            except OSError as error:
+                if error.errno in (errno.ENOSPC, errno.EDQUOT):
+                    raise StorageFullError(f"no space left while writing {total} bytes to {self._path}") from error
+                if error.errno not in _REFUSED_FLAGS:
+                    raise
+                is_refused = True
+        count = self.write(offset, buffers)
+        self.sync()
+        if is_refused:
+            # Without the flag it worked, so the flag it was.
+            LocalFile.knows_synced_writes = False
+        return count
 
     def read(self, offset: int, length: int) -> bytes:
         """See `DiskFile.read`."""
@@ -178,6 +245,14 @@ class LocalFile:
     def is_linked(self) -> bool:
         """See `DiskFile.is_linked`."""
         return os.fstat(self._descriptor).st_nlink > 0
+
+    def share(self, offset: int) -> MappedByte | None:
+        """See `DiskFile.share`. Not possible on file systems that map no memory, as some in user space."""
+        try:
+            mapping = mmap.mmap(self._descriptor, offset + 1, mmap.MAP_SHARED, mmap.PROT_READ)
+        except (OSError, ValueError):
+            return None
+        return MappedByte(mapping, offset)
 
     def close(self) -> None:
         """See `DiskFile.close`."""

@@ -22,7 +22,7 @@ from typing import Generic, TypeVar
 
 from penstock.model.errors import PenstockError
 from penstock.model.segments import Buffer
-from penstock.runtime.disk import DiskFile, DiskLock, DiskSpace
+from penstock.runtime.disk import DiskFile, DiskLock, DiskSpace, SharedByte
 from penstock.testing.simulation.disk import SimulatedDisk
 from penstock.testing.simulation.disk_tree import CrashPlan
 
@@ -43,8 +43,8 @@ class Step:
 
     def __str__(self) -> str:
         """Return the call in a line."""
-        if self.call == "write":
-            return f"write {len(self.data)} bytes at {self.offset} of {self.path}"
+        if self.call in ("write", "write synced"):
+            return f"{self.call} {len(self.data)} bytes at {self.offset} of {self.path}"
         return " ".join(filter(None, (self.call, self.path, self.target)))
 
 
@@ -157,6 +157,14 @@ class RecordingFile:
         self._disk.note(Step("write", self.path, self._handle, offset=offset, data=data))
         return count
 
+    def write_synced(self, offset: int, buffers: Sequence[Buffer]) -> int:
+        """See `DiskFile.write_synced`. Two steps, for the power may fail between the write and its sync."""
+        data = b"".join(buffers)
+        count = self._inner.write_synced(offset, [data])
+        for call in ("write", "write synced"):
+            self._disk.note(Step(call, self.path, self._handle, offset=offset, data=data))
+        return count
+
     def read(self, offset: int, length: int) -> bytes:
         """See `DiskFile.read`."""
         return self._inner.read(offset, length)
@@ -178,6 +186,10 @@ class RecordingFile:
     def is_linked(self) -> bool:
         """See `DiskFile.is_linked`."""
         return self._inner.is_linked()
+
+    def share(self, offset: int) -> SharedByte | None:
+        """See `DiskFile.share`."""
+        return self._inner.share(offset)
 
     def close(self) -> None:
         """See `DiskFile.close`."""
@@ -271,6 +283,8 @@ def _replay(step: Step, disk: SimulatedDisk, files: dict[int, DiskFile]) -> None
             files[step.handle] = disk.open(step.path, create=bool(step.offset), writable=step.is_writable)
         case "write":
             files[step.handle].write(step.offset, [step.data])
+        case "write synced":
+            files[step.handle].write_synced(step.offset, [step.data])
         case "sync":
             files[step.handle].sync()
         case "truncate":

@@ -10,6 +10,7 @@ import asyncio
 import errno
 import random
 import threading
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -24,6 +25,7 @@ from penstock.model.errors import (
     StorageFullError,
     StorageNotRespondingError,
 )
+from penstock.model.segments import Buffer
 from penstock.runtime.disk import Disk, DiskLock, LocalDisk
 from penstock.runtime.runtime import Runtime, ThreadedWork
 from penstock.runtime.work import PoolSettings
@@ -31,6 +33,7 @@ from penstock.segmentstore.tier1.durable_log import LogAddress
 from penstock.segmentstore.tier1.local_log import LocalLog, LocalLogFactory, LocalLogSettings
 from penstock.testing.simulation.disk import SimulatedDisk
 from penstock.testing.simulation.disk_faults import DiskFaults, FailedSync, NameOrder, SyncFailedError
+from penstock.testing.simulation.disk_handles import SimulatedByte, SimulatedFile
 from support.inline_work import InlineWork
 
 BLOCK = 4096
@@ -46,6 +49,7 @@ SETTINGS = LocalLogSettings(
     reserve_record_count=2,
     spare_file_count_max=1,
     lock_retry_delay_s=0.001,
+    trailer_delay_s=0.0,
 )
 
 
@@ -54,7 +58,7 @@ def new_disk(files: dict[str, bytes] | None = None, seed: int = 0) -> SimulatedD
     return SimulatedDisk(random.Random(seed), files=files)
 
 
-def make_log(disk: Disk, *, seed: int = 0, **changes: int) -> LocalLog:
+def make_log(disk: Disk, *, seed: int = 0, **changes: float) -> LocalLog:
     runtime = Runtime(disk=disk, work=InlineWork(), rng=random.Random(seed), wall_clock_ms=lambda: 0)
     settings = SETTINGS
     if changes:
@@ -73,6 +77,14 @@ async def data_of(log: LocalLog) -> list[bytes]:
 
 async def append(log: LocalLog, data: bytes) -> LogAddress:
     return await log.append([data], len(data))
+
+
+async def idle(log: LocalLog) -> None:
+    """Return when it is noted behind the last frame that it was synced: after a turn for the timer, two for the job."""
+    for _ in range(5):
+        await asyncio.sleep(0)
+    assert not log._needs_trailer
+    await log._work.writes.drained()
 
 
 class CrashNowError(OSError):
@@ -198,6 +210,7 @@ async def small_log(*, is_closed: bool) -> tuple[dict[str, bytes], list[bytes]]:
     await asyncio.gather(*(log.append([bytes([number]) * 40], 40) for number in range(3)))
     await append(log, bytes(9000))
     await append(log, b"last")
+    await idle(log)
     if is_closed:
         await log.close()
     log_again = make_log(new_disk(disk.files()))
@@ -294,7 +307,7 @@ async def test_zombie_files_and_bytes_never_come_back() -> None:
     owner = make_log(disk, seed=2)
     await owner.open()
     # Write as the zombie would if it never looked: its frames are good, and synced.
-    zombie._directory.check_owned = lambda: None  # type: ignore[method-assign]
+    zombie._directory.check_owned = zombie._directory.check_unclaimed = lambda: None  # type: ignore[method-assign]
     for _ in range(10):
         await append(zombie, b"z" * 9000)
     await append(owner, b"owner's")
@@ -366,15 +379,17 @@ async def test_owner_overtaken_during_its_sync_does_not_acknowledge(tmp_path: Pa
     class SlowDisk(LocalDisk):
         def open(self, path: str, **options: bool):  # type: ignore[no-untyped-def]
             file = super().open(path, **options)
-            original = file.sync
+            original = file.write_synced
 
-            def sync() -> None:
+            def write_synced(offset: int, buffers: Sequence[Buffer]) -> int:
                 if is_slow:
+                    # What a call that writes and syncs has done in the midst of it.
+                    file.write(offset, buffers)
                     is_syncing.set()
                     assert may_go_on.wait(30)
-                original()
+                return original(offset, buffers)
 
-            file.sync = sync  # type: ignore[method-assign]
+            file.write_synced = write_synced  # type: ignore[method-assign]
             return file
 
     is_slow = False
@@ -733,6 +748,104 @@ async def test_disable_is_possible_after_an_open_that_found_corruption() -> None
     assert disk.files()[path] == files[path]
 
 
+@pytest.mark.parametrize("is_mapped", [True, False])
+async def test_an_append_alone_is_one_call_and_a_look_into_memory(
+    is_mapped: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where the epoch file can be mapped nothing asks for its name; else each batch does. Both see a later claim."""
+    looks: list[str] = []
+    is_linked = SimulatedFile.is_linked
+
+    def look(self: SimulatedFile) -> bool:
+        looks.append(self.path)
+        return is_linked(self)
+
+    monkeypatch.setattr(SimulatedFile, "is_linked", look)
+    if not is_mapped:
+        monkeypatch.setattr(SimulatedFile, "share", lambda self, offset: None)
+    disk = new_disk()
+    log = make_log(disk, trailer_delay_s=60.0, first_file_length_bytes=1 << 17, file_length_bytes=1 << 17)
+    await log.open()
+    calls: list[str] = []
+    disk.hook = lambda call, path: calls.append(call)
+    looks.clear()
+    for _ in range(5):
+        await append(log, b"alone")
+    assert calls == ["write", "sync"] * 5
+    assert len(looks) == (0 if is_mapped else 5)
+    await make_log(disk, seed=1).open()
+    with pytest.raises(LogFencedError):
+        await append(log, b"too late")
+
+
+async def test_a_claim_that_is_cut_off_behind_its_mark_leaves_a_log_that_can_be_claimed() -> None:
+    """1. A successor marks the epoch file. 2. It fails before the rename. 3. The owner ends; who comes next owns."""
+    disk = new_disk()
+    owner = make_log(disk)
+    await owner.open()
+    await append(owner, b"acknowledged")
+
+    def fail(call: str, path: str) -> None:
+        if call == "rename" and path.endswith("/log.epoch"):
+            raise OSError(errno.EIO, "simulated: rename failed")
+
+    disk.hook = fail
+    with pytest.raises(StorageError):
+        await make_log(disk, seed=1).open()
+    disk.hook = lambda call, path: None
+    with pytest.raises(LogFencedError):
+        await append(owner, b"by nobody's leave")
+    with pytest.raises(LogClosedError):
+        await owner.confirm_ownership()
+    successor = make_log(disk, seed=2)
+    await successor.open()
+    assert (await data_of(successor))[0] == b"acknowledged"
+    await append(successor, b"goes on")
+
+
+async def test_a_claim_that_finds_no_room_for_its_record_shuts_out_nobody() -> None:
+    disk = new_disk()
+    owner = make_log(disk, reserve_record_count=0)
+    await owner.open()
+    disk.faults = DiskFaults(capacity_bytes=disk.used_bytes)
+    with pytest.raises(StorageFullError):
+        await make_log(disk, seed=1).open()
+    await append(owner, b"still the owner")
+    await owner.confirm_ownership()
+
+
+async def test_an_epoch_file_that_shows_no_writes_in_memory_is_looked_at_by_name(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A file system whose mappings do not follow writes: the trial tells, before anybody relies on it."""
+    monkeypatch.setattr(SimulatedByte, "value", lambda self: 0)
+    disk = new_disk()
+    log = make_log(disk)
+    await log.open()
+    await make_log(disk, seed=1).open()
+    with pytest.raises(LogFencedError):
+        await append(log, b"too late")
+
+
+async def test_an_idle_log_says_once_that_its_last_batch_was_synced() -> None:
+    disk = new_disk()
+    log = make_log(disk, first_file_length_bytes=1 << 17, file_length_bytes=1 << 17)
+    await log.open()
+    await append(log, b"last")
+    calls: list[str] = []
+    disk.hook = lambda call, path: calls.append(call)
+    await idle(log)
+    for _ in range(5):
+        await asyncio.sleep(0)
+    assert calls == ["write"]
+    files = disk.files()
+    name = max(path for path in files if "/log-" in path)
+    damaged = bytearray(files[name])
+    damaged[damaged.index(b"last")] ^= 1
+    with pytest.raises(CorruptionError):
+        await make_log(new_disk(files | {name: bytes(damaged)})).open()
+
+
 async def test_sizes_follow_the_settings() -> None:
     """A fresh log takes little room; files grow to the full length; one sync covers many appends."""
     disk = new_disk()
@@ -744,7 +857,7 @@ async def test_sizes_follow_the_settings() -> None:
     operations: list[str] = []
     disk.hook = lambda operation, path: operations.append(operation)
     await asyncio.gather(*(log.append([b"x"], 1) for _ in range(50)))
-    assert operations == ["write", "sync", "write"]
+    assert operations == ["write", "sync"]
     for _ in range(40):
         await append(log, bytes(3000))
     lengths = {len(data) for path, data in disk.files().items() if "/log-" in path}

@@ -69,7 +69,7 @@ class LocalLog:
         self._runtime = runtime
         self._settings = settings
         self._work = LogWork(runtime, container_id, settings, self._describe())
-        self._batches = BatchWriter(self._directory, is_idle=lambda: not self._queue)
+        self._batches = BatchWriter(self._directory)
         self._files = LogFiles(
             self._directory,
             runtime,
@@ -93,6 +93,8 @@ class LocalLog:
         self._recovered: Sequence[ChainFile] = ()
         self._closing: asyncio.Task[None] | None = None
         self._sequence = 0
+        #: Whether nothing behind the last batch says yet that it was synced.
+        self._needs_trailer = False
         self._last_address = LogAddress(0)
         self._confirmed_s = float("-inf")
 
@@ -244,8 +246,7 @@ class LocalLog:
         try:
             while self._state is _State.OPEN or (self._state is _State.CLOSING and self._queue):
                 if not self._queue:
-                    self._wakeup = asyncio.get_running_loop().create_future()
-                    await self._wakeup
+                    await self._idle()
                     continue
                 file = await self._files.with_room(self._queue[0].length)
                 if not self._queue:
@@ -260,6 +261,21 @@ class LocalLog:
         finally:
             if self._state is _State.OPEN or self._queue or self._in_flight:
                 self._fail(StorageError(f"the writer of {self._describe()} was stopped"))
+
+    async def _idle(self) -> None:
+        """Wait for an append, or the end. Say meanwhile, once, that what was written last was synced."""
+        loop = asyncio.get_running_loop()
+        self._wakeup = loop.create_future()
+        timer = loop.call_later(self._settings.trailer_delay_s, self._wake) if self._needs_trailer else None
+        try:
+            await self._wakeup
+        finally:
+            if timer is not None:
+                timer.cancel()
+        if self._needs_trailer and not self._queue and self._state is _State.OPEN:
+            self._needs_trailer = False
+            assert self._files.current is not None
+            await self._work.run_write("append to", self._batches.write_trailer, self._files.current, self._sequence)
 
     def _take_batch(self, file: WritableFile) -> None:
         # Past its capacity a file may grow to twice that: see `LogFiles.with_room`.
@@ -296,9 +312,7 @@ class LocalLog:
             if not append.future.done():
                 append.future.set_result(address)
         self._last_address = result.addresses[-1]
-        if result.trailer_error is not None:
-            error = result.trailer_error
-            raise StorageError(f"could not write behind the last frame of {self._describe()}: {error}") from error
+        self._needs_trailer = True
         self._files.prepare_ahead()
 
     async def _take_back(self, file: WritableFile, batch: list[Append], error: StorageFullError) -> None:

@@ -6,7 +6,7 @@ A batch is frames from a block boundary on, the last of them marked, and zeros u
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from penstock.model.errors import PenstockError, StorageFullError
@@ -61,14 +61,10 @@ class Append:
 
 @dataclass(frozen=True, slots=True)
 class BatchResult:
-    """A batch that is durable: the addresses of its frames, and where the next batch begins.
-
-    `trailer_error`: why the file may not be written to any more, although all of this is safe.
-    """
+    """A batch that is durable: the addresses of its frames, and where the next batch begins."""
 
     addresses: list[LogAddress]
     end: int
-    trailer_error: OSError | PenstockError | None
 
 
 class NoRoomToGrowError(StorageFullError):
@@ -76,11 +72,14 @@ class NoRoomToGrowError(StorageFullError):
 
 
 class BatchWriter:
-    """Writes the batches of one incarnation. `is_idle` says whether nothing waits to be written."""
+    """Writes the batches of one incarnation.
 
-    def __init__(self, directory: LogDirectory, is_idle: Callable[[], bool]) -> None:
+    One system call for each batch, which writes and syncs: the fewer there are, the less often the thread gives away
+    the interpreter's lock and has to wait for it beside a busy event loop.
+    """
+
+    def __init__(self, directory: LogDirectory) -> None:
         self.directory = directory
-        self._is_idle = is_idle
 
     def write(self, file: WritableFile, batch: Sequence[Append], sequence: int) -> BatchResult:
         """Write and sync a batch, its first frame `sequence`. Returns only while this incarnation owns the log.
@@ -112,31 +111,31 @@ class BatchWriter:
             offset = frame.next_offset
             sequence += 1
         try:
-            file.file.write(file.position, out)
+            file.file.write_synced(file.position, out)
         except (StorageFullError, OSError) as error:
             if offset > file.capacity and is_full_error(error):
                 raise NoRoomToGrowError(f"{file.name} in {self.directory.path} cannot grow: {error}") from error
             raise
-        file.file.sync()
-        self.directory.check_owned()
-        trailer_error: OSError | PenstockError | None = None
-        if self._is_idle():
-            # Going idle: nothing after the last frame would say that it was synced. Not synced itself: it is meant to
-            # outlive the process, not the machine. The next batch overwrites it.
-            trailer: list[Buffer] = []
-            encode_trailer(header, sequence, offset, is_clean_close=False, out=trailer)
-            try:
-                file.file.write(offset, trailer)
-            except (OSError, PenstockError) as error:
-                # Grown as far as there was room, it does without. Else: the batch itself is safe, acknowledge it first,
-                # then fail.
-                trailer_error = None if offset > file.capacity and is_full_error(error) else error
-        return BatchResult(addresses, offset, trailer_error)
+        self.directory.check_unclaimed()
+        return BatchResult(addresses, offset)
+
+    def write_trailer(self, file: WritableFile, sequence: int) -> None:
+        """Say behind the last frame that it was synced, since nothing that follows does. Raises as `write`.
+
+        Not synced itself: it is meant to outlive the process, not the machine. The next batch overwrites it.
+        """
+        out: list[Buffer] = []
+        encode_trailer(file.header, sequence, file.position, is_clean_close=False, out=out)
+        try:
+            file.file.write(file.position, out)
+        except (OSError, PenstockError) as error:
+            # Grown as far as there was room, it does without.
+            if file.position <= file.capacity or not is_full_error(error):
+                raise
 
     def write_closing_trailer(self, file: WritableFile, sequence: int) -> None:
         """Say durably that nothing follows. Raises `LogFencedError`, `StorageFullError`, `OSError`."""
         self.directory.check_owned()
         out: list[Buffer] = []
         encode_trailer(file.header, sequence, file.position, is_clean_close=True, out=out)
-        file.file.write(file.position, out)
-        file.file.sync()
+        file.file.write_synced(file.position, out)

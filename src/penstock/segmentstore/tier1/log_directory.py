@@ -19,7 +19,7 @@ from dataclasses import replace
 
 from penstock.model.errors import CorruptionError, InvalidArgumentError, LogDisabledError, LogFencedError
 from penstock.model.segments import Buffer
-from penstock.runtime.disk import Disk, DiskFile, DiskSpace
+from penstock.runtime.disk import Disk, DiskFile, DiskSpace, SharedByte
 from penstock.segmentstore.tier1.frame_format import (
     BLOCK_LENGTH,
     LINK_LENGTH,
@@ -42,6 +42,7 @@ from penstock.segmentstore.tier1.log_records import (
     add_to_epoch,
     read_epoch,
     read_truncation,
+    share_mark,
     write_epoch,
     write_truncation,
 )
@@ -68,6 +69,7 @@ class LogDirectory:
         self.truncation_address = 0
         self._disk = disk
         self._epoch_file: DiskFile | None = None
+        self._mark: SharedByte | None = None
         self._has_truncation_record = False
 
     @property
@@ -111,6 +113,7 @@ class LogDirectory:
             )
             check_wanted()
             self._epoch_file = write_epoch(self._disk, self.path, claimed)
+            self._mark = share_mark(self._epoch_file)
             self.epoch = claimed.epoch
             self._record = claimed
 
@@ -133,11 +136,26 @@ class LogDirectory:
 
     def check_owned(self) -> None:
         """Raise `LogFencedError` if another incarnation has claimed the log. Costs one `fstat`."""
+        self.check_unclaimed()
         if self._epoch_file is None or not self._epoch_file.is_linked():
-            raise LogFencedError(
-                f"the log of container {self.container_id} in {self.path} has been opened by another incarnation "
-                f"since epoch {self.epoch}: this one must stop"
-            )
+            raise self._fenced()
+
+    def check_unclaimed(self) -> None:
+        """Raise `LogFencedError` if another incarnation has claimed the log: a look into memory where that shows it.
+
+        For after each sync. That the epoch file was removed by hand, only `check_owned` sees.
+        """
+        if self._mark is None:
+            if self._epoch_file is None or not self._epoch_file.is_linked():
+                raise self._fenced()
+        elif self._mark.value():
+            raise self._fenced()
+
+    def _fenced(self) -> LogFencedError:
+        return LogFencedError(
+            f"the log of container {self.container_id} in {self.path} has been opened by another incarnation "
+            f"since epoch {self.epoch}: this one must stop"
+        )
 
     def recover(self) -> RecoveredLog:
         """Find the log's files and make everything found durable. Raises `CorruptionError`."""
@@ -285,6 +303,9 @@ class LogDirectory:
 
     def release(self) -> None:
         """Close the epoch file. The log stays claimed on disk until the next claim."""
+        if self._mark is not None:
+            self._mark.close()
+            self._mark = None
         if self._epoch_file is not None:
             self._epoch_file.close()
             self._epoch_file = None

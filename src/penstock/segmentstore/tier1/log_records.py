@@ -3,16 +3,20 @@
 Both are replaced atomically (write a temporary file, sync, rename, sync the directory) and only under `log.lock`, so
 a fenced owner cannot put an older one back. Owning the log means: the `log.epoch` file this incarnation wrote
 is still the one with a name (`DiskFile.is_linked`). That is why truncation lives in a file of its own.
+
+Who replaces `log.epoch` writes a mark into the old one just before. Its owner, which has that byte mapped, sees it
+without a system call.
 """
 
 from __future__ import annotations
 
 import struct
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from penstock.model.checksum import crc32c
 from penstock.model.errors import CorruptionError, StorageFullError
-from penstock.runtime.disk import Disk, DiskFile, is_full_error
+from penstock.runtime.disk import Disk, DiskFile, SharedByte, is_full_error
 from penstock.segmentstore.tier1.log_owner import TOKEN_LENGTH
 
 EPOCH_FILE = "log.epoch"
@@ -22,7 +26,7 @@ TEMPORARY_SUFFIX = ".tmp"
 #: Files of one block, kept to become one of the two records when there is no room for a new one.
 RESERVE_RECORD_PREFIX = "reserve-record-"
 
-_EPOCH_VERSION = 2
+_EPOCH_VERSION = 3
 _TRUNCATION_VERSION = 1
 _EPOCH = struct.Struct(">8sHHiQ16s")
 _TRUNCATION = struct.Struct(">8sHHiQ")
@@ -34,6 +38,10 @@ _RELEASED = 2
 _SETTLED = 4
 #: Where the owner adds to its record: another sector, so that no write of it can harm the record.
 _LATER_OFFSET = 512
+#: Where who replaces the record marks it, not zero from then on; and where its owner tries whether it would see that.
+_MARK_OFFSET = 1024
+_TRIAL_OFFSET = 1025
+_EPOCH_FILE_LENGTH = 1536
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +80,7 @@ def read_epoch(disk: Disk, directory: str) -> EpochRecord | None:
     who comes next has to wait, and nothing else is lost.
     """
     path = f"{directory}/{EPOCH_FILE}"
-    body = _read(disk, path, _EPOCH, _EPOCH_MAGIC, _EPOCH_VERSION, length_max=_LATER_OFFSET + _EPOCH.size + _CRC.size)
+    body = _read(disk, path, _EPOCH, _EPOCH_MAGIC, _EPOCH_VERSION, length=_EPOCH_FILE_LENGTH)
     if body is None:
         return None
     first = _decode_epoch(body[: _EPOCH.size])
@@ -93,8 +101,43 @@ def _decode_epoch(body: bytes) -> EpochRecord:
 
 
 def write_epoch(disk: Disk, directory: str, record: EpochRecord) -> DiskFile:
-    """Replace `log.epoch` durably; return it open, to watch `is_linked`. The caller holds the lock."""
-    return _replace(disk, directory, EPOCH_FILE, _encode_epoch(record))
+    """Replace `log.epoch` durably; return it open, to watch `is_linked`. The caller holds the lock.
+
+    The present owner is shut out from the moment on in which its file is marked, even if what follows fails.
+    """
+    body = _encode_epoch(record)
+    content = (body + _CRC.pack(crc32c(body, 0))).ljust(_EPOCH_FILE_LENGTH, b"\0")
+    return _replace(disk, directory, EPOCH_FILE, content, before_rename=lambda: _mark_replaced(disk, directory))
+
+
+def _mark_replaced(disk: Disk, directory: str) -> None:
+    path = f"{directory}/{EPOCH_FILE}"
+    if not disk.exists(path):
+        return
+    file = disk.open(path)
+    try:
+        # Not synced: it is for who lives, and sees memory. Who starts later sees the file that replaces this one.
+        file.write(_MARK_OFFSET, [b"\1"])
+    finally:
+        file.close()
+
+
+def share_mark(file: DiskFile) -> SharedByte | None:
+    """Return the byte of `log.epoch` that is not zero once somebody replaces it; None where only its name tells.
+
+    It is tried first, on another byte, whether writes to the file are seen in it.
+    """
+    trial = file.share(_TRIAL_OFFSET)
+    if trial is None:
+        return None
+    try:
+        file.write(_TRIAL_OFFSET, [b"\1"])
+        is_seen = trial.value() == 1
+    except (OSError, StorageFullError):
+        is_seen = False
+    finally:
+        trial.close()
+    return file.share(_MARK_OFFSET) if is_seen else None
 
 
 def add_to_epoch(file: DiskFile, record: EpochRecord) -> None:
@@ -117,47 +160,50 @@ def read_truncation(disk: Disk, directory: str) -> TruncationRecord | None:
     body = _read(disk, f"{directory}/{TRUNCATION_FILE}", _TRUNCATION, _TRUNCATION_MAGIC, _TRUNCATION_VERSION)
     if body is None:
         return None
-    _, _, _, container_id, address = _TRUNCATION.unpack(body)
+    _, _, _, container_id, address = _TRUNCATION.unpack_from(body)
     return TruncationRecord(container_id, address)
 
 
 def write_truncation(disk: Disk, directory: str, record: TruncationRecord) -> None:
     """Replace `log.truncation` durably. The caller holds the lock and owns the log."""
     body = _TRUNCATION.pack(_TRUNCATION_MAGIC, _TRUNCATION_VERSION, 0, record.container_id, record.address)
-    _replace(disk, directory, TRUNCATION_FILE, body).close()
+    _replace(disk, directory, TRUNCATION_FILE, body + _CRC.pack(crc32c(body, 0))).close()
 
 
 def _read(
-    disk: Disk, path: str, layout: struct.Struct, magic: bytes, version_known: int, *, length_max: int = 0
+    disk: Disk, path: str, layout: struct.Struct, magic: bytes, version_known: int, *, length: int = 0
 ) -> bytes | None:
-    """Read and check a record; return it without its checksum, and with all behind it if there may be something."""
+    """Read and check a record; return the file. `length`: that of the file, if there is more in it than the record."""
     if not disk.exists(path):
         return None
     file = disk.open(path, writable=False)
     try:
-        data = file.read(0, max(layout.size + _CRC.size, length_max) + 1)
+        data = file.read(0, max(layout.size + _CRC.size, length) + 1)
     finally:
         file.close()
     body = data[: layout.size]
-    if not layout.size + _CRC.size <= len(data) <= max(layout.size + _CRC.size, length_max):
-        raise CorruptionError(path, 0, f"expected {layout.size + _CRC.size} bytes, found {len(data)}")
     if not body.startswith(magic):
         raise CorruptionError(path, 0, f"it begins with {body[:8]!r} instead of {magic!r}")
-    if crc32c(body, 0) != _CRC.unpack_from(data, layout.size)[0]:
-        raise CorruptionError(path, 0, "checksum does not match")
+    if len(data) < layout.size + _CRC.size or crc32c(body, 0) != _CRC.unpack_from(data, layout.size)[0]:
+        raise CorruptionError(path, 0, f"checksum does not match, or the file of {len(data)} bytes is too short")
     version = int.from_bytes(body[8:10], "big")
     if version != version_known:
         raise CorruptionError(path, 8, f"format {version} is not known here (this program reads {version_known})")
-    return data if length_max else body
+    if len(data) != max(layout.size + _CRC.size, length):
+        raise CorruptionError(path, 0, f"expected {max(layout.size + _CRC.size, length)} bytes, found {len(data)}")
+    return data
 
 
-def _replace(disk: Disk, directory: str, name: str, body: bytes) -> DiskFile:
+def _replace(
+    disk: Disk, directory: str, name: str, content: bytes, *, before_rename: Callable[[], None] = lambda: None
+) -> DiskFile:
     temporary = f"{directory}/{name}{TEMPORARY_SUFFIX}"
     if disk.exists(temporary):
         # Left by a crash. A new inode keeps whoever still has it open away from ours.
         disk.remove(temporary)
-    file = _write_draft(disk, directory, temporary, body + _CRC.pack(crc32c(body, 0)))
+    file = _write_draft(disk, directory, temporary, content)
     try:
+        before_rename()
         disk.rename(temporary, f"{directory}/{name}")
         disk.sync_directory(directory)
     except BaseException:

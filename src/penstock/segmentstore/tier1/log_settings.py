@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field
 
 from penstock.model.errors import InvalidArgumentError
@@ -21,6 +22,9 @@ class LocalLogSettings:
         file_length_bytes: length of a log file. Also the grain in which space is given back.
         first_file_length_bytes: length of the first file after an open; each next one is four times as long, up to
             `file_length_bytes`, so that idle containers take little room.
+        trailer_delay_s: after so long without an append it is noted behind the last one that it was synced, so that its
+            damage can be told from a write that was cut off. Noted at once it would cost each lone append a second
+            write.
         zero_chunk_length_bytes: files are zeroed ahead in synced pieces of this size; larger ones delay appends.
         spare_file_count_max: truncated files kept for re-use.
         outstanding_bytes_max: advice to the caller: throttle while `LocalLog.outstanding_bytes` is above. Not enforced,
@@ -42,6 +46,7 @@ class LocalLogSettings:
     batch_length_max_bytes: int = 4 * 1024 * 1024
     file_length_bytes: int = 64 * 1024 * 1024
     first_file_length_bytes: int = 4 * 1024 * 1024
+    trailer_delay_s: float = 0.02
     zero_chunk_length_bytes: int = 1024 * 1024
     spare_file_count_max: int = 4
     outstanding_bytes_max: int = 32 * 1024 * 1024
@@ -74,6 +79,8 @@ class LocalLogSettings:
             raise InvalidArgumentError(
                 f"reserve_file_length_bytes must be from {4 * BLOCK_LENGTH} to {_FILE_LENGTH_LIMIT}"
             )
+        if self.trailer_delay_s < 0 or not math.isfinite(self.trailer_delay_s):
+            raise InvalidArgumentError(f"trailer_delay_s must be a time, not {self.trailer_delay_s}")
         if not 0 <= self.free_percent_max <= 100:
             raise InvalidArgumentError(f"free_percent_max is a share from 0 to 100, not {self.free_percent_max}")
 

@@ -33,7 +33,7 @@ from penstock.segmentstore.container.storage.container_storage import ContainerS
 from penstock.segmentstore.container.storage.segment_flusher import SegmentFlusher
 from penstock.segmentstore.container.tables.index import Loaded, TableIndex
 from penstock.segmentstore.store import SegmentStore
-from penstock.segmentstore.tier1 import log_recovery
+from penstock.segmentstore.tier1 import log_records, log_recovery
 from penstock.segmentstore.tier1.local_log import LocalLog
 from penstock.segmentstore.tier1.log_batch import BatchWriter
 from penstock.segmentstore.tier1.log_directory import LogDirectory
@@ -66,6 +66,10 @@ class _Unsynced:
     def sync(self) -> None:
         """Do nothing."""
 
+    def write_synced(self, offset: int, buffers: object) -> object:
+        """Write only."""
+        return self._file.write(offset, buffers)  # type: ignore[attr-defined]  # a file of the log
+
 
 @contextmanager
 def _acknowledge_before_sync() -> Iterator[None]:
@@ -87,8 +91,17 @@ def _skip_log_checksums() -> AbstractContextManager[None]:
     return patched(log_recovery, "frame_matches", lambda header, payload: True)
 
 
-def _ignore_fence() -> AbstractContextManager[None]:
-    return patched(LogDirectory, "check_owned", lambda self: None)
+@contextmanager
+def _ignore_fence() -> Iterator[None]:
+    def ignore(self: LogDirectory) -> None:
+        """Look at nothing."""
+
+    with patched(LogDirectory, "check_owned", ignore), patched(LogDirectory, "check_unclaimed", ignore):
+        yield
+
+
+def _claim_without_a_mark() -> AbstractContextManager[None]:
+    return patched(log_records, "_mark_replaced", lambda disk, directory: None)
 
 
 @contextmanager
@@ -357,6 +370,10 @@ MUTATIONS: tuple[Mutation, ...] = (
     Mutation(
         "ignore the fence", "an old owner can do no harm",
         replace(short_profile("takeovers", "bytes"), takeover_gap_s=1.0), _ignore_fence,
+    ),
+    Mutation(
+        "claim a log without a mark for its owner", "an old owner can do no harm",
+        replace(short_profile("takeovers", "bytes"), takeover_gap_s=1.0), _claim_without_a_mark,
     ),
     Mutation(
         "answer without a lease", "who was shut out answers no longer than a lease",

@@ -104,19 +104,20 @@ class _CheckedFirst:
     def __getattr__(self, name: str) -> object:
         return getattr(self._file, name)
 
-    def sync(self) -> None:
-        """Look, and sync."""
-        self._directory.check_owned()
-        self._file.sync()  # type: ignore[attr-defined]  # a file of the log
+    def write_synced(self, offset: int, buffers: object) -> object:
+        """Look, write and sync."""
+        self._directory.check_unclaimed()
+        count = self._file.write_synced(offset, buffers)  # type: ignore[attr-defined]  # a file of the log
         self._checked.add(self._directory)
+        return count
 
 
 @contextmanager
 def _check_the_fence_before_the_sync() -> Iterator[None]:
-    original, check_original = BatchWriter.write, LogDirectory.check_owned
+    original, check_original = BatchWriter.write, LogDirectory.check_unclaimed
     checked: set[LogDirectory] = set()
 
-    def check_owned(self: LogDirectory) -> None:
+    def check_unclaimed(self: LogDirectory) -> None:
         if self in checked:
             checked.remove(self)  # Behind the sync nobody looks again.
         else:
@@ -130,7 +131,7 @@ def _check_the_fence_before_the_sync() -> Iterator[None]:
         finally:
             file.file = before  # type: ignore[attr-defined]  # see above
 
-    with patched(BatchWriter, "write", write_batch), patched(LogDirectory, "check_owned", check_owned):
+    with patched(BatchWriter, "write", write_batch), patched(LogDirectory, "check_unclaimed", check_unclaimed):
         yield
 
 

@@ -350,8 +350,11 @@ class SimulatedDisk:
             raise OSError(errno.EIO, "simulated: read failed", path)
         return bytes(memoryview(node.live)[offset:stop])
 
-    def sync_file(self, path: str, node: FileNode) -> None:
-        """Bring the file to the medium. Raises `OSError`, see `FailedSync`."""
+    def sync_file(self, path: str, node: FileNode, extent: tuple[int, int] | None = None) -> None:
+        """Bring the file, or an extent of it (offset, length), to the medium. Raises `OSError`, see `FailedSync`.
+
+        A sync of an extent that fails strikes the whole file.
+        """
         try:
             self.hook(DiskCall.SYNC, path)
             if self._strikes("sync error", self.faults.sync_error_rate):
@@ -365,7 +368,10 @@ class SimulatedDisk:
                 case FailedSync.KEEP:
                     pass
             raise
-        node.sync()
+        if extent is None:
+            node.sync()
+        else:
+            node.sync_extent(*extent)
 
     def cut_file(self, path: str, node: FileNode, length: int) -> None:
         """Set the length."""

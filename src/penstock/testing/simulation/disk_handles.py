@@ -22,11 +22,26 @@ class FileCalls(Protocol):
     def read_file(self, path: str, node: FileNode, offset: int, length: int) -> bytes:
         """Read what is in the page cache."""
 
-    def sync_file(self, path: str, node: FileNode) -> None:
-        """Bring the file to the medium."""
+    def sync_file(self, path: str, node: FileNode, extent: tuple[int, int] | None = None) -> None:
+        """Bring the file, or an extent of it (offset, length), to the medium."""
 
     def cut_file(self, path: str, node: FileNode, length: int) -> None:
         """Set the length."""
+
+
+class SimulatedByte:
+    """`SharedByte` of a `SimulatedDisk`."""
+
+    def __init__(self, node: FileNode, offset: int) -> None:
+        self._node = node
+        self._offset = offset
+
+    def value(self) -> int:
+        """See `SharedByte.value`."""
+        return self._node.live[self._offset]
+
+    def close(self) -> None:
+        """See `SharedByte.close`."""
 
 
 class SimulatedFile:
@@ -50,6 +65,14 @@ class SimulatedFile:
         self.check(offset, is_change=True)
         data = b"".join(buffers)
         self._disk.write_file(self._path, self._node, offset, data)
+        return len(data)
+
+    def write_synced(self, offset: int, buffers: Sequence[Buffer]) -> int:
+        """See `DiskFile.write_synced`."""
+        self.check(offset, is_change=True)
+        data = b"".join(buffers)
+        self._disk.write_file(self._path, self._node, offset, data)
+        self._disk.sync_file(self._path, self._node, (offset, len(data)))
         return len(data)
 
     def read(self, offset: int, length: int) -> bytes:
@@ -76,6 +99,11 @@ class SimulatedFile:
         """See `DiskFile.is_linked`."""
         self.check(0)
         return self._node.link_count > 0
+
+    def share(self, offset: int) -> SimulatedByte | None:
+        """See `DiskFile.share`."""
+        self.check(offset)
+        return SimulatedByte(self._node, offset)
 
     def close(self) -> None:
         """See `DiskFile.close`. Fine after the process was killed."""

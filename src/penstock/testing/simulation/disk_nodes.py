@@ -111,6 +111,32 @@ class FileNode:
         self.durable.extend(bytes(len(self.live) - len(self.durable)))
         self.pending = []
 
+    def sync_extent(self, offset: int, length: int) -> None:
+        """Bring these bytes to the medium, with the sectors that they lie in and the length that shows them.
+
+        What else is unsynced stays so. Behind an unsynced truncation everything is brought there: the order counts.
+        """
+        if any(isinstance(change, PendingLength) for change in self.pending):
+            self.sync()
+            return
+        if not length:
+            return
+        size, end = self.sector_bytes, offset + length
+        first, last = offset // size, -(-end // size)
+        left: list[PendingWrite | PendingLength] = []
+        for change in self.pending:
+            assert isinstance(change, PendingWrite)
+            start, stop = change.first_sector, change.first_sector + len(change.data) // size
+            for low, high in ((start, min(stop, first)), (max(start, last), stop)):
+                if low < high:
+                    data = change.data[(low - start) * size : (high - start) * size]
+                    left.append(PendingWrite(change.sequence, low, data, min(change.end, high * size)))
+        self.pending = left
+        durable_length = max(len(self.durable), end)
+        self.durable.extend(bytes(durable_length - len(self.durable)))
+        stop_byte = min(last * size, durable_length)
+        self.durable[first * size : stop_byte] = self.live[first * size : stop_byte]
+
     def lose_pending(self, outcome: FileOutcome | None = None) -> None:
         """Count everything unsynced as clean, with only `outcome` of it (None: nothing) on the medium."""
         if outcome is not None:

@@ -156,6 +156,12 @@ class MountedFile:
         self._mount.cache(self._file, offset, data)
         return len(data)
 
+    def write_synced(self, offset: int, buffers: Sequence[Buffer]) -> int:
+        """See `DiskFile.write_synced`."""
+        count = self.write(offset, buffers)
+        self.sync()
+        return count
+
     def read(self, offset: int, length: int) -> bytes:
         """See `DiskFile.read`."""
         self._mount.mine()
@@ -191,6 +197,9 @@ class MountedFile:
     def is_linked(self) -> bool:
         """See `DiskFile.is_linked`."""
         return self._file.is_linked()
+
+    def share(self, offset: int) -> None:
+        """See `DiskFile.share`. Other hosts write past this one's memory."""
 
     def close(self) -> None:
         """See `DiskFile.close`. What the server does not take then is lost, and nobody told: it was not synced."""
