@@ -9,6 +9,8 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
 
+import grpc
+import grpc.aio
 import pytest
 
 from penstock.client.client import Client
@@ -323,6 +325,7 @@ class FakeController:
         self.store = store
         self.scopes: set[str] = set()
         self.all: dict[tuple[str, str], FakeStream] = {}
+        self.groups: dict[tuple[str, str], pb.ReaderGroupConfiguration] = {}
         self.uri_requests = 0
         self.transactions: dict[int, str] = {}
         self.pings = 0
@@ -338,7 +341,10 @@ class FakeController:
         return call
 
     def stream(self, info) -> FakeStream:
-        return self.all[info.scope, info.stream]
+        found = self.all.get((info.scope, info.stream))
+        if found is None:
+            raise grpc.aio.AioRpcError(grpc.StatusCode.NOT_FOUND, grpc.aio.Metadata(), grpc.aio.Metadata(), "no stream")
+        return found
 
     async def rpc_create_scope(self, request):
         if request.scope in self.scopes:
@@ -349,7 +355,7 @@ class FakeController:
     async def rpc_delete_scope(self, request):
         if request.scope not in self.scopes:
             return pb.DeleteScopeStatus(status=pb.DeleteScopeStatus.SCOPE_NOT_FOUND)
-        if any(scope == request.scope for scope, _ in self.all):
+        if any(scope == request.scope for scope, _ in [*self.all, *self.groups]):
             return pb.DeleteScopeStatus(status=pb.DeleteScopeStatus.SCOPE_NOT_EMPTY)
         self.scopes.discard(request.scope)
         return pb.DeleteScopeStatus(status=pb.DeleteScopeStatus.SUCCESS)
@@ -390,7 +396,8 @@ class FakeController:
         if scope not in self.scopes:
             return pb.StreamsInScopeResponse(status=pb.StreamsInScopeResponse.SCOPE_NOT_FOUND)
         after = request.continuationToken.token
-        names = [name for where, name in sorted(self.all) if where == scope and name > after][:1]
+        everything = sorted([*self.all, *((where, f"_RG{group}") for where, group in self.groups)])
+        names = [name for where, name in everything if where == scope and name > after][:1]
         return pb.StreamsInScopeResponse(
             streams=[pb.StreamInfo(scope=scope, stream=name) for name in names],
             continuationToken=pb.ContinuationToken(token=names[-1] if names else ""),
@@ -439,6 +446,34 @@ class FakeController:
                 for number in stream.successors.get(request.segmentId, [])
             ]
         )
+
+    async def rpc_is_stream_cut_valid(self, request):
+        ranges = self.stream(request.streamInfo).ranges
+        known = set(request.cut) <= set(ranges)
+        covered = known and sum(ranges[number][1] - ranges[number][0] for number in request.cut)
+        return pb.StreamCutValidityResponse(response=known and abs(covered - 1.0) < 1e-9)
+
+    async def rpc_create_reader_group(self, request):
+        reply = pb.CreateReaderGroupResponse
+        if request.scope not in self.scopes:
+            return reply(status=reply.SCOPE_NOT_FOUND)
+        found = self.groups.setdefault((request.scope, request.readerGroupName), request)
+        return reply(status=reply.SUCCESS, config=found)
+
+    async def rpc_get_reader_group_config(self, request):
+        reply = pb.ReaderGroupConfigResponse
+        found = self.groups.get((request.scope, request.readerGroup))
+        if found is None:
+            return reply(status=reply.RG_NOT_FOUND)
+        return reply(status=reply.SUCCESS, config=found)
+
+    async def rpc_delete_reader_group(self, request):
+        reply = pb.DeleteReaderGroupStatus
+        found = self.groups.get((request.scope, request.readerGroup))
+        if found is None or found.readerGroupId != request.readerGroupId:
+            return reply(status=reply.RG_NOT_FOUND)
+        del self.groups[request.scope, request.readerGroup]
+        return reply(status=reply.SUCCESS)
 
     async def rpc_get_u_r_i(self, request):
         self.uri_requests += 1

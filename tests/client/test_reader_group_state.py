@@ -15,6 +15,24 @@ def name(number, epoch=0):
     return segment_name("retail", "orders", (epoch << 32) | number)
 
 
+def held(offset=0, number=0):
+    return rgs.HeldSegment(offset, number)
+
+
+def at(state, reader, positions):
+    """Return positions in the turns that the reader has."""
+    return {key: held(offset, state.readers[reader].segments[key].turn) for key, offset in positions.items()}
+
+
+def offsets(state, reader):
+    return {key: value.offset for key, value in state.readers[reader].segments.items()}
+
+
+def finish(state, reader, segment, end, successors):
+    known = state.readers[reader].segments.get(segment) if reader in state.readers else None
+    return rgs.finish(state, reader, segment, held(end, known.turn if known else 0), successors)
+
+
 def group(segment_count=4, readers=()):
     state = rgs.create({name(number): 0 for number in range(segment_count)}, ["retail/orders"])
     for reader in readers:
@@ -28,12 +46,12 @@ def test_record_survives_storing():
 
 
 def test_record_of_another_version_or_form_is_refused():
-    with pytest.raises(InvalidArgumentError, match="version 2"):
-        rgs.GroupState.decode(b'{"streams":[],"unassigned":{},"version":2}')
+    with pytest.raises(InvalidArgumentError, match="version 1"):
+        rgs.GroupState.decode(b'{"streams":[],"unassigned":{},"version":1}')
     with pytest.raises(InvalidArgumentError, match="cannot be read"):
         rgs.GroupState.decode(b"not json")
     with pytest.raises(InvalidArgumentError, match="cannot be read"):
-        rgs.GroupState.decode(b'{"streams":[]}')
+        rgs.GroupState.decode(b'{"streams":[],"version":2}')
 
 
 def test_first_reader_takes_everything_and_shares_with_the_second():
@@ -42,9 +60,9 @@ def test_first_reader_takes_everything_and_shares_with_the_second():
     state = rgs.join(state, "b", "b-1")
     given_up = rgs.surplus(state, "a")
     assert len(given_up) == 2
-    state = rgs.release(state, "a", dict.fromkeys(given_up, 7))
+    state = rgs.release(state, "a", at(state, "a", dict.fromkeys(given_up, 7)))
     state = rgs.acquire(state, "b", 100)
-    assert dict(state.readers["b"].segments) == dict.fromkeys(given_up, 7)
+    assert offsets(state, "b") == dict.fromkeys(given_up, 7)
     assert rgs.surplus(state, "a") == []
 
 
@@ -55,7 +73,7 @@ def test_reader_without_a_share_gets_one_from_a_full_one():
     state = rgs.join(state, "c", "c-1")
     given_up = rgs.surplus(state, "a")
     assert len(given_up) == 1
-    state = rgs.release(state, "a", dict.fromkeys(given_up, 0))
+    state = rgs.release(state, "a", at(state, "a", dict.fromkeys(given_up, 0)))
     assert rgs.surplus(state, "b") == []
 
 
@@ -66,33 +84,33 @@ def test_acquire_respects_the_limit_of_one_reader():
 def test_successor_waits_for_all_predecessors():
     state = rgs.acquire(group(2, ["a"]), "a", 100)
     successor = {name(2, 1): [name(0), name(1)]}
-    state = rgs.finish(state, "a", name(0), 10, successor)
+    state = finish(state, "a", name(0), 10, successor)
     assert state.unassigned == {}
     assert rgs.positions_of(state) == {name(0): 10, name(1): 0}
     assert rgs.stream_cuts(state)["retail/orders"].positions == {0: 10, 1: 0}
-    state = rgs.finish(state, "a", name(1), 20, successor)
+    state = finish(state, "a", name(1), 20, successor)
     assert state.unassigned == {name(2, 1): 0}
     assert state.waiting == {}
 
 
 def test_finishing_twice_changes_nothing():
     state = rgs.acquire(group(1, ["a"]), "a", 100)
-    once = rgs.finish(state, "a", name(0), 10, {name(1, 1): [name(0)], name(2, 1): [name(0)]})
-    assert rgs.finish(once, "a", name(0), 10, {name(1, 1): [name(0)], name(2, 1): [name(0)]}) == once
+    once = finish(state, "a", name(0), 10, {name(1, 1): [name(0)], name(2, 1): [name(0)]})
+    assert finish(once, "a", name(0), 10, {name(1, 1): [name(0)], name(2, 1): [name(0)]}) == once
     assert set(once.unassigned) == {name(1, 1), name(2, 1)}
 
 
 def test_group_is_finished_after_the_last_segment_of_a_sealed_stream():
     state = rgs.acquire(group(1, ["a"]), "a", 100)
     assert not state.is_finished
-    assert rgs.finish(state, "a", name(0), 10, {}).is_finished
+    assert finish(state, "a", name(0), 10, {}).is_finished
 
 
 def test_new_incarnation_goes_on_where_the_last_one_stored():
     state = rgs.acquire(group(2, ["a"]), "a", 100)
-    state = rgs.beat(state, "a", {name(0): 50, name(9): 1})
+    state = rgs.beat(state, "a", {**at(state, "a", {name(0): 50}), name(9): held(1)})
     state = rgs.join(state, "a", "a-2")
-    assert dict(state.readers["a"].segments) == {name(0): 50, name(1): 0}
+    assert offsets(state, "a") == {name(0): 50, name(1): 0}
     assert not rgs.is_member(state, "a", "a-1")
     assert rgs.is_member(state, "a", "a-2")
     assert rgs.join(state, "a", "a-2") == state
@@ -100,7 +118,7 @@ def test_new_incarnation_goes_on_where_the_last_one_stored():
 
 def test_leaving_frees_segments_at_the_positions_given():
     state = rgs.acquire(group(2, ["a"]), "a", 100)
-    left = rgs.leave(state, "a", {name(0): 50})
+    left = rgs.leave(state, "a", at(state, "a", {name(0): 50}))
     assert left.unassigned == {name(0): 50, name(1): 0}
     assert rgs.leave(left, "a") == left
 
@@ -108,9 +126,9 @@ def test_leaving_frees_segments_at_the_positions_given():
 @pytest.mark.parametrize("step", [rgs.acquire, rgs.beat, rgs.release])
 def test_steps_of_an_unknown_reader_change_nothing(step):
     state = group(2)
-    assert step(state, "ghost", 1 if step is rgs.acquire else {name(0): 1}) == state
+    assert step(state, "ghost", 1 if step is rgs.acquire else {name(0): held(1)}) == state
     assert rgs.surplus(state, "ghost") == []
-    assert rgs.finish(state, "ghost", name(0), 1, {}) == state
+    assert finish(state, "ghost", name(0), 1, {}) == state
 
 
 READERS = ["a", "b", "c", "d"]
@@ -136,7 +154,7 @@ def test_no_history_loses_or_doubles_a_segment(data):
     for _ in range(data.draw(st.integers(1, 40))):
         reader = data.draw(st.sampled_from(READERS))
         action = data.draw(st.sampled_from(["join", "leave", "beat", "acquire", "balance", "finish", "merge"]))
-        held = list(state.readers[reader].segments) if reader in state.readers else []
+        mine = list(state.readers[reader].segments) if reader in state.readers else []
         before = state
         match action:
             case "join":
@@ -144,13 +162,14 @@ def test_no_history_loses_or_doubles_a_segment(data):
             case "leave":
                 state = rgs.leave(state, reader)
             case "beat":
-                state = rgs.beat(state, reader, {segment: data.draw(st.integers(0, 9)) for segment in held})
+                positions = {segment: data.draw(st.integers(0, 9)) for segment in mine}
+                state = rgs.beat(state, reader, at(state, reader, positions) if mine else {})
             case "acquire":
                 state = rgs.acquire(state, reader, data.draw(st.integers(1, 8)))
             case "balance":
-                state = rgs.release(state, reader, dict.fromkeys(rgs.surplus(state, reader), 1))
-            case "finish" | "merge" if held:
-                segment = data.draw(st.sampled_from(held))
+                state = rgs.release(state, reader, at(state, reader, dict.fromkeys(rgs.surplus(state, reader), 1)))
+            case "finish" | "merge" if mine:
+                segment = data.draw(st.sampled_from(mine))
                 pending = [key for key, unread in waiting.items() if segment in unread]
                 if pending:
                     successors = {key: sorted(waiting[key] | {segment}) for key in pending}
@@ -166,8 +185,8 @@ def test_no_history_loses_or_doubles_a_segment(data):
                     for key in successors:
                         waiting[key] = {segment}
                     next_number += 2
-                state = rgs.finish(state, reader, segment, 100, successors)
-                assert rgs.finish(state, reader, segment, 100, successors) == state
+                state = finish(state, reader, segment, 100, successors)
+                assert finish(state, reader, segment, 100, successors) == state
                 live.discard(segment)
                 for key in successors:
                     waiting[key].discard(segment)
@@ -175,6 +194,9 @@ def test_no_history_loses_or_doubles_a_segment(data):
                         del waiting[key]
                         live.add(key)
         assert sorted(places(state)) == sorted(live), (action, before)
+        turns = [value.turn for member in state.readers.values() for value in member.segments.values()]
+        assert len(set(turns)) == len(turns)
+        assert all(turn < state.next_turn for turn in turns)
         assert set(state.waiting) == {key for key in waiting if len(waiting[key]) < 2}
         assert rgs.GroupState.decode(state.encode()) == state
 
@@ -189,7 +211,7 @@ def test_balancing_ends_fair(segment_count, readers):
         for _ in range(20):
             before = state
             for member in list(state.readers):
-                state = rgs.release(state, member, dict.fromkeys(rgs.surplus(state, member), 0))
+                state = rgs.release(state, member, at(state, member, dict.fromkeys(rgs.surplus(state, member), 0)))
                 state = rgs.acquire(state, member, 100)
             if state == before:
                 break

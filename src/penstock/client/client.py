@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import ssl
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AbstractContextManager
 
 from penstock.client.ack import Ack, AckState
@@ -20,6 +20,7 @@ from penstock.client.reader_group import ReaderGroup
 from penstock.client.segment_reader import SegmentReader
 from penstock.client.settings import ClientSettings
 from penstock.client.sources import StreamSource
+from penstock.client.starts import Start
 from penstock.client.transaction import Transaction
 from penstock.client.wire_segments import WireSegments
 from penstock.model.errors import (
@@ -36,9 +37,6 @@ from penstock.model.stream_cuts import StreamCut
 from penstock.runtime.program import WatchProgram
 from penstock.runtime.runtime import Runtime, real_runtime
 from penstock.runtime.settings import default_uri
-
-#: Where a reader group starts: the oldest events, the newest, or a stream cut per stream.
-Start = None | str | Mapping[str, StreamCut]
 
 
 class Client(LifeCycle):
@@ -205,9 +203,14 @@ class Client(LifeCycle):
         """Forget the events of a stream before `cut`. Raises `NoSuchStreamError`, `MetadataConflictError`."""
         await self.controller.truncate_stream(cut)
 
-    def streams(self, scope: str, *, tag: str | None = None) -> AsyncIterator[str]:
-        """Iterate over the names of the streams of `scope`, all or those with `tag`. Raises `NoSuchScopeError`."""
-        return self.controller.streams(scope, tag=tag)
+    async def streams(self, scope: str, *, tag: str | None = None) -> AsyncIterator[str]:
+        """Iterate over the names of the streams of `scope`, all or those with `tag`. Raises `NoSuchScopeError`.
+
+        Streams that Pravega keeps for itself, whose names begin with ``_``, are left out: see `controller.streams`.
+        """
+        async for stream in self.controller.streams(scope, tag=tag):
+            if not stream.startswith("_"):
+                yield stream
 
     async def stream_exists(self, stream: str) -> bool:
         """Say whether a stream exists."""
@@ -277,21 +280,49 @@ class Client(LifeCycle):
         """
         return self._open_cluster().segment_reader(segment, start_offset, end_offset)
 
-    async def reader_group(
-        self, group: str, streams: Sequence[str], *, start: Start = None, scope: str | None = None
-    ) -> ReaderGroup:
-        """Create a reader group, or join the one of that name, whose positions then count and not `start`.
+    def reader_group(
+        self,
+        group: str,
+        streams: Sequence[str],
+        *,
+        start: Start = None,
+        scope: str | None = None,
+        reader_timeout_s: float | None = None,
+        processing_time_max_s: float | None = None,
+    ) -> Opening[ReaderGroup]:
+        """Create a reader group, or join the one of that name, whose positions and times then count.
 
-        `start`: "head" (None, the default), "tail", or a stream cut for each stream. The group lives in `scope`, by
-        default that of the first stream. Raises `InvalidArgumentError` when the group reads other streams.
+        By `await` or `async with`.
+
+        Args:
+            group: its name, or ``scope/group``.
+            streams: what it reads, ``scope/stream`` each.
+            start: "earliest" (also None, "head"), "latest" (also "tail"), a stream cut, or one for each stream. Cuts
+                may be given as text.
+            scope: where the group lives, by default the scope of the first stream. It cannot be deleted meanwhile.
+            reader_timeout_s, processing_time_max_s: of the group, by default those of `ClientSettings`.
+
+        Raises:
+            InvalidArgumentError: the group reads other streams; or `start` is none, or lies beyond the end of a stream.
+            NoSuchScopeError, NoSuchStreamError: what is missing.
         """
-        readers = ReaderGroup(self._open_cluster(), group, streams, scope=scope)
-        with self._deadline(f"join reader group {group}"):
-            await readers.open(start)
-        return readers
+
+        async def join() -> ReaderGroup:
+            readers = ReaderGroup(self._open_cluster(), group, streams, scope=scope)
+            with self._deadline(f"join reader group {group}"):
+                await readers.open(
+                    start, reader_timeout_s=reader_timeout_s, processing_time_max_s=processing_time_max_s, owner=self
+                )
+            return readers
+
+        return Opening(join)
+
+    def reader_groups(self, scope: str) -> AsyncIterator[str]:
+        """Iterate over the names of the reader groups of `scope`, other clients' too. Raises `NoSuchScopeError`."""
+        return self.controller.reader_groups(scope)
 
     async def delete_reader_group(self, group: str, *, scope: str | None = None) -> None:
-        """Delete a reader group's state: ``scope/group``, or `group` and `scope`. Raises `NoSuchReaderGroupError`."""
+        """Delete a reader group: ``scope/group``, or `group` and `scope`. Raises `NoSuchReaderGroupError`."""
         await ReaderGroup.delete(self._open_cluster(), group, scope=scope)
 
     # -- bytes --------------------------------------------------------------------------------------------------

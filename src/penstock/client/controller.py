@@ -12,7 +12,7 @@ import asyncio
 import re
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from random import Random
-from typing import Protocol, TypeVar, cast
+from typing import Protocol, cast
 
 import grpc
 import grpc.aio
@@ -26,8 +26,10 @@ from penstock.client.controller_messages import (
 )
 from penstock.client.deadline import Deadline, within
 from penstock.client.first_contact import describe_address
+from penstock.client.reader_group_calls import ReaderGroupCalls, ReaderGroupStub
 from penstock.client.settings import ClientSettings
 from penstock.client.stream_segments import SegmentRange, Successor
+from penstock.client.unary_call import Reply, Request, UnaryCall
 from penstock.model.errors import (
     ControllerUnavailableError,
     ForkedError,
@@ -54,9 +56,6 @@ from penstock.rpc import controller_pb2 as pb
 from penstock.rpc.controller_pb2_grpc import ControllerServiceStub
 from penstock.runtime.program import survives_here
 
-Request = TypeVar("Request", contravariant=True)
-Reply = TypeVar("Reply", covariant=True)
-
 #: Answers that a second attempt cannot change.
 _FINAL_CODES = frozenset(
     {
@@ -75,14 +74,7 @@ _RETRY_DELAY_INITIAL_S = 0.01
 _RETRY_DELAY_FACTOR = 4.0
 
 
-class UnaryCall(Protocol[Request, Reply]):
-    """One RPC of a gRPC stub."""
-
-    def __call__(self, request: Request, *, timeout: float | None = None) -> Awaitable[Reply]:
-        """Send `request`, return its reply; raises `grpc.RpcError`."""
-
-
-class ControllerStub(Protocol):
+class ControllerStub(ReaderGroupStub, Protocol):
     """The RPCs that the client uses. A generated stub has them; so may a controller in the same process."""
 
     createScope: UnaryCall[pb.ScopeInfo, pb.CreateScopeStatus]
@@ -136,8 +128,10 @@ def parse_controller_uri(uri: str) -> tuple[str, bool]:
     return "ipv4:" + ",".join(addresses), scheme in ("tls", "pravegas")
 
 
-class ControllerClient:
+class ControllerClient(ReaderGroupCalls):
     """Typed controller calls. Scopes, streams and names are checked by the controller."""
+
+    _stub: ControllerStub
 
     def __init__(
         self,

@@ -20,6 +20,9 @@ class Event(NamedTuple):
         offset: byte in the segment where the event's header starts.
         stream: ``scope/stream``.
         position: byte in the segment where the next event starts.
+        redelivery_count: how many readers failed that may have had this event before, as far as the group knows: 0 for
+            an event that comes for the first time. After a crash only the events next in line are counted, and those
+            that were handed out when positions were stored last.
     """
 
     data: bytes
@@ -27,6 +30,7 @@ class Event(NamedTuple):
     offset: int
     stream: str
     position: int
+    redelivery_count: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,12 +42,19 @@ class EventBatch:
         segment: 64-bit segment id.
         events: the payloads.
         offsets: where each event's header starts, and last where the next event starts: one more than `events`.
+        redelivery_count: of all these events, see `Event`.
     """
 
     stream: str
     segment: int
     events: list[bytes]
     offsets: list[int]
+    redelivery_count: int = 0
+
+    @property
+    def position(self) -> int:
+        """Byte in the segment where the event after these starts."""
+        return self.offsets[-1]
 
     def __len__(self) -> int:
         return len(self.events)
@@ -69,21 +80,35 @@ class EventChunk:
     reader's task looks at it while another thread may be advancing it; each field is one word.
     """
 
-    __slots__ = ("events", "following", "offsets", "segment", "segment_id", "stream", "unfinished")
+    __slots__ = (
+        "events", "following", "is_revoked", "offsets", "redelivery_count", "segment", "segment_id", "stream",
+        "unfinished",
+    )  # fmt: skip
 
-    def __init__(self, segment: str, segment_id: int, stream: str, events: list[bytes], offsets: list[int]) -> None:
+    def __init__(
+        self,
+        segment: str,
+        segment_id: int,
+        stream: str,
+        events: list[bytes],
+        offsets: list[int],
+        redelivery_count: int = 0,
+    ) -> None:
         self.segment = segment
         self.segment_id = segment_id
         self.stream = stream
         self.events = events
         self.offsets = offsets
+        self.redelivery_count = redelivery_count
         self.unfinished = 0
         self.following = 0
+        #: The segment is not this reader's any more: nothing is to be handed out.
+        self.is_revoked = False
 
     @property
     def is_used_up(self) -> bool:
-        """True when every event was handed out."""
-        return self.following >= len(self.events)
+        """True when every event was handed out, or none may be any more."""
+        return self.is_revoked or self.following >= len(self.events)
 
     @property
     def safe_offset(self) -> int:
@@ -101,7 +126,9 @@ class EventChunk:
         self.unfinished = index
         self.following = index + 1
         offsets = self.offsets
-        return Event(self.events[index], self.segment_id, offsets[index], self.stream, offsets[index + 1])
+        return Event(
+            self.events[index], self.segment_id, offsets[index], self.stream, offsets[index + 1], self.redelivery_count
+        )
 
     def hand_out_many(self, bytes_max: int) -> EventBatch:
         """Return the next events up to `bytes_max` framed bytes, at least one."""
@@ -113,4 +140,6 @@ class EventChunk:
             while self.offsets[end + 1] <= limit:
                 end += 1
         self.unfinished, self.following = start, end
-        return EventBatch(self.stream, self.segment_id, self.events[start:end], self.offsets[start : end + 1])
+        return EventBatch(
+            self.stream, self.segment_id, self.events[start:end], self.offsets[start : end + 1], self.redelivery_count
+        )

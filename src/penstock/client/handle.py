@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import warnings
 from types import TracebackType
 from typing import Generic, Self, TypeVar
@@ -40,6 +41,8 @@ class Handle(Generic[Part]):
         Calling again is fine. Raises what could not be finished; it is closed all the same.
         """
         if not self._part.is_closed:
+            if sys.exception() is not None:
+                self._portal.call_soon(self._part.note_exception)
             self._portal.call(self._part.close(timeout_s))
 
     def __enter__(self) -> Self:
@@ -49,6 +52,9 @@ class Handle(Generic[Part]):
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
         if not self._part.is_closed:
+            if error is not None:
+                # In the loop's own thread no exception is being handled.
+                self._portal.call_soon(self._part.note_exception)
             self._portal.call(self._part.__aexit__(kind, error, traceback))
 
     def __repr__(self) -> str:
@@ -59,4 +65,5 @@ class Handle(Generic[Part]):
         part: Part | None = getattr(self, "_part", None)
         if part is not None and part.is_open:
             warnings.warn(f"unclosed {part!r}", ResourceWarning, source=self, stacklevel=1)
+            part.note_exception()
             self._portal.run_behind(part.close)

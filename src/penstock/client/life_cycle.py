@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import sys
 import warnings
 from collections.abc import Iterator
 from enum import Enum
@@ -118,6 +119,14 @@ class LifeCycle:
     def __repr__(self) -> str:
         return f"<{type(self).__name__}: {'; '.join([f'{self._what}, {self._life.value}', *self._losses()])}>"
 
+    def note_exception(self) -> None:
+        """Take notice, before it is closed, that this ends because of an exception; all that is owned does, too.
+
+        `close` does so by itself when an exception is being handled where it is called.
+        """
+        for child in list(self._children):
+            child.note_exception()
+
     # -- for subclasses -----------------------------------------------------------------------------------------
 
     def _open_life(self, owner: LifeCycle | None = None, watch_program: WatchProgram | None = None) -> None:
@@ -184,6 +193,8 @@ class LifeCycle:
         if self._life is Life.CLOSED:
             return None
         if self._ending is None:
+            if sys.exception() is not None:
+                self.note_exception()
             self._life = Life.CLOSING
             self._is_refusing = True
             # In no call's deadline: it has a limit of its own, and may outlive the call.

@@ -1,44 +1,64 @@
-"""`Reader`: one member of a reader group.
+"""`Reader`: one member of a reader group, as the application uses it.
 
-Segments come and go only inside read calls, so the application never has an event in hand of a segment that
-another reader has taken over already. A task in the background stores positions, shows that the reader is alive, looks
-for dead members, and raises a flag when a read call should balance.
+What it may read is in the hands of its `Membership`; here events are handed out, and it is remembered which of them the
+application has and which are done. Nothing here changes the group's record, so a call may be cancelled anywhere.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
+import sys
 from collections import deque
-from functools import partial
+from collections.abc import Mapping
+from enum import Enum
 from types import TracebackType
+from typing import TYPE_CHECKING
 
-from penstock.client import reader_group_state as rgs
 from penstock.client.cluster import Cluster
 from penstock.client.event import Event, EventBatch, EventChunk
+from penstock.client.life_cycle import LifeCycle
+from penstock.client.membership import Membership, OnChange
 from penstock.client.reader_group_record import GroupRecord
-from penstock.client.reader_group_state import GroupState
+from penstock.client.reader_group_state import HeldSegment
+from penstock.client.retry import Backoff
 from penstock.client.segment_events import SegmentEvents
 from penstock.client.tasks import start_watched
 from penstock.model.errors import (
-    NoSuchSegmentError,
+    CommitNeededError,
+    InvalidArgumentError,
     OutcomeUnknownError,
     PenstockError,
     SegmentTruncatedError,
     StreamError,
 )
-from penstock.model.names import parse_segment_name, segment_name
+from penstock.model.names import segment_name, split_scoped_name
+
+if TYPE_CHECKING:
+    from typing import Self
 
 _log = logging.getLogger(__name__)
 
 _BATCH_BYTES_MAX = 1024 * 1024
 
 
-class Reader:
+class Positions(Enum):
+    """When a reader's positions move in its group: see ``docs/reader-groups.md``."""
+
+    #: An event is done when the application comes back for more. Stored from time to time, and at a clean end.
+    AUTOMATIC = "automatic"
+    #: An event is done when `Reader.commit` says so.
+    MANUAL = "manual"
+    #: As `AUTOMATIC`, but stored only at a clean end, or when a segment is given up or ends.
+    AT_EXIT = "at_exit"
+
+
+class Reader(LifeCycle):
     """Reads events of the segments that its group gives it. Made by `ReaderGroup.reader`.
 
     Iterating waits for new events, and ends when every stream is sealed and read. An event counts as read when the
-    next one is asked for, or when the reader is closed. Use by one task at a time.
+    next one is asked for, or when the reader is closed; never because of an exception, a cancellation or a crash. Use
+    by one task at a time. Any call may be cancelled: the next one goes on as if it had not been made.
 
     Attributes:
         skip_truncated: when events were truncated away before they were read: True goes on with the first that still
@@ -46,92 +66,150 @@ class Reader:
         needs_attention: True when `next_chunk` should be called soon, even if the chunk in hand is not used up.
     """
 
-    def __init__(self, group: GroupRecord, name: str, incarnation: str, cluster: Cluster) -> None:
+    def __init__(
+        self,
+        group: GroupRecord,
+        name: str,
+        incarnation: str,
+        cluster: Cluster,
+        *,
+        positions: Positions = Positions.AUTOMATIC,
+        on_change: OnChange | None = None,
+    ) -> None:
+        super().__init__(
+            f"reader {name} of group {group.scope}/{group.name}",
+            close_timeout_s=cluster.settings.reader_close_timeout_s,
+        )
         self.name = name
         self.skip_truncated = False
         self.needs_attention = False
-        self._group = group
-        self._incarnation = incarnation
         self._cluster = cluster
-        self._settings = cluster.settings
-        self._open_segments: dict[str, SegmentEvents] = {}
+        self._mode = positions
+        self._membership = Membership(group, name, incarnation, cluster, self, on_change)
         self._queue: deque[SegmentEvents] = deque()
+        self._parked: list[SegmentEvents] = []
+        self._paused: set[str] | None = set()
         self._something = asyncio.Event()
+        # The chunk that events are handed out of, and the segment that it is of.
         self._chunk: EventChunk | None = None
-        self._finished = False
-        self._is_closed = False
-        #: What `close` has still to store while it leaves.
-        self._leaving: dict[str, int] | None = None
-        self._failure: PenstockError | None = None
-        # Other member -> its incarnation and heartbeat, and when this was first seen.
-        self._seen: dict[str, tuple[str, int, float]] = {}
-        self._keeper: asyncio.Task[None] | None = None
+        self._source: SegmentEvents | None = None
+        self._reading_count = 0
+        # What had been handed out when somebody looked last, and when that was.
+        self._progress: tuple[EventChunk | None, int] = (None, 0)
+        self._progress_s = 0.0
+        # What was handed out last is not done: an exception came between.
+        self._is_failed = False
+        # What is still to be said to the group.
+        self._must_leave = False
+        self._last_positions: dict[str, HeldSegment] = {}
+        self._last_handed_out: dict[str, int] | None = None
 
     # -- life ---------------------------------------------------------------------------------------------------
 
-    async def open(self) -> None:
-        """Join the group. Called by `ReaderGroup.reader`."""
-        await self._join()
-        self._keeper = start_watched(self._keep(), f"keep reader {self.name}", self._stop_with)
+    async def open(self, owner: LifeCycle | None = None) -> None:
+        """Join the group. Called by `ReaderGroup.reader`. Cancelled, it leaves again by itself."""
+        self._open_life(owner)
+        self._progress_s = asyncio.get_running_loop().time()
+        self._must_leave = True
+        try:
+            await self._membership.join()
+        except BaseException:
+            start_watched(self.close(), f"leave as reader {self.name}", lambda error: None)
+            raise
 
-    async def close(self) -> None:
-        """Store positions, leave the group and stop. Everything handed out counts as read.
+    async def close(self, timeout_s: float | None = None, *, is_done: bool | None = None) -> None:
+        """Store positions, leave the group and stop; within `reader_close_timeout_s`, or `timeout_s`.
+
+        `is_done`: whether what was handed out last counts as read. None: yes, unless an exception is being handled,
+        as in ``finally:`` after one, or at the end of a block that raised.
 
         If it raises, the reader has stopped, but not left the group: call it again, or others take over from the
         positions stored last once they find it dead.
         """
-        if not self._is_closed:
-            self._is_closed = True
-            self._leaving = self._positions(is_done=True)
-        positions = self._leaving
-        if positions is None:
-            return
-        if self._keeper is not None:
-            self._keeper.cancel()
-            await asyncio.wait([self._keeper])
-        await self._close_segments()
-        if self._failure is None:
-            await self._group.update(
-                lambda state: (
-                    rgs.leave(state, self.name, positions)
-                    if rgs.is_member(state, self.name, self._incarnation)
-                    else state
-                )
-            )
-        self._leaving = None
+        if self.is_open and is_done is not None:
+            self._is_failed = not is_done
+        elif self.is_open:
+            self._is_failed = self._is_failed or sys.exception() is not None
+        await super().close(timeout_s)
+        if self._must_leave and not self._is_abandoned:
+            await self._leave_within(self._close_timeout_s if timeout_s is None else timeout_s)
 
-    async def abandon(self) -> None:
-        """Stop as a crash would: nothing is stored, the group finds out by itself."""
-        self._is_closed = True
-        if self._keeper is not None:
-            self._keeper.cancel()
-            await asyncio.wait([self._keeper])
-        await self._close_segments()
-
-    async def __aenter__(self) -> Reader:
+    async def __aenter__(self) -> Self:
+        self._check_open()
         return self
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        await self.close()
+        """Close. After an exception, also a cancellation, what was handed out last counts as unread."""
+        try:
+            await self.close(is_done=error is None)
+        except PenstockError as other:
+            if error is None:
+                raise
+            error.add_note(f"then the {self._what} could not be closed: {other}")
+
+    def note_exception(self) -> None:
+        """See `LifeCycle.note_exception`: what was handed out last counts as unread."""
+        self._is_failed = True
+        super().note_exception()
+
+    async def _finish(self) -> None:
+        """Leave the group with all that is done."""
+        if self._membership.failure is not None:
+            self._must_leave = False
+            return
+        # Nothing is handed out any more: the positions hold still.
+        self._last_positions = self._membership.positions(is_leaving=not self._is_failed)
+        self._last_handed_out = self.handed_out() if self._is_failed else None
+        await self._membership.stop()
+        backoff = Backoff(self._cluster.settings, self._cluster.rng)
+        while True:
+            try:
+                await self._leave()
+                return
+            except PenstockError as error:
+                if not error.is_retriable and not isinstance(error, OutcomeUnknownError):
+                    raise
+                await backoff.pause(error)
+
+    async def _leave_within(self, timeout_s: float) -> None:
+        try:
+            async with asyncio.timeout(timeout_s):
+                await self._leave()
+        except TimeoutError:
+            message = f"the {self._what} did not learn within {timeout_s:g} s whether it has left"
+            raise OutcomeUnknownError(message) from None
+
+    async def _leave(self) -> None:
+        await self._membership.leave(self._last_positions, self._last_handed_out)
+        self._must_leave = False
+
+    async def _release(self) -> None:
+        """Stop reading."""
+        await self._membership.stop()
+        self._chunk = self._source = None
+
+    def _settle(self) -> None:
+        """Tell whoever waits for events."""
+        self._something.set()
 
     # -- reading ------------------------------------------------------------------------------------------------
 
     @property
-    def is_closed(self) -> bool:
-        """True after `close` or `abandon`."""
-        return self._is_closed
-
-    @property
     def is_finished(self) -> bool:
         """True when every stream of the group is sealed and was read to its end."""
-        return self._finished
+        return self._membership.is_finished
 
     @property
     def segments(self) -> list[str]:
         """Full names of the segments being read here."""
-        return list(self._open_segments)
+        return list(self._membership.open_segments)
+
+    @property
+    def read_ahead_bytes(self) -> int:
+        """Bytes held ahead of the application now; at most `reader_read_ahead_bytes_max`, but for one large event."""
+        return self._membership.read_ahead_bytes
 
     async def read(self, timeout_s: float | None = None) -> Event | None:
         """Return the next event, waiting up to `timeout_s` (None: without limit). None: no event, or no more ever.
@@ -139,6 +217,8 @@ class Reader:
         Raises:
             SegmentTruncatedError: events were truncated before they were read; the next call goes on after them.
             CorruptionError: the bytes of a segment are not events.
+            ConnectionLostError: the store was away for too long; the next call tries again.
+            CommitNeededError: without `commit` nothing can come.
             StreamError: a reader of the same name was started elsewhere, or this one is closed.
             NoSuchReaderGroupError: the group was deleted.
         """
@@ -150,7 +230,7 @@ class Reader:
         chunk = self.chunk_in_hand() or await self.next_chunk(timeout_s)
         return None if chunk is None else chunk.hand_out_many(max_bytes)
 
-    def __aiter__(self) -> Reader:
+    def __aiter__(self) -> Self:
         return self
 
     async def __anext__(self) -> Event:
@@ -171,222 +251,255 @@ class Reader:
         """
         loop = asyncio.get_running_loop()
         deadline_s = None if timeout_s is None else loop.time() + timeout_s
-        self._mark_done()
-        while True:
-            if self._is_closed:
-                raise StreamError(f"reader {self.name} is closed")
-            if self._failure is not None:
-                raise self._failure
-            if self.needs_attention:
+        self._reading_count += 1
+        try:
+            self._check_readable()
+            self._come_back()
+            while True:
+                self._check_readable()
                 self.needs_attention = False
-                await self._balance()
-            if self._chunk is not None and not self._chunk.is_used_up:
-                return self._chunk
-            self._chunk = None
-            if await self._take():
-                continue
-            if self._finished:
-                return None
-            self._something.clear()
-            if self._queue or self.needs_attention:
-                continue
-            left_s = None if deadline_s is None else deadline_s - loop.time()
-            if left_s is not None and left_s <= 0:
-                return None
-            try:
-                async with asyncio.timeout(left_s):
-                    await self._something.wait()
-            except TimeoutError:
-                return None
+                chunk = self._chunk_to_go_on_with()
+                if chunk is not None or self._take():
+                    if self._chunk is not None:
+                        return self._chunk
+                    continue
+                if self.is_finished:
+                    return None
+                self._something.clear()
+                if self._queue or self.needs_attention:
+                    continue
+                if (trouble := self._membership.take_trouble()) is not None:
+                    raise trouble
+                left_s = None if deadline_s is None else deadline_s - loop.time()
+                if left_s is None:
+                    self._check_not_waiting_for_commit()
+                elif left_s <= 0:
+                    return None
+                try:
+                    async with asyncio.timeout(left_s):
+                        await self._something.wait()
+                except TimeoutError:
+                    return None
+        finally:
+            self._reading_count -= 1
+            self._progress_s = loop.time()
 
     async def store_positions(self) -> None:
-        """Store how far this reader is, now. Events handed out last count as unread."""
-        positions = self._positions(is_done=False)
-        state = await self._group.update(lambda state: self._if_member(state, rgs.beat(state, self.name, positions)))
-        self._look_at(state)
+        """Store how far this reader is, now. Events handed out last count as unread. Not by `Positions.AT_EXIT`."""
+        self._check_open()
+        await self._membership.store()
 
-    # -- inside -------------------------------------------------------------------------------------------------
+    # -- what the application decides ---------------------------------------------------------------------------
 
-    async def _take(self) -> bool:
-        """Take the next chunk of a segment that has something. True if it is worth looking again."""
-        if not self._queue:
+    def position(self) -> dict[str, int]:
+        """Return where the events end that were handed out so far (segment -> offset), for `commit`."""
+        return {
+            segment: self._chunk.next_offset if self._chunk is not None and source is self._source else source.offset
+            for segment, source in self._membership.open_segments.items()
+        }
+
+    async def commit(self, at: Event | EventBatch | Mapping[str, int] | None = None) -> None:
+        """Say that events are done; returns once that is stored.
+
+        `at` None: everything handed out. An event or batch: it, and what was handed out before it in its segment. What
+        `position` returned: everything handed out until then. Only readers with `Positions.MANUAL` take `at`.
+
+        Raises `StreamError` when the segment was given to another reader meanwhile: its events come again there.
+        Cancelled, or after another error, the events may count as done or not; commit again.
+        """
+        self._check_readable()
+        if at is None:
+            if self._chunk is not None:
+                self._chunk.unfinished = self._chunk.following
+            at = self.position()
+        elif self._mode is not Positions.MANUAL:
+            raise InvalidArgumentError(
+                f"reader {self.name} sets its positions by itself ({self._mode.value}): give positions='manual' to "
+                "ReaderGroup.reader, or call commit() without an argument"
+            )
+        if isinstance(at, Event | EventBatch):
+            at = {segment_name(*split_scoped_name(at.stream), at.segment): at.position}
+        handed_out = self.position()
+        for segment, offset in at.items():
+            source = self._membership.open_segments.get(segment)
+            if source is None:
+                raise StreamError(
+                    f"reader {self.name} cannot commit in {segment}: it was given to another reader, or has ended"
+                )
+            if offset > handed_out[segment]:
+                raise InvalidArgumentError(f"{segment}: nothing was handed out up to {offset} that could be committed")
+            source.committed = max(source.committed, offset)
+        await self._membership.store()
+
+    async def seek(self, at: Event | Mapping[str, int]) -> None:
+        """Go on with `at` once more: an event, or what `position` returned earlier. Returns once that is stored.
+
+        Other segments stay where they are. Raises `StreamError` for a segment that is not read here any more.
+        """
+        self._check_readable()
+        if isinstance(at, Event):
+            at = {segment_name(*split_scoped_name(at.stream), at.segment): at.offset}
+        sources = {segment: self._membership.open_segments.get(segment) for segment in at}
+        for segment, source in sources.items():
+            if source is None or source.is_leaving:
+                raise StreamError(f"reader {self.name} cannot seek in {segment}: it is not read here any more")
+        for segment, source in sources.items():
+            assert source is not None
+            if source is self._source:
+                self._chunk = self._source = None
+            source.restart(at[segment])
+            source.committed = at[segment]
+        await self._membership.store()
+
+    def pause(self, *streams: str) -> None:
+        """Hand out nothing of these streams (none given: of any) until `resume`. The segments stay with this reader."""
+        if not streams:
+            self._paused = None
+        elif self._paused is not None:
+            self._paused.update(streams)
+        self.needs_attention = True
+
+    def resume(self, *streams: str) -> None:
+        """Hand out events of these streams (none given: of all) again."""
+        if not streams or self._paused is None:
+            if streams:
+                raise InvalidArgumentError("everything is paused: resume() without a stream first")
+            self._paused = set()
+        else:
+            self._paused.difference_update(streams)
+        parked, self._parked = self._parked, []
+        for source in parked:
+            self.enqueue(source)
+
+    # -- see `Hands` --------------------------------------------------------------------------------------------
+
+    def position_of(self, source: SegmentEvents, *, is_leaving: bool) -> int | None:
+        """See `Hands.position_of`."""
+        if self._mode is Positions.MANUAL:
+            return source.committed
+        if self._mode is Positions.AT_EXIT and not is_leaving:
+            return None
+        if self._chunk is None or source is not self._source:
+            return source.offset
+        is_clean_end = not self.is_open and not self._is_failed
+        return self._chunk.next_offset if is_clean_end else self._chunk.safe_offset
+
+    def handed_out(self) -> dict[str, int]:
+        """See `Hands.handed_out`."""
+        found = {}
+        for segment, end in self.position().items():
+            source = self._membership.open_segments[segment]
+            known = source.committed if self._mode is Positions.MANUAL else None
+            if known is None and source is self._source and self._chunk is not None:
+                known = self._chunk.safe_offset
+            if known is not None and end > known:
+                found[segment] = end
+        return found
+
+    def is_settled(self, source: SegmentEvents) -> bool:
+        """See `Hands.is_settled`."""
+        if self._chunk is not None and source is self._source:
             return False
-        source = self._queue.popleft()
-        source.is_queued = False
-        if self._open_segments.get(source.segment) is not source:
-            return True
-        try:
-            chunk = source.take()
-        except SegmentTruncatedError as error:
-            await source.restart(error.start_offset)
-            if not self.skip_truncated:
-                raise
-            _log.warning("reader %s: %s; going on there", self.name, error)
-            return True
-        except NoSuchSegmentError:
-            # Truncated away as a whole.
-            await self._finish(source)
-            return True
-        except OutcomeUnknownError:
-            # The store stayed away for too long. The caller may try again: go on where the events end.
-            await source.restart(source.offset)
-            raise
-        except PenstockError:
-            self._enqueue(source)
-            raise
-        if chunk is not None:
-            self._chunk = chunk
-            # Back to the end of the queue: segments take turns.
-            self._enqueue(source)
-        elif source.is_at_end:
-            await self._finish(source)
-        return True
+        return self._mode is not Positions.MANUAL or source.committed >= source.offset
 
-    def _enqueue(self, source: SegmentEvents) -> None:
+    def idle_s(self) -> float:
+        """See `Hands.idle_s`."""
+        if self._reading_count:
+            return 0.0
+        now_s = asyncio.get_running_loop().time()
+        progress = (self._chunk, 0 if self._chunk is None else self._chunk.following)
+        if progress != self._progress:
+            self._progress = progress
+            self._progress_s = now_s
+        return now_s - self._progress_s
+
+    def enqueue(self, source: SegmentEvents) -> None:
+        """See `Hands.enqueue`."""
         if not source.is_queued:
             source.is_queued = True
             self._queue.append(source)
         self._something.set()
 
-    async def _finish(self, source: SegmentEvents) -> None:
-        """Take a segment that was read to its end out of the group and bring in its successors."""
-        scope, stream, number = parse_segment_name(source.segment)
-        try:
-            following = await self._cluster.controller.successors(scope, stream, number)
-        except PenstockError:
-            self._enqueue(source)
-            raise
-        successors = {
-            successor.segment.name: [segment_name(scope, stream, other) for other in successor.predecessors]
-            for successor in following
-        }
-        end_offset = source.offset
-        state = await self._group.update(
-            lambda state: self._if_member(state, rgs.finish(state, self.name, source.segment, end_offset, successors))
-        )
-        self._open_segments.pop(source.segment, None)
-        await source.close()
-        self._look_at(state)
-        await self._balance()
+    def revoke(self, source: SegmentEvents) -> None:
+        """See `Hands.revoke`."""
+        if source is self._source and self._chunk is not None:
+            self._chunk.is_revoked = True
 
-    async def _balance(self) -> None:
-        """Give up what others should have, take what is free. Everything handed out counts as read."""
-        positions = self._positions(is_done=True)
-
-        def step(state: GroupState) -> GroupState:
-            if not rgs.is_member(state, self.name, self._incarnation):
-                return state
-            state = rgs.release(
-                state, self.name, {segment: positions[segment] for segment in rgs.surplus(state, self.name)
-                                   if segment in positions}
-            )  # fmt: skip
-            return rgs.acquire(state, self.name, self._settings.reader_segment_count_max)
-
-        state = await self._group.update(step)
-        if self.name not in state.readers:
-            _log.warning("reader %s was declared dead by another one and joins again", self.name)
-            await self._close_segments()
-            await self._join()
-            return
-        self._look_at(state)
-        if self._failure is not None:
-            raise self._failure
-        await self._open_and_close(state)
-
-    async def _join(self) -> None:
-        limit = self._settings.reader_segment_count_max
-        state = await self._group.update(
-            lambda state: rgs.acquire(rgs.join(state, self.name, self._incarnation), self.name, limit)
-        )
-        await self._open_and_close(state)
-
-    async def _open_and_close(self, state: GroupState) -> None:
-        """Read exactly the segments that the state gives to this reader."""
-        mine = state.readers[self.name].segments
-        for segment in [segment for segment in self._open_segments if segment not in mine]:
-            await self._open_segments.pop(segment).close()
-            if self._chunk is not None and self._chunk.segment == segment:
-                self._chunk = None
-        for segment, offset in mine.items():
-            if segment not in self._open_segments:
-                self._open_segments[segment] = SegmentEvents(
-                    self._cluster.segments, segment, offset, self._settings, self._enqueue
-                )
-        self._finished = state.is_finished
-
-    async def _close_segments(self) -> None:
-        sources, self._open_segments = self._open_segments, {}
-        self._chunk = None
-        for source in sources.values():
-            await source.close()
-
-    def _mark_done(self) -> None:
-        if self._chunk is not None:
-            self._chunk.unfinished = self._chunk.following
-
-    def _positions(self, *, is_done: bool) -> dict[str, int]:
-        positions = {segment: source.offset for segment, source in self._open_segments.items()}
-        chunk = self._chunk
-        if chunk is not None and chunk.segment in positions:
-            positions[chunk.segment] = chunk.next_offset if is_done else chunk.safe_offset
-        return positions
-
-    def _if_member(self, state: GroupState, changed: GroupState) -> GroupState:
-        return changed if rgs.is_member(state, self.name, self._incarnation) else state
-
-    def _look_at(self, state: GroupState) -> None:
-        """Take notice of the record: was this reader replaced, is there something to balance, is all read."""
-        me = state.readers.get(self.name)
-        limit = self._settings.reader_segment_count_max
-        if me is not None and me.incarnation != self._incarnation:
-            self._failure = StreamError(
-                f"reader {self.name} of group {self._group.name} was started again elsewhere; this one has ended"
-            )
-        elif me is None or rgs.surplus(state, self.name) or rgs.acquire(state, self.name, limit) != state:
-            self.needs_attention = True
-        self._finished = state.is_finished
-        if self.needs_attention or self._finished or self._failure is not None:
-            self._something.set()
-
-    def _dead_readers(self, state: GroupState) -> list[tuple[str, str]]:
-        """Return the other members whose state has not changed for `reader_timeout_s`, with their incarnation."""
-        now_s = asyncio.get_running_loop().time()
-        dead = []
-        for name, reader in state.readers.items():
-            seen = self._seen.get(name)
-            if seen is None or seen[:2] != (reader.incarnation, reader.heartbeat):
-                self._seen[name] = (reader.incarnation, reader.heartbeat, now_s)
-            elif name != self.name and now_s - seen[2] >= self._settings.reader_timeout_s:
-                dead.append((name, reader.incarnation))
-        for name in [name for name in self._seen if name not in state.readers]:
-            del self._seen[name]
-        return dead
-
-    def _stop_with(self, error: PenstockError) -> None:
-        self._failure = error
+    def notice(self) -> None:
+        """See `Hands.notice`."""
+        self.needs_attention = True
         self._something.set()
 
-    async def _keep(self) -> None:
-        """Store positions every `position_interval_s`, look at the group every `reader_group_refresh_s`."""
-        loop = asyncio.get_running_loop()
-        stored_s = loop.time()
-        while self._failure is None:
-            await asyncio.sleep(min(self._settings.reader_group_refresh_s, self._settings.position_interval_s))
-            try:
-                if loop.time() - stored_s >= self._settings.position_interval_s:
-                    await self.store_positions()
-                    stored_s = loop.time()
-                state = await self._group.state()
-                for name, incarnation in self._dead_readers(state):
-                    _log.warning("reader %s declares reader %s dead", self.name, name)
-                    state = await self._group.update(partial(_without_dead, name=name, incarnation=incarnation))
-                self._look_at(state)
-            except PenstockError as error:
-                if not error.is_retriable and not isinstance(error, OutcomeUnknownError):
-                    self._stop_with(error)
-                    return
-                _log.warning("reader %s could not store its positions and tries again: %s", self.name, error)
+    # -- inside -------------------------------------------------------------------------------------------------
 
+    def _check_readable(self) -> None:
+        self._check_open()
+        if self._membership.failure is not None:
+            raise self._membership.failure
 
-def _without_dead(state: GroupState, *, name: str, incarnation: str) -> GroupState:
-    return rgs.leave(state, name) if rgs.is_member(state, name, incarnation) else state
+    def _come_back(self) -> None:
+        """Count what was handed out as read."""
+        if self._chunk is not None:
+            self._chunk.unfinished = self._chunk.following
+        # It may have been waited for.
+        self._membership.came_back()
+
+    def _chunk_to_go_on_with(self) -> EventChunk | None:
+        chunk, source = self._chunk, self._source
+        if chunk is None or source is None:
+            return None
+        is_held = self._membership.open_segments.get(source.segment) is source
+        if is_held and not chunk.is_used_up and not source.is_leaving and not self._is_paused(source):
+            return chunk
+        self._chunk = self._source = None
+        if is_held and not chunk.is_revoked:
+            source.put_back(chunk)
+            self.enqueue(source)
+            if source.is_leaving:
+                self._membership.wake()
+        return None
+
+    def _take(self) -> bool:
+        """Take the next chunk of a segment that has something. True if it is worth looking again."""
+        if not self._queue:
+            return False
+        source = self._queue.popleft()
+        source.is_queued = False
+        if self._membership.open_segments.get(source.segment) is not source or source.is_leaving:
+            return True
+        if self._is_paused(source):
+            self._parked.append(source)
+            return True
+        try:
+            chunk = source.take()
+        except SegmentTruncatedError as error:
+            source.restart(error.start_offset)
+            source.committed = max(source.committed, error.start_offset)
+            if not self.skip_truncated:
+                raise
+            _log.warning("reader %s: %s; going on there", self.name, error)
+            return True
+        except PenstockError:
+            # Told once: the next call reads again where the events end, whatever the reason was.
+            if source.failing_since_s is None:
+                source.failing_since_s = asyncio.get_running_loop().time()
+            source.restart(source.offset)
+            raise
+        if chunk is not None:
+            self._chunk, self._source = chunk, source
+            # Back to the end of the queue: segments take turns.
+            self.enqueue(source)
+        elif source.is_at_end:
+            self._membership.wake()
+        return True
+
+    def _is_paused(self, source: SegmentEvents) -> bool:
+        return self._paused is None or source.stream in self._paused
+
+    def _check_not_waiting_for_commit(self) -> None:
+        for source in self._membership.open_segments.values():
+            if (source.is_at_end or source.is_leaving) and not self.is_settled(source):
+                raise CommitNeededError(
+                    f"reader {self.name} has handed out all of {source.segment}, and what follows can be read only "
+                    "after commit(): commit what is done, and go on"
+                )

@@ -21,7 +21,7 @@ from penstock.model.errors import (
     TableKeyMissingError,
     TableKeyVersionError,
 )
-from penstock.model.names import READER_GROUP_TABLE_SUFFIX, check_scope_name, check_user_name, segment_name
+from penstock.model.names import reader_group_table
 from penstock.model.segments import VERSION_ABSENT, TableUpdate
 
 _KEY = b"state"
@@ -29,15 +29,13 @@ _UPDATE_PAUSE_MAX_S = 0.02
 
 
 class GroupRecord:
-    """The record of the group `name` in `scope`."""
+    """The record of the group `name` in `scope`, in the life of that name that has the id `group_id`."""
 
-    def __init__(self, cluster: Cluster, scope: str, name: str) -> None:
+    def __init__(self, cluster: Cluster, scope: str, name: str, group_id: str) -> None:
         self.scope = scope
         self.name = name
-        # The first segment of a stream nobody else can have.
-        self._table = segment_name(
-            check_scope_name(scope), check_user_name("reader group", name) + READER_GROUP_TABLE_SUFFIX, 0
-        )
+        self.group_id = group_id
+        self._table = reader_group_table(scope, group_id)
         self._cluster = cluster
 
     async def find_or_create(self, make: Callable[[], Awaitable[GroupState]]) -> GroupState:
@@ -62,11 +60,11 @@ class GroupRecord:
                     await backoff.pause(error)
 
     async def delete(self) -> None:
-        """Delete it. Raises `NoSuchReaderGroupError`."""
+        """Delete it, if it is there."""
         try:
             await self._cluster.segments.delete_table(self._table)
-        except NoSuchSegmentError as error:
-            raise NoSuchReaderGroupError(f"reader group {self.scope}/{self.name} does not exist") from error
+        except NoSuchSegmentError:
+            return
 
     async def state(self) -> GroupState:
         """Return the record as it is now. Raises `NoSuchReaderGroupError` when the group was deleted."""
@@ -91,6 +89,8 @@ class GroupRecord:
                 except (TableKeyVersionError, TableKeyMissingError, OutcomeUnknownError):
                     # Lost a race, or the reply: look again. Repeating the step does no harm.
                     await asyncio.sleep(_UPDATE_PAUSE_MAX_S * self._cluster.rng.random())
+                except NoSuchSegmentError as error:
+                    raise self._gone() from error
         raise MetadataConflictError(
             f"reader group {self.scope}/{self.name}: {attempt_count_max} updates in a row lost against other readers"
         )
@@ -99,7 +99,10 @@ class GroupRecord:
         try:
             (entry,) = await self._cluster.segments.table_get(self._table, [_KEY])
         except NoSuchSegmentError as error:
-            raise NoSuchReaderGroupError(f"reader group {self.scope}/{self.name} does not exist any more") from error
+            raise self._gone() from error
         if entry is None:
             raise NoSuchReaderGroupError(f"reader group {self.scope}/{self.name} has no state")
         return GroupState.decode(entry.value), entry.version
+
+    def _gone(self) -> NoSuchReaderGroupError:
+        return NoSuchReaderGroupError(f"reader group {self.scope}/{self.name} does not exist any more")

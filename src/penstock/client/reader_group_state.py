@@ -9,14 +9,16 @@ Invariants, held by property tests:
 - a segment is at one place: unassigned, at one reader, or waiting for its predecessors;
 - a segment waits until all predecessors were read to their end, and then starts at 0, so events of one routing
   key are read in order across splits and merges;
-- when nothing is left to balance, readers hold equal numbers of segments, give or take one.
+- when nothing is left to balance, readers hold equal numbers of segments, give or take one;
+- each time a segment is given to a reader it gets a number of its own (`HeldSegment.turn`), which never comes again: a
+  reader that knows a segment under another number does not hold it, whatever it believes.
 
 Source: Pravega, reader groups (there kept in a revisioned stream or, by the Rust client, in a table).
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 
 import msgspec
 
@@ -24,18 +26,27 @@ from penstock.model.errors import InvalidArgumentError
 from penstock.model.names import parse_segment_name
 from penstock.model.stream_cuts import StreamCut
 
-FORMAT_VERSION = 1
+FORMAT_VERSION = 2
+
+
+class HeldSegment(msgspec.Struct, frozen=True):
+    """A segment in the hands of a reader: where to go on, in bytes, and the number under which it was given away."""
+
+    offset: int
+    turn: int
 
 
 class ReaderState(msgspec.Struct, frozen=True):
     """One reader: the life it is in, a counter that shows it is alive, and where it is in its segments.
 
     `incarnation` is drawn anew each time a reader of this name starts, so an older one notices that it was replaced.
+    `handed_out`: how far events are with the application that do not count as read yet (segment -> offset).
     """
 
     incarnation: str
     heartbeat: int = 0
-    segments: dict[str, int] = msgspec.field(default_factory=dict)
+    segments: dict[str, HeldSegment] = msgspec.field(default_factory=dict)
+    handed_out: dict[str, int] = msgspec.field(default_factory=dict)
 
 
 class WaitingState(msgspec.Struct, frozen=True):
@@ -45,13 +56,31 @@ class WaitingState(msgspec.Struct, frozen=True):
     read: dict[str, int]
 
 
+class Redelivery(msgspec.Struct, frozen=True):
+    """Events before `until` (bytes) may have been handed out `count` times before, by readers that failed."""
+
+    until: int
+    count: int
+
+
 class GroupState(msgspec.Struct, frozen=True):
-    """The whole record. Segments are full names, offsets are bytes; `unassigned` maps segments to where to go on."""
+    """The whole record. Segments are full names, offsets are bytes; `unassigned` maps segments to where to go on.
+
+    `group_id`: the controller's id of the group, other for each life of the name. `reset_id`: the last `reset`, so that
+    none is done twice. `next_turn`: the number that the next segment is given away under. `reader_timeout_s`,
+    `processing_time_max_s`: the group's, see `ClientSettings`.
+    """
 
     streams: list[str]
     unassigned: dict[str, int]
     readers: dict[str, ReaderState] = msgspec.field(default_factory=dict)
     waiting: dict[str, WaitingState] = msgspec.field(default_factory=dict)
+    redeliveries: dict[str, Redelivery] = msgspec.field(default_factory=dict)
+    group_id: str = ""
+    reset_id: str = ""
+    next_turn: int = 1
+    reader_timeout_s: float = 30.0
+    processing_time_max_s: float = 300.0
     version: int = FORMAT_VERSION
 
     def encode(self) -> bytes:
@@ -62,14 +91,15 @@ class GroupState(msgspec.Struct, frozen=True):
     def decode(cls, data: bytes) -> GroupState:
         """Read a record. Raises `InvalidArgumentError` for another format or version."""
         try:
-            state = msgspec.json.decode(data, type=cls)
+            version = msgspec.json.decode(data, type=_Versioned).version
+            if version != FORMAT_VERSION:
+                raise InvalidArgumentError(
+                    f"the reader group's state has version {version}, this release reads {FORMAT_VERSION}: delete the "
+                    "group and create it again"
+                )
+            return msgspec.json.decode(data, type=cls)
         except msgspec.DecodeError as error:
             raise InvalidArgumentError(f"the reader group's state cannot be read: {error}") from error
-        if state.version != FORMAT_VERSION:
-            raise InvalidArgumentError(
-                f"the reader group's state has version {state.version}, this release reads {FORMAT_VERSION}"
-            )
-        return state
 
     @property
     def segment_count(self) -> int:
@@ -80,6 +110,10 @@ class GroupState(msgspec.Struct, frozen=True):
     def is_finished(self) -> bool:
         """True when every stream is sealed and read to its end."""
         return self.segment_count == 0 and not self.waiting
+
+
+class _Versioned(msgspec.Struct, frozen=True):
+    version: int
 
 
 def _order(segment: str) -> tuple[str, str, int]:
@@ -95,10 +129,36 @@ def _with_reader(state: GroupState, name: str, reader: ReaderState) -> dict[str,
     return dict(sorted({**state.readers, name: reader}.items()))
 
 
-def create(positions: Mapping[str, int], streams: Sequence[str]) -> GroupState:
+def create(
+    positions: Mapping[str, int],
+    streams: Sequence[str],
+    *,
+    group_id: str = "",
+    reader_timeout_s: float = 30.0,
+    processing_time_max_s: float = 300.0,
+) -> GroupState:
     """Return the first state of a group that starts at `positions` (full segment name -> offset)."""
     return GroupState(
-        streams=sorted(streams), unassigned=dict(sorted(positions.items(), key=lambda item: _order(item[0])))
+        streams=sorted(streams),
+        unassigned=dict(sorted(positions.items(), key=lambda item: _order(item[0]))),
+        group_id=group_id,
+        reader_timeout_s=reader_timeout_s,
+        processing_time_max_s=processing_time_max_s,
+    )
+
+
+def reset(state: GroupState, positions: Mapping[str, int], reset_id: str) -> GroupState:
+    """Let the group go on at `positions`, whatever its readers are at: all of them lose what they hold."""
+    if state.reset_id == reset_id:
+        return state
+    readers = {name: ReaderState(reader.incarnation, reader.heartbeat) for name, reader in state.readers.items()}
+    return _changed(
+        state,
+        unassigned=dict(sorted(positions.items(), key=lambda item: _order(item[0]))),
+        readers=readers,
+        waiting={},
+        redeliveries={},
+        reset_id=reset_id,
     )
 
 
@@ -109,8 +169,10 @@ def join(state: GroupState, name: str, incarnation: str) -> GroupState:
         return _changed(state, readers=_with_reader(state, name, ReaderState(incarnation)))
     if reader.incarnation == incarnation:
         return state
+    # The last one ended without a word: what it had been given may come again.
+    redeliveries = _redelivered(state, reader, reader.handed_out)
     renewed = ReaderState(incarnation, reader.heartbeat + 1, reader.segments)
-    return _changed(state, readers=_with_reader(state, name, renewed))
+    return _changed(state, readers=_with_reader(state, name, renewed), redeliveries=redeliveries)
 
 
 def is_member(state: GroupState, name: str, incarnation: str) -> bool:
@@ -119,28 +181,50 @@ def is_member(state: GroupState, name: str, incarnation: str) -> bool:
     return reader is not None and reader.incarnation == incarnation
 
 
-def leave(state: GroupState, name: str, positions: Mapping[str, int] | None = None) -> GroupState:
-    """Remove a reader; its segments become free at `positions`, or where it last stored."""
+def leave(
+    state: GroupState,
+    name: str,
+    positions: Mapping[str, HeldSegment] | None = None,
+    *,
+    handed_out: Mapping[str, int] | None = None,
+) -> GroupState:
+    """Remove a reader; its segments become free at `positions`, or where it last stored.
+
+    `handed_out` None: it left in good order. Else it failed, and these events (segment -> offset) count as redelivered
+    when they come again.
+    """
     reader = state.readers.get(name)
     if reader is None:
         return state
-    freed = _moved(reader, positions or {}).segments
+    moved = _moved(reader, positions or {})
+    redeliveries = state.redeliveries
+    if handed_out is not None:
+        redeliveries = _redelivered(state, moved, {**reader.handed_out, **handed_out})
+    freed = {segment: held.offset for segment, held in moved.segments.items()}
     readers = {other: value for other, value in state.readers.items() if other != name}
-    return _changed(state, readers=readers, unassigned={**state.unassigned, **freed})
+    return _changed(
+        state, readers=readers, unassigned={**state.unassigned, **freed}, redeliveries=_pruned(redeliveries, freed)
+    )
 
 
-def beat(state: GroupState, name: str, positions: Mapping[str, int]) -> GroupState:
-    """Store a reader's positions and show that it is alive. Segments it does not hold are ignored."""
+def beat(
+    state: GroupState, name: str, positions: Mapping[str, HeldSegment], handed_out: Mapping[str, int] | None = None
+) -> GroupState:
+    """Store a reader's positions and show that it is alive. What it does not hold in that turn is ignored."""
     reader = state.readers.get(name)
     if reader is None:
         return state
     moved = _moved(reader, positions)
-    renewed = ReaderState(moved.incarnation, moved.heartbeat + 1, moved.segments)
-    return _changed(state, readers=_with_reader(state, name, renewed))
+    told = {segment: offset for segment, offset in (handed_out or {}).items() if segment in moved.segments}
+    renewed = ReaderState(moved.incarnation, moved.heartbeat + 1, moved.segments, told)
+    reached = {segment: held.offset for segment, held in moved.segments.items()}
+    return _changed(
+        state, readers=_with_reader(state, name, renewed), redeliveries=_pruned(state.redeliveries, reached)
+    )
 
 
-def acquire(state: GroupState, name: str, count_max: int) -> GroupState:
-    """Give a reader free segments up to its fair share, and no more than `count_max` in all.
+def acquire(state: GroupState, name: str, count_max: int, shunned: Collection[str] = ()) -> GroupState:
+    """Give a reader free segments up to its fair share, and no more than `count_max` in all; none of `shunned`.
 
     What readers below the even share are short of stays free for them, or the one that gave it up would take it back.
     """
@@ -156,10 +240,21 @@ def acquire(state: GroupState, name: str, count_max: int) -> GroupState:
     wanted = min(wanted, count_max - held)
     if wanted <= 0:
         return state
-    taken = dict(sorted(state.unassigned.items(), key=lambda item: _order(item[0]))[:wanted])
+    chosen = [segment for segment in sorted(state.unassigned, key=_order) if segment not in shunned][:wanted]
+    if not chosen:
+        return state
+    taken = {
+        segment: HeldSegment(state.unassigned[segment], state.next_turn + index)
+        for index, segment in enumerate(chosen)
+    }
     left = {segment: offset for segment, offset in state.unassigned.items() if segment not in taken}
-    renewed = ReaderState(reader.incarnation, reader.heartbeat, {**reader.segments, **taken})
-    return _changed(state, unassigned=left, readers=_with_reader(state, name, renewed))
+    renewed = msgspec.structs.replace(reader, segments={**reader.segments, **taken})
+    return _changed(
+        state,
+        unassigned=left,
+        readers=_with_reader(state, name, renewed),
+        next_turn=state.next_turn + len(taken),
+    )
 
 
 def surplus(state: GroupState, name: str) -> list[str]:
@@ -180,47 +275,65 @@ def surplus(state: GroupState, name: str) -> list[str]:
     return sorted(reader.segments, key=_order, reverse=True)[:count]
 
 
-def release(state: GroupState, name: str, positions: Mapping[str, int]) -> GroupState:
-    """Free the segments in `positions` that the reader holds, at those offsets."""
+def release(state: GroupState, name: str, positions: Mapping[str, HeldSegment]) -> GroupState:
+    """Free the segments in `positions` that the reader holds in that turn, at those offsets."""
     reader = state.readers.get(name)
     if reader is None:
         return state
-    freed = {segment: offset for segment, offset in positions.items() if segment in reader.segments}
-    kept = {segment: offset for segment, offset in reader.segments.items() if segment not in freed}
-    renewed = ReaderState(reader.incarnation, reader.heartbeat, kept)
-    return _changed(state, unassigned={**state.unassigned, **freed}, readers=_with_reader(state, name, renewed))
+    freed = {
+        segment: position.offset
+        for segment, position in positions.items()
+        if segment in reader.segments and reader.segments[segment].turn == position.turn
+    }
+    if not freed:
+        return state
+    kept = {segment: held for segment, held in reader.segments.items() if segment not in freed}
+    renewed = msgspec.structs.replace(reader, segments=kept)
+    return _changed(
+        state,
+        unassigned={**state.unassigned, **freed},
+        readers=_with_reader(state, name, renewed),
+        redeliveries=_pruned(state.redeliveries, freed),
+    )
 
 
 def finish(
-    state: GroupState, name: str, segment: str, end_offset: int, successors: Mapping[str, Sequence[str]]
+    state: GroupState, name: str, segment: str, end: HeldSegment, successors: Mapping[str, Sequence[str]]
 ) -> GroupState:
     """Take out a segment that was read to its end, and bring in its successors (segment -> all its predecessors).
 
     A successor becomes free once all its predecessors were finished. Nothing happens unless the reader holds
-    `segment`.
+    `segment` in that turn.
     """
     reader = state.readers.get(name)
-    if reader is None or segment not in reader.segments:
+    if reader is None or segment not in reader.segments or reader.segments[segment].turn != end.turn:
         return state
-    kept = {other: offset for other, offset in reader.segments.items() if other != segment}
-    renewed = ReaderState(reader.incarnation, reader.heartbeat, kept)
+    kept = {other: held for other, held in reader.segments.items() if other != segment}
+    renewed = msgspec.structs.replace(reader, segments=kept)
+    redeliveries = {other: value for other, value in state.redeliveries.items() if other != segment}
     unassigned, waiting = dict(state.unassigned), dict(state.waiting)
     for successor, predecessors in successors.items():
         known = waiting.get(successor) or WaitingState(sorted(predecessors), {})
         unread = [other for other in known.unread if other != segment]
         if unread:
-            waiting[successor] = WaitingState(unread, {**known.read, segment: end_offset})
+            waiting[successor] = WaitingState(unread, {**known.read, segment: end.offset})
         else:
             waiting.pop(successor, None)
             unassigned[successor] = 0
-    return _changed(state, unassigned=unassigned, waiting=waiting, readers=_with_reader(state, name, renewed))
+    return _changed(
+        state,
+        unassigned=unassigned,
+        waiting=waiting,
+        readers=_with_reader(state, name, renewed),
+        redeliveries=redeliveries,
+    )
 
 
 def positions_of(state: GroupState) -> dict[str, int]:
     """Return where the group is: all readable segments, and finished ones that a waiting successor depends on."""
     positions = dict(state.unassigned)
     for reader in state.readers.values():
-        positions.update(reader.segments)
+        positions.update({segment: held.offset for segment, held in reader.segments.items()})
     for waiting in state.waiting.values():
         positions.update(waiting.read)
     return positions
@@ -239,6 +352,29 @@ def stream_cuts(state: GroupState) -> dict[str, StreamCut]:
     return cuts
 
 
-def _moved(reader: ReaderState, positions: Mapping[str, int]) -> ReaderState:
-    segments = {segment: positions.get(segment, offset) for segment, offset in reader.segments.items()}
-    return ReaderState(reader.incarnation, reader.heartbeat, segments)
+def _moved(reader: ReaderState, positions: Mapping[str, HeldSegment]) -> ReaderState:
+    segments = dict(reader.segments)
+    for segment, position in positions.items():
+        if segment in segments and segments[segment].turn == position.turn:
+            segments[segment] = position
+    return msgspec.structs.replace(reader, segments=segments)
+
+
+def _redelivered(state: GroupState, reader: ReaderState, handed_out: Mapping[str, int]) -> dict[str, Redelivery]:
+    """Note that this reader failed: the next event of each of its segments was perhaps with the application."""
+    redeliveries = dict(state.redeliveries)
+    for segment, held in reader.segments.items():
+        # One byte further is inside the next event, which is thus counted, and no other.
+        until = max(handed_out.get(segment, 0), held.offset + 1)
+        known = redeliveries.get(segment)
+        if known is not None and known.until > held.offset:
+            redeliveries[segment] = Redelivery(max(until, known.until), known.count + 1)
+        else:
+            redeliveries[segment] = Redelivery(until, 1)
+    return redeliveries
+
+
+def _pruned(redeliveries: dict[str, Redelivery], reached: Mapping[str, int]) -> dict[str, Redelivery]:
+    return {
+        segment: value for segment, value in redeliveries.items() if reached.get(segment, 0) < value.until
+    }

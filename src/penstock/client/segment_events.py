@@ -2,69 +2,108 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from penstock.client.event import EventChunk
+from penstock.client.read_ahead import ReadAhead
+from penstock.client.reader_group_state import HeldSegment, Redelivery
 from penstock.client.segment_reader import SegmentReader
 from penstock.client.settings import ClientSettings
-from penstock.model.errors import CorruptionError
+from penstock.model.errors import CorruptionError, NoSuchSegmentError
 from penstock.model.events import EventAssembler, offsets_of
 from penstock.model.names import parse_segment_name
 from penstock.model.segments import Segments
 
 
 class SegmentEvents:
-    """Events of one segment from an offset on, which must be where an event starts."""
+    """Events of one segment that a reader holds, from where it goes on: that must be where an event starts.
+
+    Attributes:
+        segment: full name.
+        stream: ``scope/stream``.
+        turn: the number under which the group has given the segment to this reader.
+        committed: what the application has said is done, for readers whose positions are set by hand.
+        is_queued: it stands in the reader's queue of segments with something to take.
+        is_leaving: the reader is to give it up: nothing of it is handed out any more.
+        failing_since_s: since when reading it fails; None while it works.
+        successors: what follows it (segment -> all its predecessors), once asked for.
+    """
 
     def __init__(
         self,
         segments: Segments,
         segment: str,
-        offset: int,
+        held: HeldSegment,
         settings: ClientSettings,
         on_ready: Callable[[SegmentEvents], None],
+        read_ahead: ReadAhead,
+        redelivery: Redelivery | None = None,
     ) -> None:
         self.segment = segment
         scope, stream, number = parse_segment_name(segment)
-        self._stream = f"{scope}/{stream}"
-        self._segment_id = int(number)
+        self.stream = f"{scope}/{stream}"
+        self.segment_id = int(number)
+        self.turn = held.turn
+        self.committed = held.offset
+        self.is_queued = False
+        self.is_leaving = False
+        self.failing_since_s: float | None = None
+        self.successors: dict[str, Sequence[str]] | None = None
         self._segments = segments
         self._settings = settings
         self._on_ready = on_ready
-        #: True while this stands in the reader's queue of segments with something to take.
-        self.is_queued = False
-        self._start(offset)
+        self._read_ahead = read_ahead
+        self._redelivery = redelivery
+        self._is_gone = False
+        # Events taken already that come next: the rest of a chunk.
+        self._put_back: EventChunk | None = None
+        self._start(held.offset)
 
     def _start(self, offset: int) -> None:
         self._assembler = EventAssembler(self.segment, offset)
         self._reader = SegmentReader(
-            self._segments, self.segment, offset, None, self._settings, on_ready=lambda: self._on_ready(self)
-        )
+            self._segments, self.segment, offset, None, self._settings,
+            on_ready=lambda: self._on_ready(self), read_ahead=self._read_ahead,
+            missing_bytes=lambda: self._assembler.missing_bytes,
+        )  # fmt: skip
 
     @property
     def offset(self) -> int:
         """Where the next event to take starts."""
-        return self._assembler.offset
+        return self._assembler.offset if self._put_back is None else self._put_back.next_offset
 
     @property
     def is_at_end(self) -> bool:
-        """True when the segment is sealed and everything was taken."""
-        return self._reader.is_at_end and not self._assembler.pending_bytes
+        """True when everything was taken: the segment is sealed, or it was truncated away as a whole."""
+        if self._put_back is not None:
+            return False
+        return self._is_gone or (self._reader.is_at_end and not self._assembler.pending_bytes)
 
     def take(self) -> EventChunk | None:
         """Return the next whole events, or None if there are none now.
 
-        Raises `SegmentTruncatedError`, `NoSuchSegmentError`, or `CorruptionError` when the bytes are not events.
+        Raises `SegmentTruncatedError`, or `CorruptionError` when the bytes are not events. A segment that does not
+        exist any more is at its end.
         """
-        while True:
-            block = self._reader.take()
+        if self._put_back is not None:
+            chunk, self._put_back = self._put_back, None
+            return chunk
+        while not self._is_gone:
+            try:
+                block = self._reader.take()
+            except NoSuchSegmentError:
+                self._is_gone = True
+                return None
             if block is None:
                 break
+            self.failing_since_s = None
+            before = self._assembler.pending_bytes + len(block)
             self._assembler.feed(block)
             events, start = self._assembler.take()
+            self._reader.handed_out(before - self._assembler.pending_bytes)
             if events:
-                return EventChunk(self.segment, self._segment_id, self._stream, events, offsets_of(events, start))
-        if self._reader.is_at_end and self._assembler.pending_bytes:
+                return self._chunk(events, start)
+        if not self._is_gone and self._reader.is_at_end and self._assembler.pending_bytes:
             raise CorruptionError(
                 self.segment,
                 self._assembler.offset,
@@ -72,11 +111,38 @@ class SegmentEvents:
             )
         return None
 
-    async def restart(self, offset: int) -> None:
+    def _chunk(self, events: list[bytes], start: int) -> EventChunk:
+        offsets = offsets_of(events, start)
+        redelivery = self._redelivery
+        if redelivery is not None and start >= redelivery.until:
+            redelivery = self._redelivery = None
+        if redelivery is None:
+            return EventChunk(self.segment, self.segment_id, self.stream, events, offsets)
+        count = next((index for index, at in enumerate(offsets) if at >= redelivery.until), len(events))
+        if count < len(events):
+            rest = EventChunk(self.segment, self.segment_id, self.stream, events[count:], offsets[count:])
+            self._put_back = rest
+        return EventChunk(
+            self.segment, self.segment_id, self.stream, events[:count], offsets[: count + 1], redelivery.count
+        )
+
+    def put_back(self, chunk: EventChunk) -> None:
+        """Give back a chunk taken last; what was not handed out of it comes again."""
+        if chunk.is_used_up:
+            return
+        if self._put_back is not None:
+            # The rest of what was split: read both again.
+            self.restart(chunk.next_offset)
+            return
+        self._put_back = chunk
+
+    def restart(self, offset: int) -> None:
         """Go on reading at `offset`."""
-        await self._reader.close()
+        self._reader.stop()
+        self._put_back = None
+        self._is_gone = False
         self._start(offset)
 
-    async def close(self) -> None:
+    def stop(self) -> None:
         """Stop reading ahead."""
-        await self._reader.close()
+        self._reader.stop()

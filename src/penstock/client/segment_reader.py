@@ -10,6 +10,7 @@ from collections import deque
 from collections.abc import Callable
 from types import TracebackType
 
+from penstock.client.read_ahead import ReadAhead
 from penstock.client.settings import ClientSettings
 from penstock.client.tasks import start_watched
 from penstock.model.errors import InvalidArgumentError, PenstockError
@@ -19,12 +20,15 @@ from penstock.model.segments import Segments
 class SegmentReader:
     """Reads `[start_offset, end_offset)` of a segment; iterate over it, or `take` what is there.
 
-    Without `end_offset` it waits at the tail for new data and ends when the segment is sealed. Up to
-    `read_ahead_block_count` blocks of `read_bytes` are held for the consumer. Close it when done, or use it as an
-    async context manager.
+    Without `end_offset` it waits at the tail for new data and ends when the segment is sealed. It reads ahead of the
+    consumer within `read_ahead`, by default `read_ahead_block_count` blocks of `read_bytes`. Close it when done, or use
+    it as an async context manager.
 
     Args:
         on_ready: called whenever a block, the end or an error has become available to `take`.
+        read_ahead: the budget it shares with others; by default one of its own.
+        missing_bytes: given by a consumer that keeps what it takes until an event is whole: how many bytes that lacks.
+            It says with `handed_out` when bytes are gone; else they are gone once taken.
     """
 
     def __init__(
@@ -36,6 +40,8 @@ class SegmentReader:
         settings: ClientSettings,
         *,
         on_ready: Callable[[], None] | None = None,
+        read_ahead: ReadAhead | None = None,
+        missing_bytes: Callable[[], int] | None = None,
     ) -> None:
         if start_offset < 0 or (end_offset is not None and end_offset < start_offset):
             raise InvalidArgumentError(f"{segment}: cannot read [{start_offset}, {end_offset})")
@@ -49,8 +55,9 @@ class SegmentReader:
         self._is_fetched = False
         self._on_ready = on_ready
         self._ready = asyncio.Event()
-        self._has_room = asyncio.Event()
-        self._has_room.set()
+        self._missing_bytes = missing_bytes
+        self._read_ahead = read_ahead or ReadAhead(settings.read_bytes * settings.read_ahead_block_count)
+        self._read_ahead.open(self)
         self._task = start_watched(self._fetch(), f"read {segment}", self._stop_with)
 
     @property
@@ -67,7 +74,8 @@ class SegmentReader:
         """Return the next block, or None if there is none now. Raises what stopped the reading, after the blocks."""
         if self._blocks:
             block = self._blocks.popleft()
-            self._has_room.set()
+            if self._missing_bytes is None:
+                self._read_ahead.give_back(self, len(block))
             return block
         if self._error is not None:
             raise self._error
@@ -105,35 +113,58 @@ class SegmentReader:
     ) -> None:
         await self.close()
 
-    async def close(self) -> None:
-        """Stop reading ahead."""
+    def handed_out(self, length: int) -> None:
+        """Say that `length` bytes of those taken do not count as read ahead any more."""
+        self._read_ahead.give_back(self, length)
+        self._read_ahead.poke(self)
+
+    def stop(self) -> None:
+        """Stop reading ahead, at once; what waits ends by itself."""
         self._task.cancel()
+        self._blocks.clear()
+        self._read_ahead.close(self)
+
+    async def close(self) -> None:
+        """Stop reading ahead, and wait for the end of it."""
+        self.stop()
         await asyncio.wait([self._task])
 
     async def _fetch(self) -> None:
         try:
             while self._end_offset is None or self._fetch_offset < self._end_offset:
-                length = self._settings.read_bytes
+                length = min(self._settings.read_bytes, await self._has_room())
                 if self._end_offset is not None:
                     length = min(length, self._end_offset - self._fetch_offset)
                 data = await self._segments.read(self.segment, self._fetch_offset, length, wait=True)
                 block = data.joined()
-                if block:
-                    # A server answers at least 8 bytes at a time, even when fewer were asked for.
-                    block = block[:length]
-                    self._fetch_offset += len(block)
-                    self._blocks.append(block)
-                if data.is_end_of_segment:
+                if not self._accept(block, length) and data.is_end_of_segment:
                     break
                 self._notify()
-                if len(self._blocks) >= self._settings.read_ahead_block_count:
-                    self._has_room.clear()
-                    await self._has_room.wait()
         except PenstockError as error:
             self._stop_with(error)
             return
         self._is_fetched = True
         self._notify()
+
+    def _accept(self, block: bytes, length: int) -> bool:
+        """Keep what there is room for now; True: there is more of it."""
+        # A server answers at least 8 bytes at a time, even when fewer were asked for. And room may have become less.
+        kept = block[: min(length, self._room())] if block else block
+        if kept:
+            self._fetch_offset += len(kept)
+            self._blocks.append(kept)
+            self._read_ahead.take(self, len(kept))
+        return len(kept) < len(block)
+
+    def _room(self) -> int:
+        missing_bytes = 0 if self._missing_bytes is None or self._blocks else self._missing_bytes()
+        return self._read_ahead.room(self, missing_bytes)
+
+    async def _has_room(self) -> int:
+        # While the consumer has something to take, no crumbs are asked for.
+        while (room := self._room()) < (max(1, self._read_ahead.share_bytes // 2) if self._blocks else 1):
+            await self._read_ahead.waiter(self).wait()
+        return room
 
     def _stop_with(self, error: PenstockError) -> None:
         self._error = error

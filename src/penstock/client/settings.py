@@ -41,9 +41,15 @@ class ClientSettings:
 
         read_bytes: bytes asked for in one read of a segment.
         read_ahead_block_count: blocks read ahead of the consumer, per segment.
+        reader_read_ahead_bytes_max: bytes read ahead by one reader, of all its segments together; one event that is
+            larger is read all the same.
         reader_segment_count_max: segments read by one reader at one time.
         position_interval_s: how often a reader stores its positions and shows that it is alive.
-        reader_timeout_s: a reader whose state has not changed for so long is declared dead by another one.
+        reader_timeout_s: a reader whose state has not changed for so long is declared dead by another one. Of groups
+            created here; a group that exists has its own.
+        processing_time_max_s: an application that has not come back for more for so long loses its segments, if others
+            wait for some. Of groups created here, as above.
+        reader_close_timeout_s: how long a reader that is closed tries to store its positions and leave its group.
         reader_group_update_count_max: attempts at one compare-and-set of the reader-group state.
         reader_group_refresh_s: how often a reader looks for segments to take over.
 
@@ -80,9 +86,12 @@ class ClientSettings:
 
     read_bytes: int = _MIB
     read_ahead_block_count: int = 2
+    reader_read_ahead_bytes_max: int = 32 * _MIB
     reader_segment_count_max: int = 4096
     position_interval_s: float = 3.0
     reader_timeout_s: float = 30.0
+    processing_time_max_s: float = 300.0
+    reader_close_timeout_s: float = 5.0
     reader_group_update_count_max: int = 100
     reader_group_refresh_s: float = 1.0
 

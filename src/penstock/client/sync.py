@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import io
 import logging
+import sys
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
@@ -25,11 +26,15 @@ from penstock.client.event import Event, EventBatch
 from penstock.client.event_writer import Events, OnDelivery, RoutingKeys
 from penstock.client.event_writer import EventWriter as AsyncEventWriter
 from penstock.client.handle import Handle
+from penstock.client.membership import OnChange
 from penstock.client.opening import awaiting
+from penstock.client.reader import Positions
 from penstock.client.reader import Reader as AsyncReader
+from penstock.client.reader_group import GroupDescription
 from penstock.client.reader_group import ReaderGroup as AsyncReaderGroup
 from penstock.client.segment_reader import SegmentReader as AsyncSegmentReader
 from penstock.client.settings import ClientSettings
+from penstock.client.starts import Start
 from penstock.client.transaction import Transaction as AsyncTransaction
 from penstock.model.errors import ClosedError, PenstockError
 from penstock.model.policies import Retention, Scaling, StreamConfig
@@ -162,13 +167,11 @@ class Transaction(Handle[AsyncTransaction]):
         return self._portal.call(self._transaction.state())
 
 
-class Reader:
+class Reader(Handle[AsyncReader]):
     """See `penstock.client.reader.Reader`."""
 
     def __init__(self, client: object, portal: Portal, reader: AsyncReader) -> None:
-        # Kept alive as long as this is used: a client that is dropped is closed.
-        self._client = client
-        self._portal = portal
+        super().__init__(client, portal, reader)
         self._reader = reader
 
     @property
@@ -214,34 +217,61 @@ class Reader:
         chunk = self._reader.chunk_in_hand() or self._portal.call(self._reader.next_chunk(timeout_s))
         return None if chunk is None else chunk.hand_out_many(max_bytes)
 
-    def close(self) -> None:
-        """Store positions, leave the group and stop. Everything handed out counts as read."""
-        self._portal.call(self._reader.close())
+    def store_positions(self) -> None:
+        """Store how far this reader is, now. Events handed out last count as unread. Not by `Positions.AT_EXIT`."""
+        self._portal.call(self._reader.store_positions())
 
-    def __enter__(self) -> Self:
-        return self
+    def position(self) -> dict[str, int]:
+        """Return where the events end that were handed out so far (segment -> offset), for `commit` and `seek`."""
+        return self._portal.call_soon(self._reader.position)
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        self.close()
+    def commit(self, at: Event | EventBatch | Mapping[str, int] | None = None) -> None:
+        """Say that events are done, by default all that were handed out; returns once that is stored."""
+        self._portal.call(self._reader.commit(at))
+
+    def seek(self, at: Event | Mapping[str, int]) -> None:
+        """Go on with `at` once more: an event, or what `position` returned earlier."""
+        self._portal.call(self._reader.seek(at))
+
+    def pause(self, *streams: str) -> None:
+        """Hand out nothing of these streams (none given: of any) until `resume`."""
+        self._portal.call_soon(lambda: self._reader.pause(*streams))
+
+    def resume(self, *streams: str) -> None:
+        """Hand out events of these streams (none given: of all) again."""
+        self._portal.call_soon(lambda: self._reader.resume(*streams))
+
+    def close(self, timeout_s: float | None = None, *, is_done: bool | None = None) -> None:
+        """Store positions, leave the group and stop; within `reader_close_timeout_s`, or `timeout_s`.
+
+        `is_done`: whether what was handed out last counts as read. None: yes, unless an exception is being handled.
+        """
+        if is_done is None:
+            is_done = sys.exception() is None
+        self._portal.call(self._reader.close(timeout_s, is_done=is_done))
 
 
-class ReaderGroup:
+class ReaderGroup(Handle[AsyncReaderGroup]):
     """See `penstock.client.reader_group.ReaderGroup`."""
 
     def __init__(self, client: object, portal: Portal, group: AsyncReaderGroup) -> None:
-        # Kept alive as long as this is used: a client that is dropped is closed.
-        self._client = client
-        self._portal = portal
+        super().__init__(client, portal, group)
         self._group = group
 
-    def reader(self, name: str | None = None) -> Reader:
+    def reader(
+        self,
+        name: str | None = None,
+        *,
+        positions: Positions | str = Positions.AUTOMATIC,
+        on_change: OnChange | None = None,
+    ) -> Reader:
         """Start a reader. One that ran before under the same name goes on where that one stored its positions.
 
         Without a name it gets one of its own; give names to readers that should resume at once after a crash.
+        `on_change` is called in the client's own thread.
         """
-        return Reader(self._client, self._portal, self._portal.call(self._group.reader(name)))
+        reader = self._group.reader(name, positions=positions, on_change=on_change)
+        return Reader(self._client, self._portal, self._portal.call(awaiting(reader)))
 
     def stream_cuts(self) -> dict[str, StreamCut]:
         """Return how far the group is in each stream, as last stored by its readers."""
@@ -251,21 +281,18 @@ class ReaderGroup:
         """Let the readers started here store their positions now, then return `stream_cuts`."""
         return self._portal.call(self._group.checkpoint())
 
+    def reset(self, start: Start) -> None:
+        """Let the group go on somewhere else: "earliest", "latest" or at a stream cut for each stream."""
+        self._portal.call(self._group.reset(start))
+
     def unread_bytes(self) -> int:
         """Return how many bytes the group has still to read, as of the stored positions."""
         return self._portal.call(self._group.unread_bytes())
 
-    def close(self) -> None:
-        """Close the readers started here. The group's state stays."""
-        self._portal.call(self._group.close())
+    def describe(self) -> GroupDescription:
+        """Return who reads what, how far the group is, and how much it has still to read."""
+        return self._portal.call(self._group.describe())
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        self.close()
 
 
 class ByteWriter(io.RawIOBase):
@@ -447,6 +474,7 @@ class Client(Handle[aio.Client]):
     ) -> None:
         if error is not None and not isinstance(error, Exception):
             # Interrupted: nobody waits here. The end of the program does, for a while.
+            self._client.note_exception()
             self._portal.close_behind(self._client.close)
             return
         try:
@@ -460,6 +488,8 @@ class Client(Handle[aio.Client]):
 
     def on_exit(self) -> None:
         """See `ProgramPart`."""
+        # Whether what readers have in hand is done, nobody can tell any more.
+        self._client.note_exception()
         try:
             self.close(self.settings.exit_timeout_s)
         except (PenstockError, TimeoutError) as error:
@@ -469,6 +499,7 @@ class Client(Handle[aio.Client]):
         client: aio.Client | None = getattr(self, "_client", None)
         if client is not None and client.is_open:
             warnings.warn(f"unclosed {client!r}", ResourceWarning, source=self, stacklevel=1)
+            client.note_exception()
             self._portal.close_behind(client.close)
 
     # -- scopes and streams -------------------------------------------------------------------------------------
@@ -582,19 +613,29 @@ class Client(Handle[aio.Client]):
         group: str,
         streams: Sequence[str],
         *,
-        start: str | Mapping[str, StreamCut] | None = None,
+        start: Start = None,
         scope: str | None = None,
+        reader_timeout_s: float | None = None,
+        processing_time_max_s: float | None = None,
     ) -> ReaderGroup:
-        """Create a reader group, or join the one of that name, whose positions then count and not `start`.
+        """Create a reader group, or join the one of that name, whose positions and times then count.
 
-        `start`: "head" (None, the default), "tail", or a stream cut for each stream. The group lives in `scope`, by
-        default that of the first stream. Raises `InvalidArgumentError` when the group reads other streams.
+        `start`: "earliest" (the default), "latest", a stream cut, or one for each stream. The group lives in `scope`,
+        by default that of the first stream. Raises `InvalidArgumentError` when the group reads other streams, or for a
+        start that is none or lies beyond the end.
         """
-        joined = self._portal.call(self._client.reader_group(group, streams, start=start, scope=scope))
-        return ReaderGroup(self, self._portal, joined)
+        joined = self._client.reader_group(
+            group, streams, start=start, scope=scope,
+            reader_timeout_s=reader_timeout_s, processing_time_max_s=processing_time_max_s,
+        )  # fmt: skip
+        return ReaderGroup(self, self._portal, self._portal.call(awaiting(joined)))
+
+    def reader_groups(self, scope: str) -> Iterator[str]:
+        """Iterate over the names of the reader groups of `scope`, other clients' too. Raises `NoSuchScopeError`."""
+        return self._portal.iterate(self._client.reader_groups(scope))
 
     def delete_reader_group(self, group: str, *, scope: str | None = None) -> None:
-        """Delete a reader group's state: ``scope/group``, or `group` and `scope`. Raises `NoSuchReaderGroupError`."""
+        """Delete a reader group: ``scope/group``, or `group` and `scope`. Raises `NoSuchReaderGroupError`."""
         self._portal.call(self._client.delete_reader_group(group, scope=scope))
 
     def byte_writer(self, stream: str) -> ByteWriter:

@@ -443,6 +443,10 @@ class NoSuchReaderGroupError(StreamError):
     """The reader group does not exist."""
 
 
+class CommitNeededError(StreamError):
+    """Nothing can be read before `Reader.commit` says what is done of what was handed out."""
+
+
 class WriteTimeoutError(StreamError, TimeoutError):
     """A writer had no room for another event within the time given. The event was not taken.
 

@@ -153,6 +153,11 @@ class EventAssembler:
         return self._pending_bytes
 
     @property
+    def missing_bytes(self) -> int:
+        """Bytes to feed at least before another event can be whole, as far as is known; 0 if one may be."""
+        return max(self._wanted_bytes - self._pending_bytes, 0)
+
+    @property
     def end_offset(self) -> int:
         """Offset in the segment of the next byte to feed."""
         return self.offset + self._pending_bytes

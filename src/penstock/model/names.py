@@ -57,6 +57,14 @@ def check_user_name(kind: str, name: str) -> str:
     return _check(kind, name, _USER_NAME, USER_NAME_LENGTH_MAX)
 
 
+def reader_group_table(scope: str, group_id: str) -> str:
+    """Return the full name of the table segment that a Python reader group with this id (a UUID) has its record in.
+
+    Each life of a group's name has a table of its own: what is left of an earlier one does no harm.
+    """
+    return segment_name(scope, group_id.replace("-", "") + READER_GROUP_TABLE_SUFFIX, 0)
+
+
 def split_scoped_name(scoped: str) -> tuple[str, str]:
     """Split ``scope/stream`` into its two checked names."""
     scope, slash, stream = scoped.partition("/")

@@ -5,7 +5,8 @@ which its readers keep their common state. Whoever works on a group holds the lo
 
 Create: announce; record CREATING; subscribe; stream; record ACTIVE; withdraw the announcement.
 Update: announce; record with the configuration to come; subscribe and unsubscribe; record with it in force; withdraw.
-Delete: announce; record DELETING; unsubscribe; seal and delete the stream; remove the record; withdraw.
+Delete: announce; record DELETING; unsubscribe; seal and delete the stream, and the table of clients in Python; remove
+the record; withdraw.
 
 Source: controller internals specification, section 10; controller API specification, section 9.16.
 """
@@ -37,6 +38,7 @@ from penstock.model.errors import (
     NoSuchStreamError,
     StreamExistsError,
 )
+from penstock.model.names import reader_group_table
 from penstock.model.policies import Scaling, StreamConfig
 
 _logger = logging.getLogger(__name__)
@@ -201,6 +203,8 @@ async def _finish_delete(
         await delete_stream(context, scope, stream)
     except NoSuchStreamError:
         _logger.debug("reader group %s/%s has no stream to delete", scope, group)
+    # Clients in Python keep their state there. No later life of the group has a table of this name.
+    await context.segments.delete_table(reader_group_table(scope, record.id))
     await context.groups.remove(scope, group, version)
 
 

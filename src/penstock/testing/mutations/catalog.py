@@ -13,6 +13,8 @@ from contextlib import AbstractContextManager, contextmanager
 from dataclasses import replace
 
 from penstock.client.append_window import AppendWindow, Block
+from penstock.client.read_ahead import ReadAhead
+from penstock.client.reader_group_state import HeldSegment, Redelivery
 from penstock.client.segment_events import SegmentEvents
 from penstock.client.settings import ClientSettings
 from penstock.client.wire_segments import WireSegments
@@ -296,10 +298,12 @@ def _read_from_start() -> Iterator[None]:
     original = SegmentEvents.__init__
 
     def made(
-        self: SegmentEvents, segments: Segments, segment: str, offset: int, settings: ClientSettings,
-        on_ready: Callable[[SegmentEvents], None],
+        self: SegmentEvents, segments: Segments, segment: str, held: HeldSegment, settings: ClientSettings,
+        on_ready: Callable[[SegmentEvents], None], read_ahead: ReadAhead, redelivery: Redelivery | None = None,
     ) -> None:  # fmt: skip
-        original(self, segments, segment, 0, settings, on_ready)
+        original(
+            self, segments, segment, HeldSegment(0, held.turn), settings, on_ready, read_ahead, redelivery
+        )
 
     with patched(SegmentEvents, "__init__", made):
         yield

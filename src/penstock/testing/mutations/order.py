@@ -9,8 +9,7 @@ from dataclasses import replace
 
 from msgspec import structs
 
-from penstock.client import reader_group_state as rgs
-from penstock.client.reader import Reader
+from penstock.client.event import EventChunk
 from penstock.controller.metadata.records import CommittingTransactions
 from penstock.controller.metadata.stream_tables import StreamTables
 from penstock.model.errors import BadOffsetError, NoSuchSegmentError
@@ -161,13 +160,8 @@ def _compare_with_durable_length() -> Iterator[None]:
 
 
 def _store_positions_early() -> AbstractContextManager[None]:
-    async def store_positions(self: Reader) -> None:
-        # What is in hand counts as worked off.
-        positions = self._positions(is_done=True)
-        state = await self._group.update(lambda state: self._if_member(state, rgs.beat(state, self.name, positions)))
-        self._look_at(state)
-
-    return patched(Reader, "store_positions", store_positions)
+    # What is in hand counts as worked off.
+    return patched(EventChunk, "safe_offset", EventChunk.next_offset)
 
 
 @contextmanager

@@ -1,0 +1,412 @@
+"""`Membership`: what one reader holds of its group, which is always what the shared record says.
+
+One task owns it. It alone changes the record for this reader, so no cancelled caller can cut a change in two, and after
+each look at the record it makes the local state follow in one step that waits for nothing. What the application has in
+hand is the reader's matter: it is asked through `Hands`. See ``docs/reader-groups.md``.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Mapping, Sequence
+from typing import Protocol
+
+from penstock.client import reader_group_state as rgs
+from penstock.client.cluster import Cluster
+from penstock.client.deadline import within
+from penstock.client.read_ahead import ReadAhead
+from penstock.client.reader_group_record import GroupRecord
+from penstock.client.reader_group_state import GroupState, HeldSegment
+from penstock.client.segment_events import SegmentEvents
+from penstock.client.tasks import start_watched
+from penstock.model.errors import NoSuchReaderGroupError, OutcomeUnknownError, PenstockError, StreamError
+from penstock.model.names import parse_segment_name, segment_name
+from penstock.runtime.bulk import for_each
+
+_log = logging.getLogger(__name__)
+
+#: Called with the full names of segments that came, and of those that went.
+OnChange = Callable[[Sequence[str], Sequence[str]], None]
+
+
+class Hands(Protocol):
+    """What is with the application."""
+
+    def position_of(self, source: SegmentEvents, *, is_leaving: bool) -> int | None:
+        """Return where the group goes on in a segment if this reader ends now. None: where it was stored last.
+
+        `is_leaving`: the segment is given up for good.
+        """
+
+    def handed_out(self) -> dict[str, int]:
+        """Return how far events are with the application that do not count as read (segment -> offset)."""
+
+    def is_settled(self, source: SegmentEvents) -> bool:
+        """Say whether nothing of a segment is with the application, so that it may move."""
+
+    def idle_s(self) -> float:
+        """Return for how long, in seconds, the application has not come back for more. 0 while it waits for more."""
+
+    def enqueue(self, source: SegmentEvents) -> None:
+        """Take notice that a segment has something to take."""
+
+    def revoke(self, source: SegmentEvents) -> None:
+        """Hand out nothing more of a segment: it is not this reader's any more."""
+
+    def notice(self) -> None:
+        """Look at what has changed."""
+
+
+class Membership:
+    """See the module.
+
+    Attributes:
+        open_segments: the segments that are read here, by full name.
+        is_finished: every stream of the group was read to its end.
+        failure: why this membership is over for good.
+    """
+
+    def __init__(
+        self,
+        record: GroupRecord,
+        name: str,
+        incarnation: str,
+        cluster: Cluster,
+        hands: Hands,
+        on_change: OnChange | None,
+    ) -> None:
+        self.open_segments: dict[str, SegmentEvents] = {}
+        self.is_finished = False
+        self.failure: PenstockError | None = None
+        self._record = record
+        self._name = name
+        self._incarnation = incarnation
+        self._cluster = cluster
+        self._settings = cluster.settings
+        self._hands = hands
+        self._on_change = on_change
+        self._read_ahead = ReadAhead(
+            self._settings.reader_read_ahead_bytes_max,
+            self._settings.read_bytes * self._settings.read_ahead_block_count,
+        )
+        self._is_joined = False
+        self._heartbeat = 0
+        self._reader_timeout_s = cluster.settings.reader_timeout_s
+        self._wake = asyncio.Event()
+        self._requests: list[asyncio.Future[None]] = []
+        self._trouble: PenstockError | None = None
+        self._working_s = 0.0
+        self._beaten_s = 0.0
+        # Until then others are to have the segments. None: this reader takes part.
+        self._aside_until_s: float | None = None
+        # Other member -> its incarnation and heartbeat, and when this was first seen.
+        self._seen: dict[str, tuple[str, int, float]] = {}
+        self._task: asyncio.Task[None] | None = None
+
+    # -- for the reader -----------------------------------------------------------------------------------------
+
+    @property
+    def read_ahead_bytes(self) -> int:
+        """Bytes held ahead of the application, of all segments together."""
+        return self._read_ahead.held_bytes
+
+    async def join(self) -> None:
+        """Begin: returns once this reader is in the group and has its share."""
+        self._working_s = self._beaten_s = asyncio.get_running_loop().time()
+        self._task = start_watched(self._run(), f"keep reader {self._name}", self._fail)
+        await self.store()
+
+    async def store(self) -> None:
+        """Have the positions stored; returns once they are. A cancelled caller only stops waiting.
+
+        Raises what the membership failed with, or `OutcomeUnknownError` when the store was away for too long.
+        """
+        if self.failure is not None:
+            raise self.failure
+        done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._requests.append(done)
+        self.wake()
+        await done
+
+    def wake(self) -> None:
+        """Look at the record soon: something is settled, at its end, or asked for."""
+        self._wake.set()
+
+    def came_back(self) -> None:
+        """Take part again, if the segments were given away because the application did not come back."""
+        if self._aside_until_s is not None:
+            self.wake()
+
+    def take_trouble(self) -> PenstockError | None:
+        """Return, once, why the record cannot be kept up, if that lasts."""
+        trouble, self._trouble = self._trouble, None
+        return trouble
+
+    async def stop(self) -> None:
+        """End the task. What it was changing is found in the record by whoever looks next."""
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.wait([self._task])
+        self._drop_all()
+        self._settle_requests(self.failure or StreamError(f"reader {self._name} was closed"))
+
+    async def leave(self, positions: Mapping[str, HeldSegment], handed_out: Mapping[str, int] | None) -> None:
+        """Take this reader out of the group. Safe to repeat."""
+        await self._record.update(
+            lambda state: (
+                rgs.leave(state, self._name, positions, handed_out=handed_out)
+                if rgs.is_member(state, self._name, self._incarnation)
+                else state
+            )
+        )
+
+    def positions(self, *, is_leaving: bool) -> dict[str, HeldSegment]:
+        """Return where the group goes on in each segment if this reader ends now."""
+        found = {}
+        for segment, source in self.open_segments.items():
+            offset = self._hands.position_of(source, is_leaving=is_leaving)
+            if offset is not None:
+                found[segment] = HeldSegment(offset, source.turn)
+        return found
+
+    # -- the task -----------------------------------------------------------------------------------------------
+
+    async def _run(self) -> None:
+        loop = asyncio.get_running_loop()
+        while self.failure is None:
+            self._wake.clear()
+            requests, self._requests = self._requests, []
+            try:
+                is_due = loop.time() - self._beaten_s >= self._settings.position_interval_s
+                await self._look(is_beat=bool(requests) or is_due)
+            except PenstockError as error:
+                self._note(error)
+                _answer(requests, error)
+                # Whoever waits may look first.
+                await asyncio.sleep(self._settings.retry_delay_initial_s)
+            except BaseException:
+                _answer(requests, self.failure or StreamError(f"reader {self._name} was closed"))
+                raise
+            else:
+                _answer(requests, self.failure)
+            await self._pause()
+        self._settle_requests(self.failure)
+
+    async def _pause(self) -> None:
+        try:
+            async with asyncio.timeout(min(self._settings.reader_group_refresh_s, self._settings.position_interval_s)):
+                await self._wake.wait()
+        except TimeoutError:
+            pass  # Time to look.
+
+    def _note(self, error: PenstockError) -> None:
+        now_s = asyncio.get_running_loop().time()
+        is_passing = error.is_retriable or isinstance(error, OutcomeUnknownError)
+        if isinstance(error, NoSuchReaderGroupError):
+            self._fail(error)
+        elif not is_passing or now_s - self._working_s >= self._settings.retry_time_max_s:
+            self._trouble = error
+            self._hands.notice()
+        _log.warning("reader %s cannot keep its place in group %s up: %s", self._name, self._record.name, error)
+
+    def _fail(self, error: PenstockError) -> None:
+        self.failure = error
+        self._drop_all()
+        self._settle_requests(error)
+        self._hands.notice()
+
+    def _settle_requests(self, error: PenstockError) -> None:
+        requests, self._requests = self._requests, []
+        _answer(requests, error)
+
+    async def _look(self, *, is_beat: bool) -> None:
+        """Look at the record, change what is this reader's part, and follow."""
+        now_s = asyncio.get_running_loop().time()
+        if self._aside_until_s is not None:
+            if now_s < self._aside_until_s or self._hands.idle_s():
+                return
+            self._aside_until_s = None
+        ends = await self._ends()
+        leaving = {
+            segment: HeldSegment(offset, source.turn)
+            for segment, source in self.open_segments.items()
+            if source.is_leaving and segment not in ends and self._hands.is_settled(source)
+            and (offset := self._hands.position_of(source, is_leaving=True)) is not None
+        }  # fmt: skip
+        positions = self.positions(is_leaving=False) if is_beat and self._is_joined else {}
+        handed_out = self._hands.handed_out()
+        dead = self._dead_readers()
+
+        def step(state: GroupState) -> GroupState:
+            me = state.readers.get(self._name)
+            if me is not None and me.incarnation != self._incarnation and self._is_joined:
+                return state
+            for name, incarnation, heartbeat in dead:
+                other = state.readers.get(name)
+                if other is not None and (other.incarnation, other.heartbeat) == (incarnation, heartbeat):
+                    state = rgs.leave(state, name, handed_out={})
+            state = rgs.join(state, self._name, self._incarnation)
+            for segment, (end, successors) in ends.items():
+                state = rgs.finish(state, self._name, segment, end, successors)
+            state = rgs.release(state, self._name, leaving)
+            if is_beat:
+                state = rgs.beat(state, self._name, positions, handed_out)
+            return rgs.acquire(state, self._name, self._settings.reader_segment_count_max)
+
+        state = await self._record.update(step)
+        for name, _, _ in dead:
+            _log.warning("reader %s has declared reader %s dead", self._name, name)
+        self._working_s = asyncio.get_running_loop().time()
+        if is_beat:
+            self._beaten_s = self._working_s
+        self._trouble = None
+        self._follow(state)
+        if self.failure is None and self._is_in_the_way(state):
+            await self._step_aside()
+
+    def _follow(self, state: GroupState) -> None:
+        """Hold exactly what the record says. Waits for nothing, so that nothing can come between."""
+        me = state.readers.get(self._name)
+        self._see(state)
+        if me is None or me.incarnation != self._incarnation:
+            if me is not None:
+                self._fail(
+                    StreamError(
+                        f"reader {self._name} of group {self._record.name} was started again elsewhere; this one has "
+                        "ended"
+                    )
+                )
+            self._drop_all()
+            return
+        if self._is_joined and me.heartbeat < self._heartbeat:
+            _log.warning("reader %s was out of its group, perhaps declared dead, and has joined again", self._name)
+        self._is_joined = True
+        self._heartbeat = me.heartbeat
+        came, went = [], []
+        for segment, source in list(self.open_segments.items()):
+            held = me.segments.get(segment)
+            if held is None or held.turn != source.turn:
+                self._drop(source)
+                went.append(segment)
+        for segment, held in me.segments.items():
+            if segment not in self.open_segments:
+                self.open_segments[segment] = SegmentEvents(
+                    self._cluster.segments, segment, held, self._settings, self._hands.enqueue, self._read_ahead,
+                    state.redeliveries.get(segment),
+                )  # fmt: skip
+                came.append(segment)
+        surplus = rgs.surplus(state, self._name)
+        for segment, source in self.open_segments.items():
+            if segment in surplus and not source.is_leaving:
+                source.is_leaving = True
+                self.wake()
+            elif segment not in surplus and source.is_leaving and not source.is_at_end:
+                source.is_leaving = False
+                self._hands.enqueue(source)
+        self.is_finished = state.is_finished
+        if came or went or surplus or self.is_finished:
+            self._hands.notice()
+        if (came or went) and self._on_change is not None:
+            self._on_change(came, went)
+
+    async def _ends(self) -> dict[str, tuple[HeldSegment, dict[str, Sequence[str]]]]:
+        """Return the segments that were read to their end, with that and their successors."""
+        ended = [
+            source for source in self.open_segments.values() if source.is_at_end and self._hands.is_settled(source)
+        ]
+        asked = {source.segment: source for source in ended if source.successors is None}
+        # No longer, or this reader looks dead meanwhile.
+        with within("look for successors", self._settings.position_interval_s, "position_interval_s"):
+            answers = await for_each(list(asked), self._successors, self._settings.bulk_request_count_max)
+        for source, answer in zip(asked.values(), answers, strict=True):
+            if isinstance(answer, PenstockError):
+                self._note(answer)
+            else:
+                source.successors = answer
+        found = {}
+        for source in ended:
+            if source.successors is not None and self.open_segments.get(source.segment) is source:
+                source.is_leaving = True
+                found[source.segment] = (HeldSegment(source.offset, source.turn), source.successors)
+        return found
+
+    async def _successors(self, segment: str) -> dict[str, Sequence[str]]:
+        scope, stream, number = parse_segment_name(segment)
+        following = await self._cluster.controller.successors(scope, stream, number)
+        return {
+            successor.segment.name: [segment_name(scope, stream, other) for other in successor.predecessors]
+            for successor in following
+        }
+
+    # -- standing in the way, and being dead --------------------------------------------------------------------
+
+    def _is_in_the_way(self, state: GroupState) -> bool:
+        """Say whether others should have the segments: the application does not come back, or cannot read them."""
+        if len(state.readers) < 2 or not self.open_segments:
+            return False
+        if self._hands.idle_s() > state.processing_time_max_s:
+            _log.warning(
+                "reader %s: the application has not come back for more than %g s (processing_time_max_s); others go on",
+                self._name, state.processing_time_max_s,
+            )  # fmt: skip
+            return True
+        now_s = asyncio.get_running_loop().time()
+        failing = [
+            segment
+            for segment, source in self.open_segments.items()
+            if source.failing_since_s is not None and now_s - source.failing_since_s > state.reader_timeout_s
+        ]
+        if failing:
+            self._aside_until_s = now_s + state.reader_timeout_s
+            _log.warning("reader %s cannot read %s; others try", self._name, ", ".join(failing))
+        return bool(failing)
+
+    async def _step_aside(self) -> None:
+        """Leave the group until the application comes back: what it has in hand comes again elsewhere."""
+        handed_out = self._hands.handed_out()
+        positions = self.positions(is_leaving=False)
+        self._drop_all()
+        self._aside_until_s = max(self._aside_until_s or 0.0, asyncio.get_running_loop().time())
+        await self.leave(positions, handed_out)
+
+    def _dead_readers(self) -> list[tuple[str, str, int]]:
+        """Return the other members whose state has not changed for the group's time, as they were seen last."""
+        now_s = asyncio.get_running_loop().time()
+        return [
+            (name, incarnation, heartbeat)
+            for name, (incarnation, heartbeat, since_s) in self._seen.items()
+            if name != self._name and now_s - since_s >= self._reader_timeout_s
+        ]
+
+    def _see(self, state: GroupState) -> None:
+        now_s = asyncio.get_running_loop().time()
+        self._reader_timeout_s = state.reader_timeout_s
+        for name, reader in state.readers.items():
+            seen = self._seen.get(name)
+            if seen is None or seen[:2] != (reader.incarnation, reader.heartbeat):
+                self._seen[name] = (reader.incarnation, reader.heartbeat, now_s)
+        for name in [name for name in self._seen if name not in state.readers]:
+            del self._seen[name]
+
+    def _drop(self, source: SegmentEvents) -> None:
+        if self.open_segments.get(source.segment) is source:
+            del self.open_segments[source.segment]
+        source.stop()
+        self._hands.revoke(source)
+
+    def _drop_all(self) -> None:
+        for source in list(self.open_segments.values()):
+            self._drop(source)
+
+
+def _answer(requests: Sequence[asyncio.Future[None]], error: PenstockError | None) -> None:
+    for request in requests:
+        if request.done():
+            continue
+        if error is None:
+            request.set_result(None)
+        else:
+            request.set_exception(error)
+            # Whoever asked may have been cancelled: then nobody fetches it.
+            request.exception()

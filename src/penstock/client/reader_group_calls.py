@@ -1,0 +1,140 @@
+"""The controller's calls about reader groups, a part of `ControllerClient`.
+
+Source: controller API specification, section 9.16.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import AsyncIterator, Mapping
+from dataclasses import dataclass
+from typing import Protocol
+
+from penstock.client.controller_messages import cut_to_message
+from penstock.client.unary_call import Reply, Request, UnaryCall
+from penstock.model.errors import InvalidNameError, NoSuchReaderGroupError, NoSuchScopeError, StreamError
+from penstock.model.stream_cuts import StreamCut
+from penstock.rpc import controller_pb2 as pb
+
+#: Streams of this name hold what a group's readers share in Java; each registered group has one.
+STATE_STREAM_PREFIX = "_RG"
+
+_REFRESH_MS = 3000
+_CHECKPOINT_INTERVAL_MS = 30_000
+_CHECKPOINTS_OUTSTANDING_MAX = 3
+
+
+@dataclass(frozen=True, slots=True)
+class RegisteredGroup:
+    """A reader group as the controller knows it.
+
+    Attributes:
+        id: a UUID, other for each life of the name.
+        generation: how often its configuration was changed.
+        starts: where it began in each of its streams (``scope/stream`` -> segment id -> offset); empty: at the head.
+        holds_data: it subscribes to its streams: what it has not read is kept as their retention policies say.
+    """
+
+    id: str
+    generation: int
+    starts: Mapping[str, Mapping[int, int]]
+    holds_data: bool
+
+
+class ReaderGroupStub(Protocol):
+    """The RPCs that are used here."""
+
+    createReaderGroup: UnaryCall[pb.ReaderGroupConfiguration, pb.CreateReaderGroupResponse]
+    getReaderGroupConfig: UnaryCall[pb.ReaderGroupInfo, pb.ReaderGroupConfigResponse]
+    deleteReaderGroup: UnaryCall[pb.ReaderGroupInfo, pb.DeleteReaderGroupStatus]
+    isStreamCutValid: UnaryCall[pb.StreamCut, pb.StreamCutValidityResponse]
+
+
+class ReaderGroupCalls(ABC):
+    """See the module."""
+
+    _stub: ReaderGroupStub
+
+    @abstractmethod
+    async def _ask(self, call: UnaryCall[Request, Reply], request: Request, what: str) -> Reply:
+        """Make a call that changes nothing."""
+
+    @abstractmethod
+    async def _change(self, call: UnaryCall[Request, Reply], request: Request, what: str) -> tuple[Reply, bool]:
+        """Make a call that changes something; also say whether an earlier attempt may have been carried out."""
+
+    @abstractmethod
+    def streams(self, scope: str, *, tag: str | None = None) -> AsyncIterator[str]:
+        """Iterate over the streams of a scope."""
+
+    async def reader_group(self, scope: str, group: str) -> RegisteredGroup | None:
+        """Return a group, or None if there is none of this name."""
+        request = pb.ReaderGroupInfo(scope=scope, readerGroup=group)
+        reply = await self._ask(self._stub.getReaderGroupConfig, request, f"read reader group {scope}/{group}")
+        if reply.status == pb.ReaderGroupConfigResponse.RG_NOT_FOUND:
+            return None
+        if reply.status != pb.ReaderGroupConfigResponse.SUCCESS:
+            raise StreamError(f"the controller could not read reader group {scope}/{group}; its log says why")
+        return _registered(reply.config)
+
+    async def create_reader_group(self, scope: str, group: str, wanted: RegisteredGroup) -> RegisteredGroup:
+        """Create a group, or return the one that has the name. Raises `NoSuchScopeError`, `InvalidNameError`."""
+        message = _config(scope, group, wanted)
+        reply, _ = await self._change(self._stub.createReaderGroup, message, f"create reader group {scope}/{group}")
+        if reply.status == pb.CreateReaderGroupResponse.SCOPE_NOT_FOUND:
+            raise NoSuchScopeError(f"scope {scope} does not exist: create it before the reader group {group}")
+        if reply.status == pb.CreateReaderGroupResponse.INVALID_RG_NAME:
+            raise InvalidNameError(f"the controller refuses {group!r} as the name of a reader group")
+        if reply.status != pb.CreateReaderGroupResponse.SUCCESS:
+            raise StreamError(f"the controller could not create reader group {scope}/{group}; its log says why")
+        return _registered(reply.config)
+
+    async def delete_reader_group(self, scope: str, group: str, group_id: str) -> None:
+        """Delete a group in the life with this id. Raises `NoSuchReaderGroupError`."""
+        request = pb.ReaderGroupInfo(scope=scope, readerGroup=group, readerGroupId=group_id)
+        reply, is_unsure = await self._change(
+            self._stub.deleteReaderGroup, request, f"delete reader group {scope}/{group}"
+        )
+        if reply.status == pb.DeleteReaderGroupStatus.RG_NOT_FOUND and not is_unsure:
+            raise NoSuchReaderGroupError(f"reader group {scope}/{group} does not exist")
+        if reply.status == pb.DeleteReaderGroupStatus.FAILURE:
+            raise StreamError(f"the controller could not delete reader group {scope}/{group}; its log says why")
+
+    async def reader_groups(self, scope: str) -> AsyncIterator[str]:
+        """Iterate over the names of the groups of a scope, whoever made them. Raises `NoSuchScopeError`."""
+        async for stream in self.streams(scope):
+            if stream.startswith(STATE_STREAM_PREFIX):
+                yield stream.removeprefix(STATE_STREAM_PREFIX)
+
+    async def is_valid_cut(self, cut: StreamCut) -> bool:
+        """Say whether a cut covers the keys of its stream once. Raises `NoSuchStreamError`."""
+        what = f"check a stream cut of {cut.scope}/{cut.stream}"
+        return (await self._ask(self._stub.isStreamCutValid, cut_to_message(cut), what)).response
+
+
+def _config(scope: str, group: str, wanted: RegisteredGroup) -> pb.ReaderGroupConfiguration:
+    starts = []
+    for name, positions in wanted.starts.items():
+        of_scope, _, stream = name.partition("/")
+        starts.append(cut_to_message(StreamCut(of_scope, stream, positions)))
+    kind = pb.ReaderGroupConfiguration.RetentionType
+    return pb.ReaderGroupConfiguration(
+        scope=scope,
+        readerGroupName=group,
+        groupRefreshTimeMillis=_REFRESH_MS,
+        automaticCheckpointIntervalMillis=_CHECKPOINT_INTERVAL_MS,
+        maxOutstandingCheckpointRequest=_CHECKPOINTS_OUTSTANDING_MAX,
+        retentionType=kind.AUTOMATIC if wanted.holds_data else kind.NONE,
+        generation=wanted.generation,
+        readerGroupId=wanted.id,
+        startingStreamCuts=starts,
+    )
+
+
+def _registered(config: pb.ReaderGroupConfiguration) -> RegisteredGroup:
+    return RegisteredGroup(
+        config.readerGroupId,
+        config.generation,
+        {f"{cut.streamInfo.scope}/{cut.streamInfo.stream}": dict(cut.cut) for cut in config.startingStreamCuts},
+        config.retentionType != pb.ReaderGroupConfiguration.RetentionType.NONE,
+    )
