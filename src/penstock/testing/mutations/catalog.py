@@ -48,6 +48,7 @@ from penstock.testing.mutations.mutation import Mutation, patched, short_profile
 from penstock.testing.mutations.order import ORDER_MUTATIONS
 from penstock.testing.mutations.shortages import SHORTAGE_MUTATIONS
 from penstock.testing.mutations.stuck import STUCK_MUTATIONS
+from penstock.testing.mutations.users import USER_MUTATIONS
 from penstock.wire.commands import SetupAppend, WireCommand
 
 _KIB = 1024
@@ -444,6 +445,7 @@ MUTATIONS: tuple[Mutation, ...] = (
     *ORDER_MUTATIONS,
     *STUCK_MUTATIONS,
     *SHORTAGE_MUTATIONS,
+    *USER_MUTATIONS,
 )  # fmt: skip
 """All planted bugs."""
 

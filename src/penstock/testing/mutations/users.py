@@ -1,9 +1,20 @@
-"""Planted bugs in what the Python client promises its users."""
+"""Planted bugs in what the Python client promises its users. Each is one that it had, or was near to have."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import replace
+
+from penstock.client import deadline
+from penstock.client.client import Client
+from penstock.client.event_writer import EventWriter
+from penstock.client.life_cycle import Life, LifeCycle
+from penstock.client.transaction import Transaction, _Fate
+from penstock.testing.mutations.mutation import Mutation, patched
 from penstock.testing.workloads.plans import PlanSettings
 from penstock.testing.workloads.scenario import Profile
+from penstock.testing.workloads.users import End, UserHabits
 
 #: Faults are shorter than the others wait before they take a reader for dead, so nobody is taken for dead by mistake.
 #: The limits of the clients are shorter still, at times.
@@ -27,3 +38,114 @@ USERS = Profile(
     refused_rate=0.0,
     memory_flip_rate=0.0,
 )
+"""Everything that users do and that befalls them."""
+
+
+@contextmanager
+def _commit_what_is_left() -> Iterator[None]:
+    commit = Transaction._commit
+
+    async def commit_again(self: Transaction) -> None:
+        if self._fate is _Fate.DOOMED and self._doomed_by is not None:
+            self._fate = _Fate.COMMITTING  # The flush was tried already.
+        await commit(self)
+
+    with patched(Transaction, "_commit", commit_again):
+        yield
+
+
+@contextmanager
+def _keep_leases_for_ever() -> Iterator[None]:
+    async def finish(self: Transaction) -> None:
+        """Leave it as it is."""
+
+    async def release(self: Transaction) -> None:
+        """Let the task go on that renews the lease."""
+
+    async def decide_nothing(self: Transaction) -> None:
+        """Say that it was aborted."""
+
+    with (
+        patched(Transaction, "_finish", finish),
+        patched(Transaction, "_release", release),
+        patched(Transaction, "_abort", decide_nothing),
+    ):
+        yield
+
+
+@contextmanager
+def _take_events_while_closing() -> Iterator[None]:
+    start_end = LifeCycle._start_end
+
+    def start_end_gently(self: LifeCycle, timeout_s: float | None) -> object:
+        ending = start_end(self, timeout_s)
+        if self._life is Life.CLOSING:
+            self._is_refusing = False
+        return ending
+
+    with patched(EventWriter, "_start_end", start_end_gently), patched(EventWriter, "_check_open", lambda self: None):
+        yield
+
+
+def _forget_children() -> AbstractContextManager[None]:
+    async def finish_all(self: LifeCycle, timeout_s: float) -> list[BaseException]:
+        return []
+
+    return patched(Client, "_finish_all", finish_all)
+
+
+def _leave_acks_unsettled() -> AbstractContextManager[None]:
+    return patched(EventWriter, "_settle", lambda self: None)
+
+
+class _NoDeadline:
+    """A context variable in which nothing stays."""
+
+    def get(self) -> None:
+        """Return none."""
+
+    def set(self, value: object) -> None:
+        """Forget it."""
+
+    def reset(self, token: object) -> None:
+        """Do nothing."""
+
+
+def _let_each_layer_have_the_whole_time() -> AbstractContextManager[None]:
+    return patched(deadline, "_CURRENT", _NoDeadline())
+
+
+_WRITERS = replace(USERS, name="user writers", workloads=("events", "user writers"))
+
+
+def _ending(name: str, *ends: End) -> Profile:
+    return replace(_WRITERS, name=name, habits=UserHabits(ends=ends))
+
+
+USER_MUTATIONS = (
+    Mutation(
+        "commit what a failed flush left", "a transaction is seen whole or not at all",
+        replace(_WRITERS, name="commits after outages"), _commit_what_is_left,
+    ),
+    Mutation(
+        "keep the lease of a transaction that is given up", "nobody keeps what nobody uses",
+        replace(_WRITERS, name="transactions given up"), _keep_leases_for_ever,
+    ),
+    Mutation(
+        "take events while a writer is closed", "a close that succeeds has stored all",
+        _ending("closing while writing", End.CLOSES_WHILE_WRITING), _take_events_while_closing,
+    ),
+    Mutation(
+        "close a client without its writers", "parents close their children",
+        _ending("closing clients", End.CLOSES_THE_CLIENT), _forget_children,
+    ),
+    Mutation(
+        "leave acknowledgements unsettled", "each acknowledgement settles",
+        _ending("abandoning", End.ABANDONS, End.IS_CANCELLED), _leave_acks_unsettled,
+    ),
+    Mutation(
+        "let each layer try for the whole time", "one deadline goes down through all retries",
+        replace(_WRITERS, name="short limits"), _let_each_layer_have_the_whole_time,
+    ),
+)  # fmt: skip
+"""Bugs of this kind."""

@@ -16,7 +16,7 @@ from penstock.testing.checks.history import AbortTransaction, CommitTransaction,
 from penstock.testing.simulation.cancellation import CutShortError, cut_short
 from penstock.testing.simulation.host import Host
 from penstock.testing.workloads.events import make_event
-from penstock.testing.workloads.users import End, draw_suspension, draw_user_settings, maybe_cut
+from penstock.testing.workloads.users import End, draw_suspension, draw_user_settings, in_time, maybe_cut
 from penstock.testing.workloads.world import Workload, World
 
 #: An acknowledgement that has not settled so long after everything was closed never will.
@@ -61,7 +61,12 @@ class UserWriter(Workload):
 
     async def _use(self, client: Client) -> None:
         try:
-            writer = await client.event_writer(self._stream).start()
+            if self.rng.random() < 0.3:
+                await in_time(self.world, "tail", client.settings, client.tail(self._stream))
+                joining = client.reader_group("idle", [self._stream])
+                await in_time(self.world, "joining a group", client.settings, joining)
+            starting = client.event_writer(self._stream).start()
+            writer = await in_time(self.world, "opening a writer", client.settings, starting)
         except PenstockError as error:
             if not self.world.is_passing(error):
                 self.world.problem(f"{self.name} cannot open a writer: {error!r}")
@@ -178,7 +183,8 @@ class UserTransactions(Workload):
 
     async def _use(self, client: Client) -> None:
         rng, history = self.rng, self.world.history
-        transaction = await maybe_cut(rng, self._cut_rate, client.begin_transaction(self._stream, lease_s=10.0))
+        beginning = maybe_cut(rng, self._cut_rate, client.begin_transaction(self._stream, lease_s=10.0))
+        transaction = await in_time(self.world, "beginning a transaction", client.settings, beginning)
         self._begun.append(transaction.id)
         written: list[Invocation] = []
         is_committed = False

@@ -31,6 +31,8 @@ T = TypeVar("T")
 
 #: A member that shows no life for so long is dead for the others: longer than the faults of a profile with users last.
 READER_TIMEOUT_S = 15.0
+#: Turns of the loop come on top of a limit, and a host that is slow.
+_SLACK_S = 0.5
 _CLOCK_JUMP_MS_MAX = 3_600_000
 
 
@@ -103,6 +105,17 @@ def draw_user_settings(rng: random.Random, base: ClientSettings) -> ClientSettin
 def draw_suspension(rng: random.Random) -> int:
     """Return the number of the suspension at which a call is cut short. Most calls have few."""
     return min(1 + int(rng.expovariate(0.6)), 10)
+
+
+async def in_time(world: World, what: str, settings: ClientSettings, call: Awaitable[T]) -> T:
+    """Make a call, which must end within the limit of its client, one way or the other, however many layers retry."""
+    began_s = world.now_s
+    try:
+        return await call
+    finally:
+        took_s = world.now_s - began_s
+        if took_s > settings.retry_time_max_s + _SLACK_S:
+            world.problem(f"{what} took {took_s:.3g} s, its limit is {settings.retry_time_max_s:g} s")
 
 
 async def maybe_cut(rng: random.Random, rate: float, call: Awaitable[T]) -> T:
