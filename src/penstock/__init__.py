@@ -18,7 +18,7 @@ import importlib
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from penstock import aio
+    from penstock import aio, serializers
     from penstock.client.connecting import connect
     from penstock.client.event import Event, EventBatch
     from penstock.client.settings import ClientSettings
@@ -43,6 +43,7 @@ if TYPE_CHECKING:
         ScopeExistsError,
         ScopeNotEmptyError,
         SegmentTruncatedError,
+        SerializationError,
         StreamError,
         StreamExistsError,
         StreamNotSealedError,
@@ -80,6 +81,7 @@ __all__ = [
     "ScopeExistsError",
     "ScopeNotEmptyError",
     "SegmentTruncatedError",
+    "SerializationError",
     "StreamConfig",
     "StreamCut",
     "StreamError",
@@ -91,6 +93,7 @@ __all__ = [
     "WriteTimeoutError",
     "aio",
     "connect",
+    "serializers",
 ]
 
 _HOME = {
@@ -107,8 +110,8 @@ _HOME = {
 
 
 def __getattr__(name: str) -> object:
-    if name == "aio":
-        return importlib.import_module("penstock.aio")
+    if name in ("aio", "serializers"):
+        return importlib.import_module(f"penstock.{name}")
     if name not in __all__:
         raise AttributeError(f"module 'penstock' has no attribute {name!r}")
     value: object = getattr(importlib.import_module(_HOME.get(name, "penstock.model.errors")), name)

@@ -6,6 +6,7 @@ import asyncio
 import ssl
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AbstractContextManager
+from typing import TypeVar, overload
 
 from penstock.client.ack import Ack, AckState
 from penstock.client.byte_stream import ByteReader, ByteWriter
@@ -18,10 +19,12 @@ from penstock.client.life_cycle import LifeCycle
 from penstock.client.opening import Opening
 from penstock.client.reader_group import ReaderGroup
 from penstock.client.segment_reader import SegmentReader
+from penstock.client.serializers import Serializer
 from penstock.client.settings import ClientSettings
 from penstock.client.sources import StreamSource
 from penstock.client.starts import Start
 from penstock.client.transaction import Transaction
+from penstock.client.value_writer import ValueWriter
 from penstock.client.wire_segments import WireSegments
 from penstock.model.errors import (
     ControllerUnavailableError,
@@ -38,6 +41,7 @@ from penstock.runtime.program import WatchProgram
 from penstock.runtime.runtime import Runtime, real_runtime
 from penstock.runtime.settings import default_uri
 
+Value = TypeVar("Value")
 
 class Client(LifeCycle):
     """Scopes, streams, writers and readers of one Penstock or Pravega cluster. Use as an async context manager.
@@ -230,13 +234,26 @@ class Client(LifeCycle):
 
     # -- events -------------------------------------------------------------------------------------------------
 
-    def event_writer(
-        self, stream: str, *, ack_factory: Callable[[], AckState] = Ack, is_threaded: bool = False
-    ) -> EventWriter:
-        """Return a writer of events; use it as an async context manager. Raises `StreamSealedError` on entering.
+    @overload
+    def event_writer(self, stream: str) -> EventWriter: ...
 
-        `ack_factory` and `is_threaded` are for front ends that write from other threads.
+    @overload
+    def event_writer(self, stream: str, *, serializer: Serializer[Value]) -> ValueWriter[Value]: ...
+
+    def event_writer(
+        self, stream: str, *, serializer: Serializer[Value] | None = None
+    ) -> EventWriter | ValueWriter[Value]:
+        """Return a writer of events, or with a serializer of values; open it by `await` or `async with`.
+
+        Opening raises `NoSuchStreamError`, `StreamSealedError`.
         """
+        writer = self.writer_for_front_end(stream, ack_factory=Ack, is_threaded=False)
+        return writer if serializer is None else ValueWriter(writer, serializer)
+
+    def writer_for_front_end(
+        self, stream: str, *, ack_factory: Callable[[], AckState] = Ack, is_threaded: bool = True
+    ) -> EventWriter:
+        """Return a writer for a front end that puts events from other threads, with acks of its own."""
         source = StreamSource(self.controller, *split_scoped_name(stream))
         return EventWriter(
             source, self._open_pool(), self._settings, self._runtime.rng,

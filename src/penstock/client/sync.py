@@ -16,7 +16,7 @@ import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from types import TracebackType
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, Generic, TypeVar, cast, overload
 
 from penstock.client import client as aio
 from penstock.client.ack import AckState
@@ -33,6 +33,7 @@ from penstock.client.reader import Reader as AsyncReader
 from penstock.client.reader_group import GroupDescription
 from penstock.client.reader_group import ReaderGroup as AsyncReaderGroup
 from penstock.client.segment_reader import SegmentReader as AsyncSegmentReader
+from penstock.client.serializers import Serializer
 from penstock.client.settings import ClientSettings
 from penstock.client.starts import Start
 from penstock.client.transaction import Transaction as AsyncTransaction
@@ -46,6 +47,8 @@ if TYPE_CHECKING:
     from typing import Self
 
     from _typeshed import ReadableBuffer, WriteableBuffer
+
+Value = TypeVar("Value")
 
 _log = logging.getLogger(__name__)
 
@@ -118,6 +121,49 @@ class EventWriter(Handle[AsyncEventWriter]):
     def flush(self, timeout_s: float | None = None) -> None:
         """Block until everything written so far is durable. Raises the error of the first event that is not."""
         self._portal.call(self._writer.flush(timeout_s))
+
+
+class ValueWriter(Generic[Value]):
+    """See `penstock.client.value_writer.ValueWriter`."""
+
+    def __init__(self, events: EventWriter, serializer: Serializer[Value]) -> None:
+        self.events = events
+        self._serializer = serializer
+
+    def write(
+        self,
+        value: Value,
+        routing_key: str | None = None,
+        *,
+        timeout_s: float | None = None,
+        on_delivery: OnDelivery | None = None,
+    ) -> Ack:
+        """Write a value; see `EventWriter.write`. Raises `SerializationError`."""
+        event = self._serializer.serialize(value)
+        return self.events.write(event, routing_key, timeout_s=timeout_s, on_delivery=on_delivery)
+
+    def write_many(self, values: Sequence[Value], routing_keys: str | Sequence[str] | None = None) -> None:
+        """Write many values; see `EventWriter.write_many`. None is written if one cannot be serialized."""
+        self.events.write_many(list(map(self._serializer.serialize, values)), routing_keys)
+
+    def flush(self, timeout_s: float | None = None) -> None:
+        """Block until everything written so far is durable."""
+        self.events.flush(timeout_s)
+
+    def close(self, timeout_s: float | None = None) -> None:
+        """Flush and stop; see `EventWriter.close`."""
+        self.events.close(timeout_s)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.events.__exit__(kind, error, traceback)
+
+    def __repr__(self) -> str:
+        return f"<ValueWriter: {self.events!r}>"
 
 
 class Transaction(Handle[AsyncTransaction]):
@@ -586,11 +632,23 @@ class Client(Handle[aio.Client]):
 
     # -- events and bytes ---------------------------------------------------------------------------------------
 
-    def event_writer(self, stream: str) -> EventWriter:
-        """Return a writer of events; use it as a context manager. Raises `NoSuchStreamError`, `StreamSealedError`."""
+    @overload
+    def event_writer(self, stream: str) -> EventWriter: ...
+
+    @overload
+    def event_writer(self, stream: str, *, serializer: Serializer[Value]) -> ValueWriter[Value]: ...
+
+    def event_writer(
+        self, stream: str, *, serializer: Serializer[Value] | None = None
+    ) -> EventWriter | ValueWriter[Value]:
+        """Return a writer of events, or with a serializer of values; use it as a context manager.
+
+        Raises `NoSuchStreamError`, `StreamSealedError`.
+        """
         portal = self._portal
-        writer = self._client.event_writer(stream, ack_factory=lambda: Ack(portal), is_threaded=True)
-        return EventWriter(self, portal, portal.call(writer.start()))
+        opened = self._client.writer_for_front_end(stream, ack_factory=lambda: Ack(portal))
+        writer = EventWriter(self, portal, portal.call(opened.start()))
+        return writer if serializer is None else ValueWriter(writer, serializer)
 
     def begin_transaction(self, stream: str, *, lease_s: float | None = None) -> Transaction:
         """Begin a transaction; leaving it as a context manager commits, or aborts after an exception."""

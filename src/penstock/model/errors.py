@@ -5,7 +5,8 @@
     PenstockError
     ├── InvalidArgumentError            the caller's mistake; also a ValueError
     │   ├── InvalidNameError
-    │   └── EventTooLargeError          fields `length_bytes`, `length_bytes_max`
+    │   ├── EventTooLargeError          fields `length_bytes`, `length_bytes_max`
+    │   └── SerializationError          a value is not one of the serializer's, or an event's bytes are not
     ├── SegmentError                    about one segment (field `segment`)
     │   ├── NoSuchSegmentError
     │   ├── SegmentExistsError
@@ -72,6 +73,10 @@ class InvalidArgumentError(PenstockError, ValueError):
 
 class InvalidNameError(InvalidArgumentError):
     """A scope, stream, reader group, reader or writer name breaks the naming rules."""
+
+
+class SerializationError(InvalidArgumentError):
+    """A value is not one that the serializer can write, or the bytes of an event are not what it reads."""
 
 
 class EventTooLargeError(InvalidArgumentError):

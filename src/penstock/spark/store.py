@@ -103,7 +103,7 @@ class StoreClient:
         """Return a writer; the user closes it."""
         from penstock.client.sync import EventWriter
 
-        writer = self._client.event_writer(stream, is_threaded=True)
+        writer = self._client.writer_for_front_end(stream)
         return EventWriter(self, self._portal, self._portal.call(writer.start()))
 
 

@@ -1,0 +1,80 @@
+"""`ValueWriter`: an `EventWriter` for values that a serializer makes bytes of."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Generator, Sequence
+from types import TracebackType
+from typing import Generic, TypeVar
+
+from penstock.client.ack import Ack
+from penstock.client.event_writer import EventWriter, OnDelivery
+from penstock.client.serializers import Serializer
+
+Value = TypeVar("Value")
+
+#: Values made bytes of in one turn of the event loop.
+_SLICE_VALUE_COUNT = 512
+
+
+class ValueWriter(Generic[Value]):
+    """Writes values; else as `EventWriter`. Made by `Client.event_writer` with a serializer.
+
+    A value that cannot be serialized raises `SerializationError`, and is not written.
+
+    Attributes:
+        events: the writer of the bytes, for what this class does not offer.
+    """
+
+    def __init__(self, events: EventWriter, serializer: Serializer[Value]) -> None:
+        self.events = events
+        self._serializer = serializer
+
+    async def write(
+        self,
+        value: Value,
+        routing_key: str | None = None,
+        *,
+        timeout_s: float | None = None,
+        on_delivery: OnDelivery | None = None,
+    ) -> Ack:
+        """Write a value; see `EventWriter.write`."""
+        event = self._serializer.serialize(value)
+        return await self.events.write(event, routing_key, timeout_s=timeout_s, on_delivery=on_delivery)
+
+    async def write_many(self, values: Sequence[Value], routing_keys: str | Sequence[str] | None = None) -> None:
+        """Write many values; see `EventWriter.write_many`. Those before one that fails may be written."""
+        for start in range(0, len(values), _SLICE_VALUE_COUNT):
+            end = start + _SLICE_VALUE_COUNT
+            keys = routing_keys if routing_keys is None or isinstance(routing_keys, str) else routing_keys[start:end]
+            await self.events.write_many(list(map(self._serializer.serialize, values[start:end])), keys)
+            await asyncio.sleep(0)
+
+    async def flush(self, timeout_s: float | None = None) -> None:
+        """Wait until everything written so far is durable; see `EventWriter.flush`."""
+        await self.events.flush(timeout_s)
+
+    async def close(self, timeout_s: float | None = None) -> None:
+        """Flush and stop; see `EventWriter.close`."""
+        await self.events.close(timeout_s)
+
+    async def start(self) -> ValueWriter[Value]:
+        """Look up the segments. Raises `NoSuchStreamError`, `StreamSealedError`."""
+        await self.events.start()
+        return self
+
+    def __await__(self) -> Generator[object, None, ValueWriter[Value]]:
+        """`start`, if it was not called yet."""
+        return self.__aenter__().__await__()
+
+    async def __aenter__(self) -> ValueWriter[Value]:
+        await self.events.__aenter__()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        await self.events.__aexit__(kind, error, traceback)
+
+    def __repr__(self) -> str:
+        return f"<ValueWriter: {self.events!r}>"

@@ -1,0 +1,25 @@
+"""Serializers for writers and readers: ``client.event_writer(stream, serializer=JsonSerializer())``."""
+
+from __future__ import annotations
+
+from penstock.client.serializers import (
+    ArrowSerializer,
+    BytesSerializer,
+    JsonSerializer,
+    JsonValue,
+    MsgspecSerializer,
+    PydanticSerializer,
+    Serializer,
+    TextSerializer,
+)
+
+__all__ = [
+    "ArrowSerializer",
+    "BytesSerializer",
+    "JsonSerializer",
+    "JsonValue",
+    "MsgspecSerializer",
+    "PydanticSerializer",
+    "Serializer",
+    "TextSerializer",
+]
