@@ -96,6 +96,6 @@ async def test_a_writer_with_a_serializer_takes_values(cluster):
             assert "ValueWriter" in repr(writer)
         with pytest.raises(ClosedError):
             await writer.write(Order(1, []))
-        async with await client.reader_group("audit", [STREAM]) as group, await group.reader() as reader:
+        async with client.reader_group("audit", [STREAM]) as group, group.reader() as reader:
             found = [serializer.deserialize((await reader.read(5)).data) for _ in range(2000)]
     assert [order.number for order in found] == list(range(2000))
