@@ -31,12 +31,13 @@ MAY_BE_ZERO = frozenset((
     "writer_retry_s", "timeout_s", "cancel_grace_s", "close_timeout_s", "table_index_retry_s",
     "table_index_wait_timeout_s", "active_segments_wait_s", "drain_timeout_s",
     # Ages and thresholds: at once, always.
-    "entry_age_s_max", "flush_age_s", "flush_slow_s", "expiry_s", "checkpoint_log_bytes_idle", "table_compact_bytes",
+    "entry_age_s_max", "flush_age_s", "flush_age_index_s", "flush_slow_s", "expiry_s", "checkpoint_log_bytes_idle",
+    "table_compact_bytes",
     "table_index_min_bytes", "compact_slack_bytes", "truncate_bytes_min", "piece_bytes_min", "slow_reply_bytes",
     "small_append_length", "active_segments_idle_max", "completed_transaction_ttl_ms", "lease_ms_min",
     # Shares.
     "ownership_drift_percent",
-    "cache_margin_percent", "urgent_percent", "checkpoint_share_percent_max",
+    "cache_margin_percent", "carry_little_percent", "urgent_percent", "checkpoint_share_percent_max",
     "table_utilisation_percent", "table_index_percent", "attributes_flush_share_percent", "move_percent",
     # Counts and caches: none.
     "restart_count_max", "failures_max", "hung_count_max", "flush_slow_max", "read_ahead_count_max",

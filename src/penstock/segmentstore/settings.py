@@ -209,11 +209,16 @@ class ContainerSettings:
         recovery_lookups_max: segments that a start looks up in long-term storage at the same time.
         log_bytes_max: when the log is longer, what keeps it from being cut is stated again behind a checkpoint, unless
             that is more than half of what lies before the checkpoint.
+        log_flush_percent: from this share of it on, segments that keep it are flushed before all others.
+        carry_little_percent: what keeps `checkpoint_log_bytes` or more of it from being cut is stated again if it is
+            at most this share of what is cut then.
         log_alarm_percent: from this share of it on a warning says what keeps the log, ...
         log_alarm_interval_s: ... once in so long.
         carry_record_bytes_max: longest record, and batch of records, that states bytes again.
         flush_bytes: a segment is flushed to long-term storage when this much is waiting ...
-        flush_age_s: ... or when its oldest waiting byte is this old.
+        flush_age_s: ... or when its oldest waiting byte is this old, ...
+        flush_age_index_s: ... or this old, of an index of borders between appends: each has a few bytes, there is one
+            for each segment that is written, and they cost as many syncs as segments do.
         flush_pressure_percent: when what waits is more than this share of what may, in the cache or of this container,
             segments are flushed before their time, those first of which most waits ...
         flush_pressure_segments_max: ... up to so many at a time; flushing all, each with its little, would cost more.
@@ -274,11 +279,14 @@ class ContainerSettings:
     checkpoint_part_values: int = 8192
     checkpoints_max: int = 64
     log_bytes_max: int = 512 * MIB
+    log_flush_percent: int = 60
+    carry_little_percent: int = 2
     log_alarm_percent: int = 75
     log_alarm_interval_s: float = 60.0
     carry_record_bytes_max: int = 1 * MIB
     flush_bytes: int = 4 * MIB
     flush_age_s: float = 30.0
+    flush_age_index_s: float = 300.0
     flush_pressure_percent: int = 85
     flush_pressure_segments_max: int = 64
     flush_write_bytes_max: int = 8 * MIB

@@ -93,12 +93,12 @@ async def test_a_flush_of_many_segments_is_not_a_look_at_all_of_them_for_each(
     """The storage writer is woken again while jobs run; what it looks at then is not everything, again and again."""
     count = 200
     looks = 0
-    look = StorageWriter._look
+    look = StorageWriter._look_in_steps
 
-    def counted(self: StorageWriter) -> None:
+    def counted(self: StorageWriter) -> Iterator[None]:
         nonlocal looks
         looks += 1
-        look(self)
+        yield from look(self)
 
     container = await lives.start(flush_age_s=0.0)
     for number in range(count):
@@ -106,7 +106,7 @@ async def test_a_flush_of_many_segments_is_not_a_look_at_all_of_them_for_each(
     lives.chunks.hold("write")
     for number in range(count):
         await append(container, name_of(number), b"%08d" % number)
-    monkeypatch.setattr(StorageWriter, "_look", counted)
+    monkeypatch.setattr(StorageWriter, "_look_in_steps", counted)
     container.state.on_storage_work()
     await until(lambda: lives.chunks.calls["write"] > 0)
     # Once more while they run: those that do become due again.

@@ -101,11 +101,12 @@ class PendingQueue(Generic[S]):
         is_carried: some piece was carried forward, so that numbers need not grow along the queue.
     """
 
-    __slots__ = ("_backlog", "_pieces", "byte_count", "is_carried")
+    __slots__ = ("_backlog", "_is_last_whole", "_pieces", "byte_count", "is_carried")
 
     def __init__(self, backlog: Backlog) -> None:
         self._backlog = backlog
         self._pieces: deque[PendingStorage[S]] = deque()
+        self._is_last_whole = False
         self.byte_count = 0
         self.is_carried = False
 
@@ -129,13 +130,21 @@ class PendingQueue(Generic[S]):
         self.byte_count += length
         self._backlog.add(length, 1)
         pieces = self._pieces
-        if pieces:
+        if pieces and not self._is_last_whole:
             last = pieces[-1]
             if type(last) is PendingAppend and last.end == start and end - last.start <= piece_max:
                 last.end = end
                 last.operation_count += 1
                 return
+        self._is_last_whole = False
         pieces.append(PendingAppend(sequence_number, start, end, now_s))
+
+    def begin_flush(self) -> None:
+        """Let what comes from now on be pieces of its own, with their own numbers.
+
+        What joined a piece that is being flushed would keep the log from that one's beginning on, flush after flush.
+        """
+        self._is_last_whole = True
 
     def append(self, piece: PendingMerge[S] | PendingSeal | PendingTruncate) -> None:
         """Add what is no append."""

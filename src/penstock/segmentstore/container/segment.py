@@ -14,6 +14,7 @@ from enum import IntFlag
 from typing import TYPE_CHECKING, Protocol
 
 from penstock.model.errors import AttributesNotLoadedError, CorruptionError, PenstockError
+from penstock.model.names import is_index_segment
 from penstock.model.segments import NO_VALUE
 
 if TYPE_CHECKING:
@@ -59,6 +60,7 @@ class Segment:
         use_count: calls that rely on this object across waits; while there are any it stays in memory.
         is_table: the bytes are table entries.
         is_system: it is one of the container's own segments.
+        is_offset_index: it is the index of borders of another one: a few bytes, which nobody waits for.
         is_transient: it is for the pieces of one large event, and is never put away.
         is_stuck: its last flush failed, or the one under way does not get on.
         is_touched: used since the last look for idle segments.
@@ -85,6 +87,7 @@ class Segment:
         "is_deleted",
         "is_inactive",
         "is_merged",
+        "is_offset_index",
         "is_sealed",
         "is_storage_open",
         "is_stuck",
@@ -116,6 +119,7 @@ class Segment:
         self.is_table = bool(flags & SegmentFlags.TABLE)
         self.is_system = bool(flags & SegmentFlags.SYSTEM)
         self.is_transient = bool(flags & SegmentFlags.TRANSIENT)
+        self.is_offset_index = is_index_segment(name)
         self.key_length = key_length
         self.created_ms = created_ms
         self.damage: CorruptionError | None = None

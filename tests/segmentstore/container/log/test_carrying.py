@@ -66,6 +66,7 @@ class World:
             checkpoint_log_bytes=4 * 1024,
             flush_age_s=0.0,
             writer_interval_s=0.001,
+            writer_look_share_percent=100,
             writer_retry_s=0.005,
         )
 
@@ -334,3 +335,73 @@ async def test_a_copy_that_contradicts_the_log_is_corruption(world: World, field
     with pytest.raises(CorruptionError):
         await world.lives.restart(container)
     await world.lives.logs.enable(0)
+
+
+async def test_little_that_keeps_much_of_the_log_is_stated_again(world: World) -> None:
+    """An index of borders is due for its age long after the bytes that it is about: nobody reads it from storage.
+
+    So there are not as many syncs for indexes as for segments; and the log is cut all the same, at the price of the
+    few bytes that they have.
+    """
+    container = await world.lives.start(
+        checkpoint_log_bytes=8 * 1024, flush_age_s=0.0, flush_age_index_s=1e9, writer_interval_s=0.001
+    )
+    index = f"{B}#index"
+    await container.create(B)
+    await container.create(index)
+    await append(container, index, b"border")
+    for number in range(40):
+        await append(container, B, bytes([number]) * 2048)
+    await until(lambda: container.segment(B).storage_length == 40 * 2048)
+    await until(lambda: world.log_bytes < 20 * 1024)
+    assert container.segment(index).storage_length == 0
+    assert 0 < container.carrier.carried_bytes < 100
+    container = await world.lives.restart(container, flush_age_index_s=0.0)
+    assert await read_all(container, index) == b"border"
+    await until(lambda: container.segment(index).storage_length == 6)
+
+
+async def test_a_segment_that_is_always_written_lets_go_of_the_log(world: World) -> None:
+    """What arrives while a flush is under way has a place in the log of its own, not that of what is flushed."""
+    container = await world.lives.start()
+    await pause_writer(container)
+    await container.create(B)
+    segment = container.segment(B)
+    for _ in range(5):
+        await append(container, B, bytes(1000))
+        before = container.pipeline.sequence_number
+        world.lives.chunks.hold("write")
+        flush = asyncio.ensure_future(container.writer.flush(segment))
+        await turns()
+        await append(container, B, bytes(100))
+        world.lives.chunks.release("write")
+        await flush
+        assert segment.storage_length == segment.length - 100
+        assert segment.pending.first_number() > before
+
+
+async def test_what_keeps_a_long_log_is_flushed_first_in_the_order_of_the_log(world: World) -> None:
+    """Not when it is due, and not the largest: what was not flushed for longest."""
+    container = await world.lives.start(
+        log_bytes_max=64 * 1024, log_flush_percent=50, checkpoint_log_bytes=2 * 1024, flush_concurrency=1
+    )
+    await pause_writer(container)
+    names = [f"s/t/{number}.#epoch.0" for number in range(12)]
+    for name in names:
+        await container.create(name)
+    for number, name in enumerate(names):
+        await append(container, name, bytes(1000 + 100 * (7 * number % 12)))
+    container.writer._look()
+    assert not container.writer._jobs  # The log is short.
+    order: list[str] = []
+    world.lives.chunks.hold("write")
+    for name in reversed(names):
+        await append(container, name, bytes(2500))
+    await until(lambda: not container.checkpoints.is_pending)
+    container.writer._look()
+    order = [job.segment.name for job in container.writer._jobs.values()]
+    order += [segment.name for segment in container.writer._first.values()]
+    users = [name for name in order if name in names]
+    assert users == names[: len(users)]
+    assert len(users) >= 3
+    world.lives.chunks.release("write")

@@ -121,7 +121,7 @@ async def test_a_byte_that_changed_is_not_stated_again_in_the_log(lives: Incarna
     segment = container.segment(A)
     before = len(lives.frames())
     with pytest.raises(InconsistentStateError):
-        await container.carrier._carry(segment, container.pipeline.sequence_number + 1)
+        await container.carrier._carry_all([segment], container.pipeline.sequence_number + 1)
     assert len(lives.frames()) == before
     again = await lives.restart(container)
     assert await read_all(again, A) == b"".join(APPENDS["both"])

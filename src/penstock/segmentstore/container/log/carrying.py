@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable
+from bisect import bisect_right
+from collections.abc import Callable, Iterator
 
 from penstock.model.checksum import crc32c_at_once
 from penstock.model.errors import CorruptionError, InconsistentStateError
@@ -28,6 +29,14 @@ from penstock.segmentstore.settings import ContainerSettings
 
 logger = logging.getLogger(__name__)
 
+#: Time between two looks for what little keeps the log.
+_TIDY_S = 1.0
+#: Segments that are looked at before others get a turn.
+_SLICE_SEGMENTS = 1024
+#: What a record that states something again has beside the bytes.
+_RECORD_BYTES = 64
+#: Records that one batch states again, at most.
+_BATCH_RECORDS_MAX = 256
 #: Segments named in one warning.
 _NAMED_MAX = 5
 
@@ -58,7 +67,9 @@ class Carrier:
         self._spawn = spawn
         self._loop = asyncio.get_running_loop()
         self._is_carrying = False
+        self._is_searching = False
         self._warned_at_s = float("-inf")
+        self._tidied_at_s = float("-inf")
 
     @property
     def is_alarmed(self) -> bool:
@@ -67,10 +78,15 @@ class Carrier:
         return self._checkpoints.log_bytes > settings.log_bytes_max * settings.log_alarm_percent // 100
 
     def look(self) -> None:
-        """Warn if the log is long, and shorten it if it is too long. Cheap when it is neither."""
+        """Warn if the log is long, and shorten it if it is too long, or cheaply done. Cheap when it is neither."""
+        now_s = self._loop.time()
+        if self._checkpoints.log_bytes > self._settings.checkpoint_log_bytes and now_s >= self._tidied_at_s + _TIDY_S:
+            self._tidied_at_s = now_s
+            if not self._is_searching and self._checkpoints.marks:
+                self._is_searching = True
+                self._spawn(self._carry_little())
         if not self.is_alarmed:
             return
-        now_s = self._loop.time()
         if now_s - self._warned_at_s >= self._settings.log_alarm_interval_s:
             self._warned_at_s = now_s
             self._warn()
@@ -89,6 +105,42 @@ class Carrier:
         if pinned and 2 * sum(map(_appended_bytes, pinned)) <= log_bytes - behind_bytes:
             self._is_carrying = True
             self._spawn(self._carry_all(pinned, mark.sequence_number))
+
+    async def _carry_little(self) -> None:
+        """State again what keeps a good part of the log, if it is very little: flushing it would cost far more.
+
+        Most of it are indexes of borders, and segments that get a few bytes now and then.
+        """
+        try:
+            before = await self._number_to_carry_to()
+        finally:
+            self._is_searching = False
+        if before and not self._is_carrying and (pinned := self._pinned(before)):
+            self._is_carrying = True
+            await self._carry_all(pinned, before)
+
+    async def _number_to_carry_to(self) -> int:
+        """Return the number of the newest checkpoint before which only little keeps the log; 0 if there is none."""
+        checkpoints, settings = self._checkpoints, self._settings
+        marks = list(checkpoints.marks)
+        numbers = [mark.sequence_number for mark in marks]
+        # What keeps the log from being cut at each mark, but at none before.
+        kept_bytes = [0] * (len(marks) + 1)
+        for number, segment in enumerate(list(self._state.unflushed.values())):
+            if number % _SLICE_SEGMENTS == _SLICE_SEGMENTS - 1:
+                await asyncio.sleep(0)
+            segment.pending.flushed(segment.storage_length)
+            for piece in segment.pending.before(numbers[-1]):
+                length = piece.end - piece.start if isinstance(piece, PendingAppend) else 0
+                kept_bytes[bisect_right(numbers, piece.sequence_number)] += length + _RECORD_BYTES
+        best = byte_count = 0
+        for mark, kept in zip(marks, kept_bytes, strict=False):
+            byte_count += kept
+            cut_bytes = checkpoints.cut_bytes(mark)
+            is_little = byte_count * 100 <= cut_bytes * settings.carry_little_percent
+            if byte_count and is_little and cut_bytes >= settings.checkpoint_log_bytes:
+                best = mark.sequence_number
+        return best
 
     def _pinned(self, before: int) -> list[Segment]:
         found: list[Segment] = []
@@ -116,35 +168,37 @@ class Carrier:
         )
 
     async def _carry_all(self, segments: list[Segment], before: int) -> None:
+        """State again what of the segments has a sequence number below `before`, and let the log be cut there."""
         try:
-            for segment in segments:
-                await self._carry(segment, before)
+            while await self._carry_some(segments, before):
+                pass
             self._checkpoints.truncate_log()
         finally:
             self._is_carrying = False
 
-    async def _carry(self, segment: Segment, before: int) -> None:
-        """State again what of a segment has a sequence number below `before`, a batch at a time."""
-        while True:
-            batch: list[Callable[[], None]] = []
-            byte_count = 0
-            with self._pipeline.accepting():
-                for piece in list(segment.pending.before(before)):
-                    # One piece may need several records; the next batch goes on with what is left of it.
-                    byte_count += self._carry_piece(segment, piece, batch)
-                    if byte_count >= self._settings.carry_record_bytes_max or len(batch) >= 256:
-                        break
-            if not batch:
-                return
-            durable: asyncio.Future[None] = self._loop.create_future()
-            self._pipeline.when_durable(completer(durable))
-            await durable
-            if segment.is_deleted or segment.is_inactive:
-                return
-            for settle in batch:
+    async def _carry_some(self, segments: list[Segment], before: int) -> bool:
+        """State a batch again, of as many segments as it has room for; False when there is nothing left."""
+        batch: list[tuple[Segment, Callable[[], None]]] = []
+        byte_count = 0
+        with self._pipeline.accepting():
+            for segment, piece in _pieces(segments, before):
+                # One piece may need several records; the next batch goes on with what is left of it.
+                settles: list[Callable[[], None]] = []
+                byte_count += self._carry_piece(segment, piece, settles)
+                batch += ((segment, settle) for settle in settles)
+                if byte_count >= self._settings.carry_record_bytes_max or len(batch) >= _BATCH_RECORDS_MAX:
+                    break
+        if not batch:
+            return False
+        durable: asyncio.Future[None] = self._loop.create_future()
+        self._pipeline.when_durable(completer(durable))
+        await durable
+        for segment, settle in batch:
+            if not (segment.is_deleted or segment.is_inactive):
                 settle()
-            self.carried_count += len(batch)
-            self.carried_bytes += byte_count
+        self.carried_count += len(batch)
+        self.carried_bytes += byte_count
+        return True
 
     def _carry_piece(self, segment: Segment, piece: PendingStorage[Segment], batch: list[Callable[[], None]]) -> int:
         """Log a piece, or the beginning of it, again; put what is to be done when that is durable into `batch`."""
@@ -197,6 +251,13 @@ def _as_arrived(segment: Segment, start: int, found: Arrived) -> bytes:
                 "the memory of this process is not sound",
             )
     return data
+
+
+def _pieces(segments: list[Segment], before: int) -> Iterator[tuple[Segment, PendingStorage[Segment]]]:
+    for segment in segments:
+        if not (segment.is_deleted or segment.is_inactive):
+            for piece in list(segment.pending.before(before)):
+                yield segment, piece
 
 
 def _renumber(segment: Segment, piece: PendingTruncate | PendingMerge[Segment], number: int) -> None:

@@ -105,6 +105,25 @@ class Checkpoints:
         """The newest durable checkpoint that the log was not cut at."""
         return self.marks[-1] if self.marks else None
 
+    def number_to_cut_at(self) -> int:
+        """Return the number of the checkpoint that a long log should be cut at next; 0 if it is not long.
+
+        It is the oldest at which the cut is worth it: segments that keep the log until there are those that were not
+        flushed for longest, so under even load they have about as much to flush as they would ever have.
+        """
+        log_bytes = self.log_bytes
+        settings = self._settings
+        if log_bytes * 100 <= settings.log_bytes_max * settings.log_flush_percent:
+            return 0
+        for mark in self.marks:
+            if 4 * self.cut_bytes(mark) >= log_bytes:
+                return mark.sequence_number
+        return 0
+
+    def cut_bytes(self, mark: CheckpointMark) -> int:
+        """Return how much of the log a cut at `mark` takes away."""
+        return mark.logged_bytes - self._cut_at_bytes
+
     def write_now(self) -> None:
         """Write a checkpoint whatever was logged since the last one, unless one is on its way."""
         if not self.is_pending:

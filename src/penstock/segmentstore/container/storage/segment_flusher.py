@@ -123,6 +123,7 @@ class SegmentFlusher:
         # Appends that become durable meanwhile wait for the next round: the others want their turn.
         stop = segment.durable_length
         pending = segment.pending
+        pending.begin_flush()
         if pending and not segment.is_deleted and not segment.is_storage_open:
             await self._open(segment)
         while pending and not segment.is_deleted:

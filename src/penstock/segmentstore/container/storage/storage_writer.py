@@ -14,7 +14,7 @@ from __future__ import annotations
 import asyncio
 import heapq
 import logging
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 from penstock.model.errors import (
@@ -43,6 +43,8 @@ _FATAL = (InconsistentStateError, LogFencedError, StorageNotPrimaryError)
 #: Looks that take no longer are not worth spacing out.
 _QUICK_LOOK_S = 0.002
 _LOOK_PAUSE_S_MAX = 2.0
+#: Unflushed segments that are looked at before others get a turn.
+_LOOK_STEP = 4096
 
 
 @dataclass(slots=True)
@@ -98,6 +100,8 @@ class StorageWriter:
         self._task: asyncio.Task[None] | None = None
         #: Segments that wait for a job, by id, first come first served.
         self._queue: dict[int, Segment] = {}
+        #: Those of them that keep a log long: they come before the others, in the order of the log.
+        self._first: dict[int, Segment] = {}
         self._jobs: dict[int, _Job] = {}
         #: Segments that became due while their job ran.
         self._due_again: set[int] = set()
@@ -135,9 +139,13 @@ class StorageWriter:
                 except TimeoutError:
                     pass  # Look for due work all the same.
                 self._wake.clear()
+                look_s = 0.0
                 begin_s = self._loop.time()
-                self._look()
-                look_s = self._loop.time() - begin_s
+                for _ in self._look_in_steps():
+                    look_s += self._loop.time() - begin_s
+                    await asyncio.sleep(0)
+                    begin_s = self._loop.time()
+                look_s += self._loop.time() - begin_s
                 if look_s > _QUICK_LOOK_S:
                     # Whatever calls for the next one: jobs go on meanwhile with what is queued.
                     pause_s = look_s * 100 / self._settings.writer_look_share_percent
@@ -147,20 +155,36 @@ class StorageWriter:
             raise
 
     def _look(self) -> None:
-        """Queue what is due."""
+        """Queue what is due, in one go."""
+        for _ in self._look_in_steps():
+            pass
+
+    def _look_in_steps(self) -> Iterator[None]:
+        """Queue what is due. With very many segments others get a turn at each step, and may change any of them."""
         state = self._state
         now_s = self._loop.time()
         for segment in state.gone.values():
             if segment.id not in state.metadata.merges:
                 self._want(segment, now_s)
         is_pressed = self._is_pressed
+        kept_before = self._checkpoints.number_to_cut_at()
         early: list[Segment] = []
-        for segment in state.unflushed.values():
-            if segment.id not in state.gone and not self._flusher.has_to_wait(segment):
-                if self._is_due(segment, now_s):
+        keepers: list[Segment] = []
+        for number, segment in enumerate(list(state.unflushed.values())):
+            if number % _LOOK_STEP == _LOOK_STEP - 1:
+                yield
+            if segment.id not in state.unflushed or segment.id in state.gone:
+                continue
+            if not self._flusher.has_to_wait(segment):
+                if kept_before and self._keeps_log(segment, kept_before):
+                    keepers.append(segment)
+                elif self._is_due(segment, now_s):
                     self._want(segment, now_s)
                 elif is_pressed and segment.id not in self._jobs:
                     early.append(segment)
+        self._first.clear()
+        for segment in sorted(keepers, key=_first_number):
+            self._want(segment, now_s, is_first=True)
         for segment in self._largest(early):
             self._want(segment, now_s)
         for segment in self._attributes.due():
@@ -189,11 +213,18 @@ class StorageWriter:
         first = pending[0]
         if not isinstance(first, PendingAppend):
             return True
+        settings = self._settings
+        age_s = settings.flush_age_index_s if segment.is_offset_index else settings.flush_age_s
         return (
-            segment.durable_length - segment.storage_length >= self._settings.flush_bytes
-            or now_s - first.since_s >= self._settings.flush_age_s
+            segment.durable_length - segment.storage_length >= settings.flush_bytes
+            or now_s - first.since_s >= age_s
             or not isinstance(pending[-1], PendingAppend)
         )
+
+    @staticmethod
+    def _keeps_log(segment: Segment, number: int) -> bool:
+        """Whether the log cannot be cut at `number` until the segment is flushed. Few bytes are rather carried."""
+        return not segment.is_offset_index and segment.pending.first_number() < number
 
     def _is_wanted(self, segment: Segment, now_s: float) -> bool:
         state = self._state
@@ -224,11 +255,13 @@ class StorageWriter:
 
     # Jobs.
 
-    def _want(self, segment: Segment, now_s: float) -> None:
+    def _want(self, segment: Segment, now_s: float, *, is_first: bool = False) -> None:
         if segment.id in self._jobs:
             self._due_again.add(segment.id)
         elif self._retry_at_s.get(segment.id, now_s) <= now_s:
             self._queue.setdefault(segment.id, segment)
+            if is_first:
+                self._first.setdefault(segment.id, segment)
 
     def _start_jobs(self, now_s: float) -> None:
         settings = self._settings
@@ -236,7 +269,9 @@ class StorageWriter:
             slow = sum(now_s - job.since_s >= settings.flush_slow_s for job in self._jobs.values())
             if len(self._jobs) - min(slow, settings.flush_slow_max) >= settings.flush_concurrency:
                 return
-            segment = self._queue.pop(next(iter(self._queue)))
+            segment_id = next(iter(self._first or self._queue))
+            self._first.pop(segment_id, None)
+            segment = self._queue.pop(segment_id)
             task = self._loop.create_task(self._work(segment))
             self._jobs[segment.id] = _Job(task, segment, now_s, now_s, segment.storage_length)
 
@@ -321,6 +356,7 @@ class StorageWriter:
         """Start nothing more, and end the container."""
         self._is_stopped = True
         self._queue.clear()
+        self._first.clear()
         self._wake.set()
         self._fail(error)
 
@@ -374,6 +410,10 @@ class StorageWriter:
     def _check_not_stopped(self) -> None:
         if self._is_stopped:
             raise ContainerOfflineError(self._state.metadata.container_id, "stopped")
+
+
+def _first_number(segment: Segment) -> int:
+    return segment.pending.first_number()
 
 
 def _waiting_bytes(segment: Segment) -> int:
