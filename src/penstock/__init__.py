@@ -21,11 +21,14 @@ if TYPE_CHECKING:
     from penstock import aio, serializers
     from penstock.client.connecting import connect
     from penstock.client.event import Event, EventBatch
+    from penstock.client.reader import Positions
+    from penstock.client.reader_group import GroupDescription
     from penstock.client.settings import ClientSettings
     from penstock.client.sync import Client
     from penstock.model.errors import (
         BadOffsetError,
         ClosedError,
+        CommitNeededError,
         ConnectionLostError,
         ControllerUnavailableError,
         CorruptionError,
@@ -60,6 +63,7 @@ __all__ = [
     "Client",
     "ClientSettings",
     "ClosedError",
+    "CommitNeededError",
     "ConnectionLostError",
     "ControllerUnavailableError",
     "CorruptionError",
@@ -67,6 +71,7 @@ __all__ = [
     "EventBatch",
     "EventTooLargeError",
     "ForkedError",
+    "GroupDescription",
     "InvalidArgumentError",
     "InvalidNameError",
     "MetadataConflictError",
@@ -76,6 +81,7 @@ __all__ = [
     "NoSuchStreamError",
     "OutcomeUnknownError",
     "PenstockError",
+    "Positions",
     "Retention",
     "Scaling",
     "ScopeExistsError",
@@ -101,6 +107,8 @@ _HOME = {
     "ClientSettings": "penstock.client.settings",
     "Event": "penstock.client.event",
     "EventBatch": "penstock.client.event",
+    "GroupDescription": "penstock.client.reader_group",
+    "Positions": "penstock.client.reader",
     "Retention": "penstock.model.policies",
     "Scaling": "penstock.model.policies",
     "StreamConfig": "penstock.model.policies",

@@ -306,6 +306,7 @@ class Client(LifeCycle):
         scope: str | None = None,
         reader_timeout_s: float | None = None,
         processing_time_max_s: float | None = None,
+        holds_data: bool = False,
     ) -> Opening[ReaderGroup]:
         """Create a reader group, or join the one of that name, whose positions and times then count.
 
@@ -318,6 +319,8 @@ class Client(LifeCycle):
                 may be given as text.
             scope: where the group lives, by default the scope of the first stream. It cannot be deleted meanwhile.
             reader_timeout_s, processing_time_max_s: of the group, by default those of `ClientSettings`.
+            holds_data: the group subscribes to its streams: retention keeps what it has not read, up to the maximum of
+                the stream's retention policy.
 
         Raises:
             InvalidArgumentError: the group reads other streams; or `start` is none, or lies beyond the end of a stream.
@@ -328,7 +331,11 @@ class Client(LifeCycle):
             readers = ReaderGroup(self._open_cluster(), group, streams, scope=scope)
             with self._deadline(f"join reader group {group}"):
                 await readers.open(
-                    start, reader_timeout_s=reader_timeout_s, processing_time_max_s=processing_time_max_s, owner=self
+                    start,
+                    reader_timeout_s=reader_timeout_s,
+                    processing_time_max_s=processing_time_max_s,
+                    holds_data=holds_data,
+                    owner=self,
                 )
             return readers
 

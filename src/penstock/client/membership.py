@@ -96,6 +96,8 @@ class Membership:
         self._wake = asyncio.Event()
         self._requests: list[asyncio.Future[None]] = []
         self._trouble: PenstockError | None = None
+        self._state: GroupState | None = None
+        self._published_s = 0.0
         self._working_s = 0.0
         self._beaten_s = 0.0
         # Until then others are to have the segments. None: this reader takes part.
@@ -190,8 +192,28 @@ class Membership:
                 raise
             else:
                 _answer(requests, self.failure)
+                await self._publish()
             await self._pause()
         self._settle_requests(self.failure)
+
+    async def _publish(self) -> None:
+        """Tell the controller what a group that holds data needs no more: one reader does for all."""
+        state, now_s = self._state, asyncio.get_running_loop().time()
+        if state is None or not state.holds_data or self._name != min(state.readers, default=None):
+            return
+        if now_s - self._published_s < self._settings.reader_group_publish_interval_s:
+            return
+        self._published_s = now_s
+        group = f"{self._record.scope}/{self._record.name}"
+        # No longer, or this reader looks dead meanwhile.
+        with within("publish positions", self._settings.position_interval_s, "position_interval_s"):
+            for cut in rgs.stream_cuts(state).values():
+                if not cut.positions:
+                    continue  # The stream is read to its end.
+                try:
+                    await self._cluster.controller.publish_cut(group, state.group_id, state.generation, cut)
+                except PenstockError as error:
+                    _log.warning("reader %s could not publish where group %s is: %s", self._name, group, error)
 
     async def _pause(self) -> None:
         try:
@@ -268,6 +290,7 @@ class Membership:
     def _follow(self, state: GroupState) -> None:
         """Hold exactly what the record says. Waits for nothing, so that nothing can come between."""
         me = state.readers.get(self._name)
+        self._state = state
         self._see(state)
         if me is None or me.incarnation != self._incarnation:
             if me is not None:

@@ -92,6 +92,7 @@ class ReaderGroup(LifeCycle):
         *,
         reader_timeout_s: float | None = None,
         processing_time_max_s: float | None = None,
+        holds_data: bool = False,
         owner: LifeCycle | None = None,
     ) -> None:
         """Create the group if there is none. Called by `Client.reader_group`. A refused one leaves nothing behind."""
@@ -107,7 +108,7 @@ class ReaderGroup(LifeCycle):
             cuts = await start_cuts(self._cluster, wanted, self._streams)
             group_id = str(uuid.UUID(int=self._cluster.rng.getrandbits(128), version=4))
             starts = {stream: dict(cut.positions) for stream, cut in cuts.items()}
-            new = RegisteredGroup(group_id, 0, starts, holds_data=False)
+            new = RegisteredGroup(group_id, 0, starts, holds_data)
             registered = await controller.create_reader_group(self.scope, self.name, new)
         if set(registered.starts) != set(self._streams):
             raise InvalidArgumentError(
@@ -121,6 +122,8 @@ class ReaderGroup(LifeCycle):
                 positions_in(await self._registered_cuts(known)),
                 self._streams,
                 group_id=known.id,
+                generation=known.generation,
+                holds_data=known.holds_data,
                 reader_timeout_s=timeout_s,
                 processing_time_max_s=processing_s,
             )

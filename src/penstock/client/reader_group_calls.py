@@ -47,6 +47,7 @@ class ReaderGroupStub(Protocol):
     createReaderGroup: UnaryCall[pb.ReaderGroupConfiguration, pb.CreateReaderGroupResponse]
     getReaderGroupConfig: UnaryCall[pb.ReaderGroupInfo, pb.ReaderGroupConfigResponse]
     deleteReaderGroup: UnaryCall[pb.ReaderGroupInfo, pb.DeleteReaderGroupStatus]
+    updateSubscriberStreamCut: UnaryCall[pb.SubscriberStreamCut, pb.UpdateSubscriberStatus]
     isStreamCutValid: UnaryCall[pb.StreamCut, pb.StreamCutValidityResponse]
 
 
@@ -99,6 +100,20 @@ class ReaderGroupCalls(ABC):
             raise NoSuchReaderGroupError(f"reader group {scope}/{group} does not exist")
         if reply.status == pb.DeleteReaderGroupStatus.FAILURE:
             raise StreamError(f"the controller could not delete reader group {scope}/{group}; its log says why")
+
+    async def publish_cut(self, group: str, group_id: str, generation: int, cut: StreamCut) -> bool:
+        """Say that a group (``scope/group``) that holds data needs nothing before `cut`; return whether it was taken.
+
+        It is not when it lies before the one published last, or when the stream or the group is gone.
+        """
+        request = pb.SubscriberStreamCut(
+            subscriber=group, generation=generation, readerGroupId=group_id, streamCut=cut_to_message(cut)
+        )
+        what = f"publish where reader group {group} is in {cut.scope}/{cut.stream}"
+        reply, _ = await self._change(self._stub.updateSubscriberStreamCut, request, what)
+        if reply.status == pb.UpdateSubscriberStatus.FAILURE:
+            raise StreamError(f"{what}: the controller could not; its log says why")
+        return bool(reply.status == pb.UpdateSubscriberStatus.SUCCESS)
 
     async def reader_groups(self, scope: str) -> AsyncIterator[str]:
         """Iterate over the names of the groups of a scope, whoever made them. Raises `NoSuchScopeError`."""

@@ -66,8 +66,8 @@ class Redelivery(msgspec.Struct, frozen=True):
 class GroupState(msgspec.Struct, frozen=True):
     """The whole record. Segments are full names, offsets are bytes; `unassigned` maps segments to where to go on.
 
-    `group_id`: the controller's id of the group, other for each life of the name. `reset_id`: the last `reset`, so that
-    none is done twice. `next_turn`: the number that the next segment is given away under. `reader_timeout_s`,
+    `group_id`, `generation`, `holds_data`: the controller's, see `RegisteredGroup`. `reset_id`: the last `reset`, so
+    that none is done twice. `next_turn`: the number that the next segment is given away under. `reader_timeout_s`,
     `processing_time_max_s`: the group's, see `ClientSettings`.
     """
 
@@ -77,6 +77,8 @@ class GroupState(msgspec.Struct, frozen=True):
     waiting: dict[str, WaitingState] = msgspec.field(default_factory=dict)
     redeliveries: dict[str, Redelivery] = msgspec.field(default_factory=dict)
     group_id: str = ""
+    generation: int = 0
+    holds_data: bool = False
     reset_id: str = ""
     next_turn: int = 1
     reader_timeout_s: float = 30.0
@@ -134,6 +136,8 @@ def create(
     streams: Sequence[str],
     *,
     group_id: str = "",
+    generation: int = 0,
+    holds_data: bool = False,
     reader_timeout_s: float = 30.0,
     processing_time_max_s: float = 300.0,
 ) -> GroupState:
@@ -142,6 +146,8 @@ def create(
         streams=sorted(streams),
         unassigned=dict(sorted(positions.items(), key=lambda item: _order(item[0]))),
         group_id=group_id,
+        generation=generation,
+        holds_data=holds_data,
         reader_timeout_s=reader_timeout_s,
         processing_time_max_s=processing_time_max_s,
     )

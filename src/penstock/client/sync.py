@@ -317,7 +317,8 @@ class ReaderGroup(Handle[AsyncReaderGroup]):
         `on_change` is called in the client's own thread.
         """
         reader = self._group.reader(name, positions=positions, on_change=on_change)
-        return Reader(self._client, self._portal, self._portal.call(awaiting(reader)))
+        # It keeps its group alive, too.
+        return Reader(self, self._portal, self._portal.call(awaiting(reader)))
 
     def stream_cuts(self) -> dict[str, StreamCut]:
         """Return how far the group is in each stream, as last stored by its readers."""
@@ -675,16 +676,17 @@ class Client(Handle[aio.Client]):
         scope: str | None = None,
         reader_timeout_s: float | None = None,
         processing_time_max_s: float | None = None,
+        holds_data: bool = False,
     ) -> ReaderGroup:
         """Create a reader group, or join the one of that name, whose positions and times then count.
 
         `start`: "earliest" (the default), "latest", a stream cut, or one for each stream. The group lives in `scope`,
         by default that of the first stream. Raises `InvalidArgumentError` when the group reads other streams, or for a
-        start that is none or lies beyond the end.
+        start that is none or lies beyond the end. With `holds_data` retention keeps what the group has not read.
         """
         joined = self._client.reader_group(
             group, streams, start=start, scope=scope,
-            reader_timeout_s=reader_timeout_s, processing_time_max_s=processing_time_max_s,
+            reader_timeout_s=reader_timeout_s, processing_time_max_s=processing_time_max_s, holds_data=holds_data,
         )  # fmt: skip
         return ReaderGroup(self, self._portal, self._portal.call(awaiting(joined)))
 

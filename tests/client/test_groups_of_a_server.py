@@ -1,0 +1,151 @@
+"""Reader groups of the Python client with a whole server, in memory: what its controller knows and does of them."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+import penstock
+from penstock.client.client import Client
+from penstock.client.reader_group_calls import ReaderGroupCalls
+from penstock.client.settings import ClientSettings
+from penstock.model.errors import (
+    NoSuchReaderGroupError,
+    NoSuchSegmentError,
+    ScopeNotEmptyError,
+)
+from penstock.model.names import reader_group_table
+from penstock.model.stream_cuts import StreamCut
+from penstock.testing import memory_server
+
+FAST = ClientSettings(
+    position_interval_s=0.05, reader_group_refresh_s=0.02, reader_group_publish_interval_s=0.05
+)  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def server():
+    with memory_server() as server:
+        yield server
+
+
+_names = iter(range(1_000_000))
+
+
+@pytest.fixture
+def scope():
+    """A scope nobody has used."""
+    return f"groups-{next(_names)}"
+
+
+async def write(client, stream, numbers):
+    await client.create_stream(stream, exist_ok=True)
+    async with client.event_writer(stream) as writer:
+        for number in numbers:
+            await writer.write(b"%d" % number, routing_key="k")
+
+
+async def test_controller_keeps_the_scope_of_a_group_and_deletes_its_table(server, scope):
+    async with Client(server.uri, FAST) as client:
+        await write(client, f"{scope}-data/orders", range(3))
+        await client.create_scope(scope)
+        group = await client.reader_group("audit", [f"{scope}-data/orders"], scope=scope)
+        table = reader_group_table(scope, (await group.state()).group_id)
+        assert (await client.segments.table_info(table)).entry_count == 1
+        assert [name async for name in client.reader_groups(scope)] == ["audit"]
+        assert [name async for name in client.streams(scope)] == []
+        with pytest.raises(ScopeNotEmptyError):
+            await client.delete_scope(scope)
+        # As a client does that knows of no table.
+        await client.controller.delete_reader_group(scope, "audit", (await group.state()).group_id)
+        with pytest.raises(NoSuchSegmentError):
+            await client.segments.table_info(table)
+        await client.delete_scope(scope)
+        with pytest.raises(NoSuchReaderGroupError):
+            await client.delete_reader_group("audit", scope=scope)
+
+
+async def test_group_of_a_recreated_scope_begins_anew(server, scope):
+    async with Client(server.uri, FAST) as client:
+        stream = f"{scope}-data/orders"
+        await write(client, stream, range(5))
+        for _ in range(2):
+            await client.create_scope(scope)
+            async with client.reader_group("audit", [stream], scope=scope) as group, group.reader("r") as reader:
+                assert [(await reader.read(5)).data for _ in range(5)] == [b"%d" % number for number in range(5)]
+            await client.delete_reader_group("audit", scope=scope)
+            await client.delete_scope(scope)
+
+
+async def test_group_that_holds_data_publishes_where_it_is(server, scope, monkeypatch):
+    """The controller takes each cut: it is a subscriber's, of its generation, and never behind."""
+    published: list[tuple[StreamCut, bool]] = []
+    original = ReaderGroupCalls.publish_cut
+
+    async def publish_cut(self, group, group_id, generation, cut):
+        is_taken = await original(self, group, group_id, generation, cut)
+        published.append((cut, is_taken))
+        return is_taken
+
+    monkeypatch.setattr(ReaderGroupCalls, "publish_cut", publish_cut)
+    async with Client(server.uri, FAST) as client:
+        stream = f"{scope}/orders"
+        await write(client, stream, range(5))
+        async with client.reader_group("audit", [stream], holds_data=True) as group, group.reader("r") as reader:
+            for _ in range(5):
+                await reader.read(5)
+            assert await reader.read(0.3) is None
+            tail = await client.tail(stream)
+            async with asyncio.timeout(5):
+                while (tail, True) not in published:  # noqa: ASYNC110  # nobody tells of it
+                    await asyncio.sleep(0.02)
+            assert all(is_taken for _, is_taken in published)
+            published.clear()
+            await group.reset("earliest")
+            async with asyncio.timeout(5):
+                while (await client.head(stream), False) not in published:  # noqa: ASYNC110  # as above
+                    await asyncio.sleep(0.02)
+        async with client.reader_group("idle", [stream]) as group, group.reader("r"):
+            published.clear()
+            await asyncio.sleep(0.2)
+            assert not published
+
+
+def test_blocking_reader_leaves_what_failed_unread_however_it_ends(server, scope):
+    stream = f"{scope}/orders"
+    with penstock.connect(server.uri, settings=FAST) as client:
+        client.create_stream(stream)
+        with client.event_writer(stream) as writer:
+            for number in range(5):
+                writer.write(b"%d" % number, routing_key="k")
+
+        def by_block():
+            with client.reader_group("audit", [stream]).reader("r") as reader:
+                assert reader.read(5).data == b"0"
+                raise KeyError("processing failed")
+
+        def by_group():
+            with client.reader_group("audit", [stream]) as group:
+                reader = group.reader("r")
+                assert reader.read(5).data == b"0"
+                raise KeyboardInterrupt
+
+        def by_finally():
+            reader = client.reader_group("audit", [stream]).reader("r")
+            try:
+                assert reader.read(5).data == b"0"
+                raise KeyError("processing failed")
+            finally:
+                reader.close()
+
+        for way in (by_block, by_group, by_finally):
+            with pytest.raises((KeyError, KeyboardInterrupt)):
+                way()
+        with client.reader_group("audit", [stream]) as group, group.reader("r", positions="manual") as reader:
+            first = reader.read(5)
+            assert (first.data, first.redelivery_count) == (b"0", 3)
+            reader.commit(first)
+            assert group.describe().unread_bytes == {stream: 36}
+        with client.reader_group("audit", [stream]) as group, group.reader("r") as reader:
+            assert [event.data for event in (reader.read(5) for _ in range(4))] == [b"1", b"2", b"3", b"4"]
