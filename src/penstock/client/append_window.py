@@ -43,15 +43,15 @@ class Block:
     __slots__ = ("ack", "data", "event_count", "events", "is_large", "keys", "last_number", "size_bytes")
 
     def __init__(self, ack: AckState) -> None:
-        self.ack = ack
+        self.ack: AckState = ack
         self.events: list[Buffer] = []
         self.keys: list[str | None] = []
         self.data: Buffer | None = None
-        self.event_count = 0
+        self.event_count: int = 0
         #: Framed length.
-        self.size_bytes = 0
-        self.last_number = 0
-        self.is_large = False
+        self.size_bytes: int = 0
+        self.last_number: int = 0
+        self.is_large: bool = False
 
     def framed(self) -> Buffer:
         """Return the events with their headers. After the first call the block takes no more events."""
@@ -81,9 +81,9 @@ class AppendWindow:
         self.ready: deque[Block] = deque()
         #: Sent and not acknowledged.
         self.in_flight: deque[Block] = deque()
-        self.in_flight_bytes = 0
+        self.in_flight_bytes: int = 0
         #: Number of the last event ever sent.
-        self.last_number = 0
+        self.last_number: int = 0
 
     @property
     def is_empty(self) -> bool:

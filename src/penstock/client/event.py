@@ -94,16 +94,16 @@ class EventChunk:
         offsets: list[int],
         redelivery_count: int = 0,
     ) -> None:
-        self.segment = segment
-        self.segment_id = segment_id
-        self.stream = stream
-        self.events = events
-        self.offsets = offsets
-        self.redelivery_count = redelivery_count
-        self.unfinished = 0
-        self.following = 0
+        self.segment: str = segment
+        self.segment_id: int = segment_id
+        self.stream: str = stream
+        self.events: list[bytes] = events
+        self.offsets: list[int] = offsets
+        self.redelivery_count: int = redelivery_count
+        self.unfinished: int = 0
+        self.following: int = 0
         #: The segment is not this reader's any more: nothing is to be handed out.
-        self.is_revoked = False
+        self.is_revoked: bool = False
 
     @property
     def is_used_up(self) -> bool:

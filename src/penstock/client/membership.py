@@ -77,7 +77,7 @@ class Membership:
         on_change: OnChange | None,
     ) -> None:
         self.open_segments: dict[str, SegmentEvents] = {}
-        self.is_finished = False
+        self.is_finished: bool = False
         self.failure: PenstockError | None = None
         self._record = record
         self._name = name

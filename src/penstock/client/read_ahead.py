@@ -24,17 +24,17 @@ class ReadAhead:
     def __init__(self, bytes_max: int, share_bytes_max: int | None = None) -> None:
         if bytes_max <= 0:
             raise InvalidArgumentError(f"a reader cannot read ahead {bytes_max} bytes: allow 1 or more")
-        self.bytes_max = bytes_max
-        self.share_bytes_max = bytes_max if share_bytes_max is None else share_bytes_max
+        self.bytes_max: int = bytes_max
+        self.share_bytes_max: int = bytes_max if share_bytes_max is None else share_bytes_max
         #: All that is held now.
-        self.held_bytes = 0
+        self.held_bytes: int = 0
         self._holders: dict[object, int] = {}
         self._exceeding: object | None = None
         #: Who waits for its own consumer, and who waits for others.
         self._waiting: dict[object, asyncio.Event] = {}
         self._crowded: dict[object, asyncio.Event] = {}
         #: What each may hold now.
-        self.share_bytes = min(self.bytes_max, self.share_bytes_max)
+        self.share_bytes: int = min(self.bytes_max, self.share_bytes_max)
 
     def open(self, holder: object) -> None:
         """Let `holder`, which stands for a segment, have a share."""

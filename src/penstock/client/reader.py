@@ -82,7 +82,7 @@ class Reader(LifeCycle):
         )
         self.name = name
         self.skip_truncated = False
-        self.needs_attention = False
+        self.needs_attention: bool = False
         self._cluster = cluster
         self._mode = positions
         self._membership = Membership(group, name, incarnation, cluster, self, on_change)

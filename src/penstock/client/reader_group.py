@@ -79,6 +79,8 @@ class ReaderGroup(LifeCycle):
         if isinstance(streams, str) or not streams:
             raise InvalidArgumentError(f"reader group {group!r} needs at least one stream, in a list")
         self._streams = list(dict.fromkeys(f"{where}/{name}" for where, name in map(split_scoped_name, streams)))
+        self.scope: str
+        self.name: str
         self.scope, self.name = _split_group(group, scope, split_scoped_name(streams[0])[0])
         timeout_s = cluster.settings.reader_close_timeout_s
         super().__init__(f"reader group {self.scope}/{self.name}", close_timeout_s=timeout_s)

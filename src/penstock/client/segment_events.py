@@ -41,10 +41,10 @@ class SegmentEvents:
     ) -> None:
         self.segment = segment
         scope, stream, number = parse_segment_name(segment)
-        self.stream = f"{scope}/{stream}"
-        self.segment_id = int(number)
-        self.turn = held.turn
-        self.committed = held.offset
+        self.stream: str = f"{scope}/{stream}"
+        self.segment_id: int = int(number)
+        self.turn: int = held.turn
+        self.committed: int = held.offset
         self.is_queued = False
         self.is_leaving = False
         self.failing_since_s: float | None = None

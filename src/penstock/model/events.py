@@ -139,9 +139,9 @@ class EventAssembler:
     __slots__ = ("_parts", "_pending_bytes", "_wanted_bytes", "offset", "source")
 
     def __init__(self, source: str, offset: int) -> None:
-        self.source = source
+        self.source: str = source
         #: Where the next event starts in the segment: the position to go on from.
-        self.offset = offset
+        self.offset: int = offset
         self._parts: list[bytes] = []
         self._pending_bytes = 0
         # No whole event can be there before so many bytes are.

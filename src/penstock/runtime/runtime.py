@@ -45,12 +45,12 @@ class Runtime:
         monotonic_s: Callable[[], float] | None = None,
         watch_program: WatchProgram | None = None,
     ) -> None:
-        self.disk = disk
-        self.work = work
-        self.rng = rng
-        self.wall_clock_ms = wall_clock_ms
-        self.monotonic_s = monotonic_s or _loop_time_s
-        self.watch_program = watch_program
+        self.disk: Disk = disk
+        self.work: BlockingWork = work
+        self.rng: random.Random = rng
+        self.wall_clock_ms: Callable[[], int] = wall_clock_ms
+        self.monotonic_s: Callable[[], float] = monotonic_s or _loop_time_s
+        self.watch_program: WatchProgram | None = watch_program
 
     def random_id(self) -> bytes:
         """Return 16 random bytes."""

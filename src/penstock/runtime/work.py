@@ -123,12 +123,12 @@ class Job:
     __slots__ = ("call", "is_abandoned", "is_settled", "is_started", "loop", "on_end", "settle", "timer")
 
     def __init__(self, loop: asyncio.AbstractEventLoop, call: Callable[[], object]) -> None:
-        self.loop = loop
-        self.call = call
+        self.loop: asyncio.AbstractEventLoop = loop
+        self.call: Callable[[], object] = call
         #: Whether the caller has its answer, or waits no longer.
         self.is_settled: Callable[[], bool] = lambda: False
-        self.is_started = False
-        self.is_abandoned = False
+        self.is_started: bool = False
+        self.is_abandoned: bool = False
         self.timer: asyncio.TimerHandle | None = None
         #: Takes the outcome to the caller: the result, or the error. Does nothing when nobody waits.
         self.settle: Callable[[object, BaseException | None], None] = _ignore
