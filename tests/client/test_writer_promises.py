@@ -9,7 +9,13 @@ from itertools import pairwise
 import pytest
 
 import penstock
-from penstock.model.errors import ClosedError, OutcomeUnknownError, PenstockError, TransactionError
+from penstock.model.errors import (
+    ClosedError,
+    InvalidArgumentError,
+    OutcomeUnknownError,
+    PenstockError,
+    TransactionError,
+)
 
 STREAM = "retail/orders"
 SEGMENT = "retail/orders/0.#epoch.0"
@@ -398,3 +404,19 @@ async def test_what_a_client_makes_shows_what_it_is(cluster):
         cluster.store.gate.set()
         await writer.close()
         assert repr(writer) == "<EventWriter: writer of retail/orders, closed>"
+
+
+def test_a_client_is_refused_in_another_event_loop():
+    """Connections, locks and tasks belong to the loop they were made in; used in another they would hang."""
+    client = penstock.aio.connect("tcp://127.0.0.1:1")
+
+    async def open_it() -> None:
+        client.open()
+
+    async def use_it() -> None:
+        with pytest.raises(InvalidArgumentError, match="belongs to the event loop it was opened in"):
+            await client.stream_exists("a/b")
+
+    asyncio.run(open_it())
+    asyncio.run(use_it())
+    client.on_forked()
