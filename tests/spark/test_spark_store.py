@@ -5,7 +5,7 @@ The client is a stand-in that serves one segment and fails on demand.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from types import TracebackType
 
 import pytest
@@ -20,6 +20,7 @@ from penstock.model.errors import (
     SegmentTruncatedError,
 )
 from penstock.model.events import frame_events
+from penstock.model.stream_cuts import StreamCut
 from penstock.spark import store
 from penstock.spark.options import StoreSettings
 from penstock.spark.store import StoredStream
@@ -65,8 +66,8 @@ class StandInClient:
         self.starts.append(start)
         return StandInReader(self, start, end)
 
-    def head(self, stream: str) -> Mapping[int, int]:
-        return {5: 0, 2: 7}
+    def head(self, stream: str) -> StreamCut:
+        return StreamCut("a", "b", {5: 0, 2: 7})
 
     def close(self) -> None:
         self.is_closed = True
@@ -189,7 +190,7 @@ def test_clients_are_kept_per_process_and_closed_beyond_the_bound(monkeypatch: p
         made.append(StandInClient())
         return made[-1]
 
-    monkeypatch.setattr(store, "StoreClient", make)
+    monkeypatch.setattr(store, "open_client", make)
     monkeypatch.setattr(store, "_clients", type(store._clients)())
     first = store.client_of(StoreSettings("tcp://h:1"))
     assert store.client_of(StoreSettings("tcp://h:1")) is first

@@ -34,8 +34,9 @@ from penstock.model.errors import (
     ScopeExistsError,
     StreamExistsError,
 )
-from penstock.model.names import split_scoped_name
+from penstock.model.names import SegmentId, split_scoped_name
 from penstock.model.policies import Retention, Scaling, StreamConfig
+from penstock.model.segments import SegmentInfo
 from penstock.model.stream_cuts import StreamCut
 from penstock.runtime.program import WatchProgram
 from penstock.runtime.runtime import Runtime, real_runtime
@@ -231,6 +232,19 @@ class Client(LifeCycle):
     async def tail(self, stream: str) -> StreamCut:
         """Return a cut after everything acknowledged so far. Raises `NoSuchStreamError`."""
         return await self._open_cluster().tail(stream)
+
+    async def segment_info(self, segment: str) -> SegmentInfo:
+        """Return start, length and state of a segment, given by its full name. Raises `NoSuchSegmentError`."""
+        return await self.segments.segment_info(segment)
+
+    async def successors(self, stream: str, segment: int) -> dict[int, Sequence[int]]:
+        """Return the segments that follow a sealed one (by its id), each with all that it replaces.
+
+        None: the stream ends there. A follower may be read once all that it replaces are read to their end.
+        """
+        scope, name = split_scoped_name(stream)
+        following = await self.controller.successors(scope, name, SegmentId(segment))
+        return {int(each.segment.segment_id): each.predecessors for each in following}
 
     # -- events -------------------------------------------------------------------------------------------------
 

@@ -500,6 +500,6 @@ class Reader(LifeCycle):
         for source in self._membership.open_segments.values():
             if (source.is_at_end or source.is_leaving) and not self.is_settled(source):
                 raise CommitNeededError(
-                    f"reader {self.name} has handed out all of {source.segment}, and what follows can be read only "
-                    "after commit(): commit what is done, and go on"
+                    f"reader {self.name} hands out nothing more of {source.segment}, which has ended or is to move to "
+                    "another reader, before commit(): commit what is done, and go on"
                 )

@@ -39,6 +39,7 @@ from penstock.client.starts import Start
 from penstock.client.transaction import Transaction as AsyncTransaction
 from penstock.model.errors import ClosedError, PenstockError
 from penstock.model.policies import Retention, Scaling, StreamConfig
+from penstock.model.segments import SegmentInfo
 from penstock.model.stream_cuts import StreamCut
 from penstock.runtime.portal import Portal
 from penstock.runtime.program import ProgramPart, watch_program
@@ -630,6 +631,14 @@ class Client(Handle[aio.Client]):
     def tail(self, stream: str) -> StreamCut:
         """Return a cut after everything acknowledged so far. Raises `NoSuchStreamError`."""
         return self._portal.call(self._client.tail(stream))
+
+    def segment_info(self, segment: str) -> SegmentInfo:
+        """Return start, length and state of a segment, given by its full name. Raises `NoSuchSegmentError`."""
+        return self._portal.call(self._client.segment_info(segment))
+
+    def successors(self, stream: str, segment: int) -> dict[int, Sequence[int]]:
+        """Return the segments that follow a sealed one (by its id), each with all that it replaces."""
+        return self._portal.call(self._client.successors(stream, segment))
 
     # -- events and bytes ---------------------------------------------------------------------------------------
 

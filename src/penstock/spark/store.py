@@ -21,102 +21,54 @@ from penstock.model.errors import (
     SegmentTruncatedError,
 )
 from penstock.model.events import EVENT_HEADER_LENGTH, framed_length_at
-from penstock.model.names import SegmentId, segment_name
-from penstock.model.segments import READ_LENGTH_MAX, Buffer, SegmentInfo
+from penstock.model.names import segment_name
+from penstock.model.segments import READ_LENGTH_MAX, Buffer
 from penstock.spark.boundaries import boundaries_at
 from penstock.spark.options import StoreSettings
 from penstock.spark.planner import Extent
 
 if TYPE_CHECKING:
-    from penstock.client.sync import EventWriter, SegmentReader
+    from penstock.client.sync import Client, EventWriter
 
 #: Clients kept open in one process. More than one only when a session talks to several stores.
 CLIENT_COUNT_MAX = 8
 
 
-class StoreClient:
-    """A blocking client of one store, with the few calls that planning needs beyond `penstock.connect`."""
+def open_client(settings: StoreSettings) -> Client:
+    """Return a new client of a store, with limits that follow from the options of a query."""
+    # Not at the top: Spark imports this package in processes that never talk to a store.
+    from penstock.client.connecting import connect
+    from penstock.client.settings import ClientSettings
 
-    def __init__(self, settings: StoreSettings) -> None:
-        # Not at the top: Spark imports this package in processes that never talk to a store.
-        from penstock.client.client import Client
-        from penstock.client.settings import ClientSettings
-        from penstock.runtime.portal import Portal
-
-        outage_s = settings.outage_s_max
-        usual = ClientSettings()
-        self._client = Client(
-            settings.uri,
-            ClientSettings(
-                retry_time_max_s=outage_s,
-                # A new task, and a query that is started again, may meet the outage with their first call.
-                first_contact_timeout_s=outage_s,
-                # A connection to what hangs is given up soon enough to try another.
-                connect_timeout_s=min(usual.connect_timeout_s, outage_s),
-                request_timeout_s=min(usual.request_timeout_s, outage_s),
-                controller_request_timeout_s=min(usual.controller_request_timeout_s, outage_s),
-                keepalive_interval_s=min(usual.keepalive_interval_s, outage_s / 4),
-                # Ranges are long and read whole: ask for the most that a server answers at once.
-                read_bytes=READ_LENGTH_MAX,
-            ),
-        )
-        self._portal = Portal()
-        try:
-            self._portal.call_soon(self._client.open)
-        except BaseException:
-            self._portal.close()
-            raise
-
-    def close(self) -> None:
-        """Close all connections and end the background thread."""
-        try:
-            self._portal.call(self._client.close())
-        finally:
-            self._portal.close()
-
-    def head(self, stream: str) -> Mapping[int, int]:
-        """Return the positions of the oldest events kept."""
-        return self._portal.call(self._client.head(stream)).positions
-
-    def tail(self, stream: str) -> Mapping[int, int]:
-        """Return the positions behind everything acknowledged so far."""
-        return self._portal.call(self._client.tail(stream)).positions
-
-    def segment_info(self, segment: str) -> SegmentInfo:
-        """Return the state of a segment, given by its full name."""
-        return self._portal.call(self._client.segments.segment_info(segment))
-
-    def successors(self, scope: str, stream: str, segment: int) -> dict[int, Sequence[int]]:
-        """Return each segment that follows `segment`, with all that it replaces."""
-        found = self._portal.call(self._client.controller.successors(scope, stream, SegmentId(segment)))
-        return {each.segment.segment_id: each.predecessors for each in found}
-
-    def segment_reader(self, segment: str, start: int, end: int) -> SegmentReader:
-        """Read bytes of a segment, given by its full name; the user closes it."""
-        from penstock.client.sync import SegmentReader
-
-        return SegmentReader(
-            self, self._portal, self._portal.call_soon(lambda: self._client.segment_reader(segment, start, end))
-        )
-
-    def event_writer(self, stream: str) -> EventWriter:
-        """Return a writer; the user closes it."""
-        from penstock.client.sync import EventWriter
-
-        writer = self._client.writer_for_front_end(stream)
-        return EventWriter(self, self._portal, self._portal.call(writer.start()))
+    outage_s = settings.outage_s_max
+    usual = ClientSettings()
+    return connect(
+        settings.uri,
+        ClientSettings(
+            retry_time_max_s=outage_s,
+            # A new task, and a query that is started again, may meet the outage with their first call.
+            first_contact_timeout_s=outage_s,
+            # A connection to what hangs is given up soon enough to try another.
+            connect_timeout_s=min(usual.connect_timeout_s, outage_s),
+            request_timeout_s=min(usual.request_timeout_s, outage_s),
+            controller_request_timeout_s=min(usual.controller_request_timeout_s, outage_s),
+            keepalive_interval_s=min(usual.keepalive_interval_s, outage_s / 4),
+            # Ranges are long and read whole: ask for the most that a server answers at once.
+            read_bytes=READ_LENGTH_MAX,
+        ),
+    )
 
 
 # Keyed by process too: a forked child must never use its parent's sockets.
-_clients: OrderedDict[tuple[int, StoreSettings], StoreClient] = OrderedDict()
+_clients: OrderedDict[tuple[int, StoreSettings], Client] = OrderedDict()
 
 
-def client_of(settings: StoreSettings) -> StoreClient:
+def client_of(settings: StoreSettings) -> Client:
     """Return this process's client for `settings`, made at the first call. Do not close it."""
     key = (os.getpid(), settings)
     client = _clients.get(key)
     if client is None:
-        client = _clients[key] = StoreClient(settings)
+        client = _clients[key] = open_client(settings)
         while len(_clients) > CLIENT_COUNT_MAX:
             (pid, _), oldest = _clients.popitem(last=False)
             if pid == os.getpid():
@@ -155,11 +107,11 @@ class StoredStream:
 
     def head(self) -> dict[int, int]:
         """Return the cut before the first event that is still kept."""
-        return dict(sorted(client_of(self.settings).head(self.name).items()))
+        return dict(sorted(client_of(self.settings).head(self.name).positions.items()))
 
     def tail(self) -> dict[int, int]:
         """Return the cut behind the last event acknowledged so far."""
-        return dict(sorted(client_of(self.settings).tail(self.name).items()))
+        return dict(sorted(client_of(self.settings).tail(self.name).positions.items()))
 
     def extent(self, segment: int) -> Extent:
         """See `StreamView.extent`."""
@@ -168,7 +120,7 @@ class StoredStream:
 
     def successors(self, segment: int) -> Mapping[int, Sequence[int]]:
         """See `StreamView.successors`."""
-        return client_of(self.settings).successors(self.scope, self.stream, segment)
+        return client_of(self.settings).successors(self.name, segment)
 
     def boundaries(self, segment: int, start: int, targets: Sequence[int]) -> Sequence[int]:
         """See `StreamView.boundaries`."""
