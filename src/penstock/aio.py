@@ -10,10 +10,12 @@ from penstock.client.byte_stream import ByteReader, ByteWriter
 from penstock.client.client import Client, connect
 from penstock.client.event import Event, EventBatch
 from penstock.client.event_writer import EventWriter
+from penstock.client.opening import Opening
 from penstock.client.reader import Reader
 from penstock.client.reader_group import ReaderGroup
 from penstock.client.segment_reader import SegmentReader
 from penstock.client.transaction import Transaction
+from penstock.client.value_writer import ValueWriter
 
 __all__ = [
     "Ack",
@@ -23,9 +25,11 @@ __all__ = [
     "Event",
     "EventBatch",
     "EventWriter",
+    "Opening",
     "Reader",
     "ReaderGroup",
     "SegmentReader",
     "Transaction",
+    "ValueWriter",
     "connect",
 ]

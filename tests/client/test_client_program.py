@@ -78,6 +78,22 @@ def test_a_program_that_ends_without_closing_loses_nothing(uri, stream, last_lin
     assert [int(event) for event in events_in(uri, stream)] == list(range(20_000))
 
 
+def test_an_interrupted_program_loses_nothing(uri, stream):
+    """Ctrl-C in the middle of its blocks: they are left at once, and closed behind."""
+    ended = run_program(
+        """
+        with client, client.event_writer(stream) as writer:
+            for number in range(20_000):
+                writer.write(b"%d" % number)
+            raise KeyboardInterrupt
+        """,
+        uri, stream,
+    )  # fmt: skip
+    assert "KeyboardInterrupt" in ended.stderr
+    assert "not acknowledged" not in ended.stderr
+    assert [int(event) for event in events_in(uri, stream)] == list(range(20_000))
+
+
 def test_what_cannot_be_flushed_when_a_program_ends_is_said_with_its_number():
     """The server is gone before the program ends. It waits `exit_timeout_s`, and no longer."""
     source = """

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import typing
 from itertools import pairwise
 
 import pytest
@@ -420,3 +421,9 @@ def test_a_client_is_refused_in_another_event_loop():
     asyncio.run(open_it())
     asyncio.run(use_it())
     client.on_forked()
+
+
+def test_what_a_write_returns_can_be_awaited_as_far_as_type_checkers_know():
+    """They refused to await what `write` returned, which was any kind of acknowledgement."""
+    for kind in (penstock.aio.EventWriter, penstock.aio.Transaction, penstock.aio.ValueWriter):
+        assert typing.get_type_hints(kind.write)["return"] is penstock.aio.Ack

@@ -538,10 +538,19 @@ class Client(Handle[aio.Client]):
         """See `ProgramPart`."""
         # Whether what readers have in hand is done, nobody can tell any more.
         self._client.note_exception()
+        if self._client.is_closed:
+            return
+        timeout_s = self.settings.exit_timeout_s
         try:
-            self.close(self.settings.exit_timeout_s)
+            # A little more than the closing has, which says better what is missing; one that began before has more.
+            self._portal.call(self._client.close(timeout_s), timeout_s + 1.0)
+        except ClosedError:
+            pass  # It was being closed, and is now.
         except (PenstockError, TimeoutError) as error:
-            _log.error("the program ended before everything was stored: %s", error)
+            why = str(error) or f"not within {timeout_s:g} s (exit_timeout_s)"
+            _log.error("the program ended before everything was stored: %s", why)
+        finally:
+            self._portal.close()
 
     def __del__(self) -> None:
         client: aio.Client | None = getattr(self, "_client", None)
