@@ -55,6 +55,21 @@ async def test_results_and_errors_come_back(work: ThreadedWork) -> None:
     assert await work.run(int, "8") == 8
 
 
+async def test_the_loop_hears_news_of_a_function_in_order_and_before_its_end(work: ThreadedWork) -> None:
+    pool = work.pool("p", PoolSettings(thread_count_max=1))
+    heard: list[object] = []
+
+    def count() -> str:
+        for number in range(100):
+            pool.tell(heard.append, number)
+        return "end"
+
+    running = pool.run(count)
+    running.add_done_callback(lambda done: heard.append(done.result()))
+    await running
+    assert heard == [*range(100), "end"]
+
+
 async def test_no_more_functions_run_than_there_are_threads(work: ThreadedWork, hanging: Hanging) -> None:
     """The others wait, and run in order."""
     pool = work.pool("p", PoolSettings(thread_count_max=2))

@@ -4,6 +4,7 @@ import asyncio
 
 import pytest
 
+from penstock.runtime.work import PoolSettings
 from penstock.testing.simulation.disk_faults import CrashKind, DiskFaults
 from penstock.testing.simulation.errors import HostDownError
 from penstock.testing.simulation.host import WALL_CLOCK_MS_FIRST, Death
@@ -26,6 +27,32 @@ def write_file(disk, path, data, *, is_synced):
         file.sync()
         disk.sync_directory("/")
     file.close()
+
+
+@pytest.mark.parametrize("cut_rate", [0.0, 1.0])
+def test_news_of_blocking_work_come_in_order_and_before_its_end(cut_rate):
+    """Whatever instants their ways to the loop take; also from a function that is held in the middle."""
+    for seed in range(20):
+        heard = []
+
+        async def main(host, heard=heard):
+            pool = host.runtime.work.pool("p", PoolSettings(thread_count_max=1))
+            disk = host.runtime.disk
+
+            def count():
+                for number in range(10):
+                    disk.list_directory("/")
+                    pool.tell(heard.append, number)
+                return "end"
+
+            running = pool.run(count)
+            running.add_done_callback(lambda done: heard.append(done.result()))
+            await running
+
+        with Simulation(seed, SimulationSettings(work=WorkSettings(cut_rate=cut_rate))) as simulation:
+            simulation.host("machine", main)
+            simulation.run(lambda: asyncio.sleep(5))
+        assert heard == [*range(10), "end"]
 
 
 @pytest.mark.parametrize("death", list(Death))

@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from functools import partial
+from typing import TypeVar
 
 from penstock.runtime.work import Job, PoolSettings, WorkPools, WorkQueue
+
+T = TypeVar("T")
 
 
 class InlineWork(WorkPools):
@@ -35,6 +39,10 @@ class _InlinePool(WorkQueue):
 
     def _loop(self) -> asyncio.AbstractEventLoop:
         return asyncio.get_running_loop()
+
+    def tell(self, function: Callable[[T], object], news: T) -> None:
+        """See `WorkPool.tell`: at once."""
+        function(news)
 
     def _begin(self, job: Job) -> None:
         assert isinstance(job.call, partial)

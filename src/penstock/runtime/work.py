@@ -100,6 +100,12 @@ class WorkPool(Protocol):
         still have its effect, later) or when no thread is left that does not hang.
         """
 
+    def tell(self, function: Callable[[T], object], news: T) -> None:
+        """Call `function(news)` on the loop, soon. For a function that this pool runs, off the loop, while it goes on.
+
+        Calls come in order, and before the loop hears of that function's end. Nothing happens once the loop is closed.
+        """
+
     def close(self) -> None:
         """Accept no more. What was accepted goes on; then the threads end. Waits for nothing."""
 
@@ -231,6 +237,10 @@ class WorkQueue(ABC):
             await idle
 
     @abstractmethod
+    def tell(self, function: Callable[[T], object], news: T) -> None:
+        """See `WorkPool.tell`."""
+
+    @abstractmethod
     def _loop(self) -> asyncio.AbstractEventLoop:
         """Return the event loop."""
 
@@ -359,14 +369,25 @@ class _ThreadPool(WorkQueue):
         super().__init__(name, settings)
         self._free: list[_Worker] = []
         self._on_last_end = on_end
+        #: The loop whose work goes on here; threads tell it things.
+        self._home: asyncio.AbstractEventLoop | None = None
 
     def _loop(self) -> asyncio.AbstractEventLoop:
         return asyncio.get_running_loop()
 
     def _begin(self, job: Job) -> None:
         # The one that was busy last: its memory is warm.
+        self._home = job.loop
         worker = self._free.pop() if self._free else self._new_worker()
         worker.jobs.put((job, self._worker_ended))
+
+    def tell(self, function: Callable[[T], object], news: T) -> None:
+        """See `WorkPool.tell`."""
+        assert self._home is not None
+        try:
+            self._home.call_soon_threadsafe(function, news)
+        except RuntimeError:
+            pass  # The loop was closed: nobody waits for anything any more.
 
     def _new_worker(self) -> _Worker:
         try:

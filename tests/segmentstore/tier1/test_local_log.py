@@ -31,6 +31,8 @@ from penstock.runtime.runtime import Runtime, ThreadedWork
 from penstock.runtime.work import PoolSettings
 from penstock.segmentstore.tier1.durable_log import LogAddress
 from penstock.segmentstore.tier1.local_log import LocalLog, LocalLogFactory, LocalLogSettings
+from penstock.segmentstore.tier1.log_directory import LogDirectory
+from penstock.segmentstore.tier1.log_owner import LogOwner
 from penstock.testing.simulation.disk import SimulatedDisk
 from penstock.testing.simulation.disk_faults import DiskFaults, FailedSync, NameOrder, SyncFailedError
 from penstock.testing.simulation.disk_handles import SimulatedByte, SimulatedFile
@@ -776,6 +778,94 @@ async def test_an_append_alone_is_one_call_and_a_look_into_memory(
     await make_log(disk, seed=1).open()
     with pytest.raises(LogFencedError):
         await append(log, b"too late")
+
+
+def append_during_sync(disk: SimulatedDisk, log: LocalLog, data: list[bytes]) -> list[asyncio.Future[LogAddress]]:
+    """Append one of `data` in the midst of each sync of a batch, as others would while the thread waits."""
+    appended: list[asyncio.Future[LogAddress]] = []
+
+    def append_one(call: str, path: str) -> None:
+        if call == "sync" and data:
+            one = data.pop(0)
+            appended.append(log.append([one], len(one)))
+
+    disk.hook = append_one
+    return appended
+
+
+async def test_what_comes_during_a_sync_is_written_next_without_the_loop(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One job of the log's thread writes three batches; each is acknowledged when it is synced, in order."""
+    disk = new_disk()
+    log = make_log(disk, first_file_length_bytes=1 << 17, file_length_bytes=1 << 17)
+    await log.open()
+    appended = append_during_sync(disk, log, [b"second", b"third"])
+    jobs: list[str] = []
+    run_write = log._work.run_write
+
+    async def count(what: str, *arguments: object) -> object:
+        jobs.append(what)
+        return await run_write(what, *arguments)  # type: ignore[arg-type]  # passed on as they came
+
+    monkeypatch.setattr(log._work, "run_write", count)
+    first = await append(log, b"first")
+    assert jobs == ["append to"]
+    addresses = [first, *(one.result() for one in appended)]
+    assert addresses == sorted(addresses)
+    disk.crash()
+    log = make_log(disk, seed=1)
+    await log.open()
+    assert await contents(log) == list(zip(addresses, (b"first", b"second", b"third"), strict=True))
+
+
+async def test_a_batch_that_fails_behind_another_one_takes_back_no_acknowledgement() -> None:
+    """1. Two batches in one job. 2. The second sync fails. 3. The first is acknowledged, the rest fails, none hangs."""
+    disk = new_disk()
+    log = make_log(disk, first_file_length_bytes=1 << 17, file_length_bytes=1 << 17)
+    await log.open()
+    appended = append_during_sync(disk, log, [b"second", b"third"])
+    take = disk.hook
+    syncs: list[str] = []
+
+    def fail_second(call: str, path: str) -> None:
+        take(call, path)
+        if call == "sync":
+            syncs.append(path)
+            if len(syncs) == 2:
+                raise SyncFailedError(FailedSync.LOSE)
+
+    disk.hook = fail_second
+    address = await append(log, b"first")
+    outcomes = await asyncio.gather(*appended, return_exceptions=True)
+    assert [type(outcome) for outcome in outcomes] == [StorageError, StorageError]
+    assert log.outstanding_bytes == 0
+    await log.close()
+    disk.hook = lambda call, path: None
+    disk.crash()
+    log = make_log(disk, seed=1)
+    await log.open()
+    assert await contents(log) == [(address, b"first")]
+
+
+async def test_a_claim_that_is_made_between_two_batches_of_a_job_is_seen_by_the_second() -> None:
+    disk = new_disk()
+    log = make_log(disk, first_file_length_bytes=1 << 17, file_length_bytes=1 << 17)
+    await log.open()
+    appended = append_during_sync(disk, log, [b"second"])
+    take = disk.hook
+    syncs: list[str] = []
+
+    def claim_before_second(call: str, path: str) -> None:
+        take(call, path)
+        if call == "sync":
+            syncs.append(path)
+            if len(syncs) == 2:
+                disk.hook = lambda call, path: None
+                LogDirectory(disk, DIRECTORY, 0, LogOwner(bytes(16))).claim(lambda: None)
+
+    disk.hook = claim_before_second
+    assert await append(log, b"first")
+    with pytest.raises(LogFencedError):
+        await appended[0]
 
 
 async def test_a_claim_that_is_cut_off_behind_its_mark_leaves_a_log_that_can_be_claimed() -> None:

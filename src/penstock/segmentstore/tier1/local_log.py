@@ -1,8 +1,8 @@
 """`DurableLog` in a local directory: preallocated files, group commit, one fdatasync for many appends.
 
-An append costs the event loop a queue entry; a writer task gives everything queued to one blocking job, which
-checksums, writes and syncs it, looks that the log is still ours, and only then are the futures completed, in order.
-While a job runs, later appends gather for the next one.
+An append costs the event loop a queue entry; a blocking job takes everything queued, checksums, writes and syncs it,
+looks that the log is still ours, and only then are the futures completed, in order. While it syncs one batch, later
+appends gather for the next one, which it takes by itself.
 
 When the file system is full the log goes on in files that it has kept in reserve for that, and in the end waits
 (docs/full-disk.md).
@@ -19,6 +19,7 @@ from collections import deque
 from collections.abc import AsyncIterator, Sequence
 from contextlib import AsyncExitStack
 from enum import Enum
+from functools import partial
 
 from penstock.model.errors import (
     InvalidArgumentError,
@@ -32,8 +33,7 @@ from penstock.model.segments import Buffer
 from penstock.runtime.disk import DiskSpace
 from penstock.runtime.runtime import Runtime
 from penstock.segmentstore.tier1.durable_log import LogAddress, LogFrame
-from penstock.segmentstore.tier1.frame_format import FRAME_HEADER_LENGTH
-from penstock.segmentstore.tier1.log_batch import Append, BatchWriter, NoRoomToGrowError, WritableFile
+from penstock.segmentstore.tier1.log_batch import Append, BatchResult, BatchWriter, NoRoomToGrowError, WritableFile
 from penstock.segmentstore.tier1.log_directory import LogDirectory, log_container_ids
 from penstock.segmentstore.tier1.log_files import LogFiles
 from penstock.segmentstore.tier1.log_owner import LogOwner
@@ -69,7 +69,6 @@ class LocalLog:
         self._runtime = runtime
         self._settings = settings
         self._work = LogWork(runtime, container_id, settings, self._describe())
-        self._batches = BatchWriter(self._directory)
         self._files = LogFiles(
             self._directory,
             runtime,
@@ -80,10 +79,19 @@ class LocalLog:
             pause=lambda: self._pause(settings.space_check_interval_s),
             description=self._describe(),
         )
+        #: What nobody has begun to write. The loop fills it and, if the log fails, empties it; the writer takes of it.
+        self._queue: deque[Append] = deque()
+        #: Everything appended and not acknowledged, oldest first: what is in the queue and what is being written.
+        self._unacknowledged: deque[Append] = deque()
+        self._batches = BatchWriter(
+            self._directory,
+            self._queue,
+            batch_length_max_bytes=settings.batch_length_max_bytes,
+            room=self._files,
+            tell=partial(self._work.writes.tell, self._committed),
+        )
         self._state = _State.NEW
         self._failure: PenstockError | None = None
-        self._queue: deque[Append] = deque()
-        self._in_flight: list[Append] = []
         self._outstanding_bytes = 0
         self._wakeup: asyncio.Future[None] | None = None
         #: Set when the log closes or has failed.
@@ -92,7 +100,6 @@ class LocalLog:
         self._metadata_lock = asyncio.Lock()
         self._recovered: Sequence[ChainFile] = ()
         self._closing: asyncio.Task[None] | None = None
-        self._sequence = 0
         #: Whether nothing behind the last batch says yet that it was synced.
         self._needs_trailer = False
         self._last_address = LogAddress(0)
@@ -171,7 +178,9 @@ class LocalLog:
         if sum(map(len, buffers)) != length:
             raise InvalidArgumentError(f"the buffers hold {sum(map(len, buffers))} bytes, not {length}")
         future: asyncio.Future[LogAddress] = asyncio.get_running_loop().create_future()
-        self._queue.append(Append(buffers, length, future))
+        append = Append(buffers, length, future)
+        self._unacknowledged.append(append)
+        self._queue.append(append)
         self._outstanding_bytes += length
         self._wake()
         return future
@@ -227,7 +236,7 @@ class LocalLog:
                 tail = recovered.files[-1]
                 self._last_address = log_address(tail.header.number, tail.end)
             await self._files.begin(recovered.files, recovered.next_sequence)
-            self._sequence = recovered.next_sequence + 1
+            self._batches.sequence = recovered.next_sequence + 1
             began_s = self._runtime.monotonic_s()
             await self._work.run_locked("open", directory.finish_open, recovered.residue)
             self._confirmed_s = began_s
@@ -251,15 +260,21 @@ class LocalLog:
                 file = await self._files.with_room(self._queue[0].length)
                 if not self._queue:
                     continue  # Failed meanwhile.
-                self._take_batch(file)
-                await self._commit_batch(file)
+                self._batches.noted_s = self._runtime.monotonic_s()
+                try:
+                    result = await self._work.run_write("append to", self._batches.write_queued, file)
+                except NoRoomToGrowError as error:
+                    await self._wait_for_room(file, error)
+                    continue
+                if result is not None:
+                    self._committed(result)
             current = self._files.current
             if self._state is _State.CLOSING and current is not None:
-                await self._work.run_write("close", self._batches.write_closing_trailer, current, self._sequence)
+                await self._work.run_write("close", self._batches.write_closing_trailer, current)
         except PenstockError as error:
             self._fail(error)
         finally:
-            if self._state is _State.OPEN or self._queue or self._in_flight:
+            if self._state is _State.OPEN or self._unacknowledged:
                 self._fail(StorageError(f"the writer of {self._describe()} was stopped"))
 
     async def _idle(self) -> None:
@@ -275,39 +290,16 @@ class LocalLog:
         if self._needs_trailer and not self._queue and self._state is _State.OPEN:
             self._needs_trailer = False
             assert self._files.current is not None
-            await self._work.run_write("append to", self._batches.write_trailer, self._files.current, self._sequence)
+            await self._work.run_write("append to", self._batches.write_trailer, self._files.current)
 
-    def _take_batch(self, file: WritableFile) -> None:
-        # Past its capacity a file may grow to twice that: see `LogFiles.with_room`.
-        limit = file.capacity if file.position < file.capacity else self._files.growth_limit(file)
-        offset = file.position
-        payload_length = 0
-        while self._queue:
-            length = self._queue[0].length
-            offset += FRAME_HEADER_LENGTH + length
-            payload_length += length
-            if self._in_flight and (
-                offset > limit or payload_length > self._settings.batch_length_max_bytes
-            ):
-                break
-            self._in_flight.append(self._queue.popleft())
-
-    async def _commit_batch(self, file: WritableFile) -> None:
-        batch = self._in_flight
-        began_s = self._runtime.monotonic_s()
-        try:
-            result = await self._work.run_write("append to", self._batches.write, file, batch, self._sequence)
-        except NoRoomToGrowError as no_room:
-            await self._take_back(file, batch, no_room)
-            return
-        self._confirmed_s = max(self._confirmed_s, began_s)
-        file.position = result.end
-        self._sequence += len(batch) + (file.link is not None)
-        file.link = None
+    def _committed(self, result: BatchResult) -> None:
+        """Acknowledge a batch. Batches come in order."""
+        self._confirmed_s = max(self._confirmed_s, result.began_s)
+        self._batches.noted_s = self._runtime.monotonic_s()
         if self._state is _State.FAILED:
             return
-        self._in_flight = []
-        for append, address in zip(batch, result.addresses, strict=True):
+        for address in result.addresses:
+            append = self._unacknowledged.popleft()
             self._outstanding_bytes -= append.length
             if not append.future.done():
                 append.future.set_result(address)
@@ -315,15 +307,13 @@ class LocalLog:
         self._needs_trailer = True
         self._files.prepare_ahead()
 
-    async def _take_back(self, file: WritableFile, batch: list[Append], error: StorageFullError) -> None:
-        """Queue a batch again that a file could not grow for: it goes to the next file, or waits for room.
+    async def _wait_for_room(self, file: WritableFile, error: StorageFullError) -> None:
+        """Let a batch that a file could not grow for go to the next file; it is in the queue again.
 
         What was written of it lies behind the end that the next file's link will name, and was never synced.
         """
         if self._state is not _State.OPEN:
             raise error
-        self._in_flight = []
-        self._queue.extendleft(reversed(batch))
         self._files.space.is_short = True
         if file.position < file.capacity:
             # One frame that is longer than the whole file.
@@ -405,10 +395,10 @@ class LocalLog:
         self._state = _State.FAILED
         self._failure = error
         self._ended.set()
-        for append in (*self._in_flight, *self._queue):
+        for append in self._unacknowledged:
             if not append.future.done():
                 append.future.set_exception(error)
-        self._in_flight = []
+        self._unacknowledged.clear()
         self._queue.clear()
         self._outstanding_bytes = 0
         self._wake()

@@ -6,8 +6,10 @@ A batch is frames from a block boundary on, the last of them marked, and zeros u
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections import deque
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Protocol
 
 from penstock.model.errors import PenstockError, StorageFullError
 from penstock.model.segments import Buffer
@@ -61,25 +63,105 @@ class Append:
 
 @dataclass(frozen=True, slots=True)
 class BatchResult:
-    """A batch that is durable: the addresses of its frames, and where the next batch begins."""
+    """A batch that is durable.
+
+    Attributes:
+        addresses: those of its frames.
+        end: where the next batch begins.
+        began_s: a moment before it began, and so before the look that found the log still ours.
+    """
 
     addresses: list[LogAddress]
     end: int
+    began_s: float
 
 
 class NoRoomToGrowError(StorageFullError):
     """A batch that goes beyond the file's capacity was not written."""
 
 
+class FileRoom(Protocol):
+    """Says what still goes into a file; may be asked off the loop. See `LogFiles`."""
+
+    def fits(self, file: WritableFile, length: int) -> bool:
+        """Say whether a frame of that length goes into `file`, as the first of a batch."""
+
+    def growth_limit(self, file: WritableFile) -> int:
+        """Return up to where a file may be written that is not followed by another one yet."""
+
+
 class BatchWriter:
-    """Writes the batches of one incarnation.
+    """Writes the batches of one incarnation, out of a queue that the event loop fills.
 
     One system call for each batch, which writes and syncs: the fewer there are, the less often the thread gives away
-    the interpreter's lock and has to wait for it beside a busy event loop.
+    the interpreter's lock and has to wait for it beside a busy event loop. For the same reason it goes on by itself
+    while there is something in the queue: the loop hears of each batch, and needs to say nothing.
+
+    Attributes:
+        sequence: number of the next frame. Like a file's `position` and `link` this belongs to the thread while
+            `write_queued` is under way, and to the loop else.
+        noted_s: the loop's clock, as it noted it last: a moment before the next batch begins.
     """
 
-    def __init__(self, directory: LogDirectory) -> None:
+    def __init__(
+        self,
+        directory: LogDirectory,
+        queue: deque[Append],
+        *,
+        batch_length_max_bytes: int,
+        room: FileRoom,
+        tell: Callable[[BatchResult], None],
+    ) -> None:
+        """`tell` takes the result of each batch but the last to the loop."""
         self.directory = directory
+        self.sequence = 0
+        self.noted_s = float("-inf")
+        self._queue = queue
+        self._batch_length_max = batch_length_max_bytes
+        self._room = room
+        self._tell = tell
+
+    def write_queued(self, file: WritableFile) -> BatchResult | None:
+        """Write what is in the queue, batch after batch, while there is any and it has room in `file`.
+
+        Return the last result; None if there is none. Raises as `write`; the batch of a `NoRoomToGrowError` is back in
+        the queue then, and of any other error the outcome is unknown.
+        """
+        result: BatchResult | None = None
+        while batch := self._take(file):
+            if result is not None:
+                self._tell(result)
+            try:
+                result = self.write(file, batch, self.sequence)
+            except NoRoomToGrowError:
+                self._queue.extendleft(reversed(batch))
+                raise
+            self.sequence += len(batch) + (file.link is not None)
+            file.link = None
+            file.position = result.end
+        return result
+
+    def _take(self, file: WritableFile) -> list[Append]:
+        # Past its capacity a file may grow to twice that: see `LogFiles.with_room`.
+        limit = file.capacity if file.position < file.capacity else self._room.growth_limit(file)
+        offset = file.position
+        payload_length = 0
+        batch: list[Append] = []
+        try:
+            while True:
+                length = self._queue[0].length
+                offset += FRAME_HEADER_LENGTH + length
+                payload_length += length
+                if not batch:
+                    is_room = self._room.fits(file, length)
+                else:
+                    is_room = offset <= limit and payload_length <= self._batch_length_max
+                if not is_room:
+                    break
+                batch.append(self._queue.popleft())
+        except IndexError:
+            pass  # Empty, or emptied this moment by the loop, because the log has failed.
+        return batch
 
     def write(self, file: WritableFile, batch: Sequence[Append], sequence: int) -> BatchResult:
         """Write and sync a batch, its first frame `sequence`. Returns only while this incarnation owns the log.
@@ -87,6 +169,7 @@ class BatchWriter:
         Raises `LogFencedError`, `NoRoomToGrowError` (nothing was acknowledged, and the file may go on),
         `StorageFullError`, `OSError`.
         """
+        began_s = self.noted_s
         header = file.header
         synced_offset = offset = file.position
         out: list[Buffer] = []
@@ -117,15 +200,15 @@ class BatchWriter:
                 raise NoRoomToGrowError(f"{file.name} in {self.directory.path} cannot grow: {error}") from error
             raise
         self.directory.check_unclaimed()
-        return BatchResult(addresses, offset)
+        return BatchResult(addresses, offset, began_s)
 
-    def write_trailer(self, file: WritableFile, sequence: int) -> None:
+    def write_trailer(self, file: WritableFile) -> None:
         """Say behind the last frame that it was synced, since nothing that follows does. Raises as `write`.
 
         Not synced itself: it is meant to outlive the process, not the machine. The next batch overwrites it.
         """
         out: list[Buffer] = []
-        encode_trailer(file.header, sequence, file.position, is_clean_close=False, out=out)
+        encode_trailer(file.header, self.sequence, file.position, is_clean_close=False, out=out)
         try:
             file.file.write(file.position, out)
         except (OSError, PenstockError) as error:
@@ -133,9 +216,9 @@ class BatchWriter:
             if file.position <= file.capacity or not is_full_error(error):
                 raise
 
-    def write_closing_trailer(self, file: WritableFile, sequence: int) -> None:
+    def write_closing_trailer(self, file: WritableFile) -> None:
         """Say durably that nothing follows. Raises `LogFencedError`, `StorageFullError`, `OSError`."""
         self.directory.check_owned()
         out: list[Buffer] = []
-        encode_trailer(file.header, sequence, file.position, is_clean_close=True, out=out)
+        encode_trailer(file.header, self.sequence, file.position, is_clean_close=True, out=out)
         file.file.write_synced(file.position, out)

@@ -97,17 +97,15 @@ class LogFiles:
         """Return the file for a frame of that length: the current one, or the next if it does not fit any more."""
         current = self.current
         assert current is not None
-        end = current.position + FRAME_HEADER_LENGTH + length
-        if end <= current.capacity or current.position <= 2 * BLOCK_LENGTH:
+        if self.fits(current, length):
             return current
-        if self._next is None and end > self.growth_limit(current):
+        if self._next is None:
             if self._preparation is not None:
                 await asyncio.wait([self._preparation])
             if self._next is None:
                 # The preparation failed, perhaps long ago.
                 self._next = await self._prepare_when_there_is_room()
-        if self._next is None:
-            return current
+        assert self._next is not None
         # What is recycled takes room that others may need more.
         is_recyclable = current.length >= self._settings.file_length_bytes and not self.space.is_short
         self._older.append(_OlderFile(current.name, current.header.number, is_recyclable))
@@ -115,6 +113,13 @@ class LogFiles:
         self._next.link = Link(current.header.epoch, current.header.number, current.position)
         self.current, self._next = self._next, None
         return self.current
+
+    def fits(self, file: WritableFile, length: int) -> bool:
+        """Say whether a frame of that length goes into the current file. May be asked off the loop."""
+        end = file.position + FRAME_HEADER_LENGTH + length
+        if end <= file.capacity or file.position <= 2 * BLOCK_LENGTH:
+            return True
+        return self._next is None and end <= self.growth_limit(file)
 
     def growth_limit(self, file: WritableFile) -> int:
         """Return up to where a file may be written that is not followed by another one yet."""

@@ -11,16 +11,19 @@ from __future__ import annotations
 
 import asyncio
 import random
+from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
-from typing import Protocol
+from typing import Protocol, TypeVar
 
 from penstock.runtime.work import Job, PoolSettings, WorkPools, WorkQueue
 from penstock.testing.simulation.errors import ProcessKilled
 from penstock.testing.simulation.held_job import HeldJob
 from penstock.testing.simulation.loop import SimulatedLoop
 from penstock.testing.simulation.process import Process
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,6 +95,21 @@ class _SimulatedPool(WorkQueue):
     def __init__(self, name: str, settings: PoolSettings, work: SimulatedWork) -> None:
         super().__init__(name, settings)
         self._work = work
+        #: What functions under way have told the loop, and not got there yet: oldest first.
+        self._news: deque[Callable[[], object]] = deque()
+
+    def tell(self, function: Callable[[T], object], news: T) -> None:
+        """See `WorkPool.tell`."""
+        self._send(partial(function, news))
+
+    def _send(self, message: Callable[[], object]) -> None:
+        loop = self._work.loop
+        self._news.append(message)
+        loop.at(loop.time() + self._work.settings.return_delay_s_max * self._work.random(), self._deliver)
+
+    def _deliver(self) -> None:
+        """Let the oldest of the news get to the loop, whichever of them has drawn this instant."""
+        self._work.loop.post(self._work.process, self._news.popleft())
 
     def _loop(self) -> asyncio.AbstractEventLoop:
         return self._work.loop
@@ -188,7 +206,9 @@ class _SimulatedPool(WorkQueue):
         """Tell the event loop that a function has ended."""
         work = self._work
         process, loop = work.process, work.loop
-        if process.is_alive:
+        if process.is_alive and self._news:
+            self._send(partial(self._finish, job, result, failure))
+        elif process.is_alive:
             delay_s = work.settings.return_delay_s_max * work.random()
             loop.at(loop.time() + delay_s, partial(loop.post, process, self._finish, job, result, failure))
 
