@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import replace
+from types import TracebackType
 
 from penstock.client import deadline
 from penstock.client.client import Client
 from penstock.client.event_writer import EventWriter
 from penstock.client.life_cycle import Life, LifeCycle
+from penstock.client.membership import Membership
+from penstock.client.reader import Reader
 from penstock.client.transaction import Transaction, _Fate
 from penstock.testing.mutations.mutation import Mutation, patched
 from penstock.testing.workloads.plans import PlanSettings
 from penstock.testing.workloads.scenario import Profile
-from penstock.testing.workloads.users import End, UserHabits
+from penstock.testing.workloads.users import End, Fate, UserHabits
 
 #: Faults are shorter than the others wait before they take a reader for dead, so nobody is taken for dead by mistake.
 #: The limits of the clients are shorter still, at times.
@@ -115,7 +119,46 @@ def _let_each_layer_have_the_whole_time() -> AbstractContextManager[None]:
     return patched(deadline, "_CURRENT", _NoDeadline())
 
 
+@contextmanager
+def _count_a_failure_as_done() -> Iterator[None]:
+    async def leave(
+        self: Reader, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        await self.close(is_done=True)
+
+    with patched(Reader, "__aexit__", leave), patched(Reader, "note_exception", lambda self: None):
+        yield
+
+
+@contextmanager
+def _keep_what_was_given_away() -> Iterator[None]:
+    drop = Membership._drop
+
+    def drop_all(self: Membership) -> None:
+        for source in list(self.open_segments.values()):
+            drop(self, source)
+
+    with patched(Membership, "_drop", lambda self, source: None), patched(Membership, "_drop_all", drop_all):
+        yield
+
+
+def _declare_the_living_dead() -> AbstractContextManager[None]:
+    def dead_readers(self: Membership) -> list[tuple[str, str, int]]:
+        now_s = asyncio.get_running_loop().time()
+        return [
+            (name, incarnation, heartbeat)
+            for name, (incarnation, heartbeat, since_s) in self._seen.items()
+            if name != self._name and now_s - since_s >= 1.0
+        ]
+
+    return patched(Membership, "_dead_readers", dead_readers)
+
+
 _WRITERS = replace(USERS, name="user writers", workloads=("events", "user writers"))
+
+
+def _living(name: str, *fates: Fate, cut_rate: float = 0.0) -> Profile:
+    return replace(USERS, name=name, habits=UserHabits(fates=fates, cut_rate=cut_rate))
 
 
 def _ending(name: str, *ends: End) -> Profile:
@@ -125,7 +168,8 @@ def _ending(name: str, *ends: End) -> Profile:
 USER_MUTATIONS = (
     Mutation(
         "commit what a failed flush left", "a transaction is seen whole or not at all",
-        replace(_WRITERS, name="commits after outages"), _commit_what_is_left,
+        replace(_WRITERS, name="commits after outages", habits=UserHabits(cut_rate=0.0, limits_s=(0.3,))),
+        _commit_what_is_left,
     ),
     Mutation(
         "keep the lease of a transaction that is given up", "nobody keeps what nobody uses",
@@ -146,6 +190,18 @@ USER_MUTATIONS = (
     Mutation(
         "let each layer try for the whole time", "one deadline goes down through all retries",
         replace(_WRITERS, name="short limits"), _let_each_layer_have_the_whole_time,
+    ),
+    Mutation(
+        "count an event as read though its user failed", "an exception never commits",
+        _living("users that fail", Fate.FAILS), _count_a_failure_as_done,
+    ),
+    Mutation(
+        "keep reading what was given away", "a reader reads what the record says",
+        _living("users that come and go", Fate.LEAVES, Fate.KILLED), _keep_what_was_given_away,
+    ),
+    Mutation(
+        "take readers for dead too soon", "an event comes again only after a crash",
+        _living("users that live long", Fate.LEAVES), _declare_the_living_dead,
     ),
 )  # fmt: skip
 """Bugs of this kind."""

@@ -286,12 +286,9 @@ class Scenario:
         for number in range(2):
             keys = (f"u{number}-a", f"u{number}-b")
             made.append(
-                UserWriter(
-                    *place(f"user-writer-{number}"), stream=USER_STREAM, keys=keys, cut_rate=habits.cut_rate,
-                    ends=habits.ends,
-                )
-            )  # fmt: skip
-        made.append(UserTransactions(*place("user-transactions"), stream=USER_STREAM, cut_rate=habits.cut_rate))
+                UserWriter(*place(f"user-writer-{number}"), stream=USER_STREAM, keys=keys, habits=habits)
+            )
+        made.append(UserTransactions(*place("user-transactions"), stream=USER_STREAM, habits=habits))
         for number, machine in enumerate(_machines(self.profile) if "users" in self.workloads else ()):
             made.append(
                 UserReader(

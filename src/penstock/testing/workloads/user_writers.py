@@ -16,7 +16,7 @@ from penstock.testing.checks.history import AbortTransaction, CommitTransaction,
 from penstock.testing.simulation.cancellation import CutShortError, cut_short
 from penstock.testing.simulation.host import Host
 from penstock.testing.workloads.events import make_event
-from penstock.testing.workloads.users import End, draw_suspension, draw_user_settings, in_time, maybe_cut
+from penstock.testing.workloads.users import End, UserHabits, draw_suspension, draw_user_settings, in_time, maybe_cut
 from penstock.testing.workloads.world import Workload, World
 
 #: An acknowledgement that has not settled so long after everything was closed never will.
@@ -37,13 +37,13 @@ class UserWriter(Workload):
 
     def __init__(
         self, world: World, host: Host, name: str, rng: random.Random, *, stream: str, keys: tuple[str, ...],
-        cut_rate: float, ends: tuple[End, ...],
+        habits: UserHabits,
     ) -> None:  # fmt: skip
         super().__init__(world, host, name, rng)
         self._stream = stream
         self._keys = keys
-        self._cut_rate = cut_rate
-        self._ends = ends
+        self._habits = habits
+        self._cut_rate = habits.cut_rate
         self._number = 0
         self._session = 0
 
@@ -52,7 +52,9 @@ class UserWriter(Workload):
         world = self.world
         while world.is_writing:
             await self.rest(0.2)
-            client = world.cluster.client(self.host, draw_user_settings(self.rng, world.cluster.settings.client))
+            client = world.cluster.client(
+                self.host, draw_user_settings(self.rng, world.cluster.settings.client, self._habits)
+            )
             client.open()
             try:
                 await self._use(client)
@@ -74,7 +76,7 @@ class UserWriter(Workload):
         # A writer of its own in the history: what an abandoned one had on the wire may come after what follows.
         self._session += 1
         acks: list[AckState] = []
-        end = self.rng.choice(self._ends)
+        end = self.rng.choice(self._habits.ends)
         for _ in range(self.rng.randint(1, 40)):
             if not await self._write(writer, acks):
                 break
@@ -150,11 +152,12 @@ class UserTransactions(Workload):
     """Commits and aborts, and commits again what failed. A commit that succeeded has everything that was written."""
 
     def __init__(
-        self, world: World, host: Host, name: str, rng: random.Random, *, stream: str, cut_rate: float
+        self, world: World, host: Host, name: str, rng: random.Random, *, stream: str, habits: UserHabits
     ) -> None:
         super().__init__(world, host, name, rng)
         self._stream = stream
-        self._cut_rate = cut_rate
+        self._habits = habits
+        self._cut_rate = habits.cut_rate
         self._keys = tuple(f"{name}-key-{number}" for number in range(3))
         self._number = 0
         self._begun: list[str] = []
@@ -164,7 +167,9 @@ class UserTransactions(Workload):
         world = self.world
         while world.is_writing:
             await self.rest(0.5)
-            client = world.cluster.client(self.host, draw_user_settings(self.rng, world.cluster.settings.client))
+            client = world.cluster.client(
+                self.host, draw_user_settings(self.rng, world.cluster.settings.client, self._habits)
+            )
             client.open()
             try:
                 await self._use(client)

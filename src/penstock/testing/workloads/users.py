@@ -65,12 +65,14 @@ class UserHabits:
         ends: how writers may.
         reader_count: members of the group.
         cut_rate: probability that a call is cancelled at one of its awaits.
+        limits_s: how long their clients try.
     """
 
     fates: tuple[Fate, ...] = tuple(Fate)
     ends: tuple[End, ...] = tuple(End)
     reader_count: int = 3
     cut_rate: float = 0.1
+    limits_s: tuple[float, ...] = (0.5, 2.0, 60.0)
 
 
 class _WorkFailedError(Exception):
@@ -89,11 +91,11 @@ class _Life:
     settings: ClientSettings = field(default_factory=ClientSettings)
 
 
-def draw_user_settings(rng: random.Random, base: ClientSettings) -> ClientSettings:
+def draw_user_settings(rng: random.Random, base: ClientSettings, habits: UserHabits) -> ClientSettings:
     """Return settings of a user's client: limits that outages go beyond at times, and reach of their faults."""
     return replace(
         base,
-        retry_time_max_s=rng.choice((0.5, 2.0, 60.0)),
+        retry_time_max_s=rng.choice(habits.limits_s),
         request_timeout_s=rng.choice((1.0, 5.0)),
         controller_request_timeout_s=rng.choice((1.0, 5.0)),
         max_unacknowledged_bytes=rng.choice((2_000, 64 * 1024 * 1024)),
@@ -143,8 +145,8 @@ class UserReader(Workload):
         self._is_leader = is_leader
         self._read = f"group-{group}"
         self._machine = world.cluster.add_client(machine)
+        self._habits = habits
         self._cut_rate = habits.cut_rate
-        self._fates = habits.fates
         self._life_count = 0
 
     def make_client(self) -> Client:
@@ -210,9 +212,9 @@ class UserReader(Workload):
         name = f"{self.name}-{self._life_count if rng.random() < 0.7 else max(self._life_count - 1, 1)}"
         return _Life(
             f"{name}.{self._life_count}",
-            rng.choice(self._fates),
+            rng.choice(self._habits.fates),
             self.world.now_s + rng.uniform(0.5, 12.0),
-            settings=draw_user_settings(rng, self.world.cluster.settings.client),
+            settings=draw_user_settings(rng, self.world.cluster.settings.client, self._habits),
         )
 
     async def _strike(self, life: _Life) -> None:
