@@ -87,6 +87,13 @@ class HungFile(LocalFile):
         self._call_count -= 1
         return count
 
+    def write_synced(self, offset: int, buffers: Sequence[Buffer]) -> int:
+        self._call_count += 1
+        self._disk.pass_through("write", self.path)
+        count = super().write_synced(offset, buffers)
+        self._call_count -= 1
+        return count
+
     def close(self) -> None:
         if self._call_count:
             self._disk.closed_under_a_call.append(self.path)
