@@ -146,6 +146,31 @@ async def test_bytes_of_users_stay_in_the_log_while_long_term_storage_is_full(
     assert await read_all(container, SEGMENT) == b"waits"
 
 
+async def test_a_log_that_little_keeps_long_is_cut_on_a_full_disk(
+    lives: Incarnations, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nobody can move anything to long-term storage, and the log is far from its bound; but it is the log that fills
+    the disk. What was truncated frees its part of it all the same, for the price of copies of the little beside it.
+    """
+    no_room = Place(10)
+    monkeypatch.setattr(lives.chunks, "space", no_room.space)
+    container = await lives.start(checkpoint_log_bytes=10_000, flush_bytes=1000, carry_record_bytes_max=1000)
+    monkeypatch.setattr(container.space._log, "ask", no_room.space)
+    await until(lambda: container.space.is_storage_low and container.space.is_log_low)
+    for name in (SEGMENT, OTHER):
+        await container.create(name)
+    await append(container, OTHER, b"little")
+    for number in range(100):
+        await append(container, SEGMENT, bytes([number]) * 1000)
+    assert sum(map(len, lives.frames())) > 100_000
+    await container.truncate(SEGMENT, 90_000)
+    await until(lambda: sum(map(len, lives.frames())) < 40_000)
+    assert container.carrier.carried_bytes == len(b"little")
+    container = await lives.restart(container)
+    assert await read_all(container, OTHER) == b"little"
+    assert await read_all(container, SEGMENT) == b"".join(bytes([number]) * 1000 for number in range(90, 100))
+
+
 async def test_writes_are_held_while_the_log_has_no_room_and_let_go_after_that(
     lives: Incarnations, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -140,6 +140,35 @@ async def test_appends_wait_for_room_when_the_reserve_is_used_up_and_go_on() -> 
     assert await data_of(log) == [bytes([number]) * 3000 for number in range(40)]
 
 
+async def test_files_kept_for_re_use_are_given_back_when_room_becomes_short() -> None:
+    """Whoever waits for room waits for them, too; and none is kept while there is little."""
+    disk = SimulatedDisk(random.Random(1))
+    log = await opened_with_reserve(disk)
+    free_bytes = 1 << 40
+    disk.space = lambda path: DiskSpace(free_bytes, 1 << 50)  # type: ignore[method-assign]  # Set below.
+
+    def spares() -> list[str]:
+        return [path for path in disk.files() if "/spare-" in path]
+
+    async def write_and_truncate() -> None:
+        addresses = [await log.append([bytes(7000)], 7000) for _ in range(20)]
+        await log.truncate(addresses[-1])
+
+    await write_and_truncate()
+    assert len(spares()) == 1
+    free_bytes = SETTINGS.free_bytes_min + SETTINGS.file_length_bytes - 1
+    async with asyncio.timeout(10.0):
+        while spares():  # noqa: ASYNC110  # what a log does for itself tells nobody
+            await asyncio.sleep(0.001)
+    await write_and_truncate()
+    assert not spares()
+    free_bytes += 1
+    await write_and_truncate()
+    await write_and_truncate()
+    assert len(spares()) == 1
+    await log.close()
+
+
 async def test_room_that_vanishes_between_the_look_and_the_write_costs_nothing() -> None:
     """The file system says that there is room, the write says that there is not: the reserve is used, no file left."""
     disk = SimulatedDisk(random.Random(1))

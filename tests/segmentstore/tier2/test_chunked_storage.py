@@ -556,6 +556,45 @@ async def test_truncate_beyond_the_length_is_refused(world: World) -> None:
         await storage.truncate(SEGMENT, 4)
 
 
+@pytest.mark.parametrize("length", [0, 5, 42])
+@pytest.mark.parametrize("distance", [0, 1, 100])
+async def test_bytes_that_are_skipped_take_no_room_and_writes_go_on_behind_them(
+    world: World, length: int, distance: int
+) -> None:
+    """Also when nothing is stored yet, and over more chunks than one commit takes."""
+    storage = world.storage()
+    if length:
+        await storage.write(SEGMENT, 0, [bytes(length)])
+    offset = length + distance
+    for _ in range(2):
+        await storage.skip(SEGMENT, offset)
+        assert await world.chunk_records() == []
+        assert await world.chunk_names() == []
+        record = await world.record()
+        assert (record.start_offset, record.length) == (offset, offset)
+    for reader in (storage, world.storage(5)):
+        assert await reader.read(SEGMENT, offset, 0) == b""
+        if offset:
+            with pytest.raises(SegmentTruncatedError):
+                await reader.read(SEGMENT, offset - 1, 1)
+    await storage.write(SEGMENT, offset, [b"behind"])
+    await world.chunk_records()
+    for reader in (storage, world.storage(5)):
+        assert await reader.read(SEGMENT, offset, 100) == b"behind"
+
+
+async def test_nothing_that_is_stored_further_on_is_skipped(world: World) -> None:
+    """What a caller skips it believes to be behind the end; nor is anything skipped behind a sealed end."""
+    storage = world.storage()
+    await storage.write(SEGMENT, 0, [b"abc"])
+    with pytest.raises(BadOffsetError):
+        await storage.skip(SEGMENT, 2)
+    await storage.seal(SEGMENT)
+    with pytest.raises(SegmentSealedError):
+        await storage.skip(SEGMENT, 3)
+    assert await storage.read(SEGMENT, 0, 9) == b"abc"
+
+
 async def test_sealed_segment_takes_no_writes_but_can_be_truncated(world: World) -> None:
     storage = world.storage()
     await storage.write(SEGMENT, 0, [b"abc"])

@@ -325,7 +325,9 @@ class Model:
 
 OPERATIONS = st.lists(
     st.tuples(
-        st.sampled_from(["write", "write", "write", "truncate", "seal", "concat", "delete", "reopen", "die", "zombie"]),
+        st.sampled_from(
+            ["write", "write", "write", "truncate", "skip", "seal", "concat", "delete", "reopen", "die", "zombie"]
+        ),
         st.integers(0, 2),
         st.integers(0, 2),
         st.integers(0, 30),
@@ -385,6 +387,11 @@ async def test_any_history_equals_the_model(
                 offset = max(model.start, min(number, len(model.data)))
                 target = Model(model.data, offset, model.is_sealed)
                 await storage.truncate(name, offset)
+            elif operation == "skip" and (model is None or not model.is_sealed):
+                # Some that nobody will ever ask for.
+                skipped = bytearray(model.data if model else b"") + bytes(number)
+                target = Model(skipped, len(skipped))
+                await storage.skip(name, len(skipped))
             elif operation == "seal" and model is not None:
                 target = Model(model.data, model.start, True)
                 await storage.seal(name)
@@ -421,6 +428,10 @@ async def test_any_history_equals_the_model(
                 assert target is not None
                 assert model.start <= stored.start_offset <= target.start
                 options = [Model(model.data, stored.start_offset, model.is_sealed)]
+            if operation == "skip" and model is not None and stored.length == len(model.data):
+                # So does what lies before the bytes that are skipped.
+                assert model.start <= stored.start_offset
+                options.append(Model(model.data, stored.start_offset, model.is_sealed))
             matching = [o for o in options if (o.start, len(o.data), o.is_sealed) == state]
             assert matching
             models[name] = matching[-1]

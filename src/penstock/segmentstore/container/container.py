@@ -172,7 +172,9 @@ class SegmentContainer(SegmentOperations):
             opened_s = self._runtime.monotonic_s()
             try:
                 progress()
-                recovered = await recover(self._log, self.state, progress)
+                recovered = await recover(
+                    self._log, self.state, progress, checkpoints_max=self._settings.checkpoints_max
+                )
             except CorruptionError:
                 # Keep the evidence, and do not let the next incarnation loop over it.
                 await self._log.disable()
@@ -194,8 +196,7 @@ class SegmentContainer(SegmentOperations):
                 self._log,
                 settings=self._settings,
                 first_unflushed=lambda segment: self.storage.first_unflushed(segment),
-                replayed_bytes=recovered.byte_count,
-                replayed_frames=recovered.frame_count,
+                replayed=recovered,
                 spawn=self.spawn,
                 fail=self._fail,
             )

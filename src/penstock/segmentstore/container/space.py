@@ -66,6 +66,11 @@ class SpaceWatch:
         return self._log.is_low
 
     @property
+    def log_free_bytes(self) -> int:
+        """What was free beside the log at the last look."""
+        return self._log.free_bytes
+
+    @property
     def is_storage_low(self) -> bool:
         """Whether users' bytes stay in the log."""
         return self._storage.is_low

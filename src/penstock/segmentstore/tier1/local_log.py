@@ -333,6 +333,7 @@ class LocalLog:
         interval_s = self._settings.space_check_interval_s
         while self._state is _State.OPEN:
             is_complete = await self._files.space.fill_reserve()
+            await self._files.give_spares_back()
             await self._pause(interval_s * (_RESERVE_CALM_FACTOR if is_complete else 1))
 
     def _check_wanted(self) -> None:

@@ -138,14 +138,27 @@ class LogFiles:
         obsolete = [file for file in self._older if file.number < address_file_number(address)]
         removed: list[str] = []
         recycled: list[tuple[str, str]] = []
+        spares_max = self._settings.spare_file_count_max
+        if any(file.is_recyclable for file in obsolete) and not await self.space.has_room_for_spares():
+            spares_max = 0
         for file in obsolete:
-            if file.is_recyclable and len(self._spares) + len(recycled) < self._settings.spare_file_count_max:
+            if file.is_recyclable and len(self._spares) + len(recycled) < spares_max:
                 recycled.append((file.name, self._new_spare_name()))
             else:
                 removed.append(file.name)
         await self._work.run_locked("truncate", self._directory.truncate, address, removed, recycled)
         self._older = self._older[len(obsolete) :]
         self._spares.extend(spare for _, spare in recycled)
+
+    async def give_spares_back(self) -> None:
+        """Remove what is kept for re-use, if room has become short since: others may wait for just that."""
+        if self._spares and not await self.space.has_room_for_spares():
+            spares, self._spares = self._spares, []
+            try:
+                for spare in spares:
+                    await self._work.run("remove a file of", self._directory.discard_spare, spare)
+            except PenstockError as error:
+                _log.warning("%s keeps files that it does not need: %s", self._description, error)
 
     def take_open(self) -> list[DiskFile]:
         """Return the files that are open, for closing."""

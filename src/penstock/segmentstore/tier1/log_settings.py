@@ -26,7 +26,7 @@ class LocalLogSettings:
             damage can be told from a write that was cut off. Noted at once it would cost each lone append a second
             write.
         zero_chunk_length_bytes: files are zeroed ahead in synced pieces of this size; larger ones delay appends.
-        spare_file_count_max: truncated files kept for re-use.
+        spare_file_count_max: truncated files kept for re-use, while room for so many is free besides.
         outstanding_bytes_max: advice to the caller: throttle while `LocalLog.outstanding_bytes` is above. Not enforced,
             because `append` cannot wait.
         lock_wait_s_max: how long to wait for another incarnation's metadata change before giving up.

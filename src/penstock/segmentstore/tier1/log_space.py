@@ -40,7 +40,7 @@ class LogSpace:
 
     Attributes:
         is_short: the last file could not be made without leaving less than `free_bytes_min`. The log is spared then:
-            its files do not grow, and none is kept for re-use.
+            its files do not grow.
     """
 
     def __init__(
@@ -87,6 +87,16 @@ class LogSpace:
             if taken is None:
                 raise
             return taken
+
+    async def has_room_for_spares(self) -> bool:
+        """Whether as much is free as all files kept for re-use may take, so that they take it from nobody."""
+        settings = self._settings
+        try:
+            space = await self._run("look for room for", self._directory.space)
+        except PenstockError as error:
+            _log.warning("no file of the log in %s is kept for re-use: %s", self._directory.path, error)
+            return False
+        return space.free_bytes - self._keep_bytes(space) >= settings.spare_file_count_max * settings.file_length_bytes
 
     async def fill_reserve(self) -> bool:
         """Add what is missing of the reserve, as far as that leaves enough room; say whether it is complete."""

@@ -38,6 +38,7 @@ from penstock.segmentstore.tier2.records import SegmentRecord, decode_record
 from penstock.segmentstore.tier2.segment_concat import concat_segment
 from penstock.segmentstore.tier2.segment_read import load_existing, placed_chunks, read_segment
 from penstock.segmentstore.tier2.segment_removal import delete_segment, truncate_segment
+from penstock.segmentstore.tier2.segment_skip import skip_segment
 from penstock.segmentstore.tier2.segment_write import write_segment
 from penstock.segmentstore.tier2.storage_context import ChunkedStorageSettings, StorageContext, let_others_go_on
 
@@ -168,6 +169,16 @@ class ChunkedStorage:
         """
         async with self._change(segment):
             await truncate_segment(self._context, segment, offset)
+
+    async def skip(self, segment: str, offset: int) -> None:
+        """Forget all bytes of a segment, and let it begin, and end, at `offset`: what lies between will never be there.
+
+        A segment of which nothing is stored is created. Raises `BadOffsetError` when bytes behind `offset` are stored,
+        `SegmentSealedError`.
+        """
+        check_chunk_name(segment)
+        async with self._change(segment):
+            await skip_segment(self._context, segment, offset)
 
     async def seal(self, segment: str) -> None:
         """Allow no more writes. Idempotent. Raises `NoSuchSegmentError`."""

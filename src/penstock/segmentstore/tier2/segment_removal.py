@@ -25,7 +25,7 @@ async def truncate_segment(context: StorageContext, segment: str, offset: int) -
             raise BadOffsetError(segment, expected=offset, actual=record.length)
         if offset <= record.start_offset:
             return
-        record, dropped = await _drop_head(context, transaction, record, offset)
+        record, dropped = await drop_head(context, transaction, record, offset)
         check(record)
         transaction.put(replace(record, last_modified_ms=context.runtime.wall_clock_ms()))
         await context.commit(transaction, segment)
@@ -41,7 +41,7 @@ async def delete_segment(context: StorageContext, segment: str) -> None:
         record = await context.load_owned(transaction, segment)
         if record is None:
             return
-        record, dropped = await _drop_head(context, transaction, record, record.length)
+        record, dropped = await drop_head(context, transaction, record, record.length)
         check(record)
         is_finished = record.chunk_count == 0
         if is_finished:
@@ -61,10 +61,13 @@ async def finish_deletion(context: StorageContext, segment: str) -> None:
         await delete_segment(context, segment)
 
 
-async def _drop_head(
+async def drop_head(
     context: StorageContext, transaction: MetadataTransaction, record: SegmentRecord, offset: int
 ) -> tuple[SegmentRecord, list[str]]:
-    """Stage the end of the chunks that end at or before `offset`, up to the bound; return the record then."""
+    """Stage the end of the chunks that end at or before `offset`, up to the bound.
+
+    Returns the record as it is then, and the names of the chunks.
+    """
     dropped: list[str] = []
     name = record.first_chunk
     start = record.first_chunk_start

@@ -285,6 +285,47 @@ async def test_a_large_checkpoint_does_not_call_for_another() -> None:
     await lives.close()
 
 
+@pytest.mark.parametrize("part_values", [8192, 2])
+async def test_a_log_that_a_crash_left_long_is_cut_as_storage_takes_it(part_values: int) -> None:
+    """At the checkpoints that recovery came by, also those of many parts; not only once storage has all of it.
+
+    On a disk that log and storage share there may be no room for all of it twice.
+    """
+    settings = replace(
+        QUIET,
+        checkpoint_log_bytes=10_000,
+        flush_bytes=3000,
+        flush_write_bytes_max=6000,
+        checkpoint_part_values=part_values,
+    )
+    lives = Incarnations(settings)
+    container = await lives.start()
+    await pause_writer(container)
+    for name in (A, B):
+        await container.create(name)
+    for number in range(30):
+        await append(container, (A, B)[number % 2], bytes([number]) * 3000)
+    container = await lives.restart(container)
+    await pause_writer(container)
+    whole = sum(map(len, lives.frames()))
+    assert whole > 90_000
+    flusher = container.writer._flusher
+    for name in (A, B):
+        segment = container.segment(name)
+        await flusher._open(segment)
+        for _ in range(5):
+            await flusher._write(segment, segment.pending[0])
+        assert segment.storage_length == 30_000
+    await container.writer.flush(container.segment("_system/containers/storage_metadata_0"))
+    container.checkpoints.truncate_log()
+    await turns(20)
+    assert sum(map(len, lives.frames())) < whole // 2
+    container = await lives.restart(container)
+    for index, name in enumerate((A, B)):
+        assert await read_all(container, name) == b"".join(bytes([number]) * 3000 for number in range(index, 30, 2))
+    await lives.close()
+
+
 async def test_checkpoints_are_at_most_half_of_what_is_logged() -> None:
     """However many segments there are, and however little log calls for a checkpoint by the settings."""
     lives = Incarnations(replace(QUIET, checkpoint_log_bytes=1000, checkpoint_frames=1))

@@ -10,6 +10,7 @@ import asyncio
 import logging
 from bisect import bisect_right
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 
 from penstock.model.checksum import crc32c_at_once
 from penstock.model.errors import CorruptionError, InconsistentStateError
@@ -35,10 +36,21 @@ _TIDY_S = 1.0
 _SLICE_SEGMENTS = 1024
 #: What a record that states something again has beside the bytes.
 _RECORD_BYTES = 64
+#: On a full disk copies are at most this share of what is cut.
+_ROOM_PERCENT = 12
 #: Records that one batch states again, at most.
 _BATCH_RECORDS_MAX = 256
 #: Segments named in one warning.
 _NAMED_MAX = 5
+
+
+@dataclass(frozen=True, slots=True)
+class _Little:
+    """What is worth being copied: at most `percent` of what is cut then, and `bytes_max`; and `cut_bytes_min` is."""
+
+    percent: int
+    bytes_max: int
+    cut_bytes_min: int
 
 
 class Carrier:
@@ -82,9 +94,8 @@ class Carrier:
         now_s = self._loop.time()
         if self._checkpoints.log_bytes > self._settings.checkpoint_log_bytes and now_s >= self._tidied_at_s + _TIDY_S:
             self._tidied_at_s = now_s
-            if not self._is_searching and self._checkpoints.marks:
-                self._is_searching = True
-                self._spawn(self._carry_little())
+            settings = self._settings
+            self._begin_search(_Little(settings.carry_little_percent, 1 << 62, settings.checkpoint_log_bytes))
         if not self.is_alarmed:
             return
         if now_s - self._warned_at_s >= self._settings.log_alarm_interval_s:
@@ -94,35 +105,51 @@ class Carrier:
         if self._is_carrying or log_bytes <= self._settings.log_bytes_max:
             return
         mark = self._checkpoints.newest
-        behind_bytes = log_bytes if mark is None else self._pipeline.logged_bytes - mark.logged_bytes
-        if mark is None or behind_bytes > log_bytes // 4:
+        cut_bytes = 0 if mark is None else self._checkpoints.cut_bytes(mark)
+        if mark is None or cut_bytes < log_bytes * 3 // 4:
             # Cut there, the log would still be long: first a checkpoint that is worth it.
             self._checkpoints.write_now()
             return
         pinned = self._pinned(mark.sequence_number)
         # What is cut off is at least twice what is copied: so the log gets shorter by as much as the copies cost, and
         # something else than copies has to be written before it can be as long again.
-        if pinned and 2 * sum(map(_appended_bytes, pinned)) <= log_bytes - behind_bytes:
+        if pinned and 2 * sum(map(_appended_bytes, pinned)) <= cut_bytes:
             self._is_carrying = True
             self._spawn(self._carry_all(pinned, mark.sequence_number))
 
-    async def _carry_little(self) -> None:
+    def make_room(self, free_bytes: int) -> None:
+        """Shorten the log, however short it is, by stating again what little of it keeps much: its disk is nearly full.
+
+        `free_bytes`: what is free there. Copies take little of that, or of the log's reserve, and give back at least
+        eight times as much.
+        """
+        bytes_max = self._settings.carry_record_bytes_max
+        self._begin_search(_Little(_ROOM_PERCENT, max(free_bytes // 8, bytes_max), bytes_max))
+
+    def _begin_search(self, little: _Little) -> None:
+        if not self._is_searching and self._checkpoints.marks:
+            self._is_searching = True
+            self._spawn(self._carry_little(little))
+
+    async def _carry_little(self, little: _Little) -> None:
         """State again what keeps a good part of the log, if it is very little: flushing it would cost far more.
 
         Most of it are indexes of borders, and segments that get a few bytes now and then.
         """
         try:
-            before = await self._number_to_carry_to()
+            before = await self._number_to_carry_to(little)
         finally:
             self._is_searching = False
         if before and not self._is_carrying and (pinned := self._pinned(before)):
             self._is_carrying = True
             await self._carry_all(pinned, before)
 
-    async def _number_to_carry_to(self) -> int:
+    async def _number_to_carry_to(self, little: _Little) -> int:
         """Return the number of the newest checkpoint before which only little keeps the log; 0 if there is none."""
-        checkpoints, settings = self._checkpoints, self._settings
+        checkpoints = self._checkpoints
         marks = list(checkpoints.marks)
+        if not marks:
+            return 0  # The log was cut at the last one meanwhile.
         numbers = [mark.sequence_number for mark in marks]
         # What keeps the log from being cut at each mark, but at none before.
         kept_bytes = [0] * (len(marks) + 1)
@@ -137,8 +164,8 @@ class Carrier:
         for mark, kept in zip(marks, kept_bytes, strict=False):
             byte_count += kept
             cut_bytes = checkpoints.cut_bytes(mark)
-            is_little = byte_count * 100 <= cut_bytes * settings.carry_little_percent
-            if byte_count and is_little and cut_bytes >= settings.checkpoint_log_bytes:
+            is_little = byte_count <= little.bytes_max and byte_count * 100 <= cut_bytes * little.percent
+            if byte_count and is_little and cut_bytes >= little.cut_bytes_min:
                 best = mark.sequence_number
         return best
 

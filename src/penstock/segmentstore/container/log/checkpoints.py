@@ -35,6 +35,7 @@ from typing import Protocol
 from penstock.model.errors import PenstockError
 from penstock.segmentstore.container.log.operations import Checkpoint
 from penstock.segmentstore.container.log.pipeline import CheckpointMark, OperationPipeline
+from penstock.segmentstore.container.log.recovery import Recovered
 from penstock.segmentstore.container.metadata import MetadataCut
 from penstock.segmentstore.container.segment import Segment
 from penstock.segmentstore.container.state import ContainerState
@@ -53,8 +54,8 @@ class Checkpoints:
     """The checkpoints of one incarnation.
 
     `first_unflushed` gives the sequence number of a segment's first operation that long-term storage does not have.
-    `replayed_bytes` and `replayed_frames` were read by recovery: they count like what is written since, or the log of
-    a container that does little between its restarts would never be cut.
+    What recovery has `replayed` counts like what is written since, or the log of a container that does little between
+    its restarts would never be cut; and it is cut at the checkpoints in there, too, not only behind all of it.
     """
 
     def __init__(
@@ -65,13 +66,15 @@ class Checkpoints:
         *,
         settings: ContainerSettings,
         first_unflushed: Callable[[Segment], int],
-        replayed_bytes: int,
-        replayed_frames: int,
+        replayed: Recovered,
         spawn: Spawn,
         fail: Callable[[BaseException], None],
     ) -> None:
         #: Durable checkpoints that the log was not truncated to yet, oldest first.
-        self.marks: deque[CheckpointMark] = deque()
+        self.marks: deque[CheckpointMark] = deque(
+            CheckpointMark(found.sequence_number, found.address, found.bytes_before - replayed.byte_count)
+            for found in replayed.checkpoints
+        )
         #: One is being written, or is not durable yet.
         self.is_pending = False
         self._loop = asyncio.get_running_loop()
@@ -83,8 +86,8 @@ class Checkpoints:
         self._spawn = spawn
         self._fail = fail
         # Where the pipeline's counters stood at the last checkpoint, and how long that one was.
-        self._bytes_before = -replayed_bytes
-        self._frames_before = -replayed_frames
+        self._bytes_before = -replayed.byte_count
+        self._frames_before = -replayed.frame_count
         self._last_length = 0
         # The log is truncated by one job at a time, to the newest mark that was usable when it began.
         self._truncate_to: CheckpointMark | None = None
@@ -92,7 +95,7 @@ class Checkpoints:
         #: The segment that kept the log from being cut the last time.
         self._blocker_id = 0
         #: What the pipeline's counter of bytes said at the place where the log begins.
-        self._cut_at_bytes = -replayed_bytes
+        self._cut_at_bytes = -replayed.byte_count
         pipeline.on_frames_sent = self.write_if_due
 
     @property

@@ -16,7 +16,7 @@ from penstock.model.checksum import crc32c
 from penstock.model.errors import CorruptionError
 from penstock.model.segments import Buffer
 from penstock.segmentstore.container.log.append_runs import AppendRuns
-from penstock.segmentstore.container.log.frames import ENTRY_HEADER, RecordReader, check_frame_version
+from penstock.segmentstore.container.log.frames import ENTRY_HEADER, FIRST, RecordReader, check_frame_version
 from penstock.segmentstore.container.log.operations import RECORD_HEADER, Checkpoint, decode_operation
 from penstock.segmentstore.container.state import ContainerState
 from penstock.segmentstore.tier1.durable_log import DurableLog, LogAddress
@@ -32,8 +32,24 @@ _unpack_record_header = RECORD_HEADER.unpack_from
 
 
 @dataclass(frozen=True, slots=True)
+class ReplayedCheckpoint:
+    """A whole checkpoint that a recovery came by: the log may still be cut there.
+
+    `sequence_number` is that of its first part, `address` that of the last frame before it, and up to there
+    `bytes_before` were read.
+    """
+
+    sequence_number: int
+    address: LogAddress
+    bytes_before: int
+
+
+@dataclass(frozen=True, slots=True)
 class Recovered:
-    """What a recovery read: the last record's number, the last frame's address (None: an empty log), and counts."""
+    """What a recovery read: the last record's number, the last frame's address (None: an empty log), and counts.
+
+    `checkpoints`: those behind the one that it began with, in order.
+    """
 
     last_sequence_number: int
     last_address: LogAddress | None
@@ -42,6 +58,7 @@ class Recovered:
     byte_count: int
     has_checkpoint: bool
     repeated_count: int = 0
+    checkpoints: tuple[ReplayedCheckpoint, ...] = ()
 
 
 class RepeatedRecords:
@@ -130,6 +147,38 @@ class FirstCheckpoint:
         return self.is_complete
 
 
+class LaterCheckpoints:
+    """Finds the whole checkpoints behind the one that a recovery begins with, at most `count_max`.
+
+    Without them a log that a crash left long could only be cut behind all of it, once long-term storage has all of it:
+    on a disk that is nearly full there may be no room for both.
+    """
+
+    __slots__ = ("_count_max", "_next_part", "_open", "found")
+
+    def __init__(self, count_max: int) -> None:
+        self.found: list[ReplayedCheckpoint] = []
+        self._count_max = count_max
+        #: The one whose last part has not come yet, and which part is to come.
+        self._open: ReplayedCheckpoint | None = None
+        self._next_part = 0
+
+    def add(self, part: Checkpoint, before: LogAddress | None, bytes_before: int) -> None:
+        """Take the next part. `before`: the last frame before that of its beginning; None: the log is not cut there."""
+        if part.part == 0:
+            self._next_part = 0
+            self._open = None if before is None else ReplayedCheckpoint(part.number, before, bytes_before)
+        if self._open is None or (part.number, part.part) != (self._open.sequence_number, self._next_part):
+            self._open = None
+            return
+        self._next_part += 1
+        if part.is_last:
+            self.found.append(self._open)
+            self._open = None
+            if len(self.found) > self._count_max:
+                self.found = self.found[::2]
+
+
 def _entry_at(frame: memoryview, position: int) -> memoryview:
     """Return the record of the entry at a position."""
     start = position + ENTRY_HEADER.size
@@ -137,8 +186,16 @@ def _entry_at(frame: memoryview, position: int) -> memoryview:
     return frame[start : start + length]
 
 
-async def recover(log: DurableLog, state: ContainerState, progress: Callable[[], None] = lambda: None) -> Recovered:
+async def recover(
+    log: DurableLog,
+    state: ContainerState,
+    progress: Callable[[], None] = lambda: None,
+    *,
+    checkpoints_max: int = 64,
+) -> Recovered:
     """Replay every frame of an opened log into an empty `state`; call `progress` behind each.
+
+    At most `checkpoints_max` places are remembered where the log may still be cut.
 
     Raises `CorruptionError` when the frames cannot be what was written; nothing may be served then.
     """
@@ -149,9 +206,14 @@ async def recover(log: DurableLog, state: ContainerState, progress: Callable[[],
     operations = frames = byte_count = repeated = 0
     address: LogAddress | None = None
     first = FirstCheckpoint()
+    later = LaterCheckpoints(checkpoints_max)
+    #: The last frame before the record that is read, if that begins its frame.
+    cut: LogAddress | None = None
+    cut_bytes = 0
     container = f"log of container {state.metadata.container_id}"
     async for frame in log.frames():
         frames += 1
+        before, bytes_before = address, byte_count
         byte_count += len(frame.data)
         if address is not None and frame.address <= address:
             raise CorruptionError(container, frame.address, f"frame address does not follow {address}")
@@ -170,6 +232,8 @@ async def recover(log: DurableLog, state: ContainerState, progress: Callable[[],
                         reader.pass_whole()
                         records += map(partial(_entry_at, view), starts[-REPEATED_RECORDS_MAX:])
                         continue
+                if view[position] & FIRST:
+                    cut, cut_bytes = before if position == 1 else None, bytes_before
                 record, position = reader.feed_entry(view, position)
                 if record is None:
                     continue
@@ -191,12 +255,15 @@ async def recover(log: DurableLog, state: ContainerState, progress: Callable[[],
                 records.append(record)
                 if first.is_complete:
                     appends.flush()
-                    state.replay(*decode_operation(record))
+                    _, operation = decode_operation(record)
+                    state.replay(number, operation)
                     operations += 1
+                    if isinstance(operation, Checkpoint):
+                        later.add(operation, cut, cut_bytes)
                 elif first.add(record):
                     state.restore(*first.parts)
-                    for later in first.later:
-                        state.replay(*decode_operation(later))
+                    for between in first.later:
+                        state.replay(*decode_operation(between))
                     operations += len(first.later)
                     first.later.clear()
             appends.flush()
@@ -211,4 +278,6 @@ async def recover(log: DurableLog, state: ContainerState, progress: Callable[[],
         raise CorruptionError(
             container, address or 0, "the log was truncated, but the checkpoint that it then began with is gone"
         )
-    return Recovered(last, address, operations, frames, byte_count, first.is_complete, repeated)
+    return Recovered(
+        last, address, operations, frames, byte_count, first.is_complete, repeated, checkpoints=tuple(later.found)
+    )

@@ -74,7 +74,9 @@ class SegmentFlusher:
         if segment.is_system or not segment.pending:
             return False
         head = segment.pending[0]
-        if isinstance(head, PendingAppend) and head.end <= segment.storage_length:
+        if isinstance(head, PendingAppend) and (
+            head.end <= segment.storage_length or segment.storage_length < segment.durable_start_offset
+        ):
             return False
         is_about_bytes = isinstance(head, (PendingAppend, PendingMerge))
         return is_about_bytes and self._can_free_before(segment) <= self._freed_before.get(segment.id, 0)
@@ -133,6 +135,9 @@ class SegmentFlusher:
                     if piece.end > segment.storage_length:
                         if segment.storage_length >= stop:
                             return
+                        if segment.storage_length < segment.durable_start_offset:
+                            await self._skip(segment)
+                            continue
                         if self._space.is_storage_low and not segment.is_system:
                             await self._wait_for_room(segment)
                         await self._write(segment, piece)
@@ -171,6 +176,16 @@ class SegmentFlusher:
         segment.pending.flushed(length)
         segment.storage_sealed = stored is not None and stored.is_sealed
         segment.is_storage_open = True
+
+    async def _skip(self, segment: Segment) -> None:
+        """Leave out what was truncated before it was moved: so it needs no room in storage, nor in the log any more."""
+        before = segment.storage_length
+        end = segment.pending.run_end(segment.durable_start_offset)
+        await self._storage.of(segment).skip(segment.name, end)
+        segment.storage_length = end
+        segment.index.stored(before)
+        segment.index.truncate(segment.durable_start_offset)
+        segment.pending.flushed(end)
 
     async def _write(self, segment: Segment, piece: PendingAppend) -> None:
         start = max(piece.start, segment.storage_length)

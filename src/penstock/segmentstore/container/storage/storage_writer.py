@@ -241,7 +241,9 @@ class StorageWriter:
         self._relieve()
         if self._storage.health.is_available:
             self._checkpoints.truncate_log()
-            if not self._space.is_log_low:
+            if self._space.is_log_low:
+                self._carrier.make_room(self._space.log_free_bytes)
+            else:
                 self._carrier.look()  # It may need a good part of the log's length once more.
         # Without room the log is to be cut as soon as it can be.
         self._checkpoints.write_if_due(is_idle=not self._state.unflushed or self._space.is_log_low)
