@@ -11,7 +11,16 @@ import pytest
 from penstock.controller.grpc_calls import GrpcCalls, call_table
 from penstock.controller.grpc_server import GrpcServer
 from penstock.controller.settings import ControllerSettings
-from penstock.model.errors import ContainerOfflineError, ControllerUnavailableError
+from penstock.model.errors import (
+    ContainerOfflineError,
+    ControllerUnavailableError,
+    NoSuchSegmentError,
+    PenstockError,
+    StorageError,
+    StorageFullError,
+    StorageNotRespondingError,
+    TooManyActiveSegmentsError,
+)
 from penstock.model.policies import Scaling, StreamConfig
 from penstock.rpc import controller_pb2 as pb
 
@@ -231,6 +240,51 @@ async def test_creation_that_outlasts_its_retries_is_to_be_asked_for_again(conne
     await wire.service.idle()
     assert len((await wire.stub.getCurrentSegments(info())).segmentRanges) == 1
     assert (await wire.stub.createStream(config())).status == pb.CreateStreamStatus.STREAM_EXISTS
+
+
+@pytest.mark.parametrize(
+    ("trouble", "code"),
+    [
+        (StorageFullError("no room"), "RESOURCE_EXHAUSTED"),
+        (StorageNotRespondingError("it hangs"), "INTERNAL"),
+        (StorageError("a read failed"), "INTERNAL"),
+        (TooManyActiveSegmentsError("s", active_count=1, active_max=1, reason="none is idle"), "INTERNAL"),
+        (PenstockError("what a store says over the wire"), "INTERNAL"),
+        (ControllerUnavailableError("stopping"), "INTERNAL"),
+    ],
+    ids=lambda value: type(value).__name__ if isinstance(value, PenstockError) else "",
+)
+async def test_what_a_store_cannot_do_now_is_to_be_asked_for_again(connect, cluster, trouble, code):
+    """Creation, seal and deletion: to Java's client FAILURE is the end, and the work goes on when the store can."""
+    wire = await connect(ControllerSettings(attempts_max=2, retry_delay_ms_first=1, retry_delay_ms_max=2))
+    await wire.stub.createScope(pb.ScopeInfo(scope="scope"))
+
+    async def out(*arguments, **options):
+        raise trouble
+
+    for request, call, argument in (
+        ("create_segment", wire.stub.createStream, config()),
+        ("seal_segment", wire.stub.sealStream, info()),
+        ("delete_segment", wire.stub.deleteStream, info()),
+    ):
+        works = getattr(cluster.store, request)
+        setattr(cluster.store, request, out)
+        assert await status_of(call(argument)) == code, request
+        setattr(cluster.store, request, works)
+        await wire.service.idle()
+    assert not (await wire.stub.checkStreamExists(info())).exists
+
+
+async def test_what_no_store_can_do_any_more_is_a_failure(connect, cluster):
+    """A segment that is lost: asking again would change nothing."""
+    wire = await connect(ControllerSettings(attempts_max=2, retry_delay_ms_first=1, retry_delay_ms_max=2))
+    await wire.stub.createScope(pb.ScopeInfo(scope="scope"))
+
+    async def lost(segment, **options):
+        raise NoSuchSegmentError(segment)
+
+    cluster.store.create_segment = lost
+    assert (await wire.stub.createStream(config())).status == pb.CreateStreamStatus.FAILURE
 
 
 async def test_stream_existence_before_and_after(stub):

@@ -61,7 +61,9 @@ async def test_fault_of_the_store_is_an_internal_error(note, wire):
         raise StorageError("the disk is full")
 
     wire.cluster.store.table_put = broken
-    assert await note(11, {0: 6}) == NOTED.INTERNAL_ERROR
+    with pytest.raises(grpc.aio.AioRpcError) as failure:  # The kind that clients repeat.
+        await note(11, {0: 6})
+    assert failure.value.code() is grpc.StatusCode.INTERNAL
     wire.cluster.store.table_put = put
     assert await note(10, {0: 5}) == NOTED.SUCCESS
 

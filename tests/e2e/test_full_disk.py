@@ -105,10 +105,15 @@ async def fill(client: Client, segment: str) -> tuple[int, asyncio.Task[int] | N
         acknowledged = append.result()
 
 
-async def until_refused(client: Client) -> None:
-    """Wait until creations are refused, with the error that says why."""
+async def until_refused(client: Client, ballast: Path | None = None) -> None:
+    """Wait until creations are refused, with the error that says why.
+
+    With `ballast` somebody else takes all the room that the server still makes meanwhile, too.
+    """
     async with asyncio.timeout(20.0):
         for number in NAMES:
+            if ballast is not None:
+                take_all_room(ballast)
             try:
                 await client.segments.create_segment(f"shop/more{number}/0.#epoch.0")
             except StorageFullError:
@@ -205,8 +210,8 @@ async def test_a_full_disk_is_not_terminal(small_file_system: Path, tmp_path: Pa
         server.start()
         client = Client(server)
         await check(client, SEGMENT, 0, 2 * MIB)
-        take_all_room(ballast)  # The start itself made some: it has cleared away what the last one had prepared.
-        await until_refused(client)
+        # The start itself made some: it has cleared away what the last one had prepared.
+        await until_refused(client, ballast)
         length = (await client.segments.segment_info(SEGMENT)).length
         assert length >= acknowledged
         # 3. A deletion and a truncation, which make room: writers go on.
@@ -218,8 +223,7 @@ async def test_a_full_disk_is_not_terminal(small_file_system: Path, tmp_path: Pa
         number = length // BLOCK_BYTES
         assert await append_in_the_end(client, SEGMENT, number) == length + BLOCK_BYTES
         # 4. Full once more, this time while it runs; room comes back when the other file goes.
-        take_all_room(ballast)
-        await until_refused(client)
+        await until_refused(client, ballast)
         waiting = asyncio.create_task(append_in_the_end(client, SEGMENT, number + 1))
         await check(client, SEGMENT, start, length)
         ballast.unlink()

@@ -18,6 +18,7 @@ from penstock.model.errors import (
     PenstockError,
     ScopeExistsError,
     ScopeNotEmptyError,
+    StorageFullError,
     StreamExistsError,
     StreamNotSealedError,
     UnsupportedOperationError,
@@ -47,6 +48,7 @@ _STATUS_BY_ERROR: tuple[tuple[type[PenstockError], grpc.StatusCode], ...] = (
     (MetadataConflictError, grpc.StatusCode.FAILED_PRECONDITION),
     (CorruptionError, grpc.StatusCode.DATA_LOSS),
     (UnsupportedOperationError, grpc.StatusCode.UNIMPLEMENTED),
+    (StorageFullError, grpc.StatusCode.RESOURCE_EXHAUSTED),
     # Sealed streams, stores that cannot be reached, lost replies: clients try again.
     (PenstockError, grpc.StatusCode.INTERNAL),
 )

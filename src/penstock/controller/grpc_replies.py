@@ -5,10 +5,11 @@ from __future__ import annotations
 import logging
 from collections.abc import Awaitable
 
+from penstock.controller.errors import PERMANENT_ERRORS
 from penstock.controller.grpc_errors import LateArgumentError
 from penstock.controller.metadata.catalog import NamePage
 from penstock.model.errors import (
-    CorruptionError,
+    ControllerUnavailableError,
     InvalidArgumentError,
     MetadataConflictError,
     OutcomeUnknownError,
@@ -30,12 +31,14 @@ async def page_of(listing: Awaitable[NamePage]) -> NamePage:
 def give_up_unless_retriable(error: PenstockError, what: str, name: str) -> None:
     """Raise what the client should learn as a gRPC status; otherwise note why the answer is FAILURE.
 
-    FAILURE says that nothing was done. Where that is not known, or the work goes on when the stores are back, the
-    client is told to ask again, and takes what it finds then for what may be its own.
+    FAILURE says that the controller will not do it, and Java's client does not ask again. So it is for what the state
+    of a stream forbids, and for what nobody can mend. Whatever else a store answers, that it has no room, that its
+    storage hangs or fails, may pass: the work goes on when it does, the client is told to ask again, and takes what it
+    finds then for what may be its own.
     """
-    if isinstance(error, (InvalidArgumentError, CorruptionError, OutcomeUnknownError)):
+    if isinstance(error, (InvalidArgumentError, OutcomeUnknownError, ControllerUnavailableError)):
         raise error
-    if error.is_retriable and not isinstance(error, StreamError):
+    if not isinstance(error, (StreamError, *PERMANENT_ERRORS)):
         raise error
     level = logging.INFO if isinstance(error, MetadataConflictError) else logging.WARNING
     _logger.log(level, "%s of %s failed: %s", what, name, error)

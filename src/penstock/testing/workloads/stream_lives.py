@@ -11,13 +11,7 @@ import random
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 
-from penstock.model.errors import (
-    NoSuchStreamError,
-    OutcomeUnknownError,
-    PenstockError,
-    StreamError,
-    StreamExistsError,
-)
+from penstock.model.errors import NoSuchStreamError, PenstockError, StreamError, StreamExistsError
 from penstock.model.policies import Scaling
 from penstock.model.stream_cuts import StreamCut
 from penstock.testing.simulation.host import Host
@@ -83,13 +77,7 @@ class StreamLives(Workload):
 
     async def _insist(self, what: str, call: Callable[[], Awaitable[object]]) -> None:
         async def attempt() -> None:
-            try:
-                await call()
-            except StreamError as error:
-                if type(error) is not StreamError:
-                    raise
-                # The controller could not, a store without room for instance: that must pass once all is healed.
-                raise OutcomeUnknownError(str(error)) from error
+            await call()
 
         await self.world.insist(what, attempt)
 
