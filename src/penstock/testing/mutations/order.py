@@ -200,7 +200,7 @@ ORDER_MUTATIONS: tuple[Mutation, ...] = (
         "load attributes from an older index", "a value written meanwhile wins over the loaded one",
         replace(
             short_profile("slow indexes", "attributes", kinds=_LINKS), cache_bytes_min=_SMALL_CACHE,
-            slow_read_rate=0.5, pace=4.0, has_lowest_limits=True, refused_rate=0.0, writing_s=5.0,
+            slow_read_rate=0.5, pace=8.0, has_lowest_limits=True, refused_rate=0.0, writing_s=15.0,
         ),
         _load_from_an_older_index,
     ),
