@@ -7,10 +7,11 @@ from random import Random
 
 import pytest
 
+from penstock.client.deadline import within
 from penstock.client.retry import Backoff
 from penstock.client.settings import ClientSettings
 from penstock.client.tasks import start_watched
-from penstock.model.errors import ConnectionLostError, StreamError
+from penstock.model.errors import ConnectionLostError, StorageFullError, StreamError
 
 SETTINGS = ClientSettings(retry_time_max_s=10.0, retry_delay_initial_s=0.1, retry_delay_max_s=1.0)
 
@@ -45,6 +46,14 @@ async def test_pause_raises_the_error_with_a_note_when_time_is_up():
     with pytest.raises(ConnectionLostError) as caught:
         await asyncio.wait_for(pause_for_ever(), 5)
     assert "retry_time_max_s" in caught.value.__notes__[0]
+
+
+async def test_the_last_answer_is_raised_and_no_attempt_made_that_has_no_time():
+    """A pause that ends with the call's deadline: cut off at once, the next attempt would say that nothing is known."""
+    backoff = Backoff(SETTINGS, Random(1))
+    with within("the call", 0.04, "timeout_s"), pytest.raises(StorageFullError) as caught:
+        await backoff.pause(StorageFullError("no room"))
+    assert "timeout_s" in caught.value.__notes__[0]
 
 
 async def test_task_that_ends_by_a_bug_is_told():

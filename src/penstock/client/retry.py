@@ -11,6 +11,9 @@ from penstock.client.deadline import Deadline, current_deadline, within
 from penstock.client.settings import ClientSettings
 from penstock.model.errors import ControllerUnavailableError, PenstockError
 
+#: With less time than this left of a call no further attempt is made.
+_ATTEMPT_S_MIN = 0.001
+
 
 class Backoff:
     """The pauses of one series of attempts.
@@ -60,7 +63,7 @@ class Backoff:
         return min(delay_s, left_s)
 
     async def pause(self, error: PenstockError) -> None:
-        """Wait before the next attempt; raises `error`, with a note on the attempts, when the time is used up.
+        """Wait before the next attempt; raises `error`, with a note on the attempts, when no time is left for one.
 
         A controller that was never reached is no outage, and is not waited for.
         """
@@ -72,6 +75,11 @@ class Backoff:
             error.add_note(self._account(now_s))
             raise error
         await asyncio.sleep(delay_s)
+        deadline = current_deadline()
+        if deadline is not None and deadline.left_s() < _ATTEMPT_S_MIN:
+            # An attempt without time would end as one without an answer, and hide what the last one was told.
+            error.add_note(self._account(deadline.at_s))
+            raise error
 
     def _account(self, now_s: float) -> str:
         """Return what was tried, how often and for how long, and what to do next."""
