@@ -166,3 +166,16 @@ async def test_a_store_tells_the_load_of_its_segments() -> None:
     assert (await look()).byte_count == 0
     await store.stop()
     await runtime.work.close()
+
+
+def test_very_many_segments_are_measured_in_steps_and_to_the_same_end() -> None:
+    """Others get a turn between the steps: 25 000 segments measured at once would hold everybody up."""
+    at_once, in_steps = (Statistics(1, StatisticsSettings(), 0.0) for _ in range(2))
+    for number in range(3000):
+        for statistics in (at_once, in_steps):
+            statistics.add(
+                number, f"s/t/{number}", events=number, byte_count=10, scale_type=0, target_rate=0, now_s=1.0
+            )
+    at_once.advance(5.0)
+    assert sum(1 for _ in in_steps.advance_in_steps(5.0)) >= 5
+    assert in_steps.snapshot(5.0) == at_once.snapshot(5.0)

@@ -10,13 +10,15 @@ Source: controller specification, section 9.1 (SegmentAggregates).
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from penstock.segmentstore.settings import StatisticsSettings
 
 #: Minutes over which rates are averaged.
 WINDOWS_MINUTES = (2, 5, 10, 20)
+#: Segments that are measured in one step.
+_STEP_SEGMENTS = 512
 
 
 @dataclass(frozen=True, slots=True)
@@ -194,12 +196,19 @@ class Statistics:
 
     def advance(self, now_s: float) -> None:
         """Measure if a tick has ended; expire what was silent for long."""
+        for _ in self.advance_in_steps(now_s):
+            pass
+
+    def advance_in_steps(self, now_s: float) -> Iterator[None]:
+        """Do what `advance` does; others may read, and forget segments, at each step."""
         tick = int((now_s - self._start_s) / self._settings.tick_s)
         if tick == self._tick:
             return
         self._tick = tick
         changed, self._changed = self._changed, {}
-        for load in changed.values():
+        for number, load in enumerate(changed.values()):
+            if number % _STEP_SEGMENTS == _STEP_SEGMENTS - 1:
+                yield
             load.measure(tick)
         self._all.measure(tick)
         oldest_tick = tick - self._settings.expiry_s / self._settings.tick_s

@@ -16,6 +16,8 @@ logger = logging.getLogger(__name__)
 
 #: Index segments written at the same time: their entries share syncs of the log.
 _CONCURRENCY_MAX = 64
+#: Segments whose notes are brought in before others get a turn.
+_SLICE_SEGMENTS = 1024
 
 
 class ActivityWatch:
@@ -46,9 +48,14 @@ class ActivityWatch:
 
     async def look(self) -> None:
         """Bring in what has happened since the last look."""
-        notes = [note for note in self._activity.take() if _counts(note)]
+        notes: list[Touched] = []
         now_s = self._loop.time()
-        for note in notes:
+        for number, note in enumerate(self._activity.take()):
+            if number % _SLICE_SEGMENTS == _SLICE_SEGMENTS - 1:
+                await asyncio.sleep(0)
+            if not _counts(note):
+                continue
+            notes.append(note)
             segment = note.segment
             self.statistics.add(
                 segment.id,
@@ -61,7 +68,8 @@ class ActivityWatch:
             )
             if segment.is_deleted or (segment.is_sealed and not segment.is_inactive):
                 self.statistics.forget(segment.id)
-        self.statistics.advance(now_s)
+        for _ in self.statistics.advance_in_steps(now_s):
+            await asyncio.sleep(0)
         if self._settings.index_entry_bytes <= 0:
             return
         for at in range(0, len(notes), _CONCURRENCY_MAX):

@@ -7,6 +7,7 @@ which has the failure cases.
 from __future__ import annotations
 
 import asyncio
+import heapq
 import logging
 from bisect import bisect_right
 from collections.abc import Callable, Iterator
@@ -180,8 +181,7 @@ class Carrier:
     def _warn(self) -> None:
         mark = self._checkpoints.newest
         pinned = self._pinned(mark.sequence_number) if mark is not None else []
-        pinned.sort(key=_appended_bytes, reverse=True)
-        names = ", ".join(segment.name for segment in pinned[:_NAMED_MAX])
+        names = ", ".join(segment.name for segment in heapq.nlargest(_NAMED_MAX, pinned, key=_appended_bytes))
         logger.warning(
             "container %d: its log has %d bytes, of at most %d; %d bytes of %d segments wait for long-term storage and "
             "keep it: %s%s",
