@@ -356,6 +356,8 @@ class SegmentContainer(SegmentOperations):
         self.ownership.end()
         self.throttle.close()
         self.quota.close()
+        if hasattr(self, "writer"):
+            self.writer.begin_stop()
         for task in list(self._background):
             task.cancel()
         await asyncio.gather(*self._background, return_exceptions=True)

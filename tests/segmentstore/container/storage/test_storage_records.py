@@ -174,3 +174,26 @@ async def test_a_round_of_flushes_is_one_operation_of_the_log(
     await container.flush()
     assert table.commit_count - before >= 40
     assert puts <= 8
+
+
+async def test_a_container_that_stops_warns_of_no_flush(lives: Incarnations, caplog: pytest.LogCaptureFixture) -> None:
+    """The round under way ends with the container; that a flush fails by it is no news."""
+    container = await lives.start(flush_age_s=0.0, writer_interval_s=0.001)
+    await container.create("s/t/0.#epoch.0")
+    table = records_of(container)
+    await append(container, "s/t/0.#epoch.0", b"first")
+    while not container.segment("s/t/0.#epoch.0").storage_length:
+        await turns()
+    await append(container, "s/t/0.#epoch.0", b"second")
+    lives.logs.hold_appends(0)
+    for _ in range(200):
+        await asyncio.sleep(0.002)
+        if table._is_spawned:
+            break
+    assert table._is_spawned
+    stopping = asyncio.ensure_future(container.stop())
+    await turns()
+    lives.logs.release_appends(0)
+    await stopping
+    lives.live.remove(container)
+    assert "failed" not in caplog.text

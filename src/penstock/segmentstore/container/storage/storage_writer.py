@@ -121,9 +121,13 @@ class StorageWriter:
         loop = [self._task] if self._task is not None else []
         return [*loop, *(job.task for job in self._jobs.values())]
 
+    def begin_stop(self) -> None:
+        """Start nothing more, and say nothing of what fails from now on: what it relies on is about to end."""
+        self._is_stopped = True
+
     async def stop(self) -> None:
         """End the loop; a write under way is abandoned, and found again by the next incarnation."""
-        self._is_stopped = True
+        self.begin_stop()
         tasks, self._task = self.tasks, None
         for task in tasks:
             task.cancel()
@@ -308,8 +312,8 @@ class StorageWriter:
             return
         except (PenstockError, OSError) as error:
             self._jobs.pop(segment.id, None)
-            if not self._is_log_open():
-                return  # The log failed, and the container with it.
+            if self._is_stopped or not self._is_log_open():
+                return  # It stops; or the log failed, and the container with it.
             self._note_failure(segment, error)
         except Exception as error:
             self._jobs.pop(segment.id, None)
