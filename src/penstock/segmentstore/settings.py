@@ -223,7 +223,9 @@ class ContainerSettings:
             segments are flushed before their time, those first of which most waits ...
         flush_pressure_segments_max: ... up to so many at a time; flushing all, each with its little, would cost more.
         flush_write_bytes_max: longest single write to long-term storage.
-        flush_concurrency: segments flushed at the same time ...
+        flush_concurrency: segments flushed at the same time, ...
+        flush_concurrency_small: ... or so many, if all that are have less than `flush_bytes` together: their records
+            are committed together then, and names of new chunks synced together, ...
         flush_slow_s: ... not counting those that take longer than this ...
         flush_slow_max: ... which are at most so many; storage that is stuck for some must not hold the others up.
         writer_interval_s: how often the storage writer looks for due work.
@@ -291,6 +293,7 @@ class ContainerSettings:
     flush_pressure_segments_max: int = 64
     flush_write_bytes_max: int = 8 * MIB
     flush_concurrency: int = 4
+    flush_concurrency_small: int = 16
     flush_slow_s: float = 5.0
     flush_slow_max: int = 64
     writer_interval_s: float = 0.25

@@ -552,7 +552,9 @@ def _with_log_bounds(cluster: ClusterSettings, rng: random.Random, profile: Prof
     chunk_faults = cluster.chunk_faults
     if rng.random() < profile.refused_rate:
         chunk_faults = replace(chunk_faults or ChunkFaults(), refused_prefixes=(REFUSED_PREFIX,))
-    container = replace(container, flush_age_index_s=rng.choice((2.0, 300.0)))
+    container = replace(
+        container, flush_age_index_s=rng.choice((2.0, 300.0)), flush_concurrency_small=rng.choice((1, 16))
+    )
     segment_store = replace(cluster.segment_store, container=container, throttle=throttle)
     return replace(cluster, segment_store=segment_store, chunk_faults=chunk_faults)
 

@@ -383,7 +383,11 @@ async def test_a_segment_that_is_always_written_lets_go_of_the_log(world: World)
 async def test_what_keeps_a_long_log_is_flushed_first_in_the_order_of_the_log(world: World) -> None:
     """Not when it is due, and not the largest: what was not flushed for longest."""
     container = await world.lives.start(
-        log_bytes_max=64 * 1024, log_flush_percent=50, checkpoint_log_bytes=2 * 1024, flush_concurrency=1
+        log_bytes_max=64 * 1024,
+        log_flush_percent=50,
+        checkpoint_log_bytes=2 * 1024,
+        flush_concurrency=1,
+        flush_concurrency_small=1,
     )
     await pause_writer(container)
     names = [f"s/t/{number}.#epoch.0" for number in range(12)]

@@ -386,8 +386,9 @@ async def test_an_error_that_is_not_corruption_leaves_the_log_enabled(lives: Inc
     await turns(20)
     assert container.status is ContainerStatus.FAILED
     assert isinstance(lives.failures[0], StorageNotPrimaryError)
-    assert container.writer._task is not None
-    assert container.writer._task.done()
+    task = container.writer._task
+    assert task is not None
+    await until(task.done)  # A look that took long is followed by a pause.
     await lives.stop(container)
     container = await lives.start()
     assert await read_all(container, A) == b"x"
@@ -464,7 +465,7 @@ async def test_a_crash_in_the_midst_of_a_merge_leaves_one_copy(lives: Incarnatio
 async def test_a_merge_waits_for_its_source_and_others_do_not_wait_for_it(lives: Incarnations) -> None:
     """SS-180: the source cannot be flushed for a while; the target's merge waits, another segment is flushed."""
     chunks = StuckFor(lives.chunks, B)
-    container = await over(lives, chunks, flush_age_s=0.0, flush_concurrency=2)
+    container = await over(lives, chunks, flush_age_s=0.0, flush_concurrency=2, flush_concurrency_small=2)
     for name in (A, B, C):
         await container.create(name)
         await append(container, name, b"%s!" % name.encode())
@@ -604,7 +605,13 @@ async def test_segments_whose_storage_is_stuck_hold_up_nobody(lives: Incarnation
     stuck = [f"s/stuck/{number}.#epoch.0" for number in range(stuck_count)]
     chunks = StuckFor(lives.chunks, *stuck)
     container = await over(
-        lives, chunks, flush_age_s=0.0, flush_concurrency=4, flush_slow_s=0.02, writer_interval_s=0.005
+        lives,
+        chunks,
+        flush_age_s=0.0,
+        flush_concurrency=4,
+        flush_concurrency_small=4,
+        flush_slow_s=0.02,
+        writer_interval_s=0.005,
     )
     for name in (*stuck, A):
         await container.create(name)
@@ -631,7 +638,14 @@ async def test_stuck_flushes_are_bounded(lives: Incarnations) -> None:
     stuck = [f"s/stuck/{number}.#epoch.0" for number in range(8)]
     chunks = StuckFor(lives.chunks, *stuck)
     container = await over(
-        lives, chunks, flush_age_s=0.0, flush_concurrency=2, flush_slow_s=0.0, flush_slow_max=3, writer_interval_s=0.005
+        lives,
+        chunks,
+        flush_age_s=0.0,
+        flush_concurrency=2,
+        flush_concurrency_small=2,
+        flush_slow_s=0.0,
+        flush_slow_max=3,
+        writer_interval_s=0.005,
     )
     for name in (*stuck, A):
         await container.create(name)
@@ -798,3 +812,25 @@ async def test_a_stopped_container_leaves_nothing_in_the_count_of_the_cache(live
     assert lives.cache.lacking_bytes >= 1000
     await lives.stop(container)
     assert lives.cache.lacking_bytes == 0
+
+
+@pytest.mark.parametrize("length", [100, 3000])
+async def test_more_segments_are_flushed_at_once_if_all_have_little(lives: Incarnations, length: int) -> None:
+    """Bounded by bytes: small flushes share commits and syncs of names, large ones do not pile up."""
+    names = [f"s/t/{number}.#epoch.0" for number in range(30)]
+    chunks = StuckFor(lives.chunks, "s/t/")
+    container = await over(
+        lives, chunks, flush_age_s=0.0, flush_bytes=5000, flush_concurrency=2, flush_concurrency_small=12
+    )
+    await pause_writer(container)
+    for name in names:
+        await container.create(name)
+        await append(container, name, bytes(length))
+    container.writer._look()
+    await turns()
+    assert len(container.writer._jobs) == (12 if length == 100 else 2)
+    chunks.gate.set()
+    while container.state.unflushed:
+        container.writer._look()
+        await turns()
+    assert all(container.segment(name).storage_length == length for name in names)

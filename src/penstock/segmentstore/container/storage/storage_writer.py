@@ -273,7 +273,11 @@ class StorageWriter:
         settings = self._settings
         while self._queue and not self._is_stopped:
             slow = sum(now_s - job.since_s >= settings.flush_slow_s for job in self._jobs.values())
-            if len(self._jobs) - min(slow, settings.flush_slow_max) >= settings.flush_concurrency:
+            count = len(self._jobs) - min(slow, settings.flush_slow_max)
+            if count >= settings.flush_concurrency and (
+                count >= settings.flush_concurrency_small
+                or sum(job.segment.pending.byte_count for job in self._jobs.values()) >= settings.flush_bytes
+            ):
                 return
             segment_id = next(iter(self._first or self._queue))
             self._first.pop(segment_id, None)
