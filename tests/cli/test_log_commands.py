@@ -1,4 +1,4 @@
-"""A2: `penstock log list | enable | disable`. Each run is a process, on the data directory of a real server."""
+"""`penstock log list | enable | disable`. Each run is a process, on the data directory of a real server."""
 
 from __future__ import annotations
 

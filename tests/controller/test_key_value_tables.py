@@ -55,7 +55,7 @@ def segments_of(cluster, table="t"):
 
 
 async def test_a_table_whose_segments_could_not_be_stored_is_refused(tables, cluster):
-    """A4: the directory of its chunks is its name and a suffix, and a directory's name has 255 bytes at most."""
+    """The directory of its chunks is its name and a suffix, and a directory's name has 255 bytes at most."""
     await tables.create("scope", "t" * 247, CONFIG)
     with pytest.raises(InvalidNameError, match="247 characters at most"):
         await tables.create("scope", "t" * 248, CONFIG)

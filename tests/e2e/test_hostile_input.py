@@ -234,7 +234,7 @@ def test_garbage_on_the_controller_port(server: StandaloneProcess) -> None:
 def test_a_segment_whose_files_could_not_be_named_is_refused_at_its_creation(
     make_server: Callable[..., StandaloneProcess], tmp_path: Path
 ) -> None:
-    """A4: with 230 characters in the last part it was created, and every flush failed. The longest that can be
+    """With 230 characters in the last part it was created, and every flush failed. The longest that can be
     created is flushed to files, and is there after a restart."""
     settings = tmp_path / "settings.toml"
     settings.write_text("[segment_store.container]\nflush_bytes = 1\nflush_age_s = 0.05\nwriter_interval_s = 0.02\n")

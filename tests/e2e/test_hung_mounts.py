@@ -1,4 +1,4 @@
-"""A real server whose long-term storage hangs in the kernel (case A3).
+"""A real server whose long-term storage hangs in the kernel.
 
 Two ways to make it hang: a lease on chunk files, which holds up everybody else who opens them (Linux, no privileges
 needed), and a frozen file system, which holds up every write (needs root and a loop device).

@@ -1,4 +1,4 @@
-"""A1: long-term storage that is not mounted, vanishes, or is another one, under the real server with real mounts.
+"""Long-term storage that is not mounted, vanishes, or is another one, under the real server with real mounts.
 
 The place of the chunks, `tier2`, is where a directory elsewhere is mounted to. Mounting needs root.
 """

@@ -209,7 +209,7 @@ async def test_close_leaves_behind_what_does_not_end(
 
 
 def test_interpreter_ends_while_work_hangs() -> None:
-    """Case A3: the threads of an executor would be joined at exit, for ever."""
+    """The threads of an executor would be joined at exit, for ever."""
     program = (
         "import asyncio, threading\n"
         "from penstock.runtime.work import PoolSettings, ThreadedWork\n"

@@ -223,7 +223,7 @@ async def test_a_failed_start_is_tried_again_by_the_next_round() -> None:
 
 
 async def test_a_start_that_takes_long_but_gets_on_is_not_given_up() -> None:
-    """A4: a long log is read to its end, however long that takes; a container that needs longer would never start."""
+    """A long log is read to its end, however long that takes; a container that needs longer would never start."""
     world = World(replace(SETTINGS, start_stall_timeout_s=0.05))
     world.starts.clear()
     world.monitor.assign({3})

@@ -1,4 +1,4 @@
-"""Long-term storage that hangs (case A3): a segment store with real files, some of whose calls do not come back.
+"""Long-term storage that hangs: a segment store with real files, some of whose calls do not come back.
 
 A thread inside the process is held at a call of the disk, as it would be inside the kernel. With a real mount:
 tests/e2e/test_hung_storage.py.

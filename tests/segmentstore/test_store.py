@@ -242,7 +242,7 @@ async def test_names_that_could_never_be_stored_are_refused(stores: Stores, name
 async def test_a_name_whose_chunks_could_not_be_stored_is_refused_at_its_creation(
     stores: Stores, part_bytes_max: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A4: chunks, and those of the segment's indexes, add to its last part; what the storage takes is its own say.
+    """Chunks, and those of the segment's indexes, add to its last part; what the storage takes is its own say.
 
     The longest possible one is created and flushed, with its attribute index, at the latest epoch and offset.
     """

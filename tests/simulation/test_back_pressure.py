@@ -6,12 +6,13 @@ From the clients' socket calls to the operation log nothing is replaced but the 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import replace
 
 import pytest
 
 from penstock.model.errors import ConnectionLostError
+from penstock.model.segments import Buffer
 from penstock.segmentstore.server import SegmentStoreServer
 from penstock.segmentstore.settings import CacheSettings, ConnectionSettings, SegmentStoreSettings
 from penstock.segmentstore.store import SegmentStore
@@ -52,6 +53,25 @@ def segment_name(number: int) -> str:
     return f"s/t{number}/0.#epoch.0"
 
 
+class SlowChunks(FaultyChunks):
+    """Chunks that take so many bytes a second of all writers together, once `bytes_per_s` is set."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.bytes_per_s = 0
+        self.busy_s = 0.0
+        self._turn = asyncio.Lock()
+
+    async def write(self, name: str, offset: int, data: Sequence[Buffer]) -> int:
+        """See `ChunkStorage.write`."""
+        if self.bytes_per_s:
+            async with self._turn:
+                took_s = sum(map(len, data)) / self.bytes_per_s
+                await asyncio.sleep(took_s)
+                self.busy_s += took_s
+        return await super().write(name, offset, data)
+
+
 class Stack:
     """A segment store on a simulated host, and another host for those who speak to it."""
 
@@ -59,7 +79,7 @@ class Stack:
         self.simulation = simulation
         self.settings = settings
         self.logs = MemoryLogFactory(memory_runtime())
-        self.chunks = FaultyChunks()
+        self.chunks = SlowChunks()
         self.server: SegmentStoreServer
         self.store: SegmentStore
         self._is_ready: asyncio.Future[None] = simulation.loop.create_future()
@@ -88,13 +108,17 @@ class Stack:
 class Writer:
     """Appends on a connection as fast as it is taken, and begins again where the server says when it is sent away."""
 
-    def __init__(self, connection: wire.WireConnection, number: int, length: int, count: int) -> None:
+    def __init__(
+        self, connection: wire.WireConnection, number: int, length: int, count: int, *, is_conditional: bool = False
+    ) -> None:
         self.connection = connection
         self.writer_id = number.to_bytes(16, "big")
         self.segment = segment_name(number)
         self.request_id = connection.next_request_id()
         self.data = bytes([65 + number % 26]) * length
         self.count = count
+        #: What is on condition of an offset is not joined with what comes beside it.
+        self.is_conditional = is_conditional
         self.sent = 0
         self.acknowledged = 0
         self.away_count = 0
@@ -125,9 +149,15 @@ class Writer:
     def on_writable(self) -> None:
         while self.sent < self.count and self.connection.is_writable:
             self.sent += 1
-            self.connection.send(
-                AppendBlockEnd(self.writer_id, len(self.data), self.data, 1, self.sent, self.request_id)
-            )
+            if self.is_conditional:
+                offset = (self.sent - 1) * len(self.data)
+                self.connection.send(
+                    ConditionalBlockEnd(self.writer_id, self.sent, offset, self.data, self.request_id)
+                )
+            else:
+                self.connection.send(
+                    AppendBlockEnd(self.writer_id, len(self.data), self.data, 1, self.sent, self.request_id)
+                )
 
     def on_connection_lost(self, error: ConnectionLostError) -> None:
         if not self.is_done.done():
@@ -249,30 +279,41 @@ def test_requests_behind_a_writer_at_full_speed_are_answered_within_the_bound(wh
     play(scenario)
 
 
-def test_with_slow_storage_a_lone_append_is_acknowledged_at_the_rate_that_others_are_let_in() -> None:
-    """One connection floods in small appends, another sends one now and then: it waits a turn, not behind all of it."""
+def test_with_slow_storage_appends_come_in_as_fast_as_it_takes_them_and_a_lone_one_waits_a_turn() -> None:
+    """One connection floods in small appends, another sends one now and then, while storage is what bounds both.
+
+    The flood is over when storage has taken it, not later however many appends it is: nothing is delayed by itself.
+    Each lone append waits a turn, not behind all that the other connection has in line.
+    """
 
     async def scenario(stack: Stack) -> None:
+        loop = asyncio.get_running_loop()
         stack.chunks.hold("write")
         flooding = await connect()
-        flood = Writer(flooding, 0, 100, 200_000)
+        flood = Writer(flooding, 0, 100, 60_000, is_conditional=True)
         throttle = stack.store.containers[0].throttle
         while not throttle.waiting_count:
             await asyncio.sleep(0.1)
             flood.on_writable()
+        stack.chunks.bytes_per_s = 2 << 20
         stack.chunks.release("write")
+        flood_s = loop.time()
         lone = await connect()
         writer_id = b"l" * 16
         id_ = lone.next_request_id()
         assert isinstance(await lone.request(id_, SetupAppend(id_, writer_id, segment_name(2), "")), AppendSetup)
-        loop = asyncio.get_running_loop()
+        held_count = 0
         for number in range(1, 51):
+            held_count += bool(throttle.waiting_count)
             begin_s = loop.time()
             id_ = lone.next_request_id()
             reply = await lone.request(id_, AppendBlockEnd(writer_id, 1, b"x", 1, number, id_))
             assert isinstance(reply, DataAppended)
             assert loop.time() - begin_s < 1.0
             await asyncio.sleep(0.02)
+        assert held_count > 10, "storage was what bounded them"
         await flood.is_done
+        assert loop.time() - flood_s < 1.5 * stack.chunks.busy_s
 
-    play(scenario)
+    container = replace(SETTINGS.container, flush_write_bytes_max=64 * KIB)
+    play(scenario, replace(SETTINGS, container=container))

@@ -109,7 +109,7 @@ async def bench() -> AsyncIterator[Bench]:
 
 
 async def test_a_stuck_segment_is_held_alone_and_then_refused(bench: Bench) -> None:
-    """A4: its appends wait, then say why they were refused; those of others go on, many times its quota."""
+    """Its appends wait, then say why they were refused; those of others go on, many times its quota."""
     await bench.fill(A)
     with pytest.raises(SegmentBackloggedError, match=f"at most {QUOTA} may"):
         await bench.store.append(A, b"more")
@@ -134,7 +134,7 @@ async def test_a_held_segment_can_still_be_sealed_truncated_and_deleted(bench: B
 
 
 async def test_a_writer_of_a_stuck_segment_holds_up_nobody_on_its_connection(bench: Bench) -> None:
-    """A4 on the wire: the writer is sent away once there is room; another one on the connection is answered at once."""
+    """On the wire: the writer is sent away once there is room; another one on the connection is answered at once."""
     replies = NotedReplies()
     processor = AppendProcessor(bench.store, replies, writers_max=4)
     processor.set_up(SetupAppend(1, V, A, ""))
@@ -190,7 +190,7 @@ async def test_a_writer_hears_that_a_stuck_segment_is_sealed_or_gone(bench: Benc
 
 
 async def test_a_container_is_held_at_its_share_of_the_cache(bench: Bench) -> None:
-    """A4: the bytes that wait are counted, not the segments; before, 60 stuck segments counted as 60."""
+    """The bytes that wait are counted, not the segments; before, 60 stuck segments counted as 60."""
     segments = [f"s/stuck/{number}.#epoch.0" for number in range(1, 5)]
     for name in segments:
         await bench.store.create_segment(name)

@@ -98,6 +98,21 @@ async def test_a_look_that_hangs_is_left_alone_and_changes_nothing() -> None:
     await asyncio.gather(*tasks, return_exceptions=True)
 
 
+async def test_a_look_at_a_start_that_hangs_holds_nothing_up() -> None:
+    """A container starts although its log's file system does not say what is free; what it says later counts."""
+    log = Place(5)
+    watch = watch_over(log, Place(), replace(SETTINGS, check_timeout_s=0.002))
+    log.gate.clear()
+    async with asyncio.timeout(5.0):
+        await watch.look_at_log()
+    assert not watch.is_log_low
+    task = asyncio.create_task(watch.watch_log())
+    log.gate.set()
+    await until(lambda: watch.is_log_low)
+    task.cancel()
+    await asyncio.gather(task, return_exceptions=True)
+
+
 @pytest.fixture
 async def lives() -> AsyncIterator[Incarnations]:
     made = Incarnations(replace(QUIET, space=SETTINGS, writer_interval_s=0.01, flush_age_s=0.0))

@@ -105,7 +105,7 @@ async def test_write_rolls_over_and_reads_back_at_every_range(world: World) -> N
 
 
 async def test_a_write_of_many_chunks_goes_in_commits_of_a_bounded_number(world: World) -> None:
-    """A9: one commit, an append to the container's log, never grows with the ratio of write to chunk."""
+    """One commit, an append to the container's log, never grows with the ratio of write to chunk."""
     commits: list[int] = []
     commit = world.table.commit
 
@@ -125,7 +125,7 @@ async def test_a_write_of_many_chunks_goes_in_commits_of_a_bounded_number(world:
 
 
 async def test_work_along_a_long_chunk_list_lets_others_go_on(world: World) -> None:
-    """A10: every step of it finds what it needs without waiting, and 20 000 of them held everybody up for a second."""
+    """Every step of it finds what it needs without waiting, and 20 000 of them held everybody up for a second."""
     count = 1000
     settings = replace(SMALL, chunk_length_max=1, records_cached_max=4 * count, chunks_per_commit_max=128)
     writer = world.storage(settings=settings)
@@ -158,7 +158,7 @@ async def test_work_along_a_long_chunk_list_lets_others_go_on(world: World) -> N
 async def test_a_walk_along_a_chunk_list_begins_near_where_an_earlier_one_came_by(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A10: only the first cold read of a long list goes along all of it."""
+    """Only the first cold read of a long list goes along all of it."""
     count = 500
     settings = replace(SMALL, chunk_length_max=1, records_cached_max=4)
     await world.storage(settings=settings).write(SEGMENT, 0, [bytes(range(250)) * 2])

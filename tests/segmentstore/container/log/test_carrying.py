@@ -90,7 +90,7 @@ async def settled(container: SegmentContainer, world: World) -> None:
 
 
 async def test_a_segment_that_cannot_be_flushed_does_not_keep_the_log(world: World) -> None:
-    """A4: others write ten times the bound; the log stays within it, and both segments are whole after a crash."""
+    """Others write ten times the bound; the log stays within it, and both segments are whole after a crash."""
     container = await world.start()
     for name in (A, B):
         await container.create(name)
@@ -119,7 +119,7 @@ async def test_a_segment_that_cannot_be_flushed_does_not_keep_the_log(world: Wor
 
 
 async def test_the_alarm_names_what_keeps_the_log(world: World, caplog: pytest.LogCaptureFixture) -> None:
-    """A4: a warning, and the container's statistics, before anything else is done."""
+    """A warning, and the container's statistics, before anything else is done."""
     container = await world.start()
     for name in (A, B):
         await container.create(name)

@@ -57,7 +57,7 @@ def decoded(snapshots: Sequence[bytes]) -> dict[int, SegmentSnapshot]:
 
 
 async def test_a_large_checkpoint_is_written_in_parts_and_the_loop_turns_between_them(lives: Incarnations) -> None:
-    """A10: at most so many values in one turn; appends of others are accepted between the parts."""
+    """At most so many values in one turn; appends of others are accepted between the parts."""
     container = await lives.start(checkpoint_part_values=100)
     await pause_writer(container)
     segments = await crowd(container, 60)

@@ -729,7 +729,7 @@ async def test_a_storage_reply_that_is_lost_does_not_end_the_storage_writer(live
 async def test_a_recovery_looks_segments_up_together_and_says_that_it_gets_on(
     lives: Incarnations, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A12, A4: one look-up after the other takes as long as all of them; whoever waits for the start hears of each."""
+    """One look-up after the other takes as long as all of them; whoever waits for the start hears of each."""
     container = await lives.start(recovery_lookups_max=8)
     names = [f"s/t/{number}.#epoch.0" for number in range(20)]
     for name in names:

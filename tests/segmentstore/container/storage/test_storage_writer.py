@@ -247,7 +247,7 @@ async def test_bytes_that_are_nowhere_are_the_damage_of_their_segment_alone(live
 async def test_a_start_looks_up_unflushed_segments_several_at_a_time(
     lives: Incarnations, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A12: one after the other, each with a look into storage, made a start as long as there were segments."""
+    """One after the other, each with a look into storage, made a start as long as there were segments."""
     container = await lives.start(recovery_lookups_max=4)
     await pause_writer(container)
     names = [f"s/t/{number}.#epoch.0" for number in range(20)]
@@ -279,7 +279,7 @@ async def test_a_start_looks_up_unflushed_segments_several_at_a_time(
 
 
 async def test_a_rollover_size_below_the_floor_is_raised_to_it(lives: Incarnations) -> None:
-    """A9: 64 bytes made a file, with two syncs, of each 64 bytes. The wish itself is kept as it is."""
+    """64 bytes made a file, with two syncs, of each 64 bytes. The wish itself is kept as it is."""
     container = await lives.start(rollover_bytes_min=1000)
     await pause_writer(container)
     for name, rollover_bytes in ((A, 64), (B, 1500), (C, 0)):
