@@ -108,9 +108,11 @@ async def test_nothing_is_created_where_the_identity_is_gone_or_another_one(
 ) -> None:
     """A storage that was not mounted any more between two calls; what it holds by then is left as it is."""
     await storage.create_identity(b"of cluster 1")
-    await storage.read_identity()
+    storage.hold_to_identity(b"of cluster 1")
     await storage.create_with_content(NAME, [b"abc"])
     replace_identity(storage, tmp_path, b"of cluster 2" if is_foreign else None)
+    # A look at what is there now makes it no more the right place.
+    assert await storage.read_identity() == (b"of cluster 2" if is_foreign else None)
     for name in ("other/place/chunk", f"{NAME}-2"):
         with pytest.raises(StorageUnavailableError):
             await storage.create_with_content(name, [b"def"])

@@ -137,6 +137,10 @@ class FaultyChunkStorage(WrappedChunkStorage):
         """See `ChunkStorage.read_identity`."""
         return await self._call("read_identity", "identity", 0, self.inner.read_identity)
 
+    def hold_to_identity(self, identity: bytes) -> None:
+        """See `ChunkStorage.hold_to_identity`."""
+        self.inner.hold_to_identity(identity)
+
     async def create_identity(self, identity: bytes) -> None:
         """See `ChunkStorage.create_identity`."""
         await self._call("create_identity", "identity", 0, lambda: self.inner.create_identity(identity))

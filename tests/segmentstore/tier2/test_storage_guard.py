@@ -228,6 +228,20 @@ async def test_storage_that_hangs_or_fails_is_unavailable_and_not_asked_more_and
     await storage.close()
 
 
+async def test_a_look_at_the_storage_of_another_cluster_does_not_make_it_ours() -> None:
+    """A creation that is under way, past this guard, when the look finds another identity still creates nothing."""
+    inner = MemoryChunkStorage()
+    storage = guard(inner)
+    await storage.claim(no_logs)
+    storage.start()
+    inner.identity = StorageIdentity("another").encode()
+    await until(lambda: not storage.is_available)
+    with pytest.raises(StorageUnavailableError):
+        await inner.create_with_content("chunk", [b"x"])
+    assert await inner.list() == []
+    await storage.close()
+
+
 async def test_many_missing_chunks_at_once_mean_unavailable_until_they_are_back() -> None:
     inner = MemoryChunkStorage()
     storage = guard(inner)

@@ -51,13 +51,7 @@ class ChunkFiles:
     # The identity.
 
     def read_identity(self) -> bytes | None:
-        """Return what the identity's file holds, and demand that from now on; None if there is no such file."""
-        found = self._read_identity()
-        if found is not None:
-            self.identity = found
-        return found
-
-    def _read_identity(self) -> bytes | None:
+        """Return what the identity's file holds; None if there is no such file."""
         with _translated(IDENTITY_NAME, "read"):
             try:
                 file = self._disk.open(self._path(IDENTITY_NAME), writable=False)
@@ -101,8 +95,8 @@ class ChunkFiles:
         self._disk.rename(draft, path)
 
     def _demand_identity(self, name: str) -> None:
-        """Raise `StorageUnavailableError` unless this is still the place that the identity was read from."""
-        if self.identity is not None and self._read_identity() != self.identity:
+        """Raise `StorageUnavailableError` unless this is still the place with the identity."""
+        if self.identity is not None and self.read_identity() != self.identity:
             raise StorageUnavailableError(
                 f"chunk {name} was not created: {self._root} does not hold its {IDENTITY_NAME} any more; "
                 "mount the long-term storage there again"

@@ -47,10 +47,13 @@ class ChunkStorage(Protocol):
         """The longest part of a name between slashes that it takes, in bytes of UTF-8."""
 
     async def read_identity(self) -> bytes | None:
-        """Return the identity; None when there is none, or not even a place for it.
+        """Return the identity; None when there is none, or not even a place for it."""
 
-        From then on this instance creates no chunk where the identity it has read is gone or another one: it raises
-        `StorageUnavailableError` and leaves nothing behind.
+    def hold_to_identity(self, identity: bytes) -> None:
+        """Create no chunk from now on where this identity is gone or another one.
+
+        Creations raise `StorageUnavailableError` there, and leave nothing behind. Before the first call anything will
+        do. What `read_identity` finds changes nothing: the place may be somebody else's by then.
         """
 
     async def create_identity(self, identity: bytes) -> None:

@@ -161,6 +161,10 @@ class DirectoryChunkStorage:
         self._check_open()
         return await self._run(self._chunk_files.read_identity)
 
+    def hold_to_identity(self, identity: bytes) -> None:
+        """See `ChunkStorage.hold_to_identity`."""
+        self._chunk_files.identity = identity
+
     async def create_identity(self, identity: bytes) -> None:
         """See `ChunkStorage.create_identity`."""
         self._check_open()

@@ -74,9 +74,11 @@ class MemoryChunkStorage:
     async def read_identity(self) -> bytes | None:
         """See `ChunkStorage.read_identity`."""
         self._check_open()
-        if self.identity is not None:
-            self._known_identity = self.identity
         return self.identity
+
+    def hold_to_identity(self, identity: bytes) -> None:
+        """See `ChunkStorage.hold_to_identity`."""
+        self._known_identity = identity
 
     async def create_identity(self, identity: bytes) -> None:
         """See `ChunkStorage.create_identity`."""

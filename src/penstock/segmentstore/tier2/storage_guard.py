@@ -180,6 +180,8 @@ class GuardedChunkStorage(WrappedChunkStorage):
             raise StorageIdentityError(
                 self.place, f"it belongs to cluster {identity.cluster_id}, this one is {self._identity.cluster_id}"
             )
+        # Only now: a creation under way is not to take another one's place for its own because of this look.
+        self.inner.hold_to_identity(found)
 
     def _set_unavailable(self, error: StorageUnavailableError) -> None:
         if self._problem is None:

@@ -43,6 +43,10 @@ class WrappedChunkStorage:
         """See `ChunkStorage.read_identity`."""
         return await self.inner.read_identity()
 
+    def hold_to_identity(self, identity: bytes) -> None:
+        """See `ChunkStorage.hold_to_identity`."""
+        self.inner.hold_to_identity(identity)
+
     async def create_identity(self, identity: bytes) -> None:
         """See `ChunkStorage.create_identity`."""
         await self.inner.create_identity(identity)
