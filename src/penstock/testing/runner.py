@@ -28,6 +28,7 @@ from penstock.testing.checks.invariants import InvariantMonitor, check_storage, 
 from penstock.testing.checks.invariants_indexes import check_catalog, check_indexes
 from penstock.testing.checks.mechanisms import counted
 from penstock.testing.checks.moments import watched
+from penstock.testing.checks.progress import ProgressMonitor
 from penstock.testing.simulation.cluster import SimulatedCluster
 from penstock.testing.simulation.errors import HostDownError, SimulationError
 from penstock.testing.simulation.faults import FaultPlan, shrink
@@ -155,6 +156,7 @@ class _Play:
         self.world: World | None = None
         self.started_s = 0.0
         self._monitor = InvariantMonitor()
+        self._progress = ProgressMonitor()
         self._epochs: dict[int, int] = {}
         self._workloads: list[Workload] = []
         self._seen: set[str] = set()
@@ -300,7 +302,10 @@ class _Play:
     def _look(self, host: Host, store: SegmentStore) -> None:
         if self._is_damaged:
             return
-        for violation in [*check_store(store), *self._monitor.observe(store.containers)]:
+        assert self.world is not None
+        cluster = self.world.cluster
+        progress = self._progress.observe(host, store, cluster.server(host), self.world.now_s)
+        for violation in [*check_store(store), *self._monitor.observe(store.containers), *progress]:
             self.found(f"{host.name}: {violation}")
         for container in store.containers:
             epoch = container._log.epoch

@@ -20,6 +20,7 @@ from penstock.testing.checks.history import (
     EventSeen,
     FullRead,
     GetKey,
+    GetLength,
     History,
     Invocation,
     KeyValue,
@@ -34,6 +35,7 @@ from penstock.testing.checks.history import (
     check_reads,
     check_table,
     check_transactions,
+    check_up_to_date,
 )
 
 
@@ -353,6 +355,34 @@ def test_acknowledged_append_that_reads_differently_is_named() -> None:
     history.ok(history.invoke("r", ReadRange("s/0", 2)), b"zz")
     history.ok(history.invoke("w", AppendBytes("s/0", b"abc")), 2)
     assert "byte 2" in check_reads(history)[0]
+
+
+def test_lengths_and_reads_that_know_of_what_was_acknowledged() -> None:
+    """What is acknowledged while somebody asks may be missed, and so may what nobody was told of; nothing else."""
+    history = new_history()
+    history.ok(history.invoke("w", AppendBytes("s/0", b"abc")), 0)
+    asked, waiting = history.invoke("r", GetLength("s/0")), history.invoke("q", ReadRange("s/0", 3))
+    history.ok(history.invoke("w", AppendBytes("s/0", b"de")), 3)
+    history.ok(asked, 3)
+    history.ok(waiting, b"")
+    history.unknown(history.invoke("w", AppendBytes("s/0", b"lost")), "lost")
+    history.ok(history.invoke("r", GetLength("s/0")), 5)
+    history.ok(history.invoke("q", ReadRange("s/0", 5)), b"")
+    history.ok(history.invoke("q", ReadRange("s/1", 0)), b"")
+    history.fail(history.invoke("q", GetLength("s/0")), "refused")
+    assert check_up_to_date(history) == []
+
+
+@pytest.mark.parametrize(("call", "answer"), [(GetLength("s/0"), 3), (ReadRange("s/0", 4), b"")])
+def test_an_answer_that_is_out_of_date_is_named(call: GetLength | ReadRange, answer: int | bytes) -> None:
+    """As of an owner that was shut out before the append: another one has acknowledged it."""
+    history = new_history()
+    history.ok(history.invoke("w", AppendBytes("s/0", b"abc")), 0)
+    history.ok(history.invoke("w", AppendBytes("s/0", b"de")), 3)
+    history.ok(history.invoke("r", call), answer)
+    (violation,) = check_up_to_date(history)
+    assert "bytes up to 5 were acknowledged before it asked (record 3)" in violation
+    assert "client r" in violation
 
 
 def test_offsets_and_epochs_that_grow() -> None:

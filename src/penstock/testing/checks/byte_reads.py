@@ -2,9 +2,18 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections import defaultdict
 
-from penstock.testing.checks.history_events import AppendBytes, EpochStarted, History, OffsetSeen, Outcome, ReadRange
+from penstock.testing.checks.history_events import (
+    AppendBytes,
+    EpochStarted,
+    GetLength,
+    History,
+    OffsetSeen,
+    Outcome,
+    ReadRange,
+)
 
 _PAGE = 4096
 
@@ -53,6 +62,41 @@ def check_reads(history: History) -> list[str]:
                 f"{segment}: byte {where} is {data[where - offset]:#04x} here, it was another before: "
                 f"{len(data)} bytes at {offset} of client {ended.invocation.client}, "
                 f"record {ended.invocation.index} at {ended.invocation.time_s:.6f} s"
+            )
+    return violations
+
+
+def check_up_to_date(history: History) -> list[str]:
+    """Return lengths and reads that miss what was acknowledged, to anybody, before they were asked for.
+
+    So does who owns a container no more and answers all the same. A read misses something if it finds nothing at all
+    where bytes are known to be.
+    """
+    #: By segment: the records at which appends were acknowledged, and the farthest end known from each on.
+    ends: dict[str, tuple[list[int], list[int]]] = defaultdict(lambda: ([], []))
+    calls = sorted(history.calls(), key=lambda ended: ended.end_index)
+    for ended in calls:
+        match ended.outcome, ended.invocation.call, ended.result:
+            case Outcome.OK, AppendBytes(segment=segment, data=data), int(offset):
+                records, farthest = ends[segment]
+                records.append(ended.end_index)
+                farthest.append(max(offset + len(data), farthest[-1] if farthest else 0))
+    violations: list[str] = []
+    for ended in calls:
+        match ended.outcome, ended.invocation.call, ended.result:
+            case Outcome.OK, GetLength(segment=segment), int(length):
+                found = f"its length is {length}"
+            case Outcome.OK, ReadRange(segment=segment, offset=length), b"":
+                found = f"there is nothing at {length}"
+            case _:
+                continue
+        records, farthest = ends[segment]
+        before = bisect_left(records, ended.invocation.index)
+        if before and length < farthest[before - 1]:
+            violations.append(
+                f"{segment}: {found} for client {ended.invocation.client} (record {ended.invocation.index} at "
+                f"{ended.invocation.time_s:.6f} s), although bytes up to {farthest[before - 1]} were acknowledged "
+                f"before it asked (record {records[before - 1]})"
             )
     return violations
 

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Collection
 
-from penstock.testing.checks.byte_reads import check_monotonic, check_reads
+from penstock.testing.checks.byte_reads import check_monotonic, check_reads, check_up_to_date
 from penstock.testing.checks.deliveries import check_deliveries
 from penstock.testing.checks.events import check_events, check_transactions
 from penstock.testing.checks.history_events import (
@@ -24,6 +24,7 @@ from penstock.testing.checks.history_events import (
     EventSeen,
     FullRead,
     GetKey,
+    GetLength,
     History,
     Invocation,
     KeyValue,
@@ -45,6 +46,7 @@ def check_history(history: History, *, truncated_streams: Collection[str] = ()) 
         *check_events(history, truncated_streams=truncated_streams),
         *check_transactions(history, truncated_streams=truncated_streams),
         *check_reads(history),
+        *check_up_to_date(history),
         *check_monotonic(history),
         *check_table(history),
         *check_deliveries(history),
@@ -60,6 +62,7 @@ __all__ = [
     "EventSeen",
     "FullRead",
     "GetKey",
+    "GetLength",
     "History",
     "Invocation",
     "KeyValue",
@@ -78,4 +81,5 @@ __all__ = [
     "check_reads",
     "check_table",
     "check_transactions",
+    "check_up_to_date",
 ]

@@ -74,6 +74,13 @@ class ReadRange:
 
 
 @dataclass(frozen=True, slots=True)
+class GetLength:
+    """Ask how long a segment is. Result: `int`."""
+
+    segment: str
+
+
+@dataclass(frozen=True, slots=True)
 class AppendBytes:
     """Append to a segment. Result: `int`, the offset of the first byte; None if the client is not told."""
 
@@ -122,6 +129,7 @@ Call = (
     | AbortTransaction
     | FullRead
     | ReadRange
+    | GetLength
     | AppendBytes
     | PutKey
     | RemoveKey

@@ -47,7 +47,6 @@ from penstock.segmentstore.container.throttle import hold_bytes
 from penstock.segmentstore.store import SegmentStore
 from penstock.segmentstore.tier2.chunk_name import chunk_origin
 from penstock.testing.checks.invariants_indexes import check_activity, check_attributes
-from penstock.testing.workloads.world import REFUSED_PREFIX
 
 #: The longest append, in simulated clusters: it is let in whole, however little of the quota is left.
 _UNDER_WAY_BYTES = 8 * 1024
@@ -223,8 +222,8 @@ class InvariantMonitor:
         now_stuck = self._stuck[container.id] = {}
         stuck = []
         for segment in container.state.unflushed.values():
-            # Whatever else is stuck may get on between two looks: only what is refused for ever is judged.
-            if not (segment.is_stuck and segment.name.startswith(REFUSED_PREFIX)):
+            # The container's own segments have no quota: they are what relieves.
+            if segment.is_system or not segment.is_stuck:
                 continue
             # What waited already, or was let in before it was found to be stuck, is nobody's fault. If storage has
             # taken some since the last look it was not stuck all the time, but slow.

@@ -117,6 +117,11 @@ class Host:
         return self.process.is_alive
 
     @property
+    def is_paused(self) -> bool:
+        """Whether the machine is held."""
+        return self._pause_count > 0
+
+    @property
     def life(self) -> int:
         """1 for the first process, 2 for the second, ..."""
         return self._life

@@ -26,8 +26,7 @@ ALL_KINDS = (
 )  # fmt: skip
 #: What every drawn plan has at least, if that many are allowed.
 KIND_COUNT_MIN = 3
-#: Where containers can move, so many of the changes of their owners are moves; of the others so many are in order.
-_MOVE_SHARE = 0.6
+#: Of the changes of owners that are no moves, so many are in order.
 _REASSIGNMENT_SHARE = 0.3
 #: About how long a patient second incarnation is there: it waits for the lease of the first.
 _TAKEOVER_S = 2.5
@@ -136,18 +135,18 @@ def draw_owner_changes(
     stores: Sequence[str],
     container_count: int,
     *,
-    is_shared: bool,
+    move_share: float,
     mean_gap_s: float,
     duration_s: float,
 ) -> list[PlannedFault]:
-    """Let containers be taken over, be taken away for a while, and, where stores share their disks, move."""
+    """Let containers be taken over, be taken away for a while, and move: these are `move_share` of the changes."""
     owners = [stores[container % len(stores)] for container in range(container_count)]
     changes: list[PlannedFault] = []
     at_s = 0.0
     while (at_s := at_s + rng.expovariate(1.0 / mean_gap_s)) < duration_s:
         container = rng.randrange(container_count)
         fault: Fault
-        if is_shared and rng.random() < _MOVE_SHARE:
+        if move_share and rng.random() < move_share:
             target = owners[container] = rng.choice([store for store in stores if store != owners[container]])
             fault = Move(container, target, rng.choice((0.0, 0.01, 0.5, 3.0)), rng.choice((0.0, 0.0, 0.05, 0.5)))
         elif rng.random() < _REASSIGNMENT_SHARE:

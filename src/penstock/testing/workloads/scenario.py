@@ -73,6 +73,8 @@ class Profile:
         workloads: those that may take part.
         share: each takes part with this probability (events always do).
         takeover_gap_s: mean time between two changes of a container's owner, 0 for none.
+        move_share: where containers can move, so many of these changes are moves.
+        ingest_bytes_max: memory for what connections send, of a store; 0: the default, which is never used up.
         bit_flip_count: bits flipped per store while all are down at the end, in files with `bit_flip_place` in their
             paths. Then corruption may be reported and answers may fail, but nothing wrong may be served.
         writing_s: how long workloads work, from their start.
@@ -100,6 +102,8 @@ class Profile:
     workloads: tuple[str, ...] = ALL_WORKLOADS
     share: float = 0.7
     takeover_gap_s: float = 15.0
+    move_share: float = 0.6
+    ingest_bytes_max: int = 0
     bit_flip_count: int = 0
     bit_flip_place: str = "/log-"
     writing_s: float = 55.0
@@ -162,6 +166,7 @@ class Scenario:
         limits_rng = (_Lowest if profile.has_lowest_limits else random.Random)(f"{seed}/limits/{profile.name}")
         cluster = _with_limits(cluster, limits_rng)
         cluster = _with_log_bounds(cluster, random.Random(f"{seed}/log bounds/{profile.name}"), profile)
+        cluster = _with_ingest_budget(cluster, profile)
         cluster = _with_controller(cluster, random.Random(f"{seed}/controller/{profile.name}"), profile)
         names = [f"store-{number}" for number in range(1, cluster.store_count + 1)]
         if not cluster.is_combined:
@@ -361,7 +366,7 @@ def _draw_owner_changes(rng: random.Random, cluster: ClusterSettings, profile: P
         rng,
         [f"store-{number}" for number in range(1, cluster.store_count + 1)],
         cluster.segment_store.container_count,
-        is_shared=cluster.has_shared_storage,
+        move_share=profile.move_share if cluster.has_shared_storage else 0.0,
         mean_gap_s=profile.takeover_gap_s,
         duration_s=profile.writing_s,
     )
@@ -557,6 +562,16 @@ def _with_log_bounds(cluster: ClusterSettings, rng: random.Random, profile: Prof
     )
     segment_store = replace(cluster.segment_store, container=container, throttle=throttle)
     return replace(cluster, segment_store=segment_store, chunk_faults=chunk_faults)
+
+
+def _with_ingest_budget(cluster: ClusterSettings, profile: Profile) -> ClusterSettings:
+    """Return a cluster whose stores stop reading connections soon, if the profile says so."""
+    if not profile.ingest_bytes_max:
+        return cluster
+    connection = replace(
+        cluster.segment_store.connection, ingest_bytes_max=profile.ingest_bytes_max, read_delay_s_max=1.0
+    )
+    return replace(cluster, segment_store=replace(cluster.segment_store, connection=connection))
 
 
 def _with_controller(cluster: ClusterSettings, rng: random.Random, profile: Profile) -> ClusterSettings:

@@ -15,7 +15,7 @@ from penstock.model.errors import (
     SegmentSealedError,
     SegmentTruncatedError,
 )
-from penstock.testing.checks.history import AppendBytes, OffsetSeen, ReadRange
+from penstock.testing.checks.history import AppendBytes, GetLength, OffsetSeen, ReadRange
 from penstock.testing.simulation.host import Host
 from penstock.testing.workloads.world import Workload, World
 
@@ -121,7 +121,14 @@ class ByteAppender(Workload):
         self.world.counts["borders located"] += 1
 
     async def _look(self) -> None:
-        info = await self.client.segments.segment_info(self._segment)
+        history = self.world.history
+        call = history.invoke(self.name, GetLength(self._segment))
+        try:
+            info = await self.client.segments.segment_info(self._segment)
+        except PenstockError as error:
+            history.fail(call, error)
+            raise
+        history.ok(call, info.length)
         self._saw(info.length)
         self.world.history.see(self.name, OffsetSeen(f"start of {self._segment}", info.start_offset))
 

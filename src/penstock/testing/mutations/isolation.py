@@ -1,0 +1,115 @@
+"""Planted bugs in what keeps things that stand still from holding up others, and owners apart. See `catalog`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import replace
+
+from penstock.model.errors import CorruptionError
+from penstock.runtime.disk import Disk
+from penstock.runtime.work import PoolSettings, WorkPools, WorkQueue
+from penstock.segmentstore.connection import Connection
+from penstock.segmentstore.container.ownership import OwnershipLease
+from penstock.segmentstore.tier1 import log_recovery
+from penstock.segmentstore.tier1.log_recovery import ChainFile
+from penstock.testing.mutations.mutation import Mutation, patched, short_profile
+
+
+@contextmanager
+def _use_one_pool() -> Iterator[None]:
+    original = WorkPools.pool
+    originally_closed = WorkQueue.close
+    shared: dict[WorkQueue, None] = {}
+
+    def pool(self: WorkPools, name: str, settings: PoolSettings) -> WorkQueue:
+        if self.pools:
+            return next(iter(self.pools))
+        made = original(self, name, settings)
+        shared[made] = None
+        return made
+
+    def close(self: WorkQueue) -> None:
+        if self not in shared:
+            originally_closed(self)
+
+    with patched(WorkPools, "pool", pool), patched(WorkQueue, "close", close):
+        yield
+
+
+def _let_reads_wait_behind_appends() -> AbstractContextManager[None]:
+    def begin_delay(self: Connection) -> None:
+        """Wait until there is room."""
+
+    return patched(Connection, "_begin_delay", begin_delay)
+
+
+@contextmanager
+def answer_without_a_lease() -> Iterator[None]:
+    """Let whoever was shut out answer reads for ever."""
+    async def keep(self: OwnershipLease) -> None:
+        """Never look."""
+
+    with patched(OwnershipLease, "check", lambda self: None), patched(OwnershipLease, "keep", keep):
+        yield
+
+
+@contextmanager
+def _read_late_writes() -> Iterator[None]:
+    original = log_recovery._chain
+
+    def good_end(disk: Disk, directory: str, file: ChainFile) -> int:
+        try:
+            tail = log_recovery._scan_tail(disk, f"{directory}/{file.name}", file.name, file.header)
+        except CorruptionError:
+            return file.end
+        return max(file.end, tail.file.end) if tail is not None else file.end
+
+    def chain(disk: Disk, directory: str, container_id: int, first_number: int, tail: object) -> Sequence[ChainFile]:
+        *before, last = original(disk, directory, container_id, first_number, tail)  # type: ignore[arg-type]  # passed on as it came
+        return [*(replace(file, end=good_end(disk, directory, file)) for file in before), last]
+
+    with patched(log_recovery, "_chain", chain):
+        yield
+
+
+_HANGING = short_profile("long-term storage hangs", "bytes", "tables", "crowd", "attributes", kinds=("DiskStall",))
+#: Long enough for all threads to get stuck, and for a log to be missed.
+_HANGS = replace(
+    _HANGING, plan=replace(_HANGING.plan, lasts_s_max=20.0, mean_gap_s_min=2.0, mean_gap_s_max=4.0), pace=4.0,
+)  # fmt: skip
+
+_CROWDED = short_profile("a stalled log under many connections", "writers", "bytes", "crowd", kinds=("DiskStall",))
+#: Writers that go on sending while the log stands still, to a store that takes in little.
+_STALLED = replace(
+    _CROWDED, plan=replace(_CROWDED.plan, lasts_s_max=20.0, mean_gap_s_min=2.0, mean_gap_s_max=4.0), pace=16.0,
+    ingest_bytes_max=8 * 1024, refused_rate=0.0,
+)  # fmt: skip
+
+ISOLATION_MUTATIONS: tuple[Mutation, ...] = (
+    Mutation(
+        "use one pool of threads for everything", "a long-term storage that hangs stops no log",
+        _HANGS, _use_one_pool,
+    ),
+    Mutation(
+        "let reads wait behind appends", "what stands behind appends that cannot be taken is answered within a bound",
+        _STALLED, _let_reads_wait_behind_appends,
+    ),
+    Mutation(
+        "answer after another store has the container", "a read misses nothing that was acknowledged before it",
+        replace(
+            short_profile("stale answers", "bytes", kinds=("SlowLink",)), takeover_gap_s=1.0, pace=4.0,
+            store_count_min=2, store_count_max=3, shared_storage_rate=1.0, refused_rate=0.0, move_share=1.0,
+        ),
+        answer_without_a_lease,
+    ),
+    Mutation(
+        "read what a predecessor wrote late", "an old owner can do no harm",
+        replace(
+            short_profile("late writes", "bytes", kinds=("SlowLink", "Pause")), takeover_gap_s=1.0,
+            store_count_min=2, store_count_max=3, shared_storage_rate=1.0, work_cut_rate=0.1, pace=4.0,
+        ),
+        _read_late_writes,
+    ),
+)  # fmt: skip
+"""Planted bugs, part of `MUTATIONS`."""
