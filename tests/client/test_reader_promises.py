@@ -8,8 +8,10 @@ from __future__ import annotations
 import asyncio
 from collections import Counter
 
+import msgspec
 import pytest
 
+from penstock.client.reader_group_state import HeldSegment
 from penstock.model.errors import (
     ContainerOfflineError,
     InvalidArgumentError,
@@ -226,6 +228,27 @@ async def test_cancelled_join_leaves_no_member_behind(cluster):
             while (await group.state()).readers:  # noqa: ASYNC110  # nobody tells of it
                 await asyncio.sleep(0.02)
         assert len((await group.state()).unassigned) == 2
+
+
+async def test_segment_that_was_away_is_read_where_the_record_says(cluster):
+    """It went to another reader and came back between two looks at the record: only its number shows that."""
+    async with cluster.client(**FAST) as client:
+        await fill(client, 20)
+        group = await client.reader_group("audit", [STREAM])
+        async with await group.reader("r") as reader:
+            for _ in range(3):
+                await reader.read(5)
+            elsewhere = 10 * 9
+
+            def went_away_and_came_back(state):
+                me = state.readers["r"]
+                held = {segment: HeldSegment(elsewhere, state.next_turn) for segment in me.segments}
+                changed = msgspec.structs.replace(me, segments=held)
+                return msgspec.structs.replace(state, readers={"r": changed}, next_turn=state.next_turn + 1)
+
+            await group._record.update(went_away_and_came_back)
+            await asyncio.sleep(0.1)
+            assert numbers(await drain(reader)) == list(range(10, 20))
 
 
 # -- outages --------------------------------------------------------------------------------------------------------

@@ -47,6 +47,7 @@ from penstock.testing.mutations.isolation import ISOLATION_MUTATIONS, answer_wit
 from penstock.testing.mutations.memory import MEMORY_MUTATIONS
 from penstock.testing.mutations.mutation import Mutation, patched, short_profile
 from penstock.testing.mutations.order import ORDER_MUTATIONS
+from penstock.testing.mutations.readers import READER_MUTATIONS
 from penstock.testing.mutations.shortages import SHORTAGE_MUTATIONS
 from penstock.testing.mutations.stuck import STUCK_MUTATIONS
 from penstock.testing.mutations.users import USER_MUTATIONS
@@ -439,6 +440,7 @@ MUTATIONS: tuple[Mutation, ...] = (
     *SHORTAGE_MUTATIONS,
     *ISOLATION_MUTATIONS,
     *USER_MUTATIONS,
+    *READER_MUTATIONS,
 )  # fmt: skip
 """All planted bugs."""
 
