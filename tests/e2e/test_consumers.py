@@ -1,0 +1,148 @@
+"""Consumers as real processes, killed, hung and interrupted under load: nothing is lost, and nothing comes for nothing.
+
+An event comes again at most once for each loss of a consumer that had it. A consumer that others took for dead, because
+the machine was slow, counts as lost: they say so.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import re
+import signal
+import subprocess
+import sys
+import time
+from collections import Counter, defaultdict
+from pathlib import Path
+
+import pytest
+
+import penstock
+from penstock import aio
+from penstock.standalone_process import StandaloneProcess, child_environment
+from support.consumer import READER_TIMEOUT_S, SETTINGS
+
+STREAM = "work/events"
+GROUP = "workers"
+CONSUMER_COUNT = 3
+#: No test waits so long for the end of the stream.
+GUARD_S = 120.0
+_SCRIPT = Path(__file__).parents[1] / "support" / "consumer.py"
+
+
+class Consumer:
+    """One life of a consumer."""
+
+    def __init__(self, directory: Path, uri: str, name: str) -> None:
+        self.name = name
+        self.said, self.log = directory / f"{name}.out", directory / f"{name}.log"
+        with self.said.open("wb") as said, self.log.open("wb") as log:
+            self.process = subprocess.Popen(
+                [sys.executable, str(_SCRIPT), uri, STREAM, GROUP, name],
+                stdout=said, stderr=log, env=child_environment(),
+            )  # fmt: skip
+
+    def lines(self, what: str) -> list[str]:
+        """Return the events that it said to be delivered, or done."""
+        found = re.findall(rf"^{what} (\S+)$", self.said.read_text(), re.MULTILINE)
+        return [str(event) for event in found]
+
+    def end(self, how: signal.Signals) -> None:
+        """Let it end, or end it."""
+        self.process.send_signal(how)
+        self.process.wait(60)
+
+
+async def _read_the_rest(uri: str) -> list[str]:
+    """Read what the group has left, as a last consumer."""
+    found: list[str] = []
+    end_s = time.monotonic() + GUARD_S
+    async with aio.connect(uri, SETTINGS) as client:
+        group = await client.reader_group(GROUP, [STREAM])
+        async with await group.reader("last") as reader:
+            while time.monotonic() < end_s:
+                event = await reader.read(timeout_s=0.3)
+                if event is not None:
+                    found.append(event.data.decode())
+                    continue
+                await reader.store_positions()
+                if not await group.unread_bytes():
+                    return found
+    pytest.fail("the group does not get to the end")
+
+
+def play(directory: Path, fault_count: int) -> None:
+    """Let consumers meet `fault_count` faults under load, then judge what all of them said."""
+    rng = random.Random(fault_count)
+    lives: list[Consumer] = []
+    lost: set[str] = set()
+    written = 0
+    with StandaloneProcess(directory) as server, penstock.connect(server.uri) as client:
+        client.create_stream(STREAM, scaling=penstock.Scaling.fixed(4))
+
+        def start() -> Consumer:
+            lives.append(Consumer(directory, server.uri, f"consumer-{len(lives)}"))
+            return lives[-1]
+
+        running = [start() for _ in range(CONSUMER_COUNT)]
+        try:
+            with client.event_writer(STREAM) as writer:
+                for number in range(fault_count):
+                    victim = running.pop(rng.randrange(len(running)))
+                    how = (signal.SIGKILL, signal.SIGSTOP, signal.SIGINT)[number % 3]
+                    # It is in the midst of its work by then.
+                    before = len(victim.lines("done"))
+                    end_s = time.monotonic() + GUARD_S
+                    while len(victim.lines("done")) < before + 20 and time.monotonic() < end_s:
+                        for _ in range(20):
+                            writer.write(b"%08d" % written, routing_key=f"key {written % 16}")
+                            written += 1
+                        writer.flush()
+                        time.sleep(0.02)
+                    lost.add(victim.name)
+                    if how is signal.SIGSTOP:
+                        victim.process.send_signal(how)
+                        time.sleep(READER_TIMEOUT_S * 1.5)
+                        victim.process.send_signal(signal.SIGCONT)
+                        victim.end(signal.SIGKILL)
+                    else:
+                        victim.end(how)
+                    running.append(start())
+            for consumer in running:
+                consumer.end(signal.SIGINT)
+                lost.add(consumer.name)
+            rest = asyncio.run(_read_the_rest(server.uri))
+        finally:
+            for consumer in lives:
+                if consumer.process.poll() is None:
+                    consumer.process.kill()
+                    consumer.process.wait()
+    for consumer in lives:
+        lost.update(re.findall(r"has declared reader (\S+) dead", consumer.log.read_text()))
+    _judge(lives, lost, rest, written)
+
+
+def _judge(lives: list[Consumer], lost: set[str], rest: list[str], written: int) -> None:
+    done = Counter(rest)
+    had: dict[str, list[str]] = defaultdict(list)
+    for consumer in lives:
+        done.update(consumer.lines("done"))
+        for event in consumer.lines("delivered"):
+            had[event].append(consumer.name)
+    for event in rest:
+        had[event].append("last")
+    missing = [event for event in (f"{number:08d}" for number in range(written)) if not done[event]]
+    assert missing == []
+    for event, names in had.items():
+        losses = sum(name in lost for name in names)
+        assert len(names) <= 1 + losses, f"{event} was delivered to {names}, lost were {sorted(lost & set(names))}"
+
+
+def test_consumers_killed_hung_and_interrupted_under_load_lose_nothing(tmp_path: Path) -> None:
+    play(tmp_path, 3)
+
+
+@pytest.mark.nightly
+def test_consumers_killed_hung_and_interrupted_a_hundred_times_lose_nothing(tmp_path: Path) -> None:
+    play(tmp_path, 100)
