@@ -94,9 +94,9 @@ async def test_hung_threads_are_replaced_up_to_a_number_and_then_work_is_refused
     work: ThreadedWork, hanging: Hanging
 ) -> None:
     """And taken again as soon as one of them answers after all."""
-    pool = work.pool("p", PoolSettings(thread_count_max=2, hung_count_max=3, timeout_s=0.02))
+    pool = work.pool("p", PoolSettings(thread_count_max=2, hung_count_max=3, timeout_s=0.25))
     for hung_count in range(1, 6):
-        with pytest.raises(StorageNotRespondingError, match=r"did not answer within 0.02 s; it may still have its"):
+        with pytest.raises(StorageNotRespondingError, match=r"did not answer within 0.25 s; it may still have its"):
             await pool.run(hanging.call)
         assert pool.hung_count == hanging.begun_count == hung_count
     with pytest.raises(StorageNotRespondingError, match="5 calls of it hang already; nothing was done"):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -118,10 +118,10 @@ async def test_the_end_of_the_storage_writer_ends_the_container(stores: Stores) 
     await store.create_segment(A)
     failed = store.container(A)
 
-    def broken() -> None:
+    def broken() -> Iterator[None]:
         raise ZeroDivisionError
 
-    failed.writer._look = broken  # type: ignore[method-assign]  # A bug, planted.
+    failed.writer._look_in_steps = broken  # type: ignore[method-assign]  # A bug, planted.
     failed.writer._wake.set()
     await turns(10)
     assert isinstance(store.failures[failed.id], ZeroDivisionError)
