@@ -13,7 +13,7 @@ from penstock.client.connection_pool import ConnectionPool
 from penstock.client.settings import ClientSettings
 from penstock.client.wire_segments import WireSegments
 from penstock.model.errors import SegmentTruncatedError
-from penstock.segmentstore import server as server_module
+from penstock.segmentstore import connection as connection_module
 from penstock.segmentstore.server import SegmentStoreServer
 from penstock.segmentstore.settings import ActivitySettings, SegmentStoreSettings
 from penstock.segmentstore.store import SegmentStore
@@ -68,7 +68,7 @@ async def test_an_older_server_is_not_asked_what_it_does_not_know(
 ) -> None:
     """Java clients do the same: the segment's length stands for the border."""
     store, segments = served
-    monkeypatch.setattr(server_module, "WIRE_VERSION", 16)
+    monkeypatch.setattr(connection_module, "WIRE_VERSION", 16)
     await store.truncate_segment(A, 1000)
     for offset, behind, before in ((1000, 1000, 1000), (1001, 19_000, 1000), (19_000, 19_000, 19_000)):
         assert await segments.locate_offset(A, offset) == behind
