@@ -43,7 +43,7 @@ from penstock.segmentstore.tier2 import segment_read
 from penstock.segmentstore.tier2.chunk_files import ChunkFiles
 from penstock.segmentstore.tier2.storage_guard import GuardedChunkStorage
 from penstock.testing.mutations.controller import CONTROLLER_MUTATIONS
-from penstock.testing.mutations.isolation import ISOLATION_MUTATIONS, answer_without_a_lease
+from penstock.testing.mutations.isolation import ISOLATION_MUTATIONS
 from penstock.testing.mutations.memory import MEMORY_MUTATIONS
 from penstock.testing.mutations.mutation import Mutation, patched, short_profile
 from penstock.testing.mutations.order import ORDER_MUTATIONS
@@ -107,6 +107,15 @@ def _ignore_fence() -> Iterator[None]:
 
 def _claim_without_a_mark() -> AbstractContextManager[None]:
     return patched(log_records, "_mark_replaced", lambda disk, directory: None)
+
+
+@contextmanager
+def _answer_without_a_lease() -> Iterator[None]:
+    async def keep(self: OwnershipLease) -> None:
+        """Never look."""
+
+    with patched(OwnershipLease, "check", lambda self: None), patched(OwnershipLease, "keep", keep):
+        yield
 
 
 @contextmanager
@@ -375,7 +384,7 @@ MUTATIONS: tuple[Mutation, ...] = (
     ),
     Mutation(
         "answer without a lease", "who was shut out answers no longer than a lease",
-        replace(short_profile("quiet takeovers"), takeover_gap_s=1.0), answer_without_a_lease,
+        replace(short_profile("quiet takeovers"), takeover_gap_s=1.0), _answer_without_a_lease,
     ),
     Mutation(
         "do not wait for the predecessor", "what a successor acknowledges is missed by no read after that",

@@ -10,7 +10,6 @@ from penstock.model.errors import CorruptionError
 from penstock.runtime.disk import Disk
 from penstock.runtime.work import PoolSettings, WorkPools, WorkQueue
 from penstock.segmentstore.connection import Connection
-from penstock.segmentstore.container.ownership import OwnershipLease
 from penstock.segmentstore.tier1 import log_recovery
 from penstock.segmentstore.tier1.log_recovery import ChainFile
 from penstock.testing.mutations.mutation import Mutation, patched, short_profile
@@ -42,16 +41,6 @@ def _let_reads_wait_behind_appends() -> AbstractContextManager[None]:
         """Wait until there is room."""
 
     return patched(Connection, "_begin_delay", begin_delay)
-
-
-@contextmanager
-def answer_without_a_lease() -> Iterator[None]:
-    """Let whoever was shut out answer reads for ever."""
-    async def keep(self: OwnershipLease) -> None:
-        """Never look."""
-
-    with patched(OwnershipLease, "check", lambda self: None), patched(OwnershipLease, "keep", keep):
-        yield
 
 
 @contextmanager
@@ -94,14 +83,6 @@ ISOLATION_MUTATIONS: tuple[Mutation, ...] = (
     Mutation(
         "let reads wait behind appends", "what stands behind appends that cannot be taken is answered within a bound",
         _STALLED, _let_reads_wait_behind_appends,
-    ),
-    Mutation(
-        "answer after another store has the container", "a read misses nothing that was acknowledged before it",
-        replace(
-            short_profile("stale answers", "bytes", kinds=("SlowLink",)), takeover_gap_s=1.0, pace=4.0,
-            store_count_min=2, store_count_max=3, shared_storage_rate=1.0, refused_rate=0.0, move_share=1.0,
-        ),
-        answer_without_a_lease,
     ),
     Mutation(
         "read what a predecessor wrote late", "an old owner can do no harm",
