@@ -41,7 +41,9 @@ from penstock.testing.memory_index import MemoryIndexStorage, MemorySortedIndex
 from penstock.testing.mutations.catalog import MUTATIONS
 from penstock.testing.runner import run
 from penstock.testing.simulation.cluster import SimulatedCluster
+from penstock.testing.simulation.faults import FaultPlan
 from penstock.testing.simulation.simulation import Simulation
+from penstock.testing.workloads.scenario import Profile
 from support.btree import new_index
 from support.containers import FaultyChunks, Incarnations, append
 
@@ -295,3 +297,14 @@ async def test_index_is_opened_while_another_object_of_it_gives_the_last_footer_
 @pytest.mark.parametrize("seed", [236, 356, 369])
 def test_seeds_that_failed_once_pass(seed: int) -> None:
     assert run(seed).violations == ()
+
+
+def test_who_takes_a_log_in_haste_misleads_nobody_who_comes_after() -> None:
+    """It does not wait until its predecessor can answer nothing any more, so it may not say that nobody can."""
+    changes = [
+        f"{5 + 4 * container + delay_s} Takeover container={container} is_patient={is_patient}\n"
+        for container in range(3)
+        for delay_s, is_patient in ((0, False), (0.15, True))
+    ]
+    outcome = run(501, Profile(writing_s=20), plan=FaultPlan.parse("".join(changes)))
+    assert outcome.is_ok, outcome.violations

@@ -14,6 +14,7 @@ from dataclasses import replace
 from penstock.model.errors import NoSuchSegmentError, PenstockError
 from penstock.model.routing import container_of
 from penstock.segmentstore.container.container import ContainerStatus, SegmentContainer
+from penstock.segmentstore.container.ownership import OwnershipLease
 from penstock.segmentstore.container.reads.cache import Cache
 from penstock.segmentstore.store import SegmentStore
 from penstock.testing.simulation.cluster import SimulatedCluster
@@ -22,6 +23,16 @@ from penstock.testing.simulation.host import Host
 
 #: The lease of an intruder that does not wait for the zombie's.
 _HASTE_S = 0.01
+
+
+class _HastyLease(OwnershipLease):
+    """The lease of an incarnation that does not wait until its predecessor can answer nothing any more.
+
+    Nor does it record that it had: whoever comes after it has both to wait for.
+    """
+
+    async def wait_out_predecessor(self, opened_s: float, drift_percent: int) -> None:
+        """See `OwnershipLease.wait_out_predecessor`: it is not waited for."""
 
 
 class ContainerMoves:
@@ -146,15 +157,18 @@ class ContainerMoves:
 
 
 def _incarnation(store: SegmentStore, zombie: SegmentContainer, *, is_patient: bool) -> SegmentContainer:
-    settings = store.settings.container
+    settings, log = store.settings.container, store._logs.create(zombie.id)
     if not is_patient:
         settings = replace(settings, ownership_lease_s=_HASTE_S)
-    return SegmentContainer(
+    incarnation = SegmentContainer(
         zombie.id,
-        log=store._logs.create(zombie.id),
+        log=log,
         chunks=store._chunks,
         cache=Cache(store.settings.cache),
         runtime=store.runtime,
         settings=settings,
         on_failure=lambda container, error: None,
     )
+    if not is_patient:
+        incarnation.ownership = _HastyLease(zombie.id, log, lease_s=_HASTE_S, now_s=store.runtime.monotonic_s)
+    return incarnation
