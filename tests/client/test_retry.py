@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextvars
 from random import Random
 
 import pytest
@@ -78,3 +79,15 @@ async def test_cancelled_and_finished_tasks_are_not_told():
     await asyncio.wait([forever])
     await asyncio.sleep(0)
     assert crashes == []
+
+
+async def test_a_call_that_is_collected_ends_without_a_complaint() -> None:
+    """A loop that ends drops calls under way: they are closed elsewhere than they ran, with nobody to hear an error."""
+
+    async def call() -> None:
+        with within("wait for ever", 1.0, "limit_s"):
+            await asyncio.get_running_loop().create_future()
+
+    abandoned = call()
+    contextvars.copy_context().run(abandoned.send, None)
+    abandoned.close()

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import contextvars
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 
 
@@ -67,7 +67,9 @@ def within(what: str, limit_s: float, limit_name: str) -> Iterator[Deadline]:
     try:
         yield mine
     finally:
-        _CURRENT.reset(token)
+        # A call that is collected, not ended, is closed in another context, and its own is gone with it.
+        with suppress(ValueError):
+            _CURRENT.reset(token)
 
 
 def context_without_deadline() -> contextvars.Context:
