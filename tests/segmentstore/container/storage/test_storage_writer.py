@@ -21,6 +21,7 @@ from penstock.model.errors import (
 from penstock.model.segments import Buffer
 from penstock.segmentstore.container.append_request import AppendRequest
 from penstock.segmentstore.container.container import ContainerStatus, SegmentContainer
+from penstock.segmentstore.container.storage.storage_writer import _Job
 from penstock.segmentstore.settings import MIB, ContainerSettings
 from penstock.segmentstore.tier2.chunked_storage import ChunkedStorage, StoredSegment
 from penstock.segmentstore.tier2.wrapped import WrappedChunkStorage
@@ -62,6 +63,14 @@ class StuckFor(WrappedChunkStorage):
     async def delete(self, name: str) -> None:
         await self._pass(name)
         await super().delete(name)
+
+
+class RefusedFor(StuckFor):
+    """Chunks of the segments named here are refused until `gate` is set."""
+
+    async def _pass(self, name: str) -> None:
+        if name.startswith(self.segments) and not self.gate.is_set():
+            raise StorageError(f"{name}: refused")
 
 
 async def over(lives: Incarnations, chunks: WrappedChunkStorage, **changes: float) -> SegmentContainer:
@@ -631,6 +640,66 @@ async def test_segments_whose_storage_is_stuck_hold_up_nobody(lives: Incarnation
     container = await lives.restart(container)
     assert [await read_all(container, name) for name in stuck] == [b"stuck"] * stuck_count
     assert await read_all(container, A) == b"flows" * 5
+
+
+async def test_a_segment_gets_on_while_the_one_it_merges_does(lives: Incarnations) -> None:
+    """Its own length in storage stands still as long as a large source is brought there."""
+    container = await lives.start(flush_slow_s=0.0)
+    await pause_writer(container)
+    writer = container.writer
+    for name in (A, B):
+        await container.create(name)
+    await append(container, B, b"merged")
+    await container.seal(B)
+    target, source = container.segment(A), container.segment(B)
+    await container.merge(A, B)
+    task = asyncio.current_task()
+    assert task is not None
+    writer._jobs[target.id] = _Job(task, target, 0.0, 0.0, 0)
+    writer._note_stuck()
+    assert target.is_stuck
+    await writer._flusher.flush(source)
+    assert (source.storage_length, target.storage_length) == (6, 0)
+    writer._note_stuck()
+    assert not target.is_stuck
+    del writer._jobs[target.id]
+
+
+@pytest.mark.parametrize("is_asked_for_all", [False, True])
+async def test_a_flush_on_request_ends_a_segments_being_stuck(lives: Incarnations, is_asked_for_all: bool) -> None:
+    """So it falls under no quota any more, and need not wait until its flush would be tried again."""
+    chunks = RefusedFor(lives.chunks, A)
+    container = await over(lives, chunks, flush_age_s=0.0, writer_retry_s=1000.0)
+    await pause_writer(container)
+    writer = container.writer
+    await container.create(A)
+    await append(container, A, b"late")
+    writer._look()
+    await until(lambda: container.segment(A).is_stuck)
+    assert list(writer._retry_at_s) == [container.segment(A).id]
+    chunks.gate.set()
+    await (writer.flush_all() if is_asked_for_all else writer.flush(container.segment(A)))
+    assert not container.segment(A).is_stuck
+    assert not writer._retry_at_s
+
+
+async def test_nothing_is_kept_of_a_segment_that_was_merged_while_its_flush_failed(lives: Incarnations) -> None:
+    """It is never tried again under its own id."""
+    chunks = RefusedFor(lives.chunks, B)
+    container = await over(lives, chunks, flush_age_s=0.0, writer_retry_s=1000.0)
+    await pause_writer(container)
+    writer = container.writer
+    for name in (A, B):
+        await container.create(name)
+    await append(container, B, b"merged")
+    writer._look()
+    await until(lambda: bool(writer._retry_at_s))
+    chunks.gate.set()
+    await container.seal(B)
+    await container.merge(A, B)
+    await container.flush()
+    writer._look()
+    assert not writer._retry_at_s
 
 
 async def test_stuck_flushes_are_bounded(lives: Incarnations) -> None:

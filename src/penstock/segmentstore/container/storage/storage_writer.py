@@ -28,7 +28,7 @@ from penstock.model.errors import (
 from penstock.segmentstore.container.attributes.attributes import Attributes
 from penstock.segmentstore.container.log.carrying import Carrier
 from penstock.segmentstore.container.log.checkpoints import Checkpoints
-from penstock.segmentstore.container.pending import PendingAppend
+from penstock.segmentstore.container.pending import PendingAppend, PendingMerge
 from penstock.segmentstore.container.segment import Segment
 from penstock.segmentstore.container.space import SpaceWatch
 from penstock.segmentstore.container.state import ContainerState
@@ -55,7 +55,7 @@ class _Job:
     segment: Segment
     since_s: float
     moved_s: float
-    storage_length: int
+    taken_bytes: int
 
 
 class StorageWriter:
@@ -193,6 +193,9 @@ class StorageWriter:
             self._want(segment, now_s)
         for segment in self._attributes.due():
             self._want(segment, now_s)
+        # Of segments that are gone, or were merged while they waited to be tried again, nothing is kept.
+        known = state.metadata.by_id
+        self._retry_at_s = {one: at_s for one, at_s in self._retry_at_s.items() if one in known or one in state.gone}
         self._start_jobs(now_s)
         self._acknowledge()
 
@@ -283,15 +286,15 @@ class StorageWriter:
             self._first.pop(segment_id, None)
             segment = self._queue.pop(segment_id)
             task = self._loop.create_task(self._work(segment))
-            self._jobs[segment.id] = _Job(task, segment, now_s, now_s, segment.storage_length)
+            self._jobs[segment.id] = _Job(task, segment, now_s, now_s, _taken_bytes(segment))
 
     def _note_stuck(self) -> None:
         """Find the segments of which storage has taken nothing for too long."""
         now_s = self._loop.time()
         for job in self._jobs.values():
-            segment = job.segment
-            if segment.storage_length != job.storage_length:
-                job.storage_length = segment.storage_length
+            segment, taken_bytes = job.segment, _taken_bytes(job.segment)
+            if taken_bytes != job.taken_bytes:
+                job.taken_bytes = taken_bytes
                 job.moved_s = now_s
                 segment.is_stuck = False
             elif now_s - job.moved_s >= self._settings.flush_slow_s:
@@ -325,8 +328,7 @@ class StorageWriter:
             raise
         else:
             self._jobs.pop(segment.id, None)
-            self._retry_at_s.pop(segment.id, None)
-            segment.is_stuck = False
+            self._note_success(segment)
             self._relieve()
         now_s = self._loop.time()
         is_due_again = segment.id in self._due_again
@@ -342,6 +344,10 @@ class StorageWriter:
             self._wake.set()  # The largest of the others are next.
         if not self._jobs:
             self._acknowledge()
+
+    def _note_success(self, segment: Segment) -> None:
+        self._retry_at_s.pop(segment.id, None)
+        segment.is_stuck = False
 
     def _note_failure(self, segment: Segment, error: BaseException) -> None:
         retry_s = self._settings.writer_retry_s
@@ -374,8 +380,12 @@ class StorageWriter:
 
     async def flush(self, segment: Segment) -> None:
         """Bring one segment's storage up to date with what is durable now, its attributes included."""
-        await self._flusher.flush(segment)
+        await self._flush(segment)
         await self._attributes.flush(segment)
+
+    async def _flush(self, segment: Segment) -> None:
+        await self._flusher.flush(segment)
+        self._note_success(segment)
 
     async def flush_all(self) -> None:
         """Flush until nothing that was durable at the call waits any more. Raises what a flush raises."""
@@ -393,9 +403,7 @@ class StorageWriter:
         errors = await self._all(
             self._flusher.free, [one for one in state.gone.values() if one.id not in state.metadata.merges]
         )
-        errors += await self._all(
-            self._flusher.flush, [one for one in state.unflushed.values() if one.id not in state.gone]
-        )
+        errors += await self._all(self._flush, [one for one in state.unflushed.values() if one.id not in state.gone])
         self._acknowledge()
         for error in errors:
             if isinstance(error, _FATAL):
@@ -424,6 +432,15 @@ class StorageWriter:
 
 def _first_number(segment: Segment) -> int:
     return segment.pending.first_number()
+
+
+def _taken_bytes(segment: Segment) -> int:
+    """Return how much storage has of a segment, and of the one that it has to merge next, which is flushed before."""
+    count = segment.storage_length
+    while segment.pending and isinstance(segment.pending[0], PendingMerge):
+        segment = segment.pending[0].source
+        count += segment.storage_length
+    return count
 
 
 def _waiting_bytes(segment: Segment) -> int:
