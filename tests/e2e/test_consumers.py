@@ -23,6 +23,8 @@ from penstock import aio
 from penstock.standalone_process import StandaloneProcess, child_environment
 from support.consumer import READER_TIMEOUT_S, SETTINGS
 
+pytestmark = pytest.mark.e2e
+
 STREAM = "work/events"
 GROUP = "workers"
 CONSUMER_COUNT = 3

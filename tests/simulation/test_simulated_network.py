@@ -315,6 +315,27 @@ def test_a_reset_ends_both_sides_and_may_lose_what_is_on_the_way():
     assert outcomes == {b"", b"x"}
 
 
+def test_nothing_arrives_behind_bytes_that_a_reset_has_lost():
+    """They waited to be sent again, and what was sent later was on its way already: TCP never delivers that."""
+    for seed in range(20):
+        world = World(seed)
+
+        async def scenario(world=world):
+            await asyncio.sleep(1)
+            _, writer = await world.connect()
+            world.network.partition("client", "server")
+            await world.send(writer, b"first")
+            await asyncio.sleep(0.1)
+            world.network.heal("client", "server")
+            world.network.slow_down("client", "server", delay_s=0.5)
+            await world.send(writer, b"second")
+            world.network.reset("client", "server")
+            await asyncio.sleep(5)
+            return bytes(world.sinks[0].data)
+
+        assert world.run(scenario) in (b"", b"first", b"firstsecond")
+
+
 def test_a_slow_link_is_slow_until_it_is_not():
     world = World(delay_s_min=0.001, delay_s_mean_extra=0.0)
     world.is_echo = True

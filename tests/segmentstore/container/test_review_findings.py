@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-from collections.abc import AsyncIterator, Coroutine, Sequence
+from collections.abc import AsyncIterator, Coroutine, Iterator, Sequence
 
 import pytest
 
@@ -384,10 +384,11 @@ async def test_looks_that_take_long_are_spaced_out(lives: Incarnations) -> None:
     looks = 0
     ticks = itertools.count()
 
-    def look() -> None:
+    def look() -> Iterator[None]:
         nonlocal looks
         looks += 1
         writer._wake.set()
+        return iter(())
 
     class SlowClock:
         """A loop whose time goes on with each question."""
@@ -398,7 +399,7 @@ async def test_looks_that_take_long_are_spaced_out(lives: Incarnations) -> None:
         def create_task(self, coroutine: Coroutine[None, None, None]) -> asyncio.Task[None]:
             return asyncio.get_running_loop().create_task(coroutine)
 
-    writer._look = look  # type: ignore[method-assign]  # To count.
+    writer._look_in_steps = look  # type: ignore[method-assign]  # To count.
     writer._loop = SlowClock()  # type: ignore[assignment]  # What the writer uses of it.
     writer.start()
     writer._wake.set()

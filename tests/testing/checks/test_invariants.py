@@ -179,7 +179,7 @@ def disorder(container: SegmentContainer, segment: Segment) -> None:
 
 def open_block_inside(container: SegmentContainer, segment: Segment) -> None:
     segment.index._starts.append(segment.length)
-    segment.index._entries.append(_Block(segment.index, segment.length, b"", False))
+    segment.index._entries.append(_Block(segment.index, segment.length, b"", False, None))
     segment.index._entries[0].is_open = True  # type: ignore[union-attr]
 
 

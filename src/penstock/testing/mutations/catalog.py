@@ -356,7 +356,10 @@ MUTATIONS: tuple[Mutation, ...] = (
     ),
     Mutation(
         "serve what is not durable", "what was read stays",
-        replace(short_profile("stalled reads", "bytes", "readers", gap_s=1.0), work_stall_rate=_SLOW_WORK),
+        replace(
+            short_profile("stalled reads", "bytes", "readers", kinds=("CrashAtDiskCall", "Crash"), gap_s=0.3),
+            work_stall_rate=_SLOW_WORK, refused_rate=0.0,
+        ),
         _serve_what_is_not_durable,
     ),
     Mutation(

@@ -72,6 +72,8 @@ class SimulatedTransport(asyncio.Transport):
         self._held: deque[_Item] = deque()
         self._held_since_s: float | None = None
         self._is_retransmission_due = False
+        # Bytes were lost for good: nothing behind them is ever delivered, but a reset.
+        self._has_gap = False
         self._unacknowledged_bytes = 0
         #: Increased when everything on the wire is lost; arrivals of an older era are void.
         self._era = 0
@@ -211,7 +213,7 @@ class SimulatedTransport(asyncio.Transport):
         self._loop.at(arrival_s, partial(self._arrive, item, self._era))
 
     def _arrive(self, item: _Item, era: int) -> None:
-        if era != self._era:
+        if era != self._era or (self._has_gap and item is not _Signal.RESET):
             return
         if self._held or not self._links.is_passable(self.local_host, self.remote_host):
             self._held.append(item)
@@ -314,7 +316,9 @@ class SimulatedTransport(asyncio.Transport):
                 return
             self._has_reset = True
             # A kernel without connection sends nothing again. A reset that comes from in between is not its own.
+            held_count = len(self._held)
             self._held = deque(held for held in self._held if held is _Signal.RESET)
+            self._has_gap = self._has_gap or len(self._held) < held_count
             if self._links.draw_is_inbox_lost():
                 self._inbox.clear()
                 self._inbox_bytes = 0
