@@ -134,7 +134,7 @@ async def test_truncation_whose_caller_was_cancelled_fails_silently() -> None:
         await asyncio.sleep(0)
         raise LogFencedError("opened by another incarnation")
 
-    caller = asyncio.create_task(log._shielded(fail()))
+    caller = asyncio.create_task(log._work.shielded(fail()))
     await asyncio.sleep(0)
     caller.cancel()
     for _ in range(5):
