@@ -1,17 +1,15 @@
-"""Planted bugs that only show when something around a store is full, used up or stands still. See `catalog`."""
+"""Planted bugs that only show when something around a store is full or stands still. See `catalog`."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
-from penstock.model.errors import ChunkError, NoSuchChunkError, StorageError, StorageFullError
+from penstock.model.errors import StorageFullError
 from penstock.model.segments import Buffer
 from penstock.runtime.disk import DiskFile
-from penstock.runtime.work import WorkPool
 from penstock.segmentstore.container.log.pipeline import OnDone, OperationPipeline
 from penstock.segmentstore.tier2.chunk_files import ChunkFiles
-from penstock.segmentstore.tier2.directory import DirectoryChunkStorage
 from penstock.testing.mutations.mutation import Mutation, patched, short_profile
 
 _PATIENCE_S = 0.5
@@ -28,20 +26,6 @@ def _count_what_was_cut_short() -> Iterator[None]:
             return sum(map(len, data))
 
     with patched(ChunkFiles, "append", append):
-        yield
-
-
-@contextmanager
-def _take_closed_doors_for_empty_rooms() -> Iterator[None]:
-    original = DirectoryChunkStorage._acquire
-
-    async def acquire(self: DirectoryChunkStorage, name: str, pool: WorkPool) -> object:
-        try:
-            return await original(self, name, pool)
-        except (ChunkError, StorageError, OSError) as error:
-            raise NoSuchChunkError(name) from error
-
-    with patched(DirectoryChunkStorage, "_acquire", acquire):
         yield
 
 
@@ -69,11 +53,6 @@ SHORTAGE_MUTATIONS: tuple[Mutation, ...] = (
     Mutation(
         "count what a full disk cut short", "what counts as stored is stored",
         short_profile("full disks", "bytes", kinds=("DiskFull", "Crash")), _count_what_was_cut_short,
-    ),
-    Mutation(
-        "take what cannot be opened for missing", "not found means that it is not there",
-        short_profile("no descriptors", "bytes", "crowd", kinds=("NoDescriptors",), gap_s=1.0),
-        _take_closed_doors_for_empty_rooms,
     ),
     Mutation(
         "acknowledge what the log does not answer in time", "acknowledged means synced",
