@@ -424,3 +424,26 @@ async def test_a_cancelled_start_leaves_nothing_running(caplog: pytest.LogCaptur
         with pytest.raises(asyncio.CancelledError):
             await starting
     assert world.living == {}
+
+
+async def test_a_container_that_fails_in_the_moment_it_has_started_is_started_again() -> None:
+    """Its start is over, and the monitor has not heard of that yet: nobody would get the error."""
+    world = World()
+    original = world.monitor._start_container
+    failures = 1
+
+    async def start(container_id: int, progress: Callable[[], None]) -> Incarnation:
+        nonlocal failures
+        made = await original(container_id, progress)
+        if failures:
+            failures -= 1
+            asyncio.get_running_loop().call_soon(
+                world.monitor.failed, container_id, made, StorageError("its log has failed")
+            )
+        return made
+
+    world.monitor._start_container = start
+    world.monitor.assign([0])
+    await until(lambda: len(world.begun) == 2 and 0 in world.monitor.running)
+    assert not world.doubled
+    await world.monitor.stop()

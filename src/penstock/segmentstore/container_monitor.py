@@ -60,6 +60,8 @@ class ContainerMonitor(Generic[C]):
         self._settings = settings
         self._assigned: frozenset[int] = frozenset()
         self._starts: dict[int, asyncio.Task[None]] = {}
+        #: Incarnations that failed while their start was under way, or just over.
+        self._failed_early: dict[int, tuple[C, BaseException]] = {}
         self._stops: dict[int, asyncio.Task[None]] = {}
         #: Containers that wait for their next start, and how long the wait after that will be.
         self._retries: dict[int, asyncio.TimerHandle] = {}
@@ -156,9 +158,12 @@ class ContainerMonitor(Generic[C]):
             async with self._slots:
                 # It may have been a long wait.
                 if container_id in self._assigned:
-                    self.running[container_id] = await self._started(container_id)
+                    container = self.running[container_id] = await self._started(container_id)
                     self._began_s[container_id] = asyncio.get_running_loop().time()
                     self.failures.pop(container_id, None)
+                    failed, failure = self._failed_early.get(container_id, (None, None))
+                    if failed is container and failure is not None:
+                        self.failed(container_id, container, failure)
         except (CorruptionError, LogDisabledError) as error:
             # Until somebody has looked into it and enabled the log.
             logger.error("container %d stays offline: %s", container_id, error)
@@ -172,6 +177,7 @@ class ContainerMonitor(Generic[C]):
         finally:
             # After the handle is registered, and however this ended, or nobody would ever touch the container again.
             del self._starts[container_id]
+            self._failed_early.pop(container_id, None)
             self._round()
 
     async def _started(self, container_id: int) -> C:
@@ -222,6 +228,9 @@ class ContainerMonitor(Generic[C]):
         One that is not running yet, or not any more, is ignored: who starts or stops it gets the error.
         """
         if self.running.get(container_id) is not container:
+            if container_id in self._starts:
+                # It may have started, and nobody have been told of it yet.
+                self._failed_early[container_id] = (container, error)
             return
         del self.running[container_id]
         self.failures[container_id] = error
