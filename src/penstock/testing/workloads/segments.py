@@ -68,7 +68,7 @@ class ByteAppender(Workload):
         """See `Workload.verify`."""
         await self.world.insist(f"info of {self._segment}", self._look)
 
-    async def _append(self, *, is_conditional: bool = False) -> None:
+    async def _append(self, *, is_conditional: bool = False, is_alone: bool = True) -> None:
         history = self.world.history
         self._number += 1
         data = f"<{self.name} {self._number} ".encode() + self.world.padding(self.rng) + b">"
@@ -78,23 +78,23 @@ class ByteAppender(Workload):
             end = await self.client.segments.append(self._segment, data, expected_offset=expected)
         except BadOffsetError as error:
             history.refuse(call, error)
-            self._saw(error.actual)
+            self._saw(error.actual, is_alone=is_alone)
         except PenstockError as error:
             history.unknown(call, error)
             raise
         else:
             history.ok(call, end - len(data))
-            self._saw(end)
+            self._saw(end, is_alone=is_alone)
             if expected is not None and end != expected + len(data):
                 self.world.problem(f"{self._segment}: {len(data)} bytes were to go to {expected}, they end at {end}")
             self.world.counts["byte appends"] += 1
 
     async def _append_twice(self) -> None:
         """Append without a condition, and on condition of the length before that is answered."""
-        first = asyncio.create_task(self._append())
+        first = asyncio.create_task(self._append(is_alone=False))
         await asyncio.sleep(self.rng.choice((0.0, 0.001)))
         try:
-            await self._append(is_conditional=True)
+            await self._append(is_conditional=True, is_alone=False)
         finally:
             await first
 
@@ -132,7 +132,11 @@ class ByteAppender(Workload):
         self._saw(info.length)
         self.world.history.see(self.name, OffsetSeen(f"start of {self._segment}", info.start_offset))
 
-    def _saw(self, length: int) -> None:
+    def _saw(self, length: int, *, is_alone: bool = True) -> None:
+        """Take a length down. Of two calls under way at once, either may be answered from before the other."""
+        if not is_alone:
+            self._length = max(self._length, length)
+            return
         self._length = length
         self.world.history.see(self.name, OffsetSeen(f"length of {self._segment}", length))
 
