@@ -5,12 +5,12 @@ from __future__ import annotations
 import subprocess
 import sys
 
+import pytest
+
 import penstock
 from penstock.testing import memory_server
 
 APPLICATION_TEST = '''
-pytest_plugins = ["penstock.testing.pytest_plugin"]
-
 seen = []
 
 
@@ -39,7 +39,11 @@ def test_another_has_a_stream_of_its_own_on_the_same_server(penstock_client, pen
 '''
 
 
-def test_an_application_gets_a_server_a_client_and_a_stream(tmp_path):
+@pytest.mark.parametrize("also_named_by", ["nobody", "the application"])
+def test_an_application_gets_a_server_a_client_and_a_stream(tmp_path, also_named_by):
+    """The installed plugin is found by pytest itself; an application that names it too does not load it twice."""
+    if also_named_by == "the application":
+        (tmp_path / "conftest.py").write_text('pytest_plugins = ["penstock.testing.pytest_plugin"]\n')
     (tmp_path / "test_application.py").write_text(APPLICATION_TEST)
     ended = subprocess.run(
         [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", str(tmp_path)],
