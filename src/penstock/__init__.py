@@ -15,6 +15,7 @@ Names are imported when they are first used, so ``import penstock`` is cheap.
 from __future__ import annotations
 
 import importlib
+import os
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -101,6 +102,10 @@ __all__ = [
     "connect",
     "serializers",
 ]
+
+# The core of gRPC prints to standard error by itself, past `logging`: a line for each server that goes. It reads
+# this once, when `grpc` is imported, and nothing of Penstock is imported before this. What a user has set counts.
+os.environ.setdefault("GRPC_VERBOSITY", "ERROR")
 
 _HOME = {
     "Client": "penstock.client.sync",

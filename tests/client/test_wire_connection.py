@@ -276,3 +276,29 @@ async def test_too_many_requests_are_refused():
             request.cancel()
         await asyncio.wait(requests)
         assert connection.request_count == 0
+
+
+async def test_closing_does_not_wait_for_a_server_that_takes_nothing():
+    """The server hangs with the sockets full: what could not be sent will not be, and nobody waits for it."""
+    script = Script()
+    is_over = asyncio.Event()
+
+    async def hang(reader, writer):
+        script.writers.append(writer)
+        writer.write(script.hello)
+        script.received.put_nowait(Hello(17, 5))
+        writer.transport.pause_reading()
+        await is_over.wait()
+
+    script.serve = hang
+    async with connected(script, write_buffer_bytes_max=1024) as connection:
+        request = ask(connection)
+        await asyncio.sleep(0)
+        while connection.is_writable or not connection._transport.get_write_buffer_size():
+            connection.send(SegmentRead("s/t/0.#epoch.0", 0, False, False, bytes(1 << 20), 1))
+            await asyncio.sleep(0)
+        async with asyncio.timeout(10):
+            await connection.close()
+        with pytest.raises(ConnectionLostError, match="closed by this client"):
+            await request
+    is_over.set()

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import signal
 import sys
 
 from penstock import ClientSettings, aio
@@ -40,6 +41,8 @@ async def consume(uri: str, stream: str, group_name: str, name: str) -> None:
 if __name__ == "__main__":
     # Others are said on standard error to be taken for dead.
     logging.basicConfig(level=logging.WARNING)
+    # A shell lets what it starts in the background ignore Ctrl-C, and so does all that this starts in turn.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     try:
         asyncio.run(consume(*sys.argv[1:]))
     except KeyboardInterrupt:

@@ -94,8 +94,7 @@ class ConnectionPool:
             task.cancel()
             await asyncio.wait([task])
         connections, self._connections = self._connections, {}
-        for connection in connections.values():
-            await connection.close()
+        await asyncio.gather(*(connection.close() for connection in connections.values()))
 
     async def _open(self, key: tuple[str, int, Purpose]) -> WireConnection:
         try:

@@ -39,6 +39,7 @@ class ConnectionSettings:
             silence ends the connection.
         write_buffer_bytes_max: bytes waiting in the socket before `is_writable` turns False.
         request_count_max: requests waiting for replies at one time.
+        close_timeout_s: how long closing waits for the server to end its side in order; then the connection is dropped.
     """
 
     connect_timeout_s: float = 5.0
@@ -46,6 +47,7 @@ class ConnectionSettings:
     keepalive_interval_s: float = 20.0
     write_buffer_bytes_max: int = 4 * 1024 * 1024
     request_count_max: int = 65536
+    close_timeout_s: float = 1.0
 
 
 class ReplyHandler(Protocol):
@@ -158,10 +160,21 @@ class WireConnection(asyncio.BufferedProtocol):
         self._handlers.pop(request_id, None)
 
     async def close(self) -> None:
-        """Close the connection and wait until it is down. What still waits fails with `ConnectionLostError`."""
-        if self._transport is not None:
-            self._fail(ConnectionLostError(f"{self.address}: the connection was closed by this client"))
+        """Close the connection and wait until it is down. What still waits fails with `ConnectionLostError`.
+
+        What could not be sent yet is dropped, for whoever wanted it sent has just been told that it may not be done. So
+        a server that takes nothing, or does not answer the end of TLS, holds nobody for longer than `close_timeout_s`.
+        """
+        if self._transport is None:
+            return
+        self._fail(ConnectionLostError(f"{self.address}: the connection was closed by this client"))
+        if self._transport.get_write_buffer_size():
+            self._transport.abort()
+        else:
             self._transport.close()
+        done, _ = await asyncio.wait([self._closed], timeout=self._settings.close_timeout_s)
+        if not done:
+            self._transport.abort()
             await asyncio.shield(self._closed)
 
     def abort(self, reason: str, cause: BaseException | None = None) -> None:
