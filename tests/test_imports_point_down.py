@@ -58,7 +58,9 @@ OS_ALLOWED = {"path", "fspath", "PathLike"}
 UUID_FORBIDDEN = {"uuid1", "uuid4"}
 
 #: Module -> why it may reach past the seam, in words that hold only while they are true.
-EXCEPTIONS: dict[str, str] = {}
+EXCEPTIONS: dict[str, str] = {
+    "client/generate_sync.py": "reads and writes source files, while Penstock is written; no client runs it",
+}
 
 
 def modules() -> list[Path]:

@@ -209,7 +209,7 @@ def test_a_dropped_client_ends_its_thread_and_stores_what_it_took(uri, stream):
 def test_a_dropped_writer_stores_what_it_took_and_is_closed(uri, stream):
     with penstock.connect(uri) as client:
         writers = [client.event_writer(stream)]
-        inner = writers[0]._writer
+        inner = writers[0]._part
         ack = writers[0].write(b"x")
         with pytest.warns(ResourceWarning, match=r"unclosed <EventWriter: writer of programs/stream-\d+, open"):
             writers.clear()

@@ -1,4 +1,4 @@
-"""`Client`: the async client. The sync one in `penstock.client.sync` wraps it call by call."""
+"""`Client`: the async client. The blocking one in `penstock.client.sync` is generated from it."""
 
 from __future__ import annotations
 
@@ -44,14 +44,15 @@ from penstock.runtime.settings import default_uri
 
 Value = TypeVar("Value")
 
+
 class Client(LifeCycle):
     """Scopes, streams, writers and readers of one Penstock or Pravega cluster. Use as an async context manager.
 
     Streams are named ``scope/stream``. All methods raise `ControllerUnavailableError` when the controller cannot be
     reached, and `OutcomeUnknownError` when a change got no answer.
 
-    It owns what it opens: closing it closes writers, transactions, readers and groups first. It belongs to one event
-    loop and one process.
+    It owns what it opens: closing it closes writers, transactions, readers and groups first.
+    It belongs to one event loop and one process.
     """
 
     def __init__(
@@ -74,18 +75,26 @@ class Client(LifeCycle):
         self._pool: ConnectionPool | None = None
         self._cluster: Cluster | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
+        self._ack_factory: Callable[[], AckState] = Ack
+        self._is_threaded = False
 
     async def __aenter__(self) -> Client:
         self.open()
         return self
 
-    def open(self, *, watch_program: WatchProgram | None = None) -> None:
+    def open(
+        self, *, watch_program: WatchProgram | None = None, ack_factory: Callable[[], AckState] | None = None
+    ) -> None:
         """Make the client usable in the running event loop. Nothing is connected before the first request.
 
-        `watch_program` is for front ends that look after the program's fork and exit themselves.
+        For front ends: with `watch_program` they look after the program's fork and exit themselves; with `ack_factory`
+        writers give out acks of theirs, and take events from other threads.
         """
         if self.is_open:
             return
+        if ack_factory is not None:
+            self._ack_factory = ack_factory
+            self._is_threaded = True
         if self._controller is None and not self.is_closed:
             self._controller = ControllerClient.connect(self._uri, self._settings, self._runtime.rng)
         self._open_life(None, watch_program or self._runtime.watch_program)
@@ -182,7 +191,7 @@ class Client(LifeCycle):
     ) -> None:
         """Change a stream's policies or tags; what is None stays. Raises `NoSuchStreamError`, `StreamSealedError`.
 
-        To drop a retention policy, use `controller.update_stream` with a whole `StreamConfig`.
+        To drop a retention policy, use `penstock.aio`, whose `Client.controller` takes a whole `StreamConfig`.
         """
         scope, name = split_scoped_name(stream)
         with self._deadline(f"update stream {stream}"):
@@ -211,7 +220,7 @@ class Client(LifeCycle):
     async def streams(self, scope: str, *, tag: str | None = None) -> AsyncIterator[str]:
         """Iterate over the names of the streams of `scope`, all or those with `tag`. Raises `NoSuchScopeError`.
 
-        Streams that Pravega keeps for itself, whose names begin with ``_``, are left out: see `controller.streams`.
+        Streams that Pravega keeps for itself, whose names begin with ``_``, are left out.
         """
         async for stream in self.controller.streams(scope, tag=tag):
             if not stream.startswith("_"):
@@ -249,7 +258,7 @@ class Client(LifeCycle):
     # -- events -------------------------------------------------------------------------------------------------
 
     @overload
-    def event_writer(self, stream: str) -> EventWriter: ...
+    def event_writer(self, stream: str, *, serializer: None = None) -> EventWriter: ...
 
     @overload
     def event_writer(self, stream: str, *, serializer: Serializer[Value]) -> ValueWriter[Value]: ...
@@ -257,48 +266,31 @@ class Client(LifeCycle):
     def event_writer(
         self, stream: str, *, serializer: Serializer[Value] | None = None
     ) -> EventWriter | ValueWriter[Value]:
-        """Return a writer of events, or with a serializer of values; open it by `await` or `async with`.
+        """Return a writer of events, or with a serializer of values. By `await` or `async with`.
 
         Opening raises `NoSuchStreamError`, `StreamSealedError`.
         """
-        writer = self.writer_for_front_end(stream, ack_factory=Ack, is_threaded=False)
+        source = StreamSource(self.controller, *split_scoped_name(stream))
+        writer = EventWriter(
+            source, self._open_pool(), self._settings, self._runtime.rng,
+            owner=self, ack_factory=self._ack_factory, is_threaded=self._is_threaded,
+        )  # fmt: skip
         return writer if serializer is None else ValueWriter(writer, serializer)
 
-    def writer_for_front_end(
-        self, stream: str, *, ack_factory: Callable[[], AckState] = Ack, is_threaded: bool = True
-    ) -> EventWriter:
-        """Return a writer for a front end that puts events from other threads, with acks of its own."""
-        source = StreamSource(self.controller, *split_scoped_name(stream))
-        return EventWriter(
-            source, self._open_pool(), self._settings, self._runtime.rng,
-            owner=self, ack_factory=ack_factory, is_threaded=is_threaded,
-        )  # fmt: skip
-
-    def begin_transaction(
-        self,
-        stream: str,
-        *,
-        lease_s: float | None = None,
-        ack_factory: Callable[[], AckState] = Ack,
-        is_threaded: bool = False,
-    ) -> Opening[Transaction]:
-        """Begin a transaction, by `await` or `async with`: events that become readable all at once, or never.
+    def begin_transaction(self, stream: str, *, lease_s: float | None = None) -> Opening[Transaction]:
+        """Begin a transaction: events that become readable all at once, or never. By `await` or `async with`.
 
         Its lease is renewed while the transaction is open. Leaving it as a context manager commits, or aborts
         after an exception. Raises `NoSuchStreamError`, `InvalidArgumentError` for a lease out of the server's bounds.
         """
-        return Opening(
-            lambda: self._begin_transaction(stream, lease_s=lease_s, ack_factory=ack_factory, is_threaded=is_threaded)
-        )
+        return Opening(lambda: self._begin_transaction(stream, lease_s))
 
-    async def _begin_transaction(
-        self, stream: str, *, lease_s: float | None, ack_factory: Callable[[], AckState], is_threaded: bool
-    ) -> Transaction:
+    async def _begin_transaction(self, stream: str, lease_s: float | None) -> Transaction:
         scope, name = split_scoped_name(stream)
         transaction = Transaction(
             self.controller, self._open_pool(), self._settings, self._runtime.rng, scope, name,
             lease_s=self._settings.transaction_lease_s if lease_s is None else lease_s,
-            owner=self, ack_factory=ack_factory, is_threaded=is_threaded,
+            owner=self, ack_factory=self._ack_factory, is_threaded=self._is_threaded,
         )  # fmt: skip
         with self._deadline(f"begin a transaction on {stream}"):
             await transaction.begin()
@@ -322,9 +314,9 @@ class Client(LifeCycle):
         processing_time_max_s: float | None = None,
         holds_data: bool = False,
     ) -> Opening[ReaderGroup]:
-        """Create a reader group, or join the one of that name, whose positions and times then count.
+        """Create a reader group, or join the one of that name. By `await` or `async with`.
 
-        By `await` or `async with`.
+        Of a group that exists, its own positions and times count.
 
         Args:
             group: its name, or ``scope/group``.
@@ -366,11 +358,11 @@ class Client(LifeCycle):
     # -- bytes --------------------------------------------------------------------------------------------------
 
     def byte_writer(self, stream: str) -> Opening[ByteWriter]:
-        """Open a writer of raw bytes to a stream of one segment, by `await` or `async with`."""
+        """Open a writer of raw bytes to a stream of one segment. By `await` or `async with`."""
         return Opening(lambda: ByteWriter.open(self._open_cluster(), stream, self))
 
     def byte_reader(self, stream: str) -> Opening[ByteReader]:
-        """Open a reader of the raw bytes of a stream of one segment, by `await` or `async with`."""
+        """Open a reader of the raw bytes of a stream of one segment. By `await` or `async with`."""
         return Opening(lambda: ByteReader.open(self._open_cluster(), stream, self))
 
     # -- inside -------------------------------------------------------------------------------------------------

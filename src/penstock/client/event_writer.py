@@ -75,7 +75,7 @@ class SegmentSource(Protocol):
 
 
 class EventWriter(LifeCycle):
-    """Writes events to a stream or a transaction. Open it with `start`, or as an async context manager.
+    """Writes events to a stream or a transaction. Made by `Client.event_writer`; use it as an async context manager.
 
     Leaving the context closes it, and closing flushes: what was taken is stored, or its acks and `close` say that it
     may not be. Whatever happens, each ack is settled.
@@ -239,7 +239,7 @@ class EventWriter(LifeCycle):
 
         Args:
             timeout_s: how long to wait for room; None: as long as it takes.
-            on_delivery: called in the event loop once the event is durable (with None) or known to have failed.
+            on_delivery: called in the client's event loop once the event is durable (with None) or has failed.
 
         If it raises or is cancelled, the event was not taken.
 
@@ -290,7 +290,7 @@ class EventWriter(LifeCycle):
 
         `events` are payloads, or a pyarrow (large) binary or string array without nulls; `routing_keys` one key for
         all, or one per event. Without keys the events go to one segment after the other, a block at a time. Others get
-        their turn of the event loop every few thousand events.
+        their turn every few thousand events.
 
         If it raises or is cancelled, a part from the front may have been taken. `WriteTimeoutError` says how many were,
         when not all were within `timeout_s`.

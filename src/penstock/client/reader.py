@@ -13,7 +13,7 @@ from collections import deque
 from collections.abc import Mapping
 from enum import Enum
 from types import TracebackType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from penstock.client.cluster import Cluster
 from penstock.client.event import Event, EventBatch, EventChunk
@@ -39,7 +39,8 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger(__name__)
 
-_BATCH_BYTES_MAX = 1024 * 1024
+#: What `Reader.read_batch` returns at most if it is not told.
+BATCH_BYTES_MAX = 1024 * 1024
 
 
 class Positions(Enum):
@@ -59,12 +60,13 @@ class Reader(LifeCycle):
     Iterating waits for new events, and ends when every stream is sealed and read. An event counts as read when the
     next one is asked for, or when the reader is closed; never because of an exception, a cancellation or a crash. Use
     by one task at a time. Any call may be cancelled: the next one goes on as if it had not been made.
-
-    Attributes:
-        skip_truncated: when events were truncated away before they were read: True goes on with the first that still
-            exists, False (the default) raises `SegmentTruncatedError` once, then goes on.
-        needs_attention: True when `next_chunk` should be called soon, even if the chunk in hand is not used up.
     """
+
+    #: The reader's name in its group.
+    name: Final[str]
+    #: When events were truncated away before they were read: True goes on with the first that still exists, False (the
+    #: default) raises `SegmentTruncatedError` once, then goes on.
+    skip_truncated: bool
 
     def __init__(
         self,
@@ -82,6 +84,7 @@ class Reader(LifeCycle):
         )
         self.name = name
         self.skip_truncated = False
+        #: `next_chunk` should be called soon, even if the chunk in hand is not used up.
         self.needs_attention: bool = False
         self._cluster = cluster
         self._mode = positions
@@ -225,7 +228,7 @@ class Reader(LifeCycle):
         chunk = self.chunk_in_hand() or await self.next_chunk(timeout_s)
         return None if chunk is None else chunk.hand_out()
 
-    async def read_batch(self, max_bytes: int = _BATCH_BYTES_MAX, timeout_s: float | None = None) -> EventBatch | None:
+    async def read_batch(self, max_bytes: int = BATCH_BYTES_MAX, timeout_s: float | None = None) -> EventBatch | None:
         """Return the next events of one segment, up to `max_bytes` framed bytes but at least one. Else as `read`."""
         chunk = self.chunk_in_hand() or await self.next_chunk(timeout_s)
         return None if chunk is None else chunk.hand_out_many(max_bytes)

@@ -10,7 +10,7 @@ import uuid
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from types import TracebackType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from penstock.client import reader_group_state as rgs
 from penstock.client.cluster import Cluster
@@ -75,12 +75,15 @@ class ReaderGroup(LifeCycle):
     least once); otherwise exactly once. What is promised, and what shows it, is in ``docs/reader-groups.md``.
     """
 
+    #: The scope that the group lives in.
+    scope: Final[str]
+    #: The group's name in its scope.
+    name: Final[str]
+
     def __init__(self, cluster: Cluster, group: str, streams: Sequence[str], *, scope: str | None) -> None:
         if isinstance(streams, str) or not streams:
             raise InvalidArgumentError(f"reader group {group!r} needs at least one stream, in a list")
         self._streams = list(dict.fromkeys(f"{where}/{name}" for where, name in map(split_scoped_name, streams)))
-        self.scope: str
-        self.name: str
         self.scope, self.name = _split_group(group, scope, split_scoped_name(streams[0])[0])
         timeout_s = cluster.settings.reader_close_timeout_s
         super().__init__(f"reader group {self.scope}/{self.name}", close_timeout_s=timeout_s)
@@ -171,7 +174,7 @@ class ReaderGroup(LifeCycle):
         positions: Positions | str = Positions.AUTOMATIC,
         on_change: OnChange | None = None,
     ) -> Opening[Reader]:
-        """Start a reader, by `await` or `async with`.
+        """Start a reader. By `await` or `async with`.
 
         One that ran before under the same name goes on where that one last stored its positions.
 
@@ -181,8 +184,8 @@ class ReaderGroup(LifeCycle):
         Args:
             name: of the reader in its group.
             positions: when its positions move: "automatic", "manual" or "at_exit", see `Positions`.
-            on_change: called in the event loop with the names of segments that came, and of those that went. It must
-                not block; an error in it ends the reader.
+            on_change: called in the client's event loop with the names of segments that came, and of those that went.
+                It must not block; an error in it ends the reader.
         """
         return Opening(lambda: self._start_reader(name, positions, on_change))
 

@@ -7,8 +7,9 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Generator
 from types import TracebackType
+from typing import Final
 
 from penstock.client.read_ahead import ReadAhead
 from penstock.client.settings import ClientSettings
@@ -18,18 +19,15 @@ from penstock.model.segments import Segments
 
 
 class SegmentReader:
-    """Reads `[start_offset, end_offset)` of a segment; iterate over it, or `take` what is there.
+    """Reads `[start_offset, end_offset)` of a segment; iterate over it, or `read` block by block.
 
     Without `end_offset` it waits at the tail for new data and ends when the segment is sealed. It reads ahead of the
-    consumer within `read_ahead`, by default `read_ahead_block_count` blocks of `read_bytes`. Close it when done, or use
-    it as an async context manager.
-
-    Args:
-        on_ready: called whenever a block, the end or an error has become available to `take`.
-        read_ahead: the budget it shares with others; by default one of its own.
-        missing_bytes: given by a consumer that keeps what it takes until an event is whole: how many bytes that lacks.
-            It says with `handed_out` when bytes are gone; else they are gone once taken.
+    consumer, by default `read_ahead_block_count` blocks of `read_bytes`. Made by `Client.segment_reader`; close it when
+    done, or use it as an async context manager.
     """
+
+    #: The segment's full name.
+    segment: Final[str]
 
     def __init__(
         self,
@@ -43,6 +41,14 @@ class SegmentReader:
         read_ahead: ReadAhead | None = None,
         missing_bytes: Callable[[], int] | None = None,
     ) -> None:
+        """Begin to read ahead.
+
+        Args:
+            on_ready: called whenever a block, the end or an error has become available to `take`.
+            read_ahead: the budget it shares with others; by default one of its own.
+            missing_bytes: given by a consumer that keeps what it takes until an event is whole: how many bytes that
+                lacks. It says with `handed_out` when bytes are gone; else they are gone once taken.
+        """
         if start_offset < 0 or (end_offset is not None and end_offset < start_offset):
             raise InvalidArgumentError(f"{segment}: cannot read [{start_offset}, {end_offset})")
         self.segment = segment
@@ -53,12 +59,23 @@ class SegmentReader:
         self._blocks: deque[bytes] = deque()
         self._error: PenstockError | None = None
         self._is_fetched = False
+        self._is_stopped = False
         self._on_ready = on_ready
         self._ready = asyncio.Event()
         self._missing_bytes = missing_bytes
         self._read_ahead = read_ahead or ReadAhead(settings.read_bytes * settings.read_ahead_block_count)
         self._read_ahead.open(self)
         self._task = start_watched(self._fetch(), f"read {segment}", self._stop_with)
+
+    @property
+    def is_open(self) -> bool:
+        """True from the beginning to the first call of `close`."""
+        return not self._is_stopped
+
+    @property
+    def is_closed(self) -> bool:
+        """True once closing is over: nothing happens here any more."""
+        return self._is_stopped and self._task.done()
 
     @property
     def is_at_end(self) -> bool:
@@ -83,11 +100,15 @@ class SegmentReader:
             self._ready.clear()
         return None
 
-    async def read(self) -> bytes:
-        """Return the next block, waiting for it; empty at the end.
+    async def read(self, timeout_s: float | None = None) -> bytes:
+        """Return the next block, waiting for it up to `timeout_s` (None: without limit); empty at the end.
 
-        Raises `SegmentTruncatedError` when the data were truncated away, `NoSuchSegmentError` when the segment is gone.
+        Raises `SegmentTruncatedError` when the data were truncated away, `NoSuchSegmentError` when the segment is gone,
+        `TimeoutError`. After that it may be called again: nothing is lost.
         """
+        if timeout_s is not None:
+            async with asyncio.timeout(timeout_s):
+                return await self.read()
         while True:
             block = self.take()
             if block is not None:
@@ -105,6 +126,10 @@ class SegmentReader:
             raise StopAsyncIteration
         return block
 
+    def __await__(self) -> Generator[object, None, SegmentReader]:
+        """Nothing has to be waited for; this is so that everything is opened alike."""
+        return self.__aenter__().__await__()
+
     async def __aenter__(self) -> SegmentReader:
         return self
 
@@ -120,14 +145,19 @@ class SegmentReader:
 
     def stop(self) -> None:
         """Stop reading ahead, at once; what waits ends by itself."""
+        self._is_stopped = True
         self._task.cancel()
         self._blocks.clear()
         self._read_ahead.close(self)
 
-    async def close(self) -> None:
-        """Stop reading ahead, and wait for the end of it."""
+    async def close(self, timeout_s: float | None = None) -> None:
+        """Stop reading ahead, and wait for the end of it, up to `timeout_s`. Calling again is fine."""
         self.stop()
-        await asyncio.wait([self._task])
+        await asyncio.wait([self._task], timeout=timeout_s)
+
+    def __repr__(self) -> str:
+        life = "closed" if self._is_stopped else "open"
+        return f"<SegmentReader: {self.segment}, {life}, fetched up to byte {self._fetch_offset}>"
 
     async def _fetch(self) -> None:
         try:

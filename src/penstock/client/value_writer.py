@@ -24,11 +24,12 @@ class ValueWriter(Generic[Value]):
 
     Attributes:
         events: the writer of the bytes, for what this class does not offer.
+        serializer: makes bytes of the values.
     """
 
     def __init__(self, events: EventWriter, serializer: Serializer[Value]) -> None:
         self.events = events
-        self._serializer = serializer
+        self.serializer = serializer
 
     async def write(
         self,
@@ -39,7 +40,7 @@ class ValueWriter(Generic[Value]):
         on_delivery: OnDelivery | None = None,
     ) -> Ack:
         """Write a value; see `EventWriter.write`."""
-        event = self._serializer.serialize(value)
+        event = self.serializer.serialize(value)
         return await self.events.write(event, routing_key, timeout_s=timeout_s, on_delivery=on_delivery)
 
     async def write_many(self, values: Sequence[Value], routing_keys: str | Sequence[str] | None = None) -> None:
@@ -47,12 +48,22 @@ class ValueWriter(Generic[Value]):
         for start in range(0, len(values), _SLICE_VALUE_COUNT):
             end = start + _SLICE_VALUE_COUNT
             keys = routing_keys if routing_keys is None or isinstance(routing_keys, str) else routing_keys[start:end]
-            await self.events.write_many(list(map(self._serializer.serialize, values[start:end])), keys)
+            await self.events.write_many(list(map(self.serializer.serialize, values[start:end])), keys)
             await asyncio.sleep(0)
 
     async def flush(self, timeout_s: float | None = None) -> None:
         """Wait until everything written so far is durable; see `EventWriter.flush`."""
         await self.events.flush(timeout_s)
+
+    @property
+    def is_open(self) -> bool:
+        """True from opening to the first call of `close`."""
+        return self.events.is_open
+
+    @property
+    def is_closed(self) -> bool:
+        """True once closing is over: nothing happens here any more."""
+        return self.events.is_closed
 
     async def close(self, timeout_s: float | None = None) -> None:
         """Flush and stop; see `EventWriter.close`."""

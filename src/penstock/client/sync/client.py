@@ -1,0 +1,238 @@
+"""The blocking `Client`. Generated from `penstock.client.client`: do not edit.
+
+`python -m penstock.client.generate_sync` makes it anew; see ``docs/sync-client.md``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import overload
+
+from penstock.client.client import Value
+from penstock.client.event_writer import EventWriter as AsyncEventWriter
+from penstock.client.serializers import Serializer
+from penstock.client.settings import ClientSettings
+from penstock.client.starts import Start
+from penstock.client.sync.byte_stream import ByteReader, ByteWriter
+from penstock.client.sync.client_life import ClientLife
+from penstock.client.sync.event_writer import EventWriter
+from penstock.client.sync.reader_group import ReaderGroup
+from penstock.client.sync.segment_reader import SegmentReader
+from penstock.client.sync.transaction import Transaction
+from penstock.client.sync.value_writer import ValueWriter
+from penstock.client.value_writer import ValueWriter as AsyncValueWriter
+from penstock.model.policies import Retention, Scaling, StreamConfig
+from penstock.model.segments import SegmentInfo
+from penstock.model.stream_cuts import StreamCut
+
+
+class Client(ClientLife):
+    """Scopes, streams, writers and readers of one Penstock or Pravega cluster. Use as a context manager.
+
+    Streams are named ``scope/stream``. All methods raise `ControllerUnavailableError` when the controller cannot be
+    reached, and `OutcomeUnknownError` when a change got no answer.
+
+    It owns what it opens: closing it closes writers, transactions, readers and groups first.
+    It owns a thread until it is closed or dropped, and belongs to one process.
+
+    At the end of the program it flushes what its writers have taken, for `exit_timeout_s`, and says on the log what
+    it could not.
+    """
+
+    @property
+    def uri(self) -> str:
+        """The address of the controller."""
+        return self._part.uri
+
+    @property
+    def settings(self) -> ClientSettings:
+        """The settings in force."""
+        return self._part.settings
+
+    def create_scope(self, scope: str) -> None:
+        """Create a scope. Raises `ScopeExistsError`, `InvalidNameError`."""
+        self._portal.call(self._part.create_scope(scope))
+
+    def delete_scope(self, scope: str) -> None:
+        """Delete an empty scope. Raises `NoSuchScopeError`, `ScopeNotEmptyError`."""
+        self._portal.call(self._part.delete_scope(scope))
+
+    def scopes(self) -> Iterator[str]:
+        """Iterate over the names of all scopes."""
+        return self._portal.iterate(self._part.scopes())
+
+    def create_stream(
+        self,
+        stream: str,
+        *,
+        scaling: Scaling | None = None,
+        retention: Retention | None = None,
+        tags: Sequence[str] = (),
+        rollover_bytes: int = 0,
+        exist_ok: bool = False,
+    ) -> None:
+        """Create a stream, and its scope if that is missing. The default is one segment that keeps everything.
+
+        Raises `StreamExistsError` unless `exist_ok`; the policies of an existing stream are not compared.
+        """
+        self._portal.call(self._part.create_stream(
+            stream, scaling=scaling, retention=retention, tags=tags, rollover_bytes=rollover_bytes, exist_ok=exist_ok
+        ))
+
+    def update_stream(
+        self,
+        stream: str,
+        *,
+        scaling: Scaling | None = None,
+        retention: Retention | None = None,
+        tags: Sequence[str] | None = None,
+    ) -> None:
+        """Change a stream's policies or tags; what is None stays. Raises `NoSuchStreamError`, `StreamSealedError`.
+
+        To drop a retention policy, use `penstock.aio`, whose `Client.controller` takes a whole `StreamConfig`.
+        """
+        self._portal.call(self._part.update_stream(
+            stream, scaling=scaling, retention=retention, tags=tags
+        ))
+
+    def seal_stream(self, stream: str) -> None:
+        """Let a stream take no more events. Raises `NoSuchStreamError`."""
+        self._portal.call(self._part.seal_stream(stream))
+
+    def delete_stream(self, stream: str) -> None:
+        """Delete a sealed stream and its data. Raises `NoSuchStreamError`, `StreamNotSealedError`."""
+        self._portal.call(self._part.delete_stream(stream))
+
+    def truncate_stream(self, cut: StreamCut) -> None:
+        """Forget the events of a stream before `cut`. Raises `NoSuchStreamError`, `MetadataConflictError`."""
+        self._portal.call(self._part.truncate_stream(cut))
+
+    def streams(self, scope: str, *, tag: str | None = None) -> Iterator[str]:
+        """Iterate over the names of the streams of `scope`, all or those with `tag`. Raises `NoSuchScopeError`.
+
+        Streams that Pravega keeps for itself, whose names begin with ``_``, are left out.
+        """
+        return self._portal.iterate(self._part.streams(scope, tag=tag))
+
+    def stream_exists(self, stream: str) -> bool:
+        """Say whether a stream exists."""
+        return self._portal.call(self._part.stream_exists(stream))
+
+    def stream_config(self, stream: str) -> StreamConfig:
+        """Return a stream's policies and tags. Raises `NoSuchStreamError`."""
+        return self._portal.call(self._part.stream_config(stream))
+
+    def head(self, stream: str) -> StreamCut:
+        """Return the cut of the oldest events that still exist. Raises `NoSuchStreamError`."""
+        return self._portal.call(self._part.head(stream))
+
+    def tail(self, stream: str) -> StreamCut:
+        """Return a cut after everything acknowledged so far. Raises `NoSuchStreamError`."""
+        return self._portal.call(self._part.tail(stream))
+
+    def segment_info(self, segment: str) -> SegmentInfo:
+        """Return start, length and state of a segment, given by its full name. Raises `NoSuchSegmentError`."""
+        return self._portal.call(self._part.segment_info(segment))
+
+    def successors(self, stream: str, segment: int) -> dict[int, Sequence[int]]:
+        """Return the segments that follow a sealed one (by its id), each with all that it replaces.
+
+        None: the stream ends there. A follower may be read once all that it replaces are read to their end.
+        """
+        return self._portal.call(self._part.successors(stream, segment))
+
+    @overload
+    def event_writer(self, stream: str, *, serializer: None = None) -> EventWriter: ...
+
+    @overload
+    def event_writer(self, stream: str, *, serializer: Serializer[Value]) -> ValueWriter[Value]: ...
+
+    def event_writer(
+        self, stream: str, *, serializer: Serializer[Value] | None = None
+    ) -> EventWriter | ValueWriter[Value]:
+        """Return a writer of events, or with a serializer of values. Use it as a context manager.
+
+        Opening raises `NoSuchStreamError`, `StreamSealedError`.
+        """
+        async def opening() -> AsyncEventWriter | AsyncValueWriter[Value]:
+            return await self._part.event_writer(stream, serializer=serializer)
+
+        opened = self._portal.call(opening())
+        if isinstance(opened, AsyncValueWriter):
+            return ValueWriter(self, self._portal, opened)
+        return EventWriter(self, self._portal, opened)
+
+    def begin_transaction(self, stream: str, *, lease_s: float | None = None) -> Transaction:
+        """Begin a transaction: events that become readable all at once, or never. Use it as a context manager.
+
+        Its lease is renewed while the transaction is open. Leaving it as a context manager commits, or aborts
+        after an exception. Raises `NoSuchStreamError`, `InvalidArgumentError` for a lease out of the server's bounds.
+        """
+        opened = self._opened(lambda: self._part.begin_transaction(stream, lease_s=lease_s))
+        return Transaction(self, self._portal, opened)
+
+    def segment_reader(self, segment: str, start_offset: int, end_offset: int | None = None) -> SegmentReader:
+        """Read the bytes `[start_offset, end_offset)` of a segment, given by its full name, block by block.
+
+        Without `end_offset` it follows the segment until it is sealed.
+        """
+        opened = self._opened(lambda: self._part.segment_reader(segment, start_offset, end_offset))
+        return SegmentReader(self, self._portal, opened)
+
+    def reader_group(
+        self,
+        group: str,
+        streams: Sequence[str],
+        *,
+        start: Start = None,
+        scope: str | None = None,
+        reader_timeout_s: float | None = None,
+        processing_time_max_s: float | None = None,
+        holds_data: bool = False,
+    ) -> ReaderGroup:
+        """Create a reader group, or join the one of that name. Use it as a context manager.
+
+        Of a group that exists, its own positions and times count.
+
+        Args:
+            group: its name, or ``scope/group``.
+            streams: what it reads, ``scope/stream`` each.
+            start: "earliest" (also None, "head"), "latest" (also "tail"), a stream cut, or one for each stream. Cuts
+                may be given as text.
+            scope: where the group lives, by default the scope of the first stream. It cannot be deleted meanwhile.
+            reader_timeout_s, processing_time_max_s: of the group, by default those of `ClientSettings`.
+            holds_data: the group subscribes to its streams: retention keeps what it has not read, up to the maximum of
+                the stream's retention policy.
+
+        Raises:
+            InvalidArgumentError: the group reads other streams; or `start` is none, or lies beyond the end of a stream.
+            NoSuchScopeError, NoSuchStreamError: what is missing.
+        """
+        opened = self._opened(lambda: self._part.reader_group(
+            group,
+            streams,
+            start=start,
+            scope=scope,
+            reader_timeout_s=reader_timeout_s,
+            processing_time_max_s=processing_time_max_s,
+            holds_data=holds_data,
+        ))
+        return ReaderGroup(self, self._portal, opened)
+
+    def reader_groups(self, scope: str) -> Iterator[str]:
+        """Iterate over the names of the reader groups of `scope`, other clients' too. Raises `NoSuchScopeError`."""
+        return self._portal.iterate(self._part.reader_groups(scope))
+
+    def delete_reader_group(self, group: str, *, scope: str | None = None) -> None:
+        """Delete a reader group: ``scope/group``, or `group` and `scope`. Raises `NoSuchReaderGroupError`."""
+        self._portal.call(self._part.delete_reader_group(group, scope=scope))
+
+    def byte_writer(self, stream: str) -> ByteWriter:
+        """Open a writer of raw bytes to a stream of one segment. Use it as a context manager."""
+        opened = self._opened(lambda: self._part.byte_writer(stream))
+        return ByteWriter(self, self._portal, opened)
+
+    def byte_reader(self, stream: str) -> ByteReader:
+        """Open a reader of the raw bytes of a stream of one segment. Use it as a context manager."""
+        opened = self._opened(lambda: self._part.byte_reader(stream))
+        return ByteReader(self, self._portal, opened)

@@ -1,0 +1,86 @@
+"""The blocking `EventWriter`. Generated from `penstock.client.event_writer`: do not edit.
+
+`python -m penstock.client.generate_sync` makes it anew; see ``docs/sync-client.md``.
+"""
+
+from __future__ import annotations
+
+from typing import cast
+
+from penstock.client import event_writer as aio
+from penstock.client.event_writer import Events, OnDelivery, RoutingKeys
+from penstock.client.sync.ack import Ack
+from penstock.client.sync.handle import Handle
+from penstock.runtime.portal import Portal
+
+
+class EventWriter(Handle[aio.EventWriter]):
+    """Writes events to a stream or a transaction. Made by `Client.event_writer`; use it as a context manager.
+
+    Leaving the context closes it, and closing flushes: what was taken is stored, or its acks and `close` say that it
+    may not be. Whatever happens, each ack is settled.
+    """
+
+    def __init__(self, client: object, portal: Portal, part: aio.EventWriter) -> None:
+        super().__init__(client, portal, part)
+        self._put = part.put
+
+    @property
+    def unacknowledged_bytes(self) -> int:
+        """Bytes written, headers included, that are not durable yet."""
+        return self._part.unacknowledged_bytes
+
+    @property
+    def unacknowledged_event_count(self) -> int:
+        """Events written that are not durable yet. Counted when asked for; in any thread."""
+        return self._part.unacknowledged_event_count
+
+    def write(
+        self,
+        event: bytes,
+        routing_key: str | None = None,
+        *,
+        timeout_s: float | None = None,
+        on_delivery: OnDelivery | None = None,
+    ) -> Ack:
+        """Take an event and return its `Ack`; waits only while `max_unacknowledged_bytes` are used up.
+
+        The event is sent at once, or in the next block if one is in flight. Events
+        with the same `routing_key` are stored in the order written; without a key any segment will do.
+
+        Args:
+            timeout_s: how long to wait for room; None: as long as it takes.
+            on_delivery: called in the client's own thread once the event is durable (with None) or has failed.
+
+        If it raises or is cancelled, the event was not taken.
+
+        Raises:
+            StreamSealedError: the stream is sealed.
+            PenstockError: an earlier event could not be written; the writer takes no more.
+            EventTooLargeError: the event is larger than `large_event_bytes_max`.
+            WriteTimeoutError: there was no room within `timeout_s`.
+        """
+        writer = self._part
+        if writer.is_full:
+            self._portal.call(writer.has_space(timeout_s))
+        # Its acks were made for this front end.
+        return cast(Ack, self._put(event, routing_key, on_delivery))
+
+    def write_many(self, events: Events, routing_keys: RoutingKeys = None, *, timeout_s: float | None = None) -> None:
+        """Write `events` in order, waiting whenever `max_unacknowledged_bytes` are used up. Durable after `flush`.
+
+        `events` are payloads, or a pyarrow (large) binary or string array without nulls; `routing_keys` one key for
+        all, or one per event. Without keys the events go to one segment after the other, a block at a time. Others get
+        their turn every few thousand events.
+
+        If it raises or is cancelled, a part from the front may have been taken. `WriteTimeoutError` says how many were,
+        when not all were within `timeout_s`.
+        """
+        self._portal.call(self._part.write_many(events, routing_keys, timeout_s=timeout_s))
+
+    def flush(self, timeout_s: float | None = None) -> None:
+        """Wait until everything written so far is durable. Raises the error of the first event that is not.
+
+        Raises `TimeoutError` when it is not within `timeout_s`: the events are still on their way.
+        """
+        self._portal.call(self._part.flush(timeout_s))

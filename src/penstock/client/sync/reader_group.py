@@ -1,0 +1,86 @@
+"""The blocking `ReaderGroup`. Generated from `penstock.client.reader_group`: do not edit.
+
+`python -m penstock.client.generate_sync` makes it anew; see ``docs/sync-client.md``.
+"""
+
+from __future__ import annotations
+
+from penstock.client import reader_group as aio
+from penstock.client.membership import OnChange
+from penstock.client.reader import Positions
+from penstock.client.reader_group import GroupDescription
+from penstock.client.starts import Start
+from penstock.client.sync.handle import Handle
+from penstock.client.sync.reader import Reader
+from penstock.model.stream_cuts import StreamCut
+
+
+class ReaderGroup(Handle[aio.ReaderGroup]):
+    """A named set of readers. Made by `Client.reader_group`; its state outlives every reader and client.
+
+    Each event goes to one reader. Events of one routing key are read in order, also across splits and merges.
+    An event is read again after a crash or an exception, or when a reader that was declared dead was only slow (at
+    least once); otherwise exactly once. What is promised, and what shows it, is in ``docs/reader-groups.md``.
+    """
+
+    @property
+    def scope(self) -> str:
+        """The scope that the group lives in."""
+        return self._part.scope
+
+    @property
+    def name(self) -> str:
+        """The group's name in its scope."""
+        return self._part.name
+
+    def reader(
+        self,
+        name: str | None = None,
+        *,
+        positions: Positions | str = Positions.AUTOMATIC,
+        on_change: OnChange | None = None,
+    ) -> Reader:
+        """Start a reader. Use it as a context manager.
+
+        One that ran before under the same name goes on where that one last stored its positions.
+
+        If the older one still runs, it fails at its next step. Without a name the reader gets one of its own; after a
+        crash its segments are then free only once it is found dead, after the group's `reader_timeout_s`.
+
+        Args:
+            name: of the reader in its group.
+            positions: when its positions move: "automatic", "manual" or "at_exit", see `Positions`.
+            on_change: called in the client's own thread with the names of segments that came, and of those that went.
+                It must not block; an error in it ends the reader.
+        """
+        opened = self._opened(lambda: self._part.reader(name, positions=positions, on_change=on_change))
+        return Reader(self, self._portal, opened)
+
+    def stream_cuts(self) -> dict[str, StreamCut]:
+        """Return how far the group is in each stream, as last stored: up to `position_interval_s` old."""
+        return self._portal.call(self._part.stream_cuts())
+
+    def checkpoint(self) -> dict[str, StreamCut]:
+        """Let the readers started here store their positions now, then return `stream_cuts`.
+
+        Events handed out and not yet followed by another read count as unread.
+        """
+        return self._portal.call(self._part.checkpoint())
+
+    def reset(self, start: Start) -> None:
+        """Let the group go on somewhere else: "earliest", "latest" or at a stream cut for each stream.
+
+        Its readers lose what they hold and go on there, also those that run elsewhere. An event that a reader has in
+        hand by then is one of before.
+
+        Raises `InvalidArgumentError` for a start that is none, or lies beyond the end of its stream.
+        """
+        self._portal.call(self._part.reset(start))
+
+    def unread_bytes(self) -> int:
+        """Return how many bytes the group has still to read in the segments it knows, as of the stored positions."""
+        return self._portal.call(self._part.unread_bytes())
+
+    def describe(self) -> GroupDescription:
+        """Return who reads what, how far the group is, and how much it has still to read."""
+        return self._portal.call(self._part.describe())

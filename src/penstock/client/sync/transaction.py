@@ -1,0 +1,74 @@
+"""The blocking `Transaction`. Generated from `penstock.client.transaction`: do not edit.
+
+`python -m penstock.client.generate_sync` makes it anew; see ``docs/sync-client.md``.
+"""
+
+from __future__ import annotations
+
+from typing import cast
+
+from penstock.client import transaction as aio
+from penstock.client.event_writer import Events, OnDelivery, RoutingKeys
+from penstock.client.sync.ack import Ack
+from penstock.client.sync.handle import Handle
+
+
+class Transaction(Handle[aio.Transaction]):
+    """An open transaction on a stream. Made by `Client.begin_transaction`.
+
+    As a context manager it commits on leaving, or aborts when an exception passes through. Closing it undecided aborts
+    it. Its lease is renewed while it may still commit and is open here, and no longer.
+    """
+
+    @property
+    def id(self) -> str:
+        """The transaction's id, 32 hexadecimal digits."""
+        return self._part.id
+
+    def write(
+        self,
+        event: bytes,
+        routing_key: str | None = None,
+        *,
+        timeout_s: float | None = None,
+        on_delivery: OnDelivery | None = None,
+    ) -> Ack:
+        """Write an event into the transaction; see `EventWriter.write`. Raises `TransactionError` when it is over."""
+        writer = self._part.writer
+        if writer.is_full:
+            self._portal.call(writer.has_space(timeout_s))
+        # Its acks were made for this front end.
+        return cast(Ack, writer.put(event, routing_key, on_delivery))
+
+    def write_many(self, events: Events, routing_keys: RoutingKeys = None, *, timeout_s: float | None = None) -> None:
+        """Write many events into the transaction; see `EventWriter.write_many`."""
+        self._portal.call(self._part.write_many(events, routing_keys, timeout_s=timeout_s))
+
+    def flush(self, timeout_s: float | None = None) -> None:
+        """Wait until everything written so far is durable (not readable before the commit)."""
+        self._portal.call(self._part.flush(timeout_s))
+
+    def commit(self) -> None:
+        """Flush and decide that the transaction commits. Once this returns it stays committed; readers see it soon.
+
+        A transaction whose flush failed can only be aborted: a commit asked for again raises. If this is cancelled, the
+        commit goes on; call it again to learn how it ended.
+
+        Raises:
+            OutcomeUnknownError: no answer; `state` tells what became of it, and `commit` may be repeated.
+            TransactionError: it was aborted, or its lease ran out, or not everything could be written. None of its
+                events will ever be read.
+        """
+        self._portal.call(self._part.commit())
+
+    def abort(self) -> None:
+        """Decide that none of the transaction's events are ever read. Aborting twice is fine.
+
+        Raises `TransactionError` if it was committed, `OutcomeUnknownError` without an answer; then it may be repeated,
+        and the end of the lease aborts it in any case.
+        """
+        self._portal.call(self._part.abort())
+
+    def state(self) -> str:
+        """Return ``OPEN``, ``COMMITTING``, ``COMMITTED``, ``ABORTING``, ``ABORTED`` or ``UNKNOWN``."""
+        return self._portal.call(self._part.state())

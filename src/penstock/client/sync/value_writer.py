@@ -1,0 +1,53 @@
+"""The blocking `ValueWriter`. Generated from `penstock.client.value_writer`: do not edit.
+
+`python -m penstock.client.generate_sync` makes it anew; see ``docs/sync-client.md``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Generic
+
+from penstock.client import value_writer as aio
+from penstock.client.event_writer import OnDelivery
+from penstock.client.sync.ack import Ack
+from penstock.client.sync.event_writer import EventWriter
+from penstock.client.sync.handle import PlainHandle
+from penstock.client.value_writer import Value
+from penstock.runtime.portal import Portal
+
+
+class ValueWriter(PlainHandle[aio.ValueWriter[Value]], Generic[Value]):
+    """Writes values; else as `EventWriter`. Made by `Client.event_writer` with a serializer.
+
+    A value that cannot be serialized raises `SerializationError`, and is not written.
+
+    Attributes:
+        events: the writer of the bytes, for what this class does not offer.
+        serializer: makes bytes of the values.
+    """
+
+    def __init__(self, client: object, portal: Portal, part: aio.ValueWriter[Value]) -> None:
+        super().__init__(client, portal, part)
+        self.events = EventWriter(client, portal, part.events)
+        self._serialize = part.serializer.serialize
+
+    def write(
+        self,
+        value: Value,
+        routing_key: str | None = None,
+        *,
+        timeout_s: float | None = None,
+        on_delivery: OnDelivery | None = None,
+    ) -> Ack:
+        """Write a value; see `EventWriter.write`."""
+        event = self._serialize(value)
+        return self.events.write(event, routing_key, timeout_s=timeout_s, on_delivery=on_delivery)
+
+    def write_many(self, values: Sequence[Value], routing_keys: str | Sequence[str] | None = None) -> None:
+        """Write many values; see `EventWriter.write_many`. Those before one that fails may be written."""
+        self.events.write_many(list(map(self._serialize, values)), routing_keys)
+
+    def flush(self, timeout_s: float | None = None) -> None:
+        """Wait until everything written so far is durable; see `EventWriter.flush`."""
+        self._portal.call(self._part.flush(timeout_s))

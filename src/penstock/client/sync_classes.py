@@ -1,0 +1,117 @@
+"""Which classes of the async client have a blocking twin, and what of it is not one call through the portal.
+
+Read by `penstock.client.generate_sync`. A new async class gets its twin by a line in `CLASSES`; see
+``docs/sync-client.md``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+
+@dataclass(frozen=True)
+class Blocking:
+    """How one async class is made into a blocking one.
+
+    Attributes:
+        module: below `penstock.client`; the generated module has the same name below `penstock.client.sync`.
+        name: of both classes.
+        base: module below `penstock.client.sync` and class that the blocking class builds on. What that has written by
+            hand is left to it.
+        omitted: public members that are for the client itself.
+        init: lines for `__init__`, where `part` is the async object.
+        bodies: what a method does when it is not one call through the portal. Its signature and docstring come from the
+            async method all the same.
+        imports: names needed by those that the async module does not import, by module.
+    """
+
+    module: str
+    name: str
+    base: tuple[str, str] = ("handle", "Handle")
+    omitted: frozenset[str] = frozenset()
+    init: str = ""
+    bodies: Mapping[str, str] = field(default_factory=dict)
+    imports: Mapping[str, str] = field(default_factory=dict)
+
+
+#: A single event is added to its block in the calling thread: nothing crosses into the loop per event.
+_WRITE = """\
+writer = {writer}
+if writer.is_full:
+    self._portal.call(writer.has_space(timeout_s))
+# Its acks were made for this front end.
+return cast(Ack, {put}(event, routing_key, on_delivery))
+"""
+
+#: A chunk is handed out in the calling thread; the next one is asked for when it is used up.
+_CHUNK = "chunk = self._part.chunk_in_hand() or self._portal.call(self._part.next_chunk(timeout_s))\n"
+
+#: Every class that `penstock.aio` offers, but for values and for those written by hand in `penstock.client.sync`.
+CLASSES: Sequence[Blocking] = (
+    Blocking(
+        "event_writer",
+        "EventWriter",
+        omitted=frozenset({"has_space", "is_full", "put", "start"}),
+        init="self._put = part.put\n",
+        bodies={"write": _WRITE.format(writer="self._part", put="self._put")},
+        imports={"cast": "typing"},
+    ),
+    Blocking(
+        "value_writer",
+        "ValueWriter",
+        base=("handle", "PlainHandle"),
+        omitted=frozenset({"start"}),
+        init="self.events = EventWriter(client, portal, part.events)\nself._serialize = part.serializer.serialize\n",
+        bodies={
+            # The serializer is the application's, and runs in the application's thread.
+            "write": "event = self._serialize(value)\n"
+            "return self.events.write(event, routing_key, timeout_s=timeout_s, on_delivery=on_delivery)\n",
+            "write_many": "self.events.write_many(list(map(self._serialize, values)), routing_keys)\n",
+        },
+    ),
+    Blocking(
+        "transaction",
+        "Transaction",
+        omitted=frozenset({"begin", "writer"}),
+        bodies={"write": _WRITE.format(writer="self._part.writer", put="writer.put")},
+        imports={"cast": "typing"},
+    ),
+    Blocking(
+        "segment_reader",
+        "SegmentReader",
+        base=("handle", "PlainHandle"),
+        omitted=frozenset({"end_of_segment", "handed_out", "is_at_end", "stop", "take"}),
+    ),
+    Blocking(
+        "reader",
+        "Reader",
+        omitted=frozenset({
+            "chunk_in_hand", "enqueue", "handed_out", "idle_s", "is_settled", "needs_attention", "next_chunk", "notice",
+            "open", "position_of", "revoke",
+        }),
+        bodies={
+            "__iter__": "reader = self._part\n"
+            "while True:\n"
+            "    chunk = self._portal.call(reader.next_chunk())\n"
+            "    if chunk is None:\n"
+            "        return\n"
+            "    while not chunk.is_used_up and not reader.needs_attention:\n"
+            "        yield chunk.hand_out()\n",
+            "read": _CHUNK + "return None if chunk is None else chunk.hand_out()\n",
+            "read_batch": _CHUNK + "return None if chunk is None else chunk.hand_out_many(max_bytes)\n",
+            # In the loop's own thread no exception is being handled.
+            "close": "if is_done is None:\n"
+            "    is_done = sys.exception() is None\n"
+            "self._portal.call(self._part.close(timeout_s, is_done=is_done))\n",
+        },
+        imports={"sys": ""},
+    ),
+    Blocking("reader_group", "ReaderGroup", omitted=frozenset({"delete", "open", "state"})),
+    Blocking(
+        "client",
+        "Client",
+        base=("client_life", "ClientLife"),
+        omitted=frozenset({"controller", "open", "segments"}),
+    ),
+)

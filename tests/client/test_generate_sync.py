@@ -1,0 +1,177 @@
+"""The blocking client is what the generator makes of the async one, and has all of it."""
+
+from __future__ import annotations
+
+import inspect
+import re
+import typing
+from pathlib import Path
+
+import pytest
+
+import penstock.client.sync
+from penstock import aio
+from penstock.client import sync
+from penstock.client.generate_sync import GeneratorError, Source, generate, generate_class
+from penstock.client.sync_classes import CLASSES, Blocking
+
+SYNC = Path(penstock.client.sync.__file__).parent
+
+#: In `penstock.aio`, and not a thing that blocks: values, and what `await` opens.
+NO_TWIN = {"Event", "EventBatch", "Opening", "connect"}
+#: Written as files of Python's `io`, which flush and close in their own way.
+FILES = {"ByteReader", "ByteWriter"}
+#: Of every ack, for the writer that gives it out.
+OF_WRITERS = {"follow", "settle", "settled", "when_done"}
+
+
+def test_what_is_committed_is_what_the_generator_makes():
+    """Who changes an async class must run the generator, and nobody may edit what it makes."""
+    made = generate()
+    for name, text in made.items():
+        assert (SYNC / name).read_text() == text, f"{name}: run python -m penstock.client.generate_sync"
+    found = {path.name for path in SYNC.glob("*.py") if "Generated from" in path.read_text()}
+    assert found == made.keys()
+
+
+def test_each_class_of_the_async_client_has_a_blocking_twin():
+    """By the same name."""
+    assert set(aio.__all__) - NO_TWIN == set(sync.__all__)
+
+
+def public(kind: type) -> dict[str, object]:
+    return {name: value for name, value in inspect.getmembers(kind) if not name.startswith("_")}
+
+
+@pytest.mark.parametrize("name", sorted(set(aio.__all__) - NO_TWIN))
+def test_a_blocking_class_has_what_the_async_one_has(name):
+    """Each public member, but for those that are named as the client's own; with the same parameters."""
+    omitted = {"note_exception", "on_exit", "on_forked", "open"}
+    for spec in CLASSES:
+        omitted |= spec.omitted if spec.name == name else set()
+    if name == "Ack":
+        omitted |= OF_WRITERS
+    if name in FILES:
+        omitted |= {"abandon", "is_open", "is_closed", "current_end"}
+    ours, theirs = public(getattr(sync, name)), public(getattr(aio, name))
+    assert theirs.keys() - omitted <= ours.keys()
+    if name in FILES:
+        return
+    for member in theirs.keys() & ours.keys() - omitted:
+        if not callable(theirs[member]):
+            continue
+        wanted = inspect.signature(typing.cast(typing.Any, theirs[member])).parameters
+        found = inspect.signature(typing.cast(typing.Any, ours[member])).parameters
+        assert found == wanted, f"{name}.{member}"
+
+
+@pytest.mark.parametrize("name", sorted(set(sync.__all__)))
+def test_docstrings_speak_to_someone_who_blocks(name):
+    """Every public member has one, and none of them says `await`."""
+    kind = getattr(sync, name)
+    own = {member for base in kind.__mro__ if base.__module__.startswith("penstock") for member in vars(base)}
+    for member, value in [("", kind), *public(kind).items()]:
+        if member and (member not in own or member in OF_WRITERS):
+            continue
+        assert value.__doc__, f"{name}.{member}"
+        assert not re.search(r"await|async |event loop", value.__doc__), f"{name}.{member}"
+
+
+SOURCE = '''
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from typing import Final
+
+from penstock.client.opening import Opening
+from penstock.client.reader import Reader
+from penstock.model.stream_cuts import StreamCut
+
+
+class Thing:
+    """A thing, as an async context manager."""
+
+    #: What it is called.
+    name: Final[str]
+    #: Whether it is fast.
+    is_fast: bool
+
+    async def look(self, cut: StreamCut, *, depth: int = 3) -> StreamCut:
+        """Look."""
+
+    def names(self) -> AsyncIterator[str]:
+        """Name."""
+
+    def reader(self, name: str) -> Opening[Reader]:
+        """Open. By `await` or `async with`."""
+
+    def turn(self, *ways: str) -> None:
+        """Turn."""
+
+    def _hidden(self) -> None: ...
+'''
+
+
+def made_of(text: str, **options: object) -> str:
+    """Return what the generator makes of a module with one class, `Thing`."""
+    spec = Blocking("thing", "Thing", **typing.cast(typing.Any, options))
+    return generate_class(spec, Source("thing", text), {"Reader": "penstock.client.sync.reader"})
+
+
+def test_each_kind_of_member_becomes_its_blocking_form():
+    """A coroutine, an iterator, an opening, a plain function, attributes; types are imported from where they come."""
+    text = made_of(SOURCE)
+    compile(text, "thing.py", "exec")
+    assert '"""A thing, as a context manager."""' in text
+    assert "from penstock.client.sync.reader import Reader\n" in text
+    assert "from penstock.model.stream_cuts import StreamCut\n" in text
+    assert "def look(self, cut: StreamCut, *, depth: int = 3) -> StreamCut:" in text
+    assert "return self._portal.call(self._part.look(cut, depth=depth))" in text
+    assert "def names(self) -> Iterator[str]:" in text
+    assert "return self._portal.iterate(self._part.names())" in text
+    assert "def reader(self, name: str) -> Reader:" in text
+    assert '"""Open. Use it as a context manager."""' in text
+    assert "opened = self._opened(lambda: self._part.reader(name))" in text
+    assert "return Reader(self, self._portal, opened)" in text
+    assert "self._portal.call_soon(lambda: self._part.turn(*ways))" in text
+    assert "def name(self) -> str:" in text
+    assert "name.setter" not in text
+    assert "@is_fast.setter" in text
+    assert "_hidden" not in text
+
+
+def test_bodies_and_omissions_come_from_the_table():
+    """The signature and the docstring stay those of the async method."""
+    text = made_of(SOURCE, omitted=frozenset({"turn"}), bodies={"look": "return cut\n"})
+    assert "def turn" not in text
+    assert "def look(self, cut: StreamCut, *, depth: int = 3) -> StreamCut:" in text
+    assert "        return cut\n" in text
+
+
+@pytest.mark.parametrize(
+    ("method", "complaint"),
+    [
+        ('async def f(self) -> list[Reader]:\n        """F."""', r"Thing.f returns list\[Reader\]"),
+        ('async def f(self) -> Reader:\n        """F."""', r"Thing.f returns Reader"),
+        ('async def f(self) -> None:\n        """Await it."""', None),
+        ('async def f(self) -> None:\n        """F, with await."""', "see _WORDS: "),
+        ("async def f(self) -> None:\n        pass", "f has no docstring"),
+        ('async def f(self, a: Unknown) -> None:\n        """F."""', "'Unknown' comes from"),
+        ('async def f(self, a) -> None:\n        """F."""', "an annotation is missing"),
+        ('@staticmethod\n    def f() -> None:\n        """F."""', "decorated by staticmethod"),
+        ("f: int", "no '#:' comment"),
+    ],
+)
+def test_what_has_no_blocking_form_is_refused(method, complaint):
+    """A method that would be wrong, untyped or without words for its caller is not generated silently."""
+    text = f'from penstock.client.reader import Reader\n\nclass Thing:\n    """A thing."""\n\n    {method}\n'
+    if complaint is None:
+        made_of(text)
+        return
+    with pytest.raises(GeneratorError, match=complaint):
+        made_of(text)
+
+
+def test_generated_modules_stay_small():
+    """Rooms, not halls: as everywhere."""
+    assert all(text.count("\n") < 600 for text in generate().values())
