@@ -18,9 +18,11 @@ from pathlib import Path
 from _common import parser, raw_disk, report, work_directory
 from _wire import say
 from penstock.runtime.runtime import real_runtime
+from penstock.segmentstore.settings import OrphanSettings
 from penstock.segmentstore.tier2.chunked_storage import ChunkedStorage
 from penstock.segmentstore.tier2.memory import MemoryChunkStorage
 from penstock.segmentstore.tier2.metadata import MemoryMetadataTable
+from penstock.segmentstore.tier2.orphans import OrphanChunks
 from penstock.segmentstore.tier2.storage_context import ChunkedStorageSettings
 
 SEGMENT = "bench/chunks/0.#epoch.0"
@@ -60,12 +62,13 @@ async def measure(arguments: argparse.Namespace) -> None:
     """Make the segment, work on it, print the report."""
     runtime = real_runtime(1)
     chunks, table = MemoryChunkStorage(), MemoryMetadataTable()
+    orphans = OrphanChunks(chunks, OrphanSettings(sweep_pause_s=0.0), mark=b"marked")
     settings = ChunkedStorageSettings(chunk_length_max=CHUNK_BYTES, block_length=CHUNK_BYTES)
     count: int = arguments.chunks
     length = count * CHUNK_BYTES
 
     def storage(epoch: int) -> ChunkedStorage:
-        return ChunkedStorage(chunks, table, epoch=epoch, runtime=runtime, settings=settings)
+        return ChunkedStorage(chunks, table, epoch=epoch, runtime=runtime, settings=settings, orphans=orphans)
 
     writer = storage(1)
     for offset in range(0, length, 4096):
@@ -79,7 +82,7 @@ async def measure(arguments: argparse.Namespace) -> None:
         "the same again": lambda: cold.read(SEGMENT, length - 2 * CHUNK_BYTES, CHUNK_BYTES),
         "read in the middle": lambda: cold.read(SEGMENT, length // 2, CHUNK_BYTES),
         "list the chunks": lambda: cold.chunks_of(SEGMENT),
-        "look for orphans": lambda: storage(3).orphans(SEGMENT),
+        "look for orphans": lambda: orphans.sweep(3, storage(3).unrecorded),
         "truncate in the middle": lambda: cold.truncate(SEGMENT, length // 2),
         "delete": lambda: cold.delete(SEGMENT),
     }

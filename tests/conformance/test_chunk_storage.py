@@ -337,6 +337,25 @@ async def test_list_is_sorted_and_filtered_by_prefix(storage: ChunkStorage) -> N
         assert list(await storage.list(prefix)) == expected
 
 
+@pytest.mark.parametrize("limit", [1, 2, 3, 99])
+async def test_names_are_gone_through_page_by_page(storage: ChunkStorage, limit: int) -> None:
+    """Every chunk that stays comes once, whatever comes and goes meanwhile; the name to go on behind may be gone."""
+    stay = {"s/a/0.E-1", "s/a/0.E-10", "s/a/1.E-1", "s/a-b/0", "s/a.x", "s/b/0", "t", "s/a0/x/y/z"}
+    for name in (*stay, "s/a/0.E-2", "s/b/1"):
+        await storage.create_with_content(name, [b"x"])
+    assert list(await storage.names(limit=limit, after="zz")) == []
+    found: list[str] = []
+    while page := await storage.names(limit=limit, after=found[-1] if found else ""):
+        assert len(page) <= limit
+        if page[-1] in ("s/a/0.E-2", "s/b/1"):
+            await storage.delete(page[-1])
+        if not found:
+            await storage.create_with_content("s/0", [b"x"])
+        found += page
+    assert len(set(found)) == len(found)
+    assert stay <= set(found) <= stay | {"s/a/0.E-2", "s/b/1", "s/0"}
+
+
 async def test_concat_takes_the_given_lengths(storage: ChunkStorage) -> None:
     if not storage.supports_concat:
         pytest.skip("this storage cannot concatenate, which is legal")

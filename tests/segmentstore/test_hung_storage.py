@@ -21,7 +21,7 @@ from penstock.model.segments import Buffer
 from penstock.runtime.disk import LocalDisk, LocalFile
 from penstock.runtime.runtime import Runtime, ThreadedWork
 from penstock.runtime.work import PoolSettings
-from penstock.segmentstore.settings import ContainerSettings, SegmentStoreSettings
+from penstock.segmentstore.settings import ContainerSettings, OrphanSettings, SegmentStoreSettings
 from penstock.segmentstore.store import SegmentStore
 from penstock.segmentstore.tier1.local_log import LocalLogFactory
 from penstock.segmentstore.tier1.log_settings import LocalLogSettings
@@ -94,6 +94,10 @@ class HungFile(LocalFile):
         self._call_count -= 1
         return count
 
+    def sync(self) -> None:
+        self._disk.pass_through("sync", self.path)
+        super().sync()
+
     def close(self) -> None:
         if self._call_count:
             self._disk.closed_under_a_call.append(self.path)
@@ -111,11 +115,11 @@ class Place:
         self.runtime = Runtime(disk=self.disk, work=self.work, rng=random.Random(1), wall_clock_ms=lambda: 0)
         self.stores: list[SegmentStore] = []
 
-    async def start(self, settings: SegmentStoreSettings = SETTINGS) -> SegmentStore:
+    async def start(self, settings: SegmentStoreSettings = SETTINGS, writes: PoolSettings = POOL) -> SegmentStore:
         chunks = DirectoryChunkStorage(
             str(self.directory / "tier2"),
             self.runtime,
-            DirectoryChunkStorageSettings(reads=POOL, writes=POOL, names=POOL, cancel_grace_s=0.05),
+            DirectoryChunkStorageSettings(reads=POOL, writes=writes, names=POOL, cancel_grace_s=0.05),
         )
         logs = LocalLogFactory(str(self.directory / "tier1"), self.runtime, LOG)
         store = SegmentStore(logs=logs, chunks=chunks, runtime=self.runtime, settings=settings)
@@ -201,6 +205,36 @@ async def test_container_is_stopped_and_restarted_while_flushes_hang(place: Plac
     evict_all(container)
     data = (await successor.read(SEGMENT, 0, 3000)).joined()
     assert data == SEGMENT.encode().ljust(1000, b".") + b"a" * 1000 + b"b" * 1000
+
+
+@pytest.mark.parametrize("call", ["open", "write", "sync"])
+@pytest.mark.parametrize("is_stopped", [False, True], ids=["served on", "restarted"])
+async def test_a_chunk_that_is_created_after_its_caller_gave_up_is_removed(
+    place: Place, call: str, is_stopped: bool
+) -> None:
+    """Its creation hangs, in turn at each of its calls, and goes on once the flush has been repeated elsewhere."""
+    orphans = OrphanSettings(retry_s_min=0.05, sweep_delay_s=0.05, sweep_interval_s=0.05, sweep_pause_s=0.0)
+    settings = replace(SETTINGS, container=replace(SETTINGS.container, orphans=orphans))
+    impatient = replace(POOL, timeout_s=0.2)
+    store = await place.start(settings, writes=impatient)
+    await store.create_segment(SEGMENT)
+    place.disk.hung = {call}
+    await store.append(SEGMENT, b"a" * 1000)
+    await until(lambda: place.disk.stuck_count >= 3)
+    if is_stopped:
+        await store.stop()
+        store = await place.start(settings, writes=impatient)
+    place.disk.heal()
+    container = store.containers[0]
+    await until(lambda: not container.state.unflushed)
+    segment = container.segment(SEGMENT)
+    chunks = await container.storage.of(segment).chunks_of(SEGMENT)
+    assert sum(chunk.length for chunk in chunks) == 1000
+    root = place.directory / "tier2"
+    names = {chunk.name for chunk in chunks}
+    await until(lambda: {str(file.relative_to(root)) for file in (root / "s").rglob("*.E-*")} == names)
+    evict_all(container)
+    assert (await store.read(SEGMENT, 0, 1000)).joined() == b"a" * 1000
 
 
 async def test_storage_that_hangs_too_much_is_not_asked_any_more(place: Place) -> None:

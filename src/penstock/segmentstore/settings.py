@@ -195,6 +195,32 @@ class SpaceSettings:
 
 
 @dataclass(frozen=True, slots=True)
+class OrphanSettings:
+    """How chunks are looked for and deleted that no record leads to. See docs/orphan-chunks.md.
+
+    Attributes:
+        remembered_max: orphans of this start that are remembered; more are left to the sweep of a later one.
+        retry_s_min: how often their deletion is tried, ...
+        retry_s_max: ... less and less often down to this.
+        late_s_max: a chunk whose creation was given up may still be created for so long. It is looked for until then,
+            and by the sweep of the next start.
+        sweep_delay_s: how long after its start, or after a sweep that failed, a container goes along all chunks.
+        sweep_interval_s: the pause before it does so again.
+        sweep_names: names that it looks at together, ...
+        sweep_pause_s: ... and the pause between two lots of them.
+    """
+
+    remembered_max: int = 10_000
+    retry_s_min: float = 5.0
+    retry_s_max: float = 600.0
+    late_s_max: float = 900.0
+    sweep_delay_s: float = 60.0
+    sweep_interval_s: float = 86_400.0
+    sweep_names: int = 1000
+    sweep_pause_s: float = 0.1
+
+
+@dataclass(frozen=True, slots=True)
 class ContainerSettings:
     """How one segment container works.
 
@@ -272,6 +298,7 @@ class ContainerSettings:
         index: sorted indexes.
         activity: statistics, and indexes of borders between appends.
         space: what happens when file systems run out of room.
+        orphans: how chunks that no record leads to are deleted.
     """
 
     checkpoint_log_bytes: int = 64 * MIB
@@ -338,6 +365,7 @@ class ContainerSettings:
     index: IndexSettings = field(default_factory=IndexSettings)
     activity: ActivitySettings = field(default_factory=ActivitySettings)
     space: SpaceSettings = field(default_factory=SpaceSettings)
+    orphans: OrphanSettings = field(default_factory=OrphanSettings)
 
 
 @dataclass(frozen=True, slots=True)

@@ -202,6 +202,10 @@ class FaultyChunkStorage(WrappedChunkStorage):
         """See `ChunkStorage.list`. May be as of up to `ChunkFaults.staleness_s_max` ago."""
         return await self._call("list", prefix, 0, lambda: self._list(prefix))
 
+    async def names(self, *, limit: int, after: str = "") -> Sequence[str]:
+        """See `ChunkStorage.names`."""
+        return await self._call("names", after, 0, lambda: self.inner.names(limit=limit, after=after))
+
     # Effects.
 
     async def _create(self, name: str) -> None:

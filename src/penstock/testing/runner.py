@@ -28,6 +28,7 @@ from penstock.testing.checks.invariants import InvariantMonitor, check_storage, 
 from penstock.testing.checks.invariants_indexes import check_catalog, check_indexes
 from penstock.testing.checks.mechanisms import counted
 from penstock.testing.checks.moments import watched
+from penstock.testing.checks.orphans import check_orphans
 from penstock.testing.checks.progress import ProgressMonitor
 from penstock.testing.simulation.cluster import SimulatedCluster
 from penstock.testing.simulation.errors import HostDownError, SimulationError
@@ -341,7 +342,7 @@ class _Play:
                 continue
             self._look(host, store)
             for container in store.containers:
-                for check in (check_tables, check_indexes, check_catalog, check_storage):
+                for check in (check_tables, check_indexes, check_catalog, check_storage, check_orphans):
                     try:
                         violations = await host.run(check(container))
                     except (HostDownError, PenstockError):

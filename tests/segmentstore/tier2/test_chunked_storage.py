@@ -26,10 +26,12 @@ from penstock.model.errors import (
 )
 from penstock.model.segments import Buffer, TableRemoval, TableUpdate
 from penstock.runtime.runtime import Runtime, real_runtime
+from penstock.segmentstore.settings import OrphanSettings
 from penstock.segmentstore.tier2.block_checksums import verify_blocks
 from penstock.segmentstore.tier2.chunked_storage import ChunkedStorage, StoredSegment
 from penstock.segmentstore.tier2.memory import MemoryChunkStorage
 from penstock.segmentstore.tier2.metadata import MemoryMetadataTable, MetadataTransaction
+from penstock.segmentstore.tier2.orphans import OrphanChunks
 from penstock.segmentstore.tier2.records import ChunkRecord, SegmentRecord, check, encode_record
 from penstock.segmentstore.tier2.storage_context import ChunkedStorageSettings
 from penstock.segmentstore.tier2.wrapped import WrappedChunkStorage
@@ -144,7 +146,6 @@ async def test_work_along_a_long_chunk_list_lets_others_go_on(world: World) -> N
     steps: list[Callable[[], Awaitable[object]]] = [
         lambda: storage.read(SEGMENT, count - 2, 1),
         lambda: storage.chunks_of(SEGMENT),
-        lambda: world.storage(epoch=3, settings=settings).orphans(SEGMENT),
         lambda: storage.truncate(SEGMENT, count // 2),
     ]
     for step in steps:
@@ -860,21 +861,23 @@ async def test_list_yields_active_segments_page_by_page(world: World) -> None:
     ]
 
 
-async def test_orphans_are_chunks_of_earlier_epochs_without_a_live_record(world: World) -> None:
-    # SS-195, SS-196.
+async def test_orphans_are_own_chunks_of_earlier_epochs_without_a_live_record(world: World) -> None:
+    """A chunk of another container, of this epoch or a later one, or of another make is none. SS-195, SS-196."""
     old = world.storage(1)
     await old.write(SEGMENT, 0, [bytes(15)])
     lost = f"{SEGMENT}.E-1-O-15.00000000-0000-4000-8000-000000000000"
-    foreign = "other/stream/0.#epoch.0.E-1-O-0.00000000-0000-4000-8000-000000000000"
+    foreign = f"{SEGMENT}.E-1-O-0.00000000-0001-4000-8000-000000000000"
     own = f"{SEGMENT}.E-2-O-15.00000000-0000-4000-8000-000000000000"
     later = f"{SEGMENT}.E-3-O-15.00000000-0000-4000-8000-000000000000"
     for name in (lost, foreign, own, later, "something/else"):
         await world.chunks.create_with_content(name, [b"x"])
-    assert await old.orphans() == []
+    names = [info.name for info in await world.chunks.list()]
     new = world.storage(2)
-    assert await new.orphans(f"{SEGMENT}.E-") == [lost]
-    assert await new.orphans() == sorted([lost, foreign])
-    assert await new.orphans(owns=lambda segment: segment == SEGMENT) == [lost]
+    assert await new.unrecorded(names) == sorted({lost, foreign, own, later, "something/else"})
+    orphans = OrphanChunks(world.chunks, OrphanSettings(sweep_names=2, sweep_pause_s=0.0), mark=bytes(6))
+    assert await orphans.sweep(1, new.unrecorded) == 0
+    assert await orphans.sweep(2, new.unrecorded) == 1
+    assert [info.name for info in await world.chunks.list()] == [name for name in names if name != lost]
 
 
 async def test_commit_of_unknown_outcome_is_not_remembered(world: World) -> None:

@@ -25,15 +25,18 @@ from penstock.model.errors import (
 )
 from penstock.model.segments import Buffer, TableEntry, TablePage, TableRemoval, TableUpdate
 from penstock.runtime.runtime import Runtime, real_runtime
+from penstock.segmentstore.settings import OrphanSettings
 from penstock.segmentstore.tier2.chunk_storage import ChunkStorage
 from penstock.segmentstore.tier2.chunked_storage import ChunkedStorage
 from penstock.segmentstore.tier2.memory import MemoryChunkStorage
 from penstock.segmentstore.tier2.metadata import MemoryMetadataTable, MetadataTable, MetadataTransaction
+from penstock.segmentstore.tier2.orphans import OrphanChunks
 from penstock.segmentstore.tier2.records import check
 from penstock.segmentstore.tier2.storage_context import ChunkedStorageSettings
 from penstock.segmentstore.tier2.wrapped import WrappedChunkStorage
 
 SETTINGS = ChunkedStorageSettings(chunk_length_max=8, block_length=3, chunks_per_commit_max=2, page_length=3)
+MARK = b"marked"
 MODES = ["before", "half", "after"]
 REAL = real_runtime(1)
 
@@ -143,6 +146,7 @@ class World:
             epoch=self.epoch,
             runtime=self.runtime,
             settings=SETTINGS,
+            orphans=OrphanChunks(self.chunks, mark=MARK),
         )
 
     async def check(self) -> set[str]:
@@ -217,8 +221,11 @@ async def check_story(world: World) -> None:
         assert await reader.read(A, start, 99) == whole[start:]
     used = await world.check()
     # Whatever else lies about is found by the sweep of the next epoch, and nothing that is in use.
-    left = {info.name for info in await world.chunks.list()} - used
-    assert set(await reader.orphans()) == left
+    names = {info.name for info in await world.chunks.list()}
+    assert set(await reader.unrecorded(sorted(names))) == names - used
+    orphans = OrphanChunks(world.chunks, OrphanSettings(sweep_names=3, sweep_pause_s=0.0), mark=MARK)
+    assert await orphans.sweep(world.epoch + 1, reader.unrecorded) == len(names - used)
+    assert {info.name for info in await world.chunks.list()} == used
 
 
 async def count_calls(supports_append: bool) -> int:

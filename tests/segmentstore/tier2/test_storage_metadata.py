@@ -264,6 +264,9 @@ def test_chunk_names_say_where_they_come_from() -> None:
     origin = chunk_origin(name)
     assert origin is not None
     assert (origin.segment, origin.epoch, origin.offset) == ("s/a/0.#epoch.0", 3, 77)
+    marked = chunk_origin(new_chunk_name("s", epoch=3, offset=77, rng=random.Random(1), mark=b"\x00\xff4567"))
+    assert marked is not None
+    assert marked.mark == b"\x00\xff4567"
     assert new_chunk_name("s", epoch=1, offset=0, rng=random.Random(1)) == new_chunk_name(
         "s", epoch=1, offset=0, rng=random.Random(1)
     )

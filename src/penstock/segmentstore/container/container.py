@@ -250,6 +250,8 @@ class SegmentContainer(SegmentOperations):
             self.spawn(self.ownership.keep())
             self.spawn(self.space.watch_log())
             self.spawn(self.space.watch_storage())
+            self.spawn(self.storage.orphans.run())
+            self.spawn(self.storage.run_sweeps())
             if self.failure is not None:
                 raise self.failure
         except BaseException as error:

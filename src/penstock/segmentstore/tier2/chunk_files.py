@@ -155,6 +155,15 @@ class ChunkFiles:
             # Once more: the storage may have been unmounted since, and the files be in the directory under it.
             self._demand_identity(folder)
 
+    def discard_late(self, name: str) -> None:
+        """Remove a file whose creation came about after its caller had given it up."""
+        with _translated(name, "remove the late"):
+            try:
+                self._disk.remove(self._path(name))
+            except FileNotFoundError:
+                return  # Who looks after orphans was faster.
+            self.prune(name)
+
     def discard(self, name: str, error: BaseException) -> None:
         """Remove a file whose creation failed with `error`, which the caller raises."""
         try:
@@ -297,6 +306,41 @@ class ChunkFiles:
         return sorted(found, key=lambda info: info.name)
 
 
+    def names(self, after: str, limit: int) -> list[str]:
+        """Return the names of up to `limit` files that come behind `after`, in the order of their parts."""
+        behind = after.split("/") if after else []
+        found: list[str] = []
+        #: Directories under way, and what is left of each, last first.
+        pending = [("", self._entries("", behind))]
+        while pending and len(found) < limit:
+            relative, entries = pending[-1]
+            if not entries:
+                pending.pop()
+                continue
+            entry = entries.pop()
+            name = f"{relative}/{entry}" if relative else entry
+            try:
+                pending.append((name, self._entries(name, behind)))
+            except NotADirectoryError:
+                if name.split("/") > behind:
+                    found.append(name)
+        return found
+
+    def _entries(self, relative: str, behind: Sequence[str]) -> list[str]:
+        """Return what may come behind `behind` in a directory, last first; `NotADirectoryError`: it is a file."""
+        with _translated(relative or ".", "list", passes=NotADirectoryError):
+            try:
+                entries = self._disk.list_directory(self._path(relative))
+            except FileNotFoundError:
+                return []
+        if not relative:
+            entries = [entry for entry in entries if not entry.startswith(RESERVED_NAME_PREFIX)]
+        parts = relative.split("/") if relative else []
+        if len(parts) < len(behind) and parts == list(behind[: len(parts)]):
+            entries = [entry for entry in entries if entry >= behind[len(parts)]]
+        return sorted(entries, reverse=True)
+
+
 def _read_whole(name: str, file: DiskFile, offset: int, length: int) -> bytes:
     size = file.length()
     if offset > size:
@@ -320,11 +364,11 @@ def _cut(name: str, file: DiskFile, length: int, error: BaseException) -> None:
 
 
 @contextmanager
-def _translated(name: str, verb: str) -> Iterator[None]:
-    """Turn the operating system's errors into ours. `FileNotFoundError` passes: its meaning is the caller's."""
+def _translated(name: str, verb: str, *, passes: type[OSError] = FileNotFoundError) -> Iterator[None]:
+    """Turn the operating system's errors into ours. `FileNotFoundError`, and `passes`, pass: the caller knows why."""
     try:
         yield
-    except FileNotFoundError:
+    except (FileNotFoundError, passes):
         raise
     except OSError as error:
         if error.errno in _FULL:

@@ -2,7 +2,9 @@
 
 A chunk of segment `s`, created by epoch `e` for offset `o`, is called ``s.E-e-O-o.<uuid>``. The name is unique even
 when one offset is tried twice; it helps people and the sweep for orphans, and decides nothing else: after a merge
-chunks keep the name of the segment they were written for. Source: PDP-34; segment store specification, section 8.4.
+chunks keep the name of the segment they were written for. The UUID begins with the mark of the container that made the
+chunk, so that no other ever takes it for an orphan of its own (`orphans`). Source: PDP-34; segment store specification,
+section 8.4.
 """
 
 from __future__ import annotations
@@ -25,16 +27,25 @@ CHUNK_SUFFIX_BYTES_MAX = len(".E-") + 20 + len("-O-") + 19 + len(".") + 36
 #: What a chunk's name must not begin with: the storage's own objects have such names.
 RESERVED_NAME_PREFIX = "penstock-storage."
 
-_CREATED_NAME = re.compile(r"(?s)(.+)\.E-(\d+)-O-(\d+)\.[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}\Z")
+#: A container's mark.
+CHUNK_MARK_BYTES = 6
+
+_CREATED_NAME = re.compile(
+    r"(?s)(.+)\.E-(\d+)-O-(\d+)\.([0-9a-f]{8})-([0-9a-f]{4})(?:-[0-9a-f]{4}){2}-[0-9a-f]{12}\Z"
+)
 
 
 @dataclass(frozen=True, slots=True)
 class ChunkOrigin:
-    """What a chunk's name says about its making: for which segment, by which epoch, for which offset."""
+    """What a chunk's name says about its making: for which segment, by which epoch, for which offset, by whom.
+
+    `mark`: of the container, `CHUNK_MARK_BYTES` long.
+    """
 
     segment: str
     epoch: int
     offset: int
+    mark: bytes
 
 
 def check_chunk_name(name: str) -> str:
@@ -95,13 +106,18 @@ def check_concat(target: str, target_length: int, sources: Sequence[tuple[str, i
         seen.add(name)
 
 
-def new_chunk_name(segment: str, *, epoch: int, offset: int, rng: random.Random) -> str:
-    """Return a fresh name for a chunk that `epoch` creates for `segment` at segment offset `offset`."""
-    unique = uuid.UUID(bytes=rng.randbytes(16), version=4)
+def new_chunk_name(segment: str, *, epoch: int, offset: int, rng: random.Random, mark: bytes = b"") -> str:
+    """Return a fresh name for a chunk that `epoch` creates for `segment` at segment offset `offset`.
+
+    `mark`: of the container, `CHUNK_MARK_BYTES` long; without one no sweep ever takes the chunk for an orphan.
+    """
+    unique = uuid.UUID(bytes=mark + rng.randbytes(16 - len(mark)), version=4)
     return f"{segment}.E-{epoch}-O-{offset}.{unique}"
 
 
 def chunk_origin(name: str) -> ChunkOrigin | None:
     """Read back what `new_chunk_name` put into `name`; None for a name of another make."""
     found = _CREATED_NAME.match(name)
-    return ChunkOrigin(found[1], int(found[2]), int(found[3])) if found else None
+    if found is None:
+        return None
+    return ChunkOrigin(found[1], int(found[2]), int(found[3]), bytes.fromhex(found[4] + found[5]))

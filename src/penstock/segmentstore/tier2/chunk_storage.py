@@ -98,6 +98,12 @@ class ChunkStorage(Protocol):
     async def list(self, prefix: str = "") -> Sequence[ChunkInfo]:
         """Return the chunks whose names start with `prefix`, sorted by name."""
 
+    async def names(self, *, limit: int, after: str = "") -> Sequence[str]:
+        """Return the names of up to `limit` chunks behind `after`, in an order of the storage's own; none at the end.
+
+        Who goes on behind the last name of each page comes by every chunk that stays meanwhile, once.
+        """
+
     async def space(self) -> DiskSpace | None:
         """Return how much room there is; None when nobody can say. Raises `StorageError`."""
 

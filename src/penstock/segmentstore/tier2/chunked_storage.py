@@ -17,7 +17,7 @@ keeps the chunks it came with. Source: segment store specification, sections 8.1
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, replace
 
@@ -31,9 +31,10 @@ from penstock.model.errors import (
 )
 from penstock.model.segments import Buffer
 from penstock.runtime.runtime import Runtime
-from penstock.segmentstore.tier2.chunk_name import check_chunk_name, chunk_origin
+from penstock.segmentstore.tier2.chunk_name import check_chunk_name
 from penstock.segmentstore.tier2.chunk_storage import ChunkStorage
 from penstock.segmentstore.tier2.metadata import MetadataTable
+from penstock.segmentstore.tier2.orphans import OrphanChunks
 from penstock.segmentstore.tier2.records import SegmentRecord, decode_record
 from penstock.segmentstore.tier2.segment_concat import concat_segment
 from penstock.segmentstore.tier2.segment_read import load_existing, placed_chunks, read_segment
@@ -72,6 +73,8 @@ class ChunkLayout:
 class ChunkedStorage:
     """Segments of one container incarnation (`epoch`) in `chunks`, with their records in `metadata`.
 
+    What is left behind of chunks is told to `orphans`.
+
     Whatever a call raises except for the typed refusals named at each, its outcome is unknown until `open` or `info`
     says what is recorded. Cancelling has the same effect. Repeating the call is always safe: a write that was applied
     raises `BadOffsetError`.
@@ -88,9 +91,15 @@ class ChunkedStorage:
         epoch: int,
         runtime: Runtime,
         settings: ChunkedStorageSettings | None = None,
+        orphans: OrphanChunks | None = None,
     ) -> None:
         self._context = StorageContext(
-            chunks, metadata, epoch=epoch, runtime=runtime, settings=settings or ChunkedStorageSettings()
+            chunks,
+            metadata,
+            epoch=epoch,
+            runtime=runtime,
+            settings=settings or ChunkedStorageSettings(),
+            orphans=OrphanChunks(chunks) if orphans is None else orphans,
         )
         self._locks = _SegmentLocks(self._context.settings.operations_max)
 
@@ -259,31 +268,18 @@ class ChunkedStorage:
                 if isinstance(record, SegmentRecord) and record.is_active:
                     yield _stored(record)
 
-    async def orphans(self, prefix: str = "", *, owns: Callable[[str], bool] | None = None) -> list[str]:
-        """Return the chunks that earlier epochs of this container left behind and no record leads to.
+    async def unrecorded(self, names: Sequence[str]) -> list[str]:
+        """Return those of `names`, chunks made by earlier epochs, that none of these records leads to.
 
-        They come from writes that failed before their commit and from deletions that failed after it. Only names that
-        start with `prefix` are looked at, and only those made for a segment that `owns` accepts. **Several containers
-        share a chunk storage and each knows its own records alone: unless `prefix` names one segment of this
-        container, give `owns`, or living chunks of others are returned.**
-
-        Chunks of this epoch are not judged: a commit whose outcome is unknown may still reach them. Call it after this
-        epoch's table answers, which proves that earlier epochs are fenced.
+        As earlier epochs are fenced when this one's table answers, none of these records ever will. Of a chunk of
+        this epoch that cannot be said: a commit whose outcome is unknown may still reach it.
         """
-        candidates: list[str] = []
-        for number, info in enumerate(await self._context.chunks.list(prefix)):
-            await let_others_go_on(number)
-            origin = chunk_origin(info.name)
-            if origin is None or origin.epoch >= self._context.epoch:
-                continue
-            if owns is None or owns(origin.segment):
-                candidates.append(info.name)
         found: list[str] = []
         step = self._context.settings.page_length
-        for at in range(0, len(candidates), step):
-            names = candidates[at : at + step]
-            entries = await self._context.table.get([name.encode() for name in names])
-            for name, entry in zip(names, entries, strict=True):
+        for at in range(0, len(names), step):
+            page = names[at : at + step]
+            entries = await self._context.table.get([name.encode() for name in page])
+            for name, entry in zip(page, entries, strict=True):
                 if entry is None or not decode_record(name, entry.value).is_active:
                     found.append(name)
             await asyncio.sleep(0)

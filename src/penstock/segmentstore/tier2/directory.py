@@ -266,6 +266,11 @@ class DirectoryChunkStorage:
             check_chunk_name(folder)
         return await self._run(self._chunk_files.walk, folder, prefix)
 
+    async def names(self, *, limit: int, after: str = "") -> Sequence[str]:
+        """See `ChunkStorage.names`. In the order of the names' parts."""
+        self._check_open()
+        return await self._run(self._chunk_files.names, after, limit)
+
     async def space(self) -> DiskSpace | None:
         """See `ChunkStorage.space`. Nobody can say before there is a first chunk."""
         self._check_open()
@@ -354,7 +359,10 @@ class DirectoryChunkStorage:
         for attempt in range(1, _CREATE_ATTEMPTS_MAX + 1):
             try:
                 await self._make_parents(name)
-                length = await self._finish(self._writes.run(self._chunk_files.create_file, name, data))
+                creation: asyncio.Future[int] = self._writes.run(
+                    self._chunk_files.create_file, name, data, discard=partial(self._discard_late, name)
+                )
+                length = await self._finish(creation)
                 try:
                     await self._syncs.sync(self._chunk_files.folder(name))
                 except StorageError as error:
@@ -366,6 +374,17 @@ class DirectoryChunkStorage:
                 if attempt == _CREATE_ATTEMPTS_MAX:
                     raise ChunkError(name, f"its directory vanished {attempt} times while it was created") from error
         raise AssertionError("the last attempt returns or raises")
+
+    def _discard_late(self, name: str, length: int) -> None:
+        """Remove a chunk that hung while it was created, was given up, and came about after all."""
+        if self._names.is_closed:
+            return  # The process ends; the sweep of a later one finds it.
+
+        def removed(done: asyncio.Future[None]) -> None:
+            if not done.cancelled() and (error := done.exception()) is not None:
+                _log.warning("chunk %s (%d bytes) was created late, and is left behind: %s", name, length, error)
+
+        self._names.run(self._chunk_files.discard_late, name).add_done_callback(removed)
 
     async def _make_parents(self, name: str) -> None:
         folder = self._chunk_files.folder(name)

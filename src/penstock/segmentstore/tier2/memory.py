@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import heapq
 from collections.abc import Sequence
 
 from penstock.model.errors import (
@@ -165,6 +166,11 @@ class MemoryChunkStorage:
         """See `ChunkStorage.list`."""
         self._check_open()
         return [ChunkInfo(name, len(self._chunks[name])) for name in sorted(self._chunks) if name.startswith(prefix)]
+
+    async def names(self, *, limit: int, after: str = "") -> Sequence[str]:
+        """See `ChunkStorage.names`."""
+        self._check_open()
+        return heapq.nsmallest(limit, (name for name in self._chunks if name > after))
 
     async def space(self) -> DiskSpace | None:
         """See `ChunkStorage.space`. Nobody can say."""

@@ -18,6 +18,7 @@ from dataclasses import replace
 from penstock.model.errors import (
     BadChunkOffsetError,
     BadOffsetError,
+    ChunkExistsError,
     CorruptionError,
     MissingChunkError,
     NoSuchChunkError,
@@ -76,8 +77,13 @@ async def _write_some(
     try:
         await write.write(rest)
         await write.add_checksums(offset, arrived)
-    except StorageError as error:
-        await write.discard(error)
+    except StorageError:
+        # Nothing was committed, so nothing leads to what was created.
+        await context.delete_chunks([name for _, name in write.created])
+        raise
+    except BaseException:
+        for _, name in write.created:
+            context.orphans.add(name)
         raise
     record = replace(write.record, last_modified_ms=context.runtime.wall_clock_ms())
     check(record, write.last)
@@ -156,7 +162,7 @@ class _Write:
             try:
                 (entry,) = await self._context.table.get([name.encode()])
             except StorageError as second:
-                error.add_note(f"chunk {name} may be an orphan, the metadata could not be read: {second}")
+                error.add_note(f"chunk {name} may be an orphan, the records could not be read: {second}")
                 continue
             # The error says that nothing was applied. A record would prove it wrong, and deleting would lose data.
             if entry is None:
@@ -197,8 +203,21 @@ class _Write:
 
     async def _create(self, piece: Sequence[Buffer]) -> None:
         context, record = self._context, self.record
-        name = new_chunk_name(record.name, epoch=context.epoch, offset=record.length, rng=context.runtime.rng)
-        count = await context.chunks.create_with_content(name, piece)
+        name = new_chunk_name(
+            record.name,
+            epoch=context.epoch,
+            offset=record.length,
+            rng=context.runtime.rng,
+            mark=context.orphans.mark,
+        )
+        try:
+            count = await context.chunks.create_with_content(name, piece)
+        except ChunkExistsError:
+            raise  # Somebody else's, whoever that is.
+        except BaseException:
+            # It may be there, or come later. Nobody but this call knows of it, so no record will ever lead to it.
+            context.orphans.add(name, may_come_late=True)
+            raise
         self.created.append((record.length, name))
         _demand_all(name, count, piece)
         if self._grown:

@@ -19,6 +19,7 @@ from penstock.runtime.runtime import Runtime
 from penstock.segmentstore.tier2.chunk_index import ChunkIndex, ChunkStarts
 from penstock.segmentstore.tier2.chunk_storage import ChunkStorage
 from penstock.segmentstore.tier2.metadata import MetadataTable, MetadataTransaction, RecordCache
+from penstock.segmentstore.tier2.orphans import OrphanChunks
 from penstock.segmentstore.tier2.records import ChunkRecord, SegmentRecord, check
 
 T = TypeVar("T")
@@ -74,7 +75,7 @@ class ChunkedStorageSettings:
 class StorageContext:
     """Shared by the operations of one `ChunkedStorage`. Attributes are read, not replaced."""
 
-    __slots__ = ("cache", "chunks", "epoch", "index", "runtime", "settings", "table")
+    __slots__ = ("cache", "chunks", "epoch", "index", "orphans", "runtime", "settings", "table")
 
     def __init__(
         self,
@@ -84,8 +85,10 @@ class StorageContext:
         epoch: int,
         runtime: Runtime,
         settings: ChunkedStorageSettings,
+        orphans: OrphanChunks,
     ) -> None:
         self.chunks = chunks
+        self.orphans = orphans
         self.table = table
         self.epoch = epoch
         self.runtime = runtime
@@ -146,7 +149,7 @@ class StorageContext:
             raise
 
     async def delete_chunks(self, names: Sequence[str]) -> None:
-        """Delete chunks that no record leads to any more. One that cannot be deleted is left to the orphan sweep."""
+        """Delete chunks that no record leads to any more. One that cannot be deleted is tried again later."""
 
         async def delete(name: str) -> None:
             try:
@@ -154,9 +157,16 @@ class StorageContext:
             except NoSuchChunkError:
                 return  # Deleted before, by a call that failed later.
             except StorageError as error:
-                _log.warning("chunk %s is no longer used but could not be deleted, it is an orphan: %s", name, error)
+                _log.info("chunk %s is no longer used and could not be deleted, it is tried again: %s", name, error)
+                self.orphans.add(name)
 
-        await run_bounded(delete, names, self.settings.chunk_deletions_max)
+        try:
+            await run_bounded(delete, names, self.settings.chunk_deletions_max)
+        except BaseException:
+            # Nobody has begun with some of them. Those that are gone cost a look each.
+            for name in names:
+                self.orphans.add(name)
+            raise
 
 
 async def let_others_go_on(number: int) -> None:

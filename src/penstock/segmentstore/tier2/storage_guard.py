@@ -299,6 +299,13 @@ class GuardedChunkStorage(WrappedChunkStorage):
         await self.check()  # A place that is not there has no chunks to list.
         return found
 
+    async def names(self, *, limit: int, after: str = "") -> Sequence[str]:
+        """See `ChunkStorage.names`."""
+        found = await self._guarded(lambda: self.inner.names(limit=limit, after=after))
+        if not found:
+            await self.check()  # As for a list.
+        return found
+
     async def _guarded(self, call: Callable[[], Awaitable[T]]) -> T:
         if self._problem is not None:
             raise self._error()

@@ -87,6 +87,10 @@ class WrappedChunkStorage:
         """See `ChunkStorage.list`."""
         return await self.inner.list(prefix)
 
+    async def names(self, *, limit: int, after: str = "") -> Sequence[str]:
+        """See `ChunkStorage.names`."""
+        return await self.inner.names(limit=limit, after=after)
+
     async def space(self) -> DiskSpace | None:
         """See `ChunkStorage.space`."""
         return await self.inner.space()

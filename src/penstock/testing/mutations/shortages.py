@@ -1,15 +1,20 @@
-"""Planted bugs that only show when something around a store is full or stands still. See `catalog`."""
+"""Planted bugs that only show when something around a store is full, used up or stands still. See `catalog`."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import replace
 
-from penstock.model.errors import StorageFullError
+from penstock.model.errors import ChunkError, NoSuchChunkError, StorageError, StorageFullError
 from penstock.model.segments import Buffer
 from penstock.runtime.disk import DiskFile
+from penstock.runtime.work import WorkPool
 from penstock.segmentstore.container.log.pipeline import OnDone, OperationPipeline
 from penstock.segmentstore.tier2.chunk_files import ChunkFiles
+from penstock.segmentstore.tier2.chunk_name import chunk_origin
+from penstock.segmentstore.tier2.directory import DirectoryChunkStorage
+from penstock.segmentstore.tier2.orphans import OrphanChunks
 from penstock.testing.mutations.mutation import Mutation, patched, short_profile
 
 _PATIENCE_S = 0.5
@@ -27,6 +32,35 @@ def _count_what_was_cut_short() -> Iterator[None]:
 
     with patched(ChunkFiles, "append", append):
         yield
+
+
+@contextmanager
+def _take_closed_doors_for_empty_rooms() -> Iterator[None]:
+    original = DirectoryChunkStorage._acquire
+
+    async def acquire(self: DirectoryChunkStorage, name: str, pool: WorkPool) -> object:
+        try:
+            return await original(self, name, pool)
+        except (ChunkError, StorageError, OSError) as error:
+            raise NoSuchChunkError(name) from error
+
+    with patched(DirectoryChunkStorage, "_acquire", acquire):
+        yield
+
+
+def _leave_orphans_to_themselves() -> AbstractContextManager[None]:
+    async def sweep(self: OrphanChunks, epoch: int, unrecorded: object) -> int:
+        return 0
+
+    return patched(OrphanChunks, "sweep", sweep)
+
+
+def _sweep_before_others_doors() -> AbstractContextManager[None]:
+    def is_of_earlier(self: OrphanChunks, name: str, epoch: int) -> bool:
+        origin = chunk_origin(name)
+        return origin is not None and origin.epoch < epoch
+
+    return patched(OrphanChunks, "_is_of_earlier", is_of_earlier)
 
 
 @contextmanager
@@ -49,10 +83,28 @@ def _acknowledge_after_a_while() -> Iterator[None]:
         yield
 
 
+_stalls = short_profile("stalls and no descriptors", "bytes", "crowd", kinds=("DiskStall", "NoDescriptors"), gap_s=1.0)
+#: Long enough for a call to be given up, and over while the place is looked at.
+_SHORT_STALLS = replace(_stalls, plan=replace(_stalls.plan, lasts_s_max=6.0))
+
 SHORTAGE_MUTATIONS: tuple[Mutation, ...] = (
     Mutation(
         "count what a full disk cut short", "what counts as stored is stored",
         short_profile("full disks", "bytes", kinds=("DiskFull", "Crash")), _count_what_was_cut_short,
+    ),
+    Mutation(
+        "take what cannot be opened for missing", "not found means that it is not there",
+        _SHORT_STALLS, _take_closed_doors_for_empty_rooms,
+    ),
+    Mutation(
+        "leave what a crash left of chunks", "room that nothing uses is given back",
+        short_profile("crashes of flushes", "bytes", kinds=("Crash", "CrashAtDiskCall"), gap_s=1.0),
+        _leave_orphans_to_themselves,
+    ),
+    Mutation(
+        "sweep chunks of other containers", "only what no record leads to is deleted",
+        short_profile("crashes of flushes", "bytes", kinds=("Crash", "CrashAtDiskCall"), gap_s=1.0),
+        _sweep_before_others_doors,
     ),
     Mutation(
         "acknowledge what the log does not answer in time", "acknowledged means synced",

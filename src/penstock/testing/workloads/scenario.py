@@ -16,6 +16,7 @@ from penstock.segmentstore.settings import (
     ContainerSettings,
     DiskCacheSettings,
     IndexSettings,
+    OrphanSettings,
     SegmentStoreSettings,
     SpaceSettings,
 )
@@ -445,6 +446,10 @@ def _draw_cluster(rng: random.Random, chunk_rng: random.Random, profile: Profile
                     log_free_percent_max=100,
                     storage_free_bytes_min=16 * _KIB,
                     storage_free_percent_max=100,
+                ),
+                orphans=OrphanSettings(
+                    retry_s_min=1.0, retry_s_max=4.0, late_s_max=30.0, sweep_delay_s=3.0, sweep_interval_s=9.0,
+                    sweep_names=16, sweep_pause_s=0.01,
                 ),
             ),
         ),

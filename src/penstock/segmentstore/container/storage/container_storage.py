@@ -31,6 +31,7 @@ from penstock.segmentstore.container.state import ContainerState
 from penstock.segmentstore.container.storage.storage_records import SegmentMetadataTable
 from penstock.segmentstore.container.tables.tables import Tables
 from penstock.segmentstore.settings import ContainerSettings
+from penstock.segmentstore.tier2.chunk_name import CHUNK_MARK_BYTES
 from penstock.segmentstore.tier2.chunk_storage import ChunkStorage
 from penstock.segmentstore.tier2.chunked_storage import (
     ChunkedStorage,
@@ -38,6 +39,7 @@ from penstock.segmentstore.tier2.chunked_storage import (
     StoredSegment,
 )
 from penstock.segmentstore.tier2.metadata import MemoryMetadataTable
+from penstock.segmentstore.tier2.orphans import OrphanChunks
 from penstock.segmentstore.tier2.storage_context import ChunkedStorageSettings, run_bounded
 from penstock.segmentstore.tier2.storage_health import StorageHealth
 
@@ -49,6 +51,8 @@ logger = logging.getLogger(__name__)
 _RESOLVE_SLICE = 512
 #: Damages that are remembered.
 _DAMAGES_MAX = 1000
+#: Where the container's mark stands among the records of its own segments, whose names have no NUL.
+_MARK_KEY = b"\0mark"
 
 
 class CreateSegment(Protocol):
@@ -178,15 +182,19 @@ class ContainerStorage:
         self._runtime = runtime
         self._settings = settings
         self._storage_settings = ChunkedStorageSettings()
+        pinned = state.metadata.pinned
+        #: What was left behind of chunks.
+        self.orphans = OrphanChunks(chunks, settings.orphans, mark=pinned.get(_MARK_KEY, b""))
         self._system = ChunkedStorage(
             chunks,
             MemoryMetadataTable(
-                [TableEntry(key, value, 0) for key, value in state.metadata.pinned.items()],
+                [TableEntry(key, value, 0) for key, value in pinned.items() if key != _MARK_KEY],
                 persist=self._persist_pinned,
             ),
             epoch=epoch,
             runtime=runtime,
             settings=self._storage_settings,
+            orphans=self.orphans,
         )
         self._user: ChunkedStorage
 
@@ -201,6 +209,10 @@ class ContainerStorage:
         A segment that storage and log together do not make up is marked as damaged, and the others serve. Raises
         `CorruptionError` when it is one of the container's own, or storage has more of one than the log knows of.
         """
+        if not self.orphans.mark:
+            mark = self._runtime.rng.randbytes(CHUNK_MARK_BYTES)
+            await self._persist_pinned([TableUpdate(_MARK_KEY, mark)], [])
+            self.orphans.mark = mark
         name = storage_metadata_segment(self._container_id)
         by_name = self._state.metadata.by_name
         table = by_name.get(name)
@@ -214,6 +226,7 @@ class ContainerStorage:
             epoch=self._epoch,
             runtime=self._runtime,
             settings=self._storage_settings,
+            orphans=self.orphans,
         )
         others = [segment for segment in by_name.values() if segment is not table]
         await self._resolve_all(others, progress)
@@ -388,6 +401,23 @@ class ContainerStorage:
             yield attribute_index_segment(segment)
         if segment.is_table:
             yield table_index_segment(segment)
+
+    async def run_sweeps(self) -> None:
+        """Look for what earlier starts left behind of chunks, every so often."""
+        await self.orphans.run_sweeps(self._epoch, self.unrecorded)
+
+    async def unrecorded(self, names: Sequence[str]) -> Sequence[str]:
+        """Return those of some chunks of earlier epochs that no record leads to, or ever will.
+
+        Raises `ContainerOfflineError` when this incarnation was shut out.
+        """
+        left = await self._system.unrecorded(names)
+        if left:
+            left = await self._user.unrecorded(left)
+        if left:
+            # A record may be gone that is removed in memory alone. Were that lost, the next incarnation would have it.
+            await self.check_owner()
+        return left
 
     async def layout(self, segment: Segment) -> Sequence[ChunkLayout]:
         """Return the chunks that hold a segment, for readers that go to storage themselves."""

@@ -1,0 +1,159 @@
+"""`OrphanChunks`: chunks of one container that no record leads to, and never will; until they are gone.
+
+They come from creations that failed, were given up, or whose process died before the commit, and from deletions that
+failed after it. What this incarnation left behind it remembers; what earlier ones left behind it finds by going along
+all names in long-term storage. Only chunks with the container's own mark in their names are looked at: the mark is
+drawn once in the life of a log and kept in it, so no container ever judges what another one made, nor does one whose
+log was lost judge what its records used to lead to. See docs/orphan-chunks.md for the failure cases.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import OrderedDict
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
+
+from penstock.model.errors import (
+    InconsistentStateError,
+    LogFencedError,
+    NoSuchChunkError,
+    PenstockError,
+    StorageError,
+    StorageNotPrimaryError,
+    StorageNotRespondingError,
+    StorageUnavailableError,
+)
+from penstock.segmentstore.settings import OrphanSettings
+from penstock.segmentstore.tier2.chunk_name import chunk_origin
+from penstock.segmentstore.tier2.chunk_storage import ChunkStorage
+
+#: Returns those of some chunks of earlier epochs that no durable record leads to.
+Unrecorded = Callable[[Sequence[str]], Awaitable[Sequence[str]]]
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(slots=True)
+class _Orphan:
+    """When it was left behind, whether it may be created after that, and when its deletion is tried next."""
+
+    since_s: float
+    may_come_late: bool
+    due_s: float
+    pause_s: float
+
+
+class OrphanChunks:
+    """Remembers orphans, and deletes them for as long as `run` runs. All methods run on the event loop.
+
+    Attributes:
+        mark: of the container, in the names of its chunks; empty: no sweep ever looks at what is made now.
+        deleted_count: orphans deleted so far.
+    """
+
+    def __init__(self, chunks: ChunkStorage, settings: OrphanSettings | None = None, *, mark: bytes = b"") -> None:
+        self.mark = mark
+        self.deleted_count = 0
+        self._chunks = chunks
+        self._settings = settings or OrphanSettings()
+        self._orphans: OrderedDict[str, _Orphan] = OrderedDict()
+
+    def __len__(self) -> int:
+        """Return how many are remembered."""
+        return len(self._orphans)
+
+    def add(self, name: str, *, may_come_late: bool = False) -> None:
+        """Have a chunk deleted that no record leads to, or ever will. Returns at once.
+
+        `may_come_late`: its creation was given up and may still happen, so that it is missing now says nothing.
+        """
+        settings = self._settings
+        now_s = asyncio.get_running_loop().time()
+        self._orphans[name] = _Orphan(now_s, may_come_late, now_s, settings.retry_s_min)
+        if len(self._orphans) > settings.remembered_max:
+            forgotten, _ = self._orphans.popitem(last=False)
+            logger.warning("chunk %s is an orphan, and is left to the sweep of a later start: there are too many",
+                           forgotten)  # fmt: skip
+
+    async def run(self) -> None:
+        """Delete what is remembered, again and again, for as long as the container runs."""
+        while True:
+            await asyncio.sleep(self._settings.retry_s_min)
+            await self.collect()
+
+    async def collect(self) -> None:
+        """Try once to delete those whose turn it is. Storage that does not answer is not asked for the rest."""
+        settings = self._settings
+        loop = asyncio.get_running_loop()
+        for name in [name for name, orphan in self._orphans.items() if orphan.due_s <= loop.time()]:
+            orphan = self._orphans.get(name)
+            if orphan is None:
+                continue
+            try:
+                await self._chunks.delete(name)
+                self.deleted_count += 1
+                logger.info("deleted chunk %s: no record led to it", name)
+                # What was created has been created: it does not come twice.
+                self._forget(name, orphan)
+                continue
+            except NoSuchChunkError:
+                if not orphan.may_come_late or loop.time() - orphan.since_s >= settings.late_s_max:
+                    self._forget(name, orphan)
+                    continue
+            except (StorageUnavailableError, StorageNotRespondingError):
+                self._put_off(orphan, loop.time())
+                return
+            except (StorageError, OSError) as error:
+                logger.info("chunk %s is an orphan and could not be deleted yet: %s", name, error)
+            self._put_off(orphan, loop.time())
+
+    def _put_off(self, orphan: _Orphan, now_s: float) -> None:
+        orphan.due_s = now_s + orphan.pause_s
+        orphan.pause_s = min(2 * orphan.pause_s, self._settings.retry_s_max)
+
+    def _forget(self, name: str, orphan: _Orphan) -> None:
+        if self._orphans.get(name) is orphan:
+            del self._orphans[name]
+
+    async def run_sweeps(self, epoch: int, unrecorded: Unrecorded) -> None:
+        """Sweep soon, and every so often, for as long as the container runs."""
+        settings = self._settings
+        pause_s = settings.sweep_delay_s
+        while True:
+            await asyncio.sleep(pause_s)
+            try:
+                count = await self.sweep(epoch, unrecorded)
+            except (InconsistentStateError, LogFencedError, StorageNotPrimaryError):
+                raise
+            except (PenstockError, OSError) as error:
+                logger.info("the search for chunks without a record is put off: %s", error)
+                pause_s = settings.sweep_delay_s
+            else:
+                if count:
+                    logger.warning("%d chunks of earlier starts had no record, and are deleted", count)
+                pause_s = settings.sweep_interval_s
+
+    async def sweep(self, epoch: int, unrecorded: Unrecorded) -> int:
+        """Look at all chunks once and delete those that epochs before `epoch` left behind; return how many.
+
+        `unrecorded` answers from records that are durable: what it names is deleted, whatever happens then.
+        """
+        settings = self._settings
+        count = 0
+        after = ""
+        while names := await self._chunks.names(limit=settings.sweep_names, after=after):
+            after = names[-1]
+            candidates = [name for name in names if self._is_of_earlier(name, epoch)]
+            if candidates:
+                for name in await unrecorded(candidates):
+                    self.add(name)
+                    count += 1
+                await self.collect()
+            await asyncio.sleep(settings.sweep_pause_s)
+        return count
+
+    def _is_of_earlier(self, name: str, epoch: int) -> bool:
+        origin = chunk_origin(name)
+        return origin is not None and bool(self.mark) and origin.mark == self.mark and origin.epoch < epoch

@@ -1,0 +1,41 @@
+"""That chunks which no record leads to are gone after a while. For quiet moments, when storage answers."""
+
+from __future__ import annotations
+
+import asyncio
+
+from penstock.segmentstore.container.container import ContainerStatus, SegmentContainer
+from penstock.segmentstore.tier2.chunk_name import chunk_origin
+
+#: How long a container is given to find and delete them, in the loop's time.
+WAIT_S = 40.0
+_LOOK_INTERVAL_S = 1.0
+
+
+async def check_orphans(container: SegmentContainer) -> list[str]:
+    """Return which chunks of a container's earlier starts no record leads to and are still there after `WAIT_S`.
+
+    Of its present start: those that it remembers to delete.
+    """
+    deadline_s = asyncio.get_running_loop().time() + WAIT_S
+    while (left := await _orphans(container)) and asyncio.get_running_loop().time() < deadline_s:
+        await asyncio.sleep(_LOOK_INTERVAL_S)
+        if container.status is not ContainerStatus.RUNNING:
+            return []
+    return [f"container {container.id}: no record leads to chunk {name}, and it is still there" for name in left]
+
+
+async def _orphans(container: SegmentContainer) -> list[str]:
+    storage, epoch = container.storage, container._log.epoch
+    earlier: list[str] = []
+    remembered: list[str] = []
+    after = ""
+    while names := await container._chunks.names(limit=1000, after=after):
+        after = names[-1]
+        for name in names:
+            origin = chunk_origin(name)
+            if name in storage.orphans._orphans:
+                remembered.append(name)
+            elif origin is not None and origin.mark == storage.orphans.mark and origin.epoch < epoch:
+                earlier.append(name)
+    return [*await storage.unrecorded(earlier), *remembered] if earlier else remembered
