@@ -33,7 +33,7 @@ POOL = PoolSettings(thread_count_max=8, hung_count_max=8, timeout_s=20.0)
 SETTINGS = SegmentStoreSettings(
     container_count=1,
     restart_delay_s=0.01,
-    container=ContainerSettings(flush_age_s=0.01, writer_interval_s=0.01, storage_read_timeout_s=0.2),
+    container=ContainerSettings(flush_age_s=0.01, writer_interval_s=0.01, storage_read_timeout_s=1.0),
 )
 SEGMENT = "s/t/0.#epoch.0"
 
