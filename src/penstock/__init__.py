@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from penstock.client.reader import Positions
     from penstock.client.reader_group import GroupDescription
     from penstock.client.settings import ClientSettings
+    from penstock.client.statistics import ClusterStatistics
     from penstock.client.sync import Client
     from penstock.model.errors import (
         BadOffsetError,
@@ -64,6 +65,7 @@ __all__ = [
     "Client",
     "ClientSettings",
     "ClosedError",
+    "ClusterStatistics",
     "CommitNeededError",
     "ConnectionLostError",
     "ControllerUnavailableError",
@@ -110,6 +112,7 @@ os.environ.setdefault("GRPC_VERBOSITY", "ERROR")
 _HOME = {
     "Client": "penstock.client.sync",
     "ClientSettings": "penstock.client.settings",
+    "ClusterStatistics": "penstock.client.statistics",
     "Event": "penstock.client.event",
     "EventBatch": "penstock.client.event",
     "GroupDescription": "penstock.client.reader_group",

@@ -7,11 +7,14 @@ import math
 from dataclasses import replace
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from penstock.segmentstore.container.append_request import AppendRequest
 from penstock.segmentstore.settings import ActivitySettings, SegmentStoreSettings, StatisticsSettings
-from penstock.segmentstore.statistics import WINDOWS_MINUTES, ContainerStatistics, MovingRates, Rates, Statistics
+from penstock.segmentstore.statistics import WINDOWS_MINUTES, ContainerStatistics, MovingRates, Page, Rates, Statistics
 from penstock.segmentstore.tier1.memory_log import MemoryLogFactory
+from penstock.wire.statistics import SegmentRow
 from support.containers import QUIET, FaultyChunks, memory_runtime, memory_store
 
 SETTINGS = StatisticsSettings(tick_s=5.0, expiry_s=60.0, segments_max=3)
@@ -179,3 +182,85 @@ def test_very_many_segments_are_measured_in_steps_and_to_the_same_end() -> None:
     at_once.advance(5.0)
     assert sum(1 for _ in in_steps.advance_in_steps(5.0)) >= 5
     assert in_steps.snapshot(5.0) == at_once.snapshot(5.0)
+
+
+def rows(page: Page) -> list[tuple[str, int, bool]]:
+    return [(row.name, row.event_count, row.is_gone) for row in page.segments]
+
+
+def test_whoever_asks_again_hears_of_news_alone() -> None:
+    """The cursor is the number of the last change that was told; a segment that got more comes again, whole."""
+    statistics = Statistics(0, StatisticsSettings(), now_s=0.0)
+    for segment_id in range(1, 2001):
+        add(statistics, segment_id, 1, 1.0)
+    statistics.looked(1.0)
+    page = statistics.page(0, 10_000)
+    assert (len(page.segments), page.is_complete, page.segment_count) == (2000, True, 2000)
+    assert rows(statistics.page(page.change, 10_000)) == []
+    add(statistics, 7, 4, 2.0)
+    add(statistics, 3, 2, 2.0)
+    statistics.looked(2.0)
+    news = statistics.page(page.change, 10_000)
+    assert rows(news) == [("segment-7", 5, False), ("segment-3", 3, False)]
+    assert [(row.last_event_count, row.measured_s) for row in news.segments] == [(4, 2.0), (2, 2.0)]
+    assert (news.last_event_count, news.measured_s, news.interval_s) == (6, 2.0, 1.0)
+
+
+def test_segments_that_have_gone_are_told_once() -> None:
+    statistics = Statistics(0, StatisticsSettings(), now_s=0.0)
+    add(statistics, 1, 1, 1.0)
+    add(statistics, 2, 1, 1.0)
+    page = statistics.page(0, 10)
+    statistics.forget(1)
+    statistics.forget(1)
+    statistics.forget(99)
+    news = statistics.page(page.change, 10)
+    assert (rows(news), news.segment_count) == ([("segment-1", 1, True)], 1)
+    assert rows(statistics.page(news.change, 10)) == []
+    assert [load.name for load in statistics.snapshot(1.0).segments] == ["segment-2"]
+
+
+@given(
+    st.lists(st.tuples(st.sampled_from("agdl"), st.integers(1, 12), st.integers(1, 5)), max_size=80),
+    st.integers(1, 4),
+)
+def test_pages_put_together_are_the_whole_whatever_happens_between_them(
+    steps: list[tuple[str, int, int]], page_count_max: int
+) -> None:
+    """`a`dd, `g`o, ticks (`d`) in which some expire, `l`isten to a page: in the end the listener knows all."""
+    settings = StatisticsSettings(tick_s=5.0, expiry_s=20.0, segments_max=6)
+    statistics = Statistics(0, settings, now_s=0.0)
+    known: dict[str, SegmentRow] = {}
+    after, now_s = 0, 0.0
+
+    def listen() -> bool:
+        nonlocal after
+        page = statistics.page(after, page_count_max)
+        assert len(page.segments) <= page_count_max
+        after = page.change
+        for row in page.segments:
+            known.pop(row.name, None)
+            if not row.is_gone:
+                known[row.name] = row
+        if page.is_complete and len(known) > page.segment_count:
+            for name in [name for name, row in known.items() if row.measured_s < page.oldest_s]:
+                del known[name]
+        return page.is_complete
+
+    for what, segment_id, count in steps:
+        now_s += 1.0
+        if what == "a":
+            add(statistics, segment_id, count, now_s)
+        elif what == "g":
+            statistics.forget(segment_id)
+        elif what == "d":
+            now_s += 5.0 * count
+            statistics.advance(now_s)
+        else:
+            listen()
+    while not listen():
+        pass
+    there = {load.name: load.event_count for load in statistics.snapshot(now_s).segments}
+    told = {name: row.event_count for name, row in known.items()}
+    assert told == there
+    assert len(there) == statistics.page(after, 1).segment_count

@@ -17,6 +17,7 @@ from penstock.wire import fields
 from penstock.wire.codec import FRAME_LENGTH_MAX, decode, encode, encode_parts
 from penstock.wire.commands import (
     COMMANDS,
+    OWN_COMMANDS,
     AppendBlock,
     AppendBlockEnd,
     AttributeUpdate,
@@ -103,7 +104,7 @@ def payload_of(frame: bytes) -> memoryview:
     return memoryview(frame)[8:]
 
 
-any_command = st.sampled_from(COMMANDS).flatmap(commands_of)
+any_command = st.sampled_from((*COMMANDS, *OWN_COMMANDS)).flatmap(commands_of)
 
 
 @given(any_command)
@@ -125,7 +126,7 @@ def test_bytes_after_the_last_field_are_skipped(command: WireCommand, junk: byte
     assert decode(command.TYPE, encode(command)[8:] + junk) == command
 
 
-@given(st.sampled_from([command.TYPE for command in COMMANDS]), st.binary(max_size=200))
+@given(st.sampled_from([command.TYPE for command in (*COMMANDS, *OWN_COMMANDS)]), st.binary(max_size=200))
 def test_arbitrary_bytes_raise_nothing_but_protocol_errors(type_code: int, payload: bytes) -> None:
     try:
         decoded = decode(type_code, payload)

@@ -20,6 +20,7 @@ from penstock.wire import commands
 from penstock.wire.codec import decode, encode, encode_parts
 from penstock.wire.commands import (
     COMMANDS,
+    OWN_COMMANDS,
     AppendBlock,
     AppendBlockEnd,
     AttributeUpdate,
@@ -27,6 +28,7 @@ from penstock.wire.commands import (
     CreateSegment,
     CreateTableSegment,
     DataAppended,
+    GetStatistics,
     Hello,
     LocateOffset,
     MergedSegment,
@@ -35,6 +37,7 @@ from penstock.wire.commands import (
     ReadTableEntries,
     SegmentRead,
     SetupAppend,
+    StatisticsTold,
     StorageChunk,
     StreamSegmentInfo,
     TableEntriesDeltaRead,
@@ -182,7 +185,7 @@ def test_reference_covers_every_command_but_these() -> None:
 
 def test_type_codes_are_unique_and_every_command_is_public() -> None:
     assert len({command.TYPE for command in COMMANDS}) == len(COMMANDS) == 72
-    assert {command.__name__ for command in COMMANDS} <= set(commands.__all__)
+    assert {command.__name__ for command in (*COMMANDS, *OWN_COMMANDS)} <= set(commands.__all__)
     assert all(hasattr(commands, name) for name in commands.__all__)
 
 
@@ -259,6 +262,15 @@ def test_short_rust_requests_take_the_defaults() -> None:
     assert isinstance(merge, MergeSegments)
     assert (table.sorted_deprecated, table.key_length, table.rollover_size_bytes) == (False, 0, 0)
     assert merge.attribute_updates == ()
+
+
+def test_own_commands_are_far_from_the_types_that_pravega_has_or_may_take() -> None:
+    """Its types fit into a byte or two; the bytes of ours are golden: older and newer releases talk to each other."""
+    theirs = {command.TYPE for command in COMMANDS}
+    assert max(map(abs, theirs)) < 1 << 15
+    assert [command.TYPE for command in OWN_COMMANDS] == [0x50530001, 0x50530002]
+    assert encode(GetStatistics(7, "", b"{}")).hex() == "505300010000001000000000000000070000000000027b7d"
+    assert encode(StatisticsTold(7, b"{}")).hex() == "505300020000000e0000000000000007000000027b7d"
 
 
 def test_defaults_stand_only_at_the_end() -> None:

@@ -23,6 +23,8 @@ from penstock.client.serializers import Serializer
 from penstock.client.settings import ClientSettings
 from penstock.client.sources import StreamSource
 from penstock.client.starts import Start
+from penstock.client.statistics import ClusterStatistics
+from penstock.client.statistics_calls import Groups, StatisticsCalls
 from penstock.client.transaction import Transaction
 from penstock.client.value_writer import ValueWriter
 from penstock.client.wire_segments import WireSegments
@@ -74,6 +76,7 @@ class Client(LifeCycle):
         self._resolver = resolver
         self._pool: ConnectionPool | None = None
         self._cluster: Cluster | None = None
+        self._statistics_calls: StatisticsCalls
         self._loop: asyncio.AbstractEventLoop | None = None
         self._ack_factory: Callable[[], AckState] = Ack
         self._is_threaded = False
@@ -105,6 +108,7 @@ class Client(LifeCycle):
         )
         segments = WireSegments(self._pool, self._settings, self._runtime.rng)
         self._cluster = Cluster(self._controller, segments, self._settings, self._runtime.rng)
+        self._statistics_calls = StatisticsCalls(self._cluster, self._pool)
 
     async def _release(self) -> None:
         if self._pool is not None:
@@ -354,6 +358,27 @@ class Client(LifeCycle):
     async def delete_reader_group(self, group: str, *, scope: str | None = None) -> None:
         """Delete a reader group: ``scope/group``, or `group` and `scope`. Raises `NoSuchReaderGroupError`."""
         await ReaderGroup.delete(self._open_cluster(), group, scope=scope)
+
+    # -- looking after the cluster ------------------------------------------------------------------------------
+
+    async def statistics(self, since: ClusterStatistics | None = None, *, groups: Groups = ()) -> ClusterStatistics:
+        """Return what the cluster is doing: loads of segments, streams and containers, memory, cache, log, backlog.
+
+        Cheap enough to be asked every second: give the last answer as `since`, and only news are asked for.
+
+        Args:
+            since: an earlier answer, of this cluster. Rates are then those in between, else those of the last second.
+            groups: reader groups, ``scope/group`` each, whose lag is wanted; or "all".
+
+        A segment store that does not answer within `statistics_timeout_s` is named with its problem, and its containers
+        are missing; the rest is complete.
+
+        Raises:
+            NoSuchReaderGroupError: one of `groups` does not exist.
+            ControllerUnavailableError: the controller was to say where the stores are, and cannot be reached.
+        """
+        self._open_cluster()
+        return await self._statistics_calls.ask(since, groups)
 
     # -- bytes --------------------------------------------------------------------------------------------------
 

@@ -26,10 +26,12 @@ class Purpose(Enum):
     APPEND = "append"
     READ = "read"
     REQUEST = "request"
+    #: Of its own: what is no store of Penstock's closes it, and nobody else should lose theirs.
+    STATISTICS = "statistics"
 
 
 class ConnectionPool:
-    """Connections by segment. Bounded by three per segment store; use within one event loop."""
+    """Connections by segment. Bounded by one per `Purpose` and segment store; use within one event loop."""
 
     def __init__(
         self, resolver: Resolver, settings: ClientSettings, *, ssl_context: ssl.SSLContext | None = None
@@ -47,14 +49,7 @@ class ConnectionPool:
 
         Raises `ConnectionLostError` when it cannot be reached: nothing was asked of it, a retry is safe.
         """
-        if self._is_closed:
-            raise ConnectionLostError(f"{segment}: the client is closed")
-        endpoint = self._endpoints.get(segment)
-        if endpoint is None:
-            endpoint = await self._resolver(segment)
-            if len(self._endpoints) >= self._settings.endpoint_count_max:
-                self._endpoints.clear()
-            self._endpoints[segment] = endpoint
+        endpoint = await self.endpoint(segment)
         key = (*endpoint, purpose)
         connection = self._connections.get(key)
         if connection is not None and connection.is_open:
@@ -82,6 +77,18 @@ class ConnectionPool:
         except ConnectionLostError:
             self.forget(segment)
             raise
+
+    async def endpoint(self, segment: str) -> tuple[str, int]:
+        """Return host and port of the segment store that serves `segment`, as far as is known."""
+        if self._is_closed:
+            raise ConnectionLostError(f"{segment}: the client is closed")
+        endpoint = self._endpoints.get(segment)
+        if endpoint is None:
+            endpoint = await self._resolver(segment)
+            if len(self._endpoints) >= self._settings.endpoint_count_max:
+                self._endpoints.clear()
+            self._endpoints[segment] = endpoint
+        return endpoint
 
     def forget(self, segment: str) -> None:
         """Ask the resolver again next time: the segment was not where it was said to be."""

@@ -58,6 +58,10 @@ class ClientSettings:
         close_timeout_s: how long closing a client, writer, reader or group may take: flushing and storing positions.
         exit_timeout_s: how long the end of the program waits for what blocking clients have not flushed.
 
+        statistics_timeout_s: how long one segment store may take to say what it is doing, and twice that for all of a
+            call, and as long again for reader groups.
+        statistics_extent_age_s: how old what is known of a segment's start may be in the lag of a group.
+
         transaction_lease_s: default lease of a transaction; it is renewed at a third of it.
         list_page_count_max: pages fetched for one listing.
     """
@@ -100,6 +104,9 @@ class ClientSettings:
 
     close_timeout_s: float = 30.0
     exit_timeout_s: float = 10.0
+
+    statistics_timeout_s: float = 2.0
+    statistics_extent_age_s: float = 10.0
 
     transaction_lease_s: float = 90.0
     list_page_count_max: int = 10000

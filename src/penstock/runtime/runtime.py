@@ -14,7 +14,7 @@ import time
 from collections.abc import Callable
 
 from penstock.runtime.disk import Disk, LocalDisk
-from penstock.runtime.program import WatchProgram, watch_program
+from penstock.runtime.program import WatchProgram, resident_bytes, watch_program
 from penstock.runtime.work import BlockingWork, ThreadedWork
 
 __all__ = ["BlockingWork", "Runtime", "ThreadedWork", "real_runtime"]
@@ -30,10 +30,11 @@ class Runtime:
         wall_clock_ms: milliseconds since the epoch, for timestamps that people or policies see. Never for intervals.
         monotonic_s: seconds since some moment, for intervals that must not be too short. Unlike the loop's time it is
             right in the midst of a turn that took long, and goes on while the machine sleeps; by default it is that.
+        resident_bytes: memory that this process takes now; 0 where nobody knows, as in a simulation. Never waits.
         watch_program: has somebody told of this program's forks and of its exit; None if no program stands behind this.
     """
 
-    __slots__ = ("disk", "monotonic_s", "rng", "wall_clock_ms", "watch_program", "work")
+    __slots__ = ("disk", "monotonic_s", "resident_bytes", "rng", "wall_clock_ms", "watch_program", "work")
 
     def __init__(
         self,
@@ -43,6 +44,7 @@ class Runtime:
         rng: random.Random,
         wall_clock_ms: Callable[[], int],
         monotonic_s: Callable[[], float] | None = None,
+        resident_bytes: Callable[[], int] = lambda: 0,
         watch_program: WatchProgram | None = None,
     ) -> None:
         self.disk: Disk = disk
@@ -50,6 +52,7 @@ class Runtime:
         self.rng: random.Random = rng
         self.wall_clock_ms: Callable[[], int] = wall_clock_ms
         self.monotonic_s: Callable[[], float] = monotonic_s or _loop_time_s
+        self.resident_bytes: Callable[[], int] = resident_bytes
         self.watch_program: WatchProgram | None = watch_program
 
     def random_id(self) -> bytes:
@@ -68,6 +71,7 @@ def real_runtime(thread_count_max: int = 8) -> Runtime:
         rng=random.Random(os.urandom(32)),
         wall_clock_ms=lambda: time.time_ns() // 1_000_000,
         monotonic_s=_boot_time_s if hasattr(time, "CLOCK_BOOTTIME") else time.monotonic,
+        resident_bytes=resident_bytes,
         watch_program=watch_program,
     )
 

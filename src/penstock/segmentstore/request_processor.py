@@ -33,9 +33,11 @@ from penstock.model.errors import (
 from penstock.model.names import transient_segment_name
 from penstock.model.segments import TableRemoval, TableUpdate
 from penstock.segmentstore.container.attributes.updates import AttributeUpdate, UpdateKind
+from penstock.segmentstore.statistics_report import store_report
 from penstock.segmentstore.store import SegmentStore
 from penstock.wire import commands as wire
 from penstock.wire.commands import NO_ROOM, WireCommand
+from penstock.wire.statistics import decode_question, encode_message
 
 _C = TypeVar("_C", bound=WireCommand)
 _Handler = Callable[[WireCommand], Awaitable[WireCommand]]
@@ -75,6 +77,7 @@ class RequestProcessor:
         self._on(wire.ReadTableKeys, self._read_table_keys)
         self._on(wire.ReadTableEntries, self._read_table_entries)
         self._on(wire.ReadTableEntriesDelta, self._read_table_delta)
+        self._on(wire.GetStatistics, self._statistics)
 
     def _on(self, kind: type[_C], handler: Callable[[_C], Awaitable[WireCommand]]) -> None:
         self._handlers[kind] = cast(_Handler, handler)
@@ -275,6 +278,10 @@ class RequestProcessor:
             delta.reached_end,
             delta.last_position,
         )
+
+    async def _statistics(self, command: wire.GetStatistics) -> WireCommand:
+        report = store_report(self._store, decode_question(command.question))
+        return wire.StatisticsTold(command.request_id, encode_message(report))
 
 
 def error_reply(error: PenstockError, request_id: int, segment: str, operation: str, offset: int = -1) -> WireCommand:

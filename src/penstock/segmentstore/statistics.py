@@ -4,16 +4,22 @@ Rates are exponential averages over 2, 5, 10 and 20 minutes, measured every 5 s;
 segments that got data lately are kept. Silence costs nothing: it is brought in when a segment is looked at again. A
 merged transaction counts for its target, as the events that it brings, when it is merged.
 
+Each change of a segment's counts has a number. Whoever asks again says up to which one they know, and hears of the
+segments with news alone, a page at a time: nobody goes over all of them.
+
 Source: controller specification, section 9.1 (SegmentAggregates).
 """
 
 from __future__ import annotations
 
 import math
+from bisect import bisect_right
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from operator import attrgetter
 
 from penstock.segmentstore.settings import StatisticsSettings
+from penstock.wire.statistics import SegmentRow
 
 #: Minutes over which rates are averaged.
 WINDOWS_MINUTES = (2, 5, 10, 20)
@@ -112,8 +118,14 @@ class _Load:
     __slots__ = (
         "byte_count",
         "byte_rates",
+        "change",
         "event_count",
         "event_rates",
+        "is_gone",
+        "last_byte_count",
+        "last_event_count",
+        "length_bytes",
+        "measured_s",
         "name",
         "scale_type",
         "since_s",
@@ -136,6 +148,14 @@ class _Load:
         self.tick = tick
         self.tick_events = 0
         self.tick_bytes = 0
+        #: What the last look brought that brought anything, and when that was.
+        self.last_event_count = 0
+        self.last_byte_count = 0
+        self.measured_s = since_s
+        self.length_bytes = 0
+        #: Number of its last change, in its container.
+        self.change = 0
+        self.is_gone = False
 
     def add(self, events: int, byte_count: int) -> None:
         self.event_count += events
@@ -151,6 +171,31 @@ class _Load:
         self.tick = tick
 
 
+_CHANGE = attrgetter("change")
+
+
+@dataclass(frozen=True, slots=True)
+class Page:
+    """What `Statistics.page` returns: see `ContainerReport` for what has the same name there.
+
+    `change`: number of the last change told.
+    """
+
+    segments: list[SegmentRow]
+    change: int
+    is_complete: bool
+    measured_s: float
+    interval_s: float
+    oldest_s: float
+    segment_count: int
+    event_count: int
+    byte_count: int
+    last_event_count: int
+    last_byte_count: int
+    events_per_s: Rates
+    bytes_per_s: Rates
+
+
 class Statistics:
     """Measures the load of one container. `now_s` is the loop's time throughout."""
 
@@ -159,10 +204,17 @@ class Statistics:
         self._settings = settings
         self._start_s = now_s
         self._tick = 0
-        # By segment id, those that got data last at the end.
+        # By segment id, in the order of their last changes. Those that have gone stay until they expire, to be told.
         self._segments: dict[int, _Load] = {}
         self._changed: dict[int, _Load] = {}
         self._all = _Load("", now_s, 0, settings.tick_s)
+        self._change = 0
+        self._gone_count = 0
+        self._has_dropped = False
+        self._now_s = now_s
+        self._looked_event_count = 0
+        self._looked_byte_count = 0
+        self._interval_s = 0.0
 
     def add(
         self,
@@ -174,25 +226,53 @@ class Statistics:
         scale_type: int,
         target_rate: int,
         now_s: float,
+        length_bytes: int = 0,
     ) -> None:
-        """Count what a segment got since the last call for it."""
+        """Count what a segment got since the last call for it. `length_bytes`: its length now."""
         load = self._segments.pop(segment_id, None)
-        if load is None:
+        if load is None or load.is_gone:
+            self._gone_count -= load is not None
             load = _Load(name, now_s, self._tick, self._settings.tick_s)
             while len(self._segments) >= self._settings.segments_max:
-                oldest = next(iter(self._segments))
-                del self._segments[oldest]
-                self._changed.pop(oldest, None)
+                self._drop_oldest()
         self._segments[segment_id] = load
         self._changed[segment_id] = load
+        self._change += 1
+        load.change = self._change
         load.scale_type, load.target_rate = scale_type, target_rate
+        load.last_event_count, load.last_byte_count, load.measured_s = events, byte_count, now_s
+        load.length_bytes = length_bytes
+        self._now_s = now_s
         load.add(events, byte_count)
         self._all.add(events, byte_count)
 
     def forget(self, segment_id: int) -> None:
         """Drop a segment that is sealed or gone: it will get nothing more."""
-        self._segments.pop(segment_id, None)
+        load = self._segments.get(segment_id)
+        if load is None or load.is_gone:
+            return
+        del self._segments[segment_id]
         self._changed.pop(segment_id, None)
+        self._change += 1
+        self._gone_count += 1
+        load.change, load.is_gone, load.tick = self._change, True, self._tick
+        load.measured_s = self._now_s  # They are in the order of time, too.
+        self._segments[segment_id] = load
+
+    def looked(self, now_s: float) -> None:
+        """Note that all that came until `now_s` has been counted."""
+        whole = self._all
+        whole.last_event_count = whole.event_count - self._looked_event_count
+        whole.last_byte_count = whole.byte_count - self._looked_byte_count
+        self._looked_event_count, self._looked_byte_count = whole.event_count, whole.byte_count
+        self._interval_s, whole.measured_s = now_s - whole.measured_s, now_s
+
+    def _drop_oldest(self) -> None:
+        segment_id = next(iter(self._segments))
+        load = self._segments.pop(segment_id)
+        self._changed.pop(segment_id, None)
+        self._gone_count -= load.is_gone
+        self._has_dropped = True
 
     def advance(self, now_s: float) -> None:
         """Measure if a tick has ended; expire what was silent for long."""
@@ -213,10 +293,9 @@ class Statistics:
         self._all.measure(tick)
         oldest_tick = tick - self._settings.expiry_s / self._settings.tick_s
         while self._segments:
-            segment_id, load = next(iter(self._segments.items()))
-            if load.tick > oldest_tick:
+            if next(iter(self._segments.values())).tick > oldest_tick:
                 break
-            del self._segments[segment_id]
+            self._drop_oldest()
 
     def snapshot(self, now_s: float) -> ContainerStatistics:
         """Return the load as of the last tick."""
@@ -240,5 +319,43 @@ class Statistics:
                     load.target_rate,
                 )
                 for load in self._segments.values()
+                if not load.is_gone
             ],
+        )
+
+    def page(self, after: int, count_max: int) -> Page:
+        """Return the segments changed after the change of that number, the oldest change first, up to `count_max`.
+
+        Costs `count_max` segments' worth, and a copy of references to all that are remembered.
+        """
+        loads = list(self._segments.values())
+        start = bisect_right(loads, after, key=_CHANGE)
+        found = loads[start : start + count_max]
+        whole = self._all
+        return Page(
+            [
+                SegmentRow(
+                    load.name,
+                    load.length_bytes,
+                    load.event_count,
+                    load.byte_count,
+                    load.last_event_count,
+                    load.last_byte_count,
+                    round(load.measured_s, 6),
+                    load.is_gone,
+                )
+                for load in found
+            ],
+            found[-1].change if found else after,
+            start + len(found) == len(loads),
+            round(whole.measured_s, 6),
+            round(self._interval_s, 6),
+            round(loads[0].measured_s if loads else self._now_s + 1.0, 6) if self._has_dropped else 0.0,
+            len(loads) - self._gone_count,
+            whole.event_count,
+            whole.byte_count,
+            whole.last_event_count,
+            whole.last_byte_count,
+            whole.event_rates.rates(),
+            whole.byte_rates.rates(),
         )

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from typing import get_type_hints
 
 from penstock.model.errors import InvalidArgumentError, ProtocolError
-from penstock.wire.commands import COMMANDS, WireCommand
+from penstock.wire.commands import COMMANDS, OWN_COMMANDS, WireCommand
 from penstock.wire.fields import FieldKind
 
 _HEADER = struct.Struct(">ii")
@@ -69,4 +69,4 @@ class Layout:
 
 
 #: The layout of every command, by type code.
-LAYOUTS: dict[int, Layout] = {command.TYPE: Layout(command) for command in COMMANDS}
+LAYOUTS: dict[int, Layout] = {command.TYPE: Layout(command) for command in (*COMMANDS, *OWN_COMMANDS)}

@@ -13,6 +13,8 @@ from penstock.client.event_writer import EventWriter as AsyncEventWriter
 from penstock.client.serializers import Serializer
 from penstock.client.settings import ClientSettings
 from penstock.client.starts import Start
+from penstock.client.statistics import ClusterStatistics
+from penstock.client.statistics_calls import Groups
 from penstock.client.sync.byte_stream import ByteReader, ByteWriter
 from penstock.client.sync.client_life import ClientLife
 from penstock.client.sync.event_writer import EventWriter
@@ -226,6 +228,24 @@ class Client(ClientLife):
     def delete_reader_group(self, group: str, *, scope: str | None = None) -> None:
         """Delete a reader group: ``scope/group``, or `group` and `scope`. Raises `NoSuchReaderGroupError`."""
         self._portal.call(self._part.delete_reader_group(group, scope=scope))
+
+    def statistics(self, since: ClusterStatistics | None = None, *, groups: Groups = ()) -> ClusterStatistics:
+        """Return what the cluster is doing: loads of segments, streams and containers, memory, cache, log, backlog.
+
+        Cheap enough to be asked every second: give the last answer as `since`, and only news are asked for.
+
+        Args:
+            since: an earlier answer, of this cluster. Rates are then those in between, else those of the last second.
+            groups: reader groups, ``scope/group`` each, whose lag is wanted; or "all".
+
+        A segment store that does not answer within `statistics_timeout_s` is named with its problem, and its containers
+        are missing; the rest is complete.
+
+        Raises:
+            NoSuchReaderGroupError: one of `groups` does not exist.
+            ControllerUnavailableError: the controller was to say where the stores are, and cannot be reached.
+        """
+        return self._portal.call(self._part.statistics(since, groups=groups))
 
     def byte_writer(self, stream: str) -> ByteWriter:
         """Open a writer of raw bytes to a stream of one segment. Use it as a context manager."""

@@ -84,6 +84,8 @@ class SegmentContainer(SegmentOperations):
         storage_health: StorageHealth | None = None,
     ) -> None:
         super().__init__(container_id, runtime)
+        #: When this incarnation was made, in milliseconds since the epoch.
+        self.created_ms = runtime.wall_clock_ms()
         self.failure: BaseException | None = None
         self.recovered: Recovered | None = None
         self._log = log
@@ -300,6 +302,11 @@ class SegmentContainer(SegmentOperations):
     def _relieved(self) -> None:
         self.throttle.notify()
         self.quota.notify()
+
+    @property
+    def epoch(self) -> int:
+        """The epoch under which this incarnation has its log: no other one has it."""
+        return self._log.epoch
 
     @property
     def outstanding_bytes_max(self) -> int:

@@ -1,4 +1,4 @@
-"""All commands of the segment store protocol, by concern, under the names of the reference implementation.
+"""All commands of the segment store protocol, by concern, under the names of the reference implementation; and ours.
 
 Source: wire protocol specification, section 2.
 """
@@ -77,6 +77,10 @@ from penstock.wire.commands.session import (
     Padding,
     PartialEvent,
 )
+from penstock.wire.commands.statistics import (
+    GetStatistics,
+    StatisticsTold,
+)
 from penstock.wire.commands.tables import (
     CreateTableSegment,
     DeleteTableSegment,
@@ -99,7 +103,7 @@ from penstock.wire.commands.tables import (
 )
 from penstock.wire.fields import AttributeUpdate, MergedSegment, StorageChunk, TableKey, TableKeyValue
 
-#: Every command, in the order of the specification.
+#: Every command of Pravega's, in the order of the specification.
 COMMANDS: tuple[type[WireCommand], ...] = (
     Hello,
     KeepAlive,
@@ -174,10 +178,13 @@ COMMANDS: tuple[type[WireCommand], ...] = (
     ListStorageChunks,
     StorageChunksListed,
 )
+#: Penstock's own.
+OWN_COMMANDS: tuple[type[WireCommand], ...] = (GetStatistics, StatisticsTold)
 
 __all__ = [
     "COMMANDS",
     "NO_ROOM",
+    "OWN_COMMANDS",
     "AppendBlock",
     "AppendBlockEnd",
     "AppendSetup",
@@ -196,6 +203,7 @@ __all__ = [
     "Event",
     "FlushToStorage",
     "GetSegmentAttribute",
+    "GetStatistics",
     "GetStreamSegmentInfo",
     "GetTableSegmentInfo",
     "Hello",
@@ -236,6 +244,7 @@ __all__ = [
     "SegmentsBatchMerged",
     "SegmentsMerged",
     "SetupAppend",
+    "StatisticsTold",
     "StorageChunk",
     "StorageChunksListed",
     "StorageFlushed",

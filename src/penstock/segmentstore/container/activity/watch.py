@@ -65,9 +65,11 @@ class ActivityWatch:
                 scale_type=segment.scale_type,
                 target_rate=segment.target_rate,
                 now_s=now_s,
+                length_bytes=segment.length,
             )
             if segment.is_deleted or (segment.is_sealed and not segment.is_inactive):
                 self.statistics.forget(segment.id)
+        self.statistics.looked(now_s)
         for _ in self.statistics.advance_in_steps(now_s):
             await asyncio.sleep(0)
         if self._settings.index_entry_bytes <= 0:

@@ -1,0 +1,379 @@
+"""What a cluster is doing: values that `Client.statistics` returns, and how answers of segment stores become them.
+
+Pure: answers in, values out. Who is asked, and when, is in `statistics_calls`. See ``docs/statistics.md``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from penstock.model.errors import InvalidNameError
+from penstock.model.names import parse_segment_name
+from penstock.wire.statistics import ContainerReport, Cursor, SegmentRow, StoreReport
+
+
+@dataclass(frozen=True, slots=True)
+class SegmentLoad:
+    """Load of one segment.
+
+    Attributes:
+        name, stream: full names.
+        container_id: where it lives.
+        length_bytes: offset behind its last byte.
+        event_count, byte_count: written since its container began to watch it.
+        events_per_s, bytes_per_s: written lately; see `ClusterStatistics`.
+        measured_s: when its counts were taken, on its store's clock.
+    """
+
+    name: str
+    stream: str
+    container_id: int
+    length_bytes: int
+    event_count: int
+    byte_count: int
+    events_per_s: float
+    bytes_per_s: float
+    measured_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class StreamLoad:
+    """Load of one stream: the sums over those of its segments that are remembered."""
+
+    name: str
+    segment_count: int
+    event_count: int
+    byte_count: int
+    events_per_s: float
+    bytes_per_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class ContainerLoad:
+    """A container: what it takes in, and what waits there.
+
+    Attributes:
+        id: its number; `store`: ``host:port`` of where it runs; `epoch`: of its log, other for each start.
+        event_count, byte_count: written since its start.
+        events_per_s, bytes_per_s: written lately; see `ClusterStatistics`.
+        events_per_s_averages, bytes_per_s_averages: over the last 2, 5, 10 and 20 minutes.
+        segment_count: segments that got data lately; `active_segment_count`: those in memory, its own included.
+        log_bytes: length of its log, all of which a start has to read; `is_log_long`: something keeps it from getting
+            shorter.
+        outstanding_bytes: accepted and not yet synced to the log.
+        backlog_bytes, backlog_operations: synced, and not yet in long-term storage.
+        held_append_count: appends held because too much of their segment waits for long-term storage.
+        measured_s: when that was looked at, on its store's clock.
+    """
+
+    id: int
+    store: str
+    epoch: int
+    event_count: int
+    byte_count: int
+    events_per_s: float
+    bytes_per_s: float
+    events_per_s_averages: tuple[float, float, float, float]
+    bytes_per_s_averages: tuple[float, float, float, float]
+    segment_count: int
+    active_segment_count: int
+    log_bytes: int
+    is_log_long: bool
+    outstanding_bytes: int
+    backlog_bytes: int
+    backlog_operations: int
+    held_append_count: int
+    measured_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class StoreLoad:
+    """A segment store, or one that did not say.
+
+    Attributes:
+        address: ``host:port``.
+        problem: why there is no answer; None: there is one. All numbers are 0 without.
+        resident_bytes: memory of its process; 0 where the system does not tell.
+        cache_bytes, cache_bytes_max: use and limit of its cache.
+        cache_lacking_bytes: of the cache, what cannot go because long-term storage lacks it.
+        storage_problem: why long-term storage cannot be used now; None when it can.
+        failures: why containers do not run there, by their ids.
+    """
+
+    address: str
+    problem: str | None = None
+    resident_bytes: int = 0
+    cache_bytes: int = 0
+    cache_bytes_max: int = 0
+    cache_lacking_bytes: int = 0
+    storage_problem: str | None = None
+    failures: Mapping[int, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class GroupLag:
+    """How far a reader group is behind, as of the positions it has stored last.
+
+    Attributes:
+        name: ``scope/group``.
+        unread_bytes: per stream, in the segments that the group knows.
+        reader_count: its readers; `unassigned_segment_count`: segments that wait for one.
+        problem: why it could not be looked at; None: it was.
+    """
+
+    name: str
+    unread_bytes: Mapping[str, int]
+    reader_count: int
+    unassigned_segment_count: int
+    problem: str | None = None
+
+    @property
+    def total_unread_bytes(self) -> int:
+        """Return the sum over its streams."""
+        return sum(self.unread_bytes.values())
+
+
+@dataclass(frozen=True, slots=True)
+class ClusterStatistics:
+    """A cluster at one moment. Give it to the next call as `since`: that one then asks only for what is new.
+
+    Rates of segments and containers are those since that earlier call if there was one (a second or more before), else
+    those of the last second. A store looks at its counts once a second.
+
+    Attributes:
+        stores: by address, those without an answer included.
+        containers: by id. `missing_containers` run nowhere, or where nobody answers; of them nothing is known here.
+        segments: by full name, all that got data lately (in the last 20 minutes, and since their container started).
+        groups: those asked for, by name.
+        container_count: of the whole cluster; 0: nobody has said.
+    """
+
+    stores: Mapping[str, StoreLoad]
+    containers: Mapping[int, ContainerLoad]
+    segments: Mapping[str, SegmentLoad]
+    groups: Mapping[str, GroupLag] = field(default_factory=dict)
+    missing_containers: Sequence[int] = ()
+    container_count: int = 0
+    #: What has been told of each container, for the next question.
+    cursors: Mapping[int, Cursor] = field(default_factory=dict, repr=False)
+
+    @property
+    def events_per_s(self) -> float:
+        """Events written per second, over all containers."""
+        return sum(container.events_per_s for container in self.containers.values())
+
+    @property
+    def bytes_per_s(self) -> float:
+        """Bytes written per second, headers of events included, over all containers."""
+        return sum(container.bytes_per_s for container in self.containers.values())
+
+    @property
+    def backlog_bytes(self) -> int:
+        """Bytes that long-term storage lacks."""
+        return sum(container.backlog_bytes for container in self.containers.values())
+
+    def streams(self) -> dict[str, StreamLoad]:
+        """Return the load of each stream, by name. Goes over all segments."""
+        sums: dict[str, list[float]] = {}
+        for segment in self.segments.values():
+            entry = sums.setdefault(segment.stream, [0, 0, 0, 0.0, 0.0])
+            entry[0] += 1
+            entry[1] += segment.event_count
+            entry[2] += segment.byte_count
+            entry[3] += segment.events_per_s
+            entry[4] += segment.bytes_per_s
+        return {
+            stream: StreamLoad(stream, int(count), int(events), int(byte_count), events_per_s, bytes_per_s)
+            for stream, (count, events, byte_count, events_per_s, bytes_per_s) in sums.items()
+        }
+
+
+@dataclass(slots=True)
+class Answer:
+    """What one store has said, page by page: the last of each kind, and all segments with news.
+
+    `reports` are by container id; their `segments` are in `rows`.
+    """
+
+    address: str
+    store: StoreReport | None = None
+    problem: str | None = None
+    reports: dict[int, ContainerReport] = field(default_factory=dict)
+    rows: dict[int, list[SegmentRow]] = field(default_factory=dict)
+
+    def take(self, report: StoreReport, asked: Collection[int] | None) -> None:
+        """Take in a page about the containers that were asked about; None: all. One that has left tells no whole."""
+        self.store = report
+        for container_id in set(asked or ()) - {container.id for container in report.containers}:
+            del self.reports[container_id]
+        for container in report.containers:
+            self.reports[container.id] = container
+            self.rows.setdefault(container.id, []).extend(container.segments)
+
+
+def merged(answers: Iterable[Answer], since: ClusterStatistics | None) -> ClusterStatistics:
+    """Put together what stores have said. Of a container that two speak of, the one of the higher epoch counts."""
+    answers = list(answers)
+    chosen: dict[int, Answer] = {}
+    for answer in answers:
+        for container_id, report in answer.reports.items():
+            other = chosen.get(container_id)
+            if other is None or report.epoch > other.reports[container_id].epoch:
+                chosen[container_id] = answer
+    container_count = max((answer.store.container_count for answer in answers if answer.store is not None), default=0)
+    if not container_count and since is not None:
+        container_count = since.container_count
+    segments: dict[str, SegmentLoad] = {}
+    containers: dict[int, ContainerLoad] = {}
+    cursors: dict[int, Cursor] = {}
+    old_by_container: dict[int, list[SegmentLoad]] = {}
+    for load in () if since is None else since.segments.values():
+        old_by_container.setdefault(load.container_id, []).append(load)
+    for container_id in sorted(chosen):
+        answer = chosen[container_id]
+        report = answer.reports[container_id]
+        earlier = None if since is None else since.containers.get(container_id)
+        if since is None or not _is_same_life(since.cursors.get(container_id), report.cursor):
+            earlier = None
+        containers[container_id] = _container(answer.address, report, earlier)
+        cursors[container_id] = report.cursor
+        old = old_by_container.get(container_id, []) if earlier is not None else []
+        segments.update(_segments(report, answer.rows[container_id], earlier, old))
+    return ClusterStatistics(
+        {answer.address: _store(answer) for answer in sorted(answers, key=lambda answer: answer.address)},
+        containers,
+        segments,
+        missing_containers=[each for each in range(container_count) if each not in containers],
+        container_count=container_count,
+        cursors=cursors,
+    )
+
+
+def _is_same_life(earlier: Cursor | None, now: Cursor) -> bool:
+    return earlier is not None and (earlier.epoch, earlier.created_ms) == (now.epoch, now.created_ms)
+
+
+def _store(answer: Answer) -> StoreLoad:
+    said = answer.store
+    if said is None or answer.problem is not None:
+        return StoreLoad(answer.address, answer.problem or "no answer")
+    return StoreLoad(
+        answer.address,
+        None,
+        said.resident_bytes,
+        said.cache_bytes,
+        said.cache_bytes_max,
+        said.cache_lacking_bytes,
+        said.storage_problem,
+        said.failures,
+    )
+
+
+def _container(store: str, report: ContainerReport, earlier: ContainerLoad | None) -> ContainerLoad:
+    if earlier is None:
+        events_per_s = _rate(report.last_event_count, report.interval_s)
+        bytes_per_s = _rate(report.last_byte_count, report.interval_s)
+    elif report.measured_s <= earlier.measured_s:
+        events_per_s, bytes_per_s = earlier.events_per_s, earlier.bytes_per_s  # Nobody has looked since.
+    else:
+        passed_s = report.measured_s - earlier.measured_s
+        events_per_s = _rate(report.event_count - earlier.event_count, passed_s)
+        bytes_per_s = _rate(report.byte_count - earlier.byte_count, passed_s)
+    return ContainerLoad(
+        report.id,
+        store,
+        report.epoch,
+        report.event_count,
+        report.byte_count,
+        events_per_s,
+        bytes_per_s,
+        report.events_per_s,
+        report.bytes_per_s,
+        report.segment_count,
+        report.active_segment_count,
+        report.log_bytes,
+        report.is_log_long,
+        report.outstanding_bytes,
+        report.backlog_bytes,
+        report.backlog_operations,
+        report.held_append_count,
+        report.measured_s,
+    )
+
+
+def _segments(
+    report: ContainerReport, rows: Sequence[SegmentRow], earlier: ContainerLoad | None, old: Sequence[SegmentLoad]
+) -> dict[str, SegmentLoad]:
+    """Return the segments of a container by name: those known before, changed by the news."""
+    has_looked = earlier is None or report.measured_s > earlier.measured_s
+    # Without news they got nothing since.
+    segments = {load.name: _silent(load) if has_looked and load.bytes_per_s else load for load in old}
+    known = {load.name: load for load in old}
+    for row in rows:
+        if row.is_gone:
+            segments.pop(row.name, None)
+            continue
+        before = known.get(row.name)
+        segments[row.name] = SegmentLoad(
+            row.name,
+            stream_of(row.name) if before is None else before.stream,
+            report.id,
+            row.length_bytes,
+            row.event_count,
+            row.byte_count,
+            *_segment_rates(report, row, earlier, before),
+            row.measured_s,
+        )
+    if len(segments) > report.segment_count:
+        # Some were forgotten there without a word, because they were silent for long.
+        oldest_s = report.oldest_s
+        segments = {name: load for name, load in segments.items() if load.measured_s >= oldest_s}
+    return segments
+
+
+def _segment_rates(
+    report: ContainerReport, row: SegmentRow, earlier: ContainerLoad | None, before: SegmentLoad | None
+) -> tuple[float, float]:
+    """Return events and bytes per second: since the earlier statistics, else of the last look."""
+    if earlier is not None:
+        events, byte_count, since_s = row.event_count, row.byte_count, earlier.measured_s
+        if before is not None:
+            events -= before.event_count
+            byte_count -= before.byte_count
+            # The earlier page may have been made in the midst of a look.
+            since_s = max(since_s, before.measured_s)
+        # And so may this one.
+        passed_s = max(report.measured_s, row.measured_s) - since_s
+        if passed_s > 0 and events >= 0 and byte_count >= 0:
+            return _rate(events, passed_s), _rate(byte_count, passed_s)
+    if row.measured_s < report.measured_s:
+        return 0.0, 0.0
+    return _rate(row.last_event_count, report.interval_s), _rate(row.last_byte_count, report.interval_s)
+
+
+def _silent(load: SegmentLoad) -> SegmentLoad:
+    return SegmentLoad(
+        load.name,
+        load.stream,
+        load.container_id,
+        load.length_bytes,
+        load.event_count,
+        load.byte_count,
+        0.0,
+        0.0,
+        load.measured_s,
+    )
+
+
+def _rate(count: int, passed_s: float) -> float:
+    return count / passed_s if passed_s > 0 else 0.0
+
+
+def stream_of(segment: str) -> str:
+    """Return the stream of a segment, or the segment's own name if it is of none."""
+    try:
+        scope, stream, _ = parse_segment_name(segment)
+    except InvalidNameError:
+        return segment
+    return f"{scope}/{stream}"

@@ -1,0 +1,273 @@
+"""`StatisticsCalls`: asks all segment stores what they are doing, and reader groups how far they are.
+
+Where stores are is found as any client finds a segment: by asking the controller for the home of a name. For each
+container there is a name that belongs to it, of a segment that need not exist. A store that does not answer in time
+takes nothing away from what the others say.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+from collections.abc import Collection, Iterable, Sequence
+from dataclasses import dataclass, replace
+from typing import Literal
+
+from penstock.client import reader_group_state as rgs
+from penstock.client.cluster import Cluster
+from penstock.client.connection_pool import ConnectionPool, Purpose
+from penstock.client.deadline import within
+from penstock.client.reader_group_record import GroupRecord
+from penstock.client.reader_group_state import GroupState
+from penstock.client.replies import expect
+from penstock.client.statistics import Answer, ClusterStatistics, GroupLag, merged, stream_of
+from penstock.model.errors import (
+    ConnectionLostError,
+    InvalidArgumentError,
+    NoSuchReaderGroupError,
+    NoSuchScopeError,
+    NoSuchSegmentError,
+    PenstockError,
+    ProtocolError,
+)
+from penstock.model.names import SYSTEM_SCOPE, segment_id, segment_name, split_scoped_name
+from penstock.model.routing import container_of
+from penstock.runtime.bulk import for_each
+from penstock.wire.commands import GetStatistics, StatisticsTold
+from penstock.wire.statistics import Question, StoreReport, decode_report, encode_message
+
+#: Reader groups by ``scope/group``, or all there are.
+Groups = Collection[str] | Literal["all"]
+
+#: Names asked about as long as nobody has said how many containers there are: enough to find a store that answers.
+_FIRST_NAMES = 4
+#: More containers than any cluster has; what says so is no segment store.
+_CONTAINER_COUNT_MAX = 65536
+_PAGE_SEGMENTS = 1000
+#: Reader groups looked at at the same time.
+_GROUPS_AT_ONCE = 32
+
+
+@dataclass(frozen=True, slots=True)
+class _Extent:
+    """Where a segment begins and ended when it was asked for. `is_there`: it was not truncated away as a whole."""
+
+    stream: str
+    start_offset: int
+    length_bytes: int
+    is_there: bool
+    asked_s: float
+
+
+class StatisticsCalls:
+    """Asks for one client. What it remembers spares requests, and changes no answer."""
+
+    def __init__(self, cluster: Cluster, pool: ConnectionPool) -> None:
+        self._cluster = cluster
+        self._pool = pool
+        self._settings = cluster.settings
+        self._names: Sequence[str] = ()
+        self._records: dict[str, GroupRecord] = {}
+        #: Of segments that groups are behind in, or that got nothing lately; each for `statistics_extent_age_s`.
+        self._extents: dict[str, _Extent] = {}
+
+    async def ask(self, since: ClusterStatistics | None, groups: Groups) -> ClusterStatistics:
+        """See `Client.statistics`."""
+        with within("ask for statistics", 2 * self._settings.statistics_timeout_s, "statistics_timeout_s"):
+            statistics = merged(await self._ask_stores(since), since)
+        if not groups:
+            return statistics
+        with within("look at reader groups", 2 * self._settings.statistics_timeout_s, "statistics_timeout_s"):
+            return replace(statistics, groups=await self._lags(groups, statistics))
+
+    # -- segment stores -----------------------------------------------------------------------------------------
+
+    async def _ask_stores(self, since: ClusterStatistics | None) -> list[Answer]:
+        """Ask each store once. Raises what keeps all from being found, `ControllerUnavailableError` for instance."""
+        answers: dict[str, Answer] = {}
+        names = self._names or _first_names()
+        failure = await self._ask_at(names, since, answers)
+        count = max((answer.store.container_count for answer in answers.values() if answer.store), default=0)
+        if count and count != len(self._names):
+            self._names = _names_of_containers(count)
+        told = {container_id for answer in answers.values() for container_id in answer.reports}
+        missing = [name for container_id, name in enumerate(self._names) if container_id not in told]
+        if missing:
+            # Nobody was asked who has them, or they have moved.
+            for name in missing:
+                self._pool.forget(name)
+            failure = await self._ask_at(missing, since, answers) or failure
+        if not answers and failure is not None:
+            raise failure
+        return list(answers.values())
+
+    async def _ask_at(
+        self, names: Iterable[str], since: ClusterStatistics | None, answers: dict[str, Answer]
+    ) -> PenstockError | None:
+        """Ask the stores at the homes of `names` that have not been asked; return why some have no home, if so."""
+        failure: PenstockError | None = None
+        homes: dict[str, str] = {}
+        names = list(names)
+        for name, found in zip(names, await for_each(names, self._pool.endpoint, len(names)), strict=True):
+            if isinstance(found, PenstockError):
+                failure = failure or found
+            else:
+                homes.setdefault(f"{found[0]}:{found[1]}", name)
+        for answer in await asyncio.gather(
+            *(self._ask_store(address, name, since) for address, name in homes.items() if address not in answers)
+        ):
+            answers[answer.address] = answer
+        return failure
+
+    async def _ask_store(self, address: str, name: str, since: ClusterStatistics | None) -> Answer:
+        answer = Answer(address)
+        cursors = {}
+        if since is not None:
+            here = (container.id for container in since.containers.values() if container.store == address)
+            cursors = {container_id: since.cursors[container_id] for container_id in here}
+        is_connected = False
+        try:
+            async with asyncio.timeout(self._settings.statistics_timeout_s):
+                connection = await self._pool.connection(name, Purpose.STATISTICS)
+                is_connected = True
+                question = Question(cursors=cursors, segment_count_max=_PAGE_SEGMENTS)
+                while True:
+                    request_id = connection.next_request_id()
+                    reply = await connection.request(
+                        request_id, GetStatistics(request_id, "", encode_message(question)), timeout_s=None
+                    )
+                    report = _checked(decode_report(expect(reply, StatisticsTold, address).report), address)
+                    answer.take(report, question.containers)
+                    incomplete = [container.id for container in report.containers if not container.is_complete]
+                    if not incomplete:
+                        return answer
+                    question = Question(
+                        cursors={each: answer.reports[each].cursor for each in incomplete},
+                        containers=incomplete,
+                        segment_count_max=_PAGE_SEGMENTS,
+                    )
+        except TimeoutError:
+            problem = f"no answer within {self._settings.statistics_timeout_s:g} s (statistics_timeout_s)"
+        except ConnectionLostError as error:
+            problem = str(error)
+            if is_connected:
+                problem += " (segment stores of Pravega's end it when they are asked for statistics)"
+        except PenstockError as error:
+            problem = str(error)
+        self._pool.forget(name)
+        # What came of it is not whole.
+        return Answer(address, problem=problem)
+
+    # -- reader groups ------------------------------------------------------------------------------------------
+
+    async def _lags(self, groups: Groups, statistics: ClusterStatistics) -> dict[str, GroupLag]:
+        is_all = isinstance(groups, str)
+        if isinstance(groups, str):
+            if groups != "all":
+                raise InvalidArgumentError(f"groups={groups!r}: give reader groups in a list, or 'all'")
+            names = await self._all_groups()
+        else:
+            names = ["/".join(split_scoped_name(group)) for group in dict.fromkeys(groups)]
+        now_s = asyncio.get_running_loop().time()
+        oldest_s = now_s - self._settings.statistics_extent_age_s
+        self._extents = {name: extent for name, extent in self._extents.items() if extent.asked_s >= oldest_s}
+        self._records = {name: record for name, record in self._records.items() if name in names}
+        lags: dict[str, GroupLag] = {}
+
+        async def look(name: str) -> GroupLag:
+            return await self._lag(name, statistics)
+
+        for name, found in zip(names, await for_each(names, look, _GROUPS_AT_ONCE), strict=True):
+            if isinstance(found, NoSuchReaderGroupError):
+                if not is_all:
+                    raise found
+            elif isinstance(found, PenstockError):
+                lags[name] = GroupLag(name, {}, 0, 0, str(found))
+            else:
+                lags[name] = found
+        return lags
+
+    async def _all_groups(self) -> list[str]:
+        controller = self._cluster.controller
+        names: list[str] = []
+        async for scope in controller.scopes():
+            if scope == SYSTEM_SCOPE:
+                continue
+            try:
+                names += [f"{scope}/{group}" async for group in controller.reader_groups(scope)]
+            except NoSuchScopeError:
+                continue  # Deleted since it was listed.
+        return names
+
+    async def _lag(self, name: str, statistics: ClusterStatistics) -> GroupLag:
+        state = await self._state(name)
+        unread = dict.fromkeys(state.streams, 0)
+        positions = rgs.positions_of(state)
+        # Who is at the end of a segment need not know where it begins.
+        behind = [
+            segment
+            for segment, offset in positions.items()
+            if (load := statistics.segments.get(segment)) is None or load.length_bytes > offset
+        ]
+        for segment, extent in (await self._extents_of(behind)).items():
+            if not extent.is_there:
+                continue
+            load = statistics.segments.get(segment)
+            length_bytes = extent.length_bytes if load is None else max(load.length_bytes, extent.length_bytes)
+            unread[extent.stream] += max(length_bytes - max(positions[segment], extent.start_offset), 0)
+        return GroupLag(name, unread, len(state.readers), len(state.unassigned))
+
+    async def _state(self, name: str) -> GroupState:
+        record = self._records.get(name)
+        if record is not None:
+            try:
+                return await record.state()
+            except NoSuchReaderGroupError:
+                pass  # Deleted, and perhaps made again, under another id.
+        scope, group = split_scoped_name(name)
+        registered = await self._cluster.controller.reader_group(scope, group)
+        if registered is None:
+            raise NoSuchReaderGroupError(f"reader group {name} does not exist")
+        record = self._records[name] = GroupRecord(self._cluster, scope, group, registered.id)
+        return await record.state()
+
+    async def _extents_of(self, segments: Sequence[str]) -> dict[str, _Extent]:
+        """Return what is known of segments, asking about those of which nothing is."""
+        known = {segment: self._extents[segment] for segment in segments if segment in self._extents}
+        unknown = [segment for segment in segments if segment not in known]
+        now_s = asyncio.get_running_loop().time()
+        for segment, info in zip(unknown, await self._cluster.segments.segment_infos(unknown), strict=True):
+            stream = stream_of(segment)
+            if isinstance(info, NoSuchSegmentError):
+                extent = _Extent(stream, 0, 0, False, now_s)
+            elif isinstance(info, PenstockError):
+                raise info
+            else:
+                extent = _Extent(stream, info.start_offset, info.length, True, now_s)
+            known[segment] = self._extents[segment] = extent
+        return known
+
+
+def _checked(report: StoreReport, address: str) -> StoreReport:
+    if not 0 < report.container_count <= _CONTAINER_COUNT_MAX:
+        raise ProtocolError(f"{address}: a cluster of {report.container_count} containers")
+    return report
+
+
+def _name(number: int) -> str:
+    """Return the name of a segment that nobody has."""
+    return segment_name(SYSTEM_SCOPE, f"_statistics-{number}", segment_id(0, 0))
+
+
+def _first_names() -> list[str]:
+    return [_name(number) for number in range(_FIRST_NAMES)]
+
+
+def _names_of_containers(container_count: int) -> list[str]:
+    """Return, for each container, a name that belongs to it."""
+    names: dict[int, str] = {}
+    for number in itertools.count():
+        names.setdefault(container_of(_name(number), container_count), _name(number))
+        if len(names) == container_count:
+            return [names[container_id] for container_id in range(container_count)]
+    raise AssertionError("every container has names")

@@ -1,0 +1,79 @@
+"""`store_report`: what a segment store says of itself: a snapshot of counters that are kept anyway. It never waits."""
+
+from __future__ import annotations
+
+from penstock.model.errors import InvalidArgumentError
+from penstock.segmentstore.container.container import SegmentContainer
+from penstock.segmentstore.statistics import Rates
+from penstock.segmentstore.store import SegmentStore
+from penstock.wire.statistics import SEGMENTS_MAX, VERSION, ContainerReport, Cursor, Question, StoreReport
+
+#: Of an error's text, what is told.
+_TEXT_CHARACTERS_MAX = 400
+
+
+def store_report(store: SegmentStore, question: Question) -> StoreReport:
+    """Return the answer to a question, of up to `SEGMENTS_MAX` segments.
+
+    Raises `InvalidArgumentError` for a count below 0.
+    """
+    if question.segment_count_max < 0:
+        raise InvalidArgumentError(f"statistics of {question.segment_count_max} segments; 0 or more do")
+    wanted = None if question.containers is None else frozenset(question.containers)
+    asked = [container for container in store.containers if wanted is None or container.id in wanted]
+    # Each has its share, so that a busy one does not keep others from getting to their end.
+    count_max = min(question.segment_count_max, SEGMENTS_MAX)
+    share = max(count_max // len(asked), 1) if asked and count_max else 0
+    problem = store.storage_problem
+    return StoreReport(
+        VERSION,
+        store.settings.container_count,
+        store.runtime.resident_bytes(),
+        store.cache.used_bytes,
+        store.cache.settings.bytes_max,
+        store.cache.lacking_bytes,
+        None if problem is None else problem[:_TEXT_CHARACTERS_MAX],
+        {container_id: str(error)[:_TEXT_CHARACTERS_MAX] for container_id, error in sorted(store.failures.items())},
+        [_container_report(container, question.cursors.get(container.id, Cursor()), share) for container in asked],
+    )
+
+
+def _container_report(container: SegmentContainer, cursor: Cursor, segment_count_max: int) -> ContainerReport:
+    is_same_life = (cursor.epoch, cursor.created_ms) == (container.epoch, container.created_ms)
+    after = cursor.change if is_same_life else 0
+    page = container.activity_watch.statistics.page(after, segment_count_max)
+    backlog = container.state.backlog
+    return ContainerReport(
+        container.id,
+        container.epoch,
+        page.measured_s,
+        page.interval_s,
+        page.oldest_s,
+        page.segment_count,
+        len(container.state.metadata.by_name),
+        page.event_count,
+        page.byte_count,
+        page.last_event_count,
+        page.last_byte_count,
+        _tuple(page.events_per_s),
+        _tuple(page.bytes_per_s),
+        container.checkpoints.log_bytes,
+        container.carrier.is_alarmed,
+        container.pipeline.outstanding_bytes,
+        backlog.byte_count,
+        backlog.operation_count,
+        container.quota.held_count,
+        page.segments,
+        Cursor(container.epoch, container.created_ms, page.change),
+        page.is_complete,
+    )
+
+
+def _tuple(rates: Rates) -> tuple[float, float, float, float]:
+    """Return averages, to three digits behind the point."""
+    return (
+        round(rates.minutes_2, 3),
+        round(rates.minutes_5, 3),
+        round(rates.minutes_10, 3),
+        round(rates.minutes_20, 3),
+    )
