@@ -71,7 +71,7 @@ class DataDirectory:
     """Locks a directory, checks or writes its identity. Blocks: run it through the runtime's pool."""
 
     def __init__(self, root: str, runtime: Runtime) -> None:
-        self.root = os.path.abspath(root)
+        self.root: str = os.path.abspath(root)
         self._disk = runtime.disk
         self._runtime = runtime
         self._lock: DiskLock | None = None

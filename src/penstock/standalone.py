@@ -69,14 +69,14 @@ class Standalone:
 
     def __init__(self, settings: StandaloneSettings, runtime: Runtime | None = None) -> None:
         self.settings = settings
-        self.runtime = runtime if runtime is not None else real_runtime(settings.blocking_thread_count_max)
+        self.runtime: Runtime = runtime if runtime is not None else real_runtime(settings.blocking_thread_count_max)
         #: The segment store of this process; there is none when there are several.
         self.store: SegmentStore | None = None
         #: The segment stores in processes of their own.
         self.processes: StoreProcesses | None = None
         #: Where the (first) segment store listens.
-        self.segment_store_port = 0
-        self.controller_port = 0
+        self.segment_store_port: int = 0
+        self.controller_port: int = 0
         # The stops of what was started; run backwards, each whether or not the one before failed.
         self._stops = AsyncExitStack()
 

@@ -58,14 +58,14 @@ class StandaloneProcess:
         segment_stores: int = 1,
         has_own_session: bool = False,
     ) -> None:
-        self.data_dir = directory / "data"
-        self.log_path = directory / "server.log"
+        self.data_dir: Path = directory / "data"
+        self.log_path: Path = directory / "server.log"
         self.options = options
         self.is_memory = memory
         self.segment_stores = segment_stores
         self.has_own_session = has_own_session
-        self.controller_port = 0
-        self.segment_store_port = 0
+        self.controller_port: int = 0
+        self.segment_store_port: int = 0
         self.ready: dict[str, object] = {}
         self.process: subprocess.Popen[bytes] | None = None
 

@@ -10,7 +10,7 @@ from google.protobuf.descriptor_pb2 import FileDescriptorProto
 
 import penstock.rpc
 from penstock.rpc import controller_pb2, controller_pb2_grpc
-from penstock.rpc.generate import PROTO, generate
+from penstock.rpc.generate import PROTO, generate, service_stubs, whole_types
 
 PACKAGE = Path(penstock.rpc.__file__).parent
 
@@ -31,6 +31,20 @@ def test_generated_code_is_up_to_date(tmp_path, monkeypatch):
     assert (tmp_path / PROTO.replace(".proto", "_pb2.pyi")).read_text().count("\nclass ") == (
         PACKAGE / "controller_pb2.pyi"
     ).read_text().count("\nclass ")
+
+
+def test_stubs_have_whole_types():
+    """What protoc leaves out is filled in, so that a type checker knows every type of the package."""
+    messages = (PACKAGE / "controller_pb2.pyi").read_text()
+    assert whole_types(messages) == messages
+    assert "_Mapping[str, object]" in messages
+    assert "_Mapping]" not in messages
+    stubs = service_stubs(controller_pb2.DESCRIPTOR)
+    assert (PACKAGE / "controller_pb2_grpc.pyi").read_text() == stubs
+    assert stubs.count("    def ") == 47 + 1
+    assert {name for name in vars(controller_pb2_grpc) if name.startswith(("Controller", "add_"))} - {
+        "ControllerService"
+    } == {"ControllerServiceStub", "ControllerServiceServicer", "add_ControllerServiceServicer_to_server"}
 
 
 def test_service_has_all_calls_under_the_names_that_clients_use():

@@ -25,7 +25,7 @@ Config = Annotated[
 AsJson = Annotated[bool, typer.Option("--json", help="Print the answer as JSON.")]
 Container = Annotated[int, typer.Argument(min=0, help="The container whose log it is.")]
 
-log = typer.Typer(
+log: typer.Typer = typer.Typer(
     name="log",
     help="Look at the containers' logs, disable one, enable one that was disabled.",
     no_args_is_help=True,

@@ -20,7 +20,7 @@ from textwrap import indent
 from penstock.client.sync_classes import CLASSES, Blocking
 
 #: Where the async modules are; the generated ones are in `sync` below it.
-CLIENT = Path(__file__).parent
+CLIENT: Path = Path(__file__).parent
 
 _PACKAGE = "penstock.client"
 _LINE_LENGTH_MAX = 120
@@ -52,7 +52,7 @@ class Source:
     def __init__(self, name: str, text: str) -> None:
         self.name = name
         self.text = text
-        self.tree = ast.parse(text)
+        self.tree: ast.Module = ast.parse(text)
         self._origins: dict[str, str] = {}
         for node in ast.walk(self.tree):
             if isinstance(node, ast.ImportFrom) and node.module:
@@ -389,6 +389,11 @@ def generate() -> dict[str, str]:
     return made
 
 
-if __name__ == "__main__":
+def main() -> None:
+    """Write what is generated."""
     for name, text in generate().items():
         (CLIENT / "sync" / name).write_text(text)
+
+
+if __name__ == "__main__":
+    main()

@@ -62,7 +62,9 @@ CLASSES: Sequence[Blocking] = (
         "ValueWriter",
         base=("handle", "PlainHandle"),
         omitted=frozenset({"start"}),
-        init="self.events = EventWriter(client, portal, part.events)\nself._serialize = part.serializer.serialize\n",
+        init="#: The writer of the bytes.\n"
+        "self.events: EventWriter = EventWriter(client, portal, part.events)\n"
+        "self._serialize = part.serializer.serialize\n",
         bodies={
             # The serializer is the application's, and runs in the application's thread.
             "write": "event = self._serialize(value)\n"

@@ -67,8 +67,8 @@ class GrpcCalls:
     def __init__(self, service: ControllerService, server_list: Callable[[], list[tuple[str, int]]]) -> None:
         self._service = service
         self._server_list = server_list
-        self.groups = GroupCalls(service)
-        self.tables = TableCalls(service)
+        self.groups: GroupCalls = GroupCalls(service)
+        self.tables: TableCalls = TableCalls(service)
 
     # Scopes.
 

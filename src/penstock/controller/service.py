@@ -90,7 +90,7 @@ class ControllerService:
         runtime: Runtime,
         settings: ControllerSettings | None = None,
     ) -> None:
-        self.settings = settings or ControllerSettings()
+        self.settings: ControllerSettings = settings or ControllerSettings()
         self._tables = Tables(metadata)
         self._locator = locator
         self._locks = StreamLocks()
@@ -112,12 +112,12 @@ class ControllerService:
         )
         background = BackgroundWork(self._tasks, self.settings)
         self._runner = WorkflowRunner(self._context, background)
-        self.reader_groups = ReaderGroups(self._context, self._runner)
-        self.writer_marks = WriterMarks(self._context)
+        self.reader_groups: ReaderGroups = ReaderGroups(self._context, self._runner)
+        self.writer_marks: WriterMarks = WriterMarks(self._context)
         self._mark_streams = MarkStreams(self._context, self._runner)
-        self.key_value_tables = KeyValueTables(self._context, self._runner)
+        self.key_value_tables: KeyValueTables = KeyValueTables(self._context, self._runner)
         numbers = TransactionNumbers(self._tables, self.settings)
-        self.transactions = Transactions(self._context, numbers, self._runner, background)
+        self.transactions: Transactions = Transactions(self._context, numbers, self._runner, background)
 
     # Life.
 

@@ -15,7 +15,7 @@ class ServerResponse(_message.Message):
     __slots__ = ("nodeURI",)
     NODEURI_FIELD_NUMBER: _ClassVar[int]
     nodeURI: _containers.RepeatedCompositeFieldContainer[NodeUri]
-    def __init__(self, nodeURI: _Optional[_Iterable[_Union[NodeUri, _Mapping]]] = ...) -> None: ...
+    def __init__(self, nodeURI: _Optional[_Iterable[_Union[NodeUri, _Mapping[str, object]]]] = ...) -> None: ...
 
 class ReaderGroupConfiguration(_message.Message):
     __slots__ = ("scope", "readerGroupName", "groupRefreshTimeMillis", "automaticCheckpointIntervalMillis", "maxOutstandingCheckpointRequest", "retentionType", "generation", "readerGroupId", "startingStreamCuts", "endingStreamCuts", "rolloverSizeBytes")
@@ -49,7 +49,7 @@ class ReaderGroupConfiguration(_message.Message):
     startingStreamCuts: _containers.RepeatedCompositeFieldContainer[StreamCut]
     endingStreamCuts: _containers.RepeatedCompositeFieldContainer[StreamCut]
     rolloverSizeBytes: int
-    def __init__(self, scope: _Optional[str] = ..., readerGroupName: _Optional[str] = ..., groupRefreshTimeMillis: _Optional[int] = ..., automaticCheckpointIntervalMillis: _Optional[int] = ..., maxOutstandingCheckpointRequest: _Optional[int] = ..., retentionType: _Optional[int] = ..., generation: _Optional[int] = ..., readerGroupId: _Optional[str] = ..., startingStreamCuts: _Optional[_Iterable[_Union[StreamCut, _Mapping]]] = ..., endingStreamCuts: _Optional[_Iterable[_Union[StreamCut, _Mapping]]] = ..., rolloverSizeBytes: _Optional[int] = ...) -> None: ...
+    def __init__(self, scope: _Optional[str] = ..., readerGroupName: _Optional[str] = ..., groupRefreshTimeMillis: _Optional[int] = ..., automaticCheckpointIntervalMillis: _Optional[int] = ..., maxOutstandingCheckpointRequest: _Optional[int] = ..., retentionType: _Optional[int] = ..., generation: _Optional[int] = ..., readerGroupId: _Optional[str] = ..., startingStreamCuts: _Optional[_Iterable[_Union[StreamCut, _Mapping[str, object]]]] = ..., endingStreamCuts: _Optional[_Iterable[_Union[StreamCut, _Mapping[str, object]]]] = ..., rolloverSizeBytes: _Optional[int] = ...) -> None: ...
 
 class ReaderGroupConfigResponse(_message.Message):
     __slots__ = ("config", "status")
@@ -65,7 +65,7 @@ class ReaderGroupConfigResponse(_message.Message):
     STATUS_FIELD_NUMBER: _ClassVar[int]
     config: ReaderGroupConfiguration
     status: ReaderGroupConfigResponse.Status
-    def __init__(self, config: _Optional[_Union[ReaderGroupConfiguration, _Mapping]] = ..., status: _Optional[_Union[ReaderGroupConfigResponse.Status, str]] = ...) -> None: ...
+    def __init__(self, config: _Optional[_Union[ReaderGroupConfiguration, _Mapping[str, object]]] = ..., status: _Optional[_Union[ReaderGroupConfigResponse.Status, str]] = ...) -> None: ...
 
 class ReaderGroupInfo(_message.Message):
     __slots__ = ("scope", "readerGroup", "readerGroupId", "generation")
@@ -95,7 +95,7 @@ class CreateReaderGroupResponse(_message.Message):
     CONFIG_FIELD_NUMBER: _ClassVar[int]
     status: CreateReaderGroupResponse.Status
     config: ReaderGroupConfiguration
-    def __init__(self, status: _Optional[_Union[CreateReaderGroupResponse.Status, str]] = ..., config: _Optional[_Union[ReaderGroupConfiguration, _Mapping]] = ...) -> None: ...
+    def __init__(self, status: _Optional[_Union[CreateReaderGroupResponse.Status, str]] = ..., config: _Optional[_Union[ReaderGroupConfiguration, _Mapping[str, object]]] = ...) -> None: ...
 
 class DeleteReaderGroupStatus(_message.Message):
     __slots__ = ("status",)
@@ -177,7 +177,7 @@ class KeyValueTableConfigResponse(_message.Message):
     STATUS_FIELD_NUMBER: _ClassVar[int]
     config: KeyValueTableConfig
     status: KeyValueTableConfigResponse.Status
-    def __init__(self, config: _Optional[_Union[KeyValueTableConfig, _Mapping]] = ..., status: _Optional[_Union[KeyValueTableConfigResponse.Status, str]] = ...) -> None: ...
+    def __init__(self, config: _Optional[_Union[KeyValueTableConfig, _Mapping[str, object]]] = ..., status: _Optional[_Union[KeyValueTableConfigResponse.Status, str]] = ...) -> None: ...
 
 class KeyValueTableInfo(_message.Message):
     __slots__ = ("scope", "kvtName")
@@ -193,7 +193,7 @@ class KVTablesInScopeRequest(_message.Message):
     CONTINUATIONTOKEN_FIELD_NUMBER: _ClassVar[int]
     scope: ScopeInfo
     continuationToken: ContinuationToken
-    def __init__(self, scope: _Optional[_Union[ScopeInfo, _Mapping]] = ..., continuationToken: _Optional[_Union[ContinuationToken, _Mapping]] = ...) -> None: ...
+    def __init__(self, scope: _Optional[_Union[ScopeInfo, _Mapping[str, object]]] = ..., continuationToken: _Optional[_Union[ContinuationToken, _Mapping[str, object]]] = ...) -> None: ...
 
 class KVTablesInScopeResponse(_message.Message):
     __slots__ = ("kvtables", "continuationToken", "status")
@@ -211,7 +211,7 @@ class KVTablesInScopeResponse(_message.Message):
     kvtables: _containers.RepeatedCompositeFieldContainer[KeyValueTableInfo]
     continuationToken: ContinuationToken
     status: KVTablesInScopeResponse.Status
-    def __init__(self, kvtables: _Optional[_Iterable[_Union[KeyValueTableInfo, _Mapping]]] = ..., continuationToken: _Optional[_Union[ContinuationToken, _Mapping]] = ..., status: _Optional[_Union[KVTablesInScopeResponse.Status, str]] = ...) -> None: ...
+    def __init__(self, kvtables: _Optional[_Iterable[_Union[KeyValueTableInfo, _Mapping[str, object]]]] = ..., continuationToken: _Optional[_Union[ContinuationToken, _Mapping[str, object]]] = ..., status: _Optional[_Union[KVTablesInScopeResponse.Status, str]] = ...) -> None: ...
 
 class DeleteKVTableStatus(_message.Message):
     __slots__ = ("status",)
@@ -305,7 +305,7 @@ class SubscriberStreamCut(_message.Message):
     generation: int
     readerGroupId: str
     streamCut: StreamCut
-    def __init__(self, subscriber: _Optional[str] = ..., generation: _Optional[int] = ..., readerGroupId: _Optional[str] = ..., streamCut: _Optional[_Union[StreamCut, _Mapping]] = ...) -> None: ...
+    def __init__(self, subscriber: _Optional[str] = ..., generation: _Optional[int] = ..., readerGroupId: _Optional[str] = ..., streamCut: _Optional[_Union[StreamCut, _Mapping[str, object]]] = ...) -> None: ...
 
 class SubscribersResponse(_message.Message):
     __slots__ = ("subscribers", "status")
@@ -435,13 +435,13 @@ class ListCompletedTxnRequest(_message.Message):
     __slots__ = ("streamInfo",)
     STREAMINFO_FIELD_NUMBER: _ClassVar[int]
     streamInfo: StreamInfo
-    def __init__(self, streamInfo: _Optional[_Union[StreamInfo, _Mapping]] = ...) -> None: ...
+    def __init__(self, streamInfo: _Optional[_Union[StreamInfo, _Mapping[str, object]]] = ...) -> None: ...
 
 class ListCompletedTxnResponse(_message.Message):
     __slots__ = ("response",)
     RESPONSE_FIELD_NUMBER: _ClassVar[int]
     response: _containers.RepeatedCompositeFieldContainer[TxnResponse]
-    def __init__(self, response: _Optional[_Iterable[_Union[TxnResponse, _Mapping]]] = ...) -> None: ...
+    def __init__(self, response: _Optional[_Iterable[_Union[TxnResponse, _Mapping[str, object]]]] = ...) -> None: ...
 
 class TxnResponse(_message.Message):
     __slots__ = ("txnId", "status")
@@ -455,7 +455,7 @@ class TxnResponse(_message.Message):
     STATUS_FIELD_NUMBER: _ClassVar[int]
     txnId: TxnId
     status: TxnResponse.Status
-    def __init__(self, txnId: _Optional[_Union[TxnId, _Mapping]] = ..., status: _Optional[_Union[TxnResponse.Status, str]] = ...) -> None: ...
+    def __init__(self, txnId: _Optional[_Union[TxnId, _Mapping[str, object]]] = ..., status: _Optional[_Union[TxnResponse.Status, str]] = ...) -> None: ...
 
 class ScopeInfo(_message.Message):
     __slots__ = ("scope",)
@@ -475,7 +475,7 @@ class StreamsInScopeRequest(_message.Message):
     CONTINUATIONTOKEN_FIELD_NUMBER: _ClassVar[int]
     scope: ScopeInfo
     continuationToken: ContinuationToken
-    def __init__(self, scope: _Optional[_Union[ScopeInfo, _Mapping]] = ..., continuationToken: _Optional[_Union[ContinuationToken, _Mapping]] = ...) -> None: ...
+    def __init__(self, scope: _Optional[_Union[ScopeInfo, _Mapping[str, object]]] = ..., continuationToken: _Optional[_Union[ContinuationToken, _Mapping[str, object]]] = ...) -> None: ...
 
 class StreamsInScopeWithTagRequest(_message.Message):
     __slots__ = ("scope", "tag", "continuationToken")
@@ -485,7 +485,7 @@ class StreamsInScopeWithTagRequest(_message.Message):
     scope: ScopeInfo
     tag: str
     continuationToken: ContinuationToken
-    def __init__(self, scope: _Optional[_Union[ScopeInfo, _Mapping]] = ..., tag: _Optional[str] = ..., continuationToken: _Optional[_Union[ContinuationToken, _Mapping]] = ...) -> None: ...
+    def __init__(self, scope: _Optional[_Union[ScopeInfo, _Mapping[str, object]]] = ..., tag: _Optional[str] = ..., continuationToken: _Optional[_Union[ContinuationToken, _Mapping[str, object]]] = ...) -> None: ...
 
 class StreamsInScopeResponse(_message.Message):
     __slots__ = ("streams", "continuationToken", "status")
@@ -503,7 +503,7 @@ class StreamsInScopeResponse(_message.Message):
     streams: _containers.RepeatedCompositeFieldContainer[StreamInfo]
     continuationToken: ContinuationToken
     status: StreamsInScopeResponse.Status
-    def __init__(self, streams: _Optional[_Iterable[_Union[StreamInfo, _Mapping]]] = ..., continuationToken: _Optional[_Union[ContinuationToken, _Mapping]] = ..., status: _Optional[_Union[StreamsInScopeResponse.Status, str]] = ...) -> None: ...
+    def __init__(self, streams: _Optional[_Iterable[_Union[StreamInfo, _Mapping[str, object]]]] = ..., continuationToken: _Optional[_Union[ContinuationToken, _Mapping[str, object]]] = ..., status: _Optional[_Union[StreamsInScopeResponse.Status, str]] = ...) -> None: ...
 
 class StreamInfo(_message.Message):
     __slots__ = ("scope", "stream", "accessOperation")
@@ -581,7 +581,7 @@ class StreamConfig(_message.Message):
     tags: Tags
     timestampAggregationTimeout: int
     rolloverSizeBytes: int
-    def __init__(self, streamInfo: _Optional[_Union[StreamInfo, _Mapping]] = ..., scalingPolicy: _Optional[_Union[ScalingPolicy, _Mapping]] = ..., retentionPolicy: _Optional[_Union[RetentionPolicy, _Mapping]] = ..., tags: _Optional[_Union[Tags, _Mapping]] = ..., timestampAggregationTimeout: _Optional[int] = ..., rolloverSizeBytes: _Optional[int] = ...) -> None: ...
+    def __init__(self, streamInfo: _Optional[_Union[StreamInfo, _Mapping[str, object]]] = ..., scalingPolicy: _Optional[_Union[ScalingPolicy, _Mapping[str, object]]] = ..., retentionPolicy: _Optional[_Union[RetentionPolicy, _Mapping[str, object]]] = ..., tags: _Optional[_Union[Tags, _Mapping[str, object]]] = ..., timestampAggregationTimeout: _Optional[int] = ..., rolloverSizeBytes: _Optional[int] = ...) -> None: ...
 
 class Tags(_message.Message):
     __slots__ = ("tag",)
@@ -602,7 +602,7 @@ class StreamCut(_message.Message):
     CUT_FIELD_NUMBER: _ClassVar[int]
     streamInfo: StreamInfo
     cut: _containers.ScalarMap[int, int]
-    def __init__(self, streamInfo: _Optional[_Union[StreamInfo, _Mapping]] = ..., cut: _Optional[_Mapping[int, int]] = ...) -> None: ...
+    def __init__(self, streamInfo: _Optional[_Union[StreamInfo, _Mapping[str, object]]] = ..., cut: _Optional[_Mapping[int, int]] = ...) -> None: ...
 
 class StreamCutRange(_message.Message):
     __slots__ = ("streamInfo", "to")
@@ -625,7 +625,7 @@ class StreamCutRange(_message.Message):
     TO_FIELD_NUMBER: _ClassVar[int]
     streamInfo: StreamInfo
     to: _containers.ScalarMap[int, int]
-    def __init__(self, streamInfo: _Optional[_Union[StreamInfo, _Mapping]] = ..., to: _Optional[_Mapping[int, int]] = ..., **kwargs) -> None: ...
+    def __init__(self, streamInfo: _Optional[_Union[StreamInfo, _Mapping[str, object]]] = ..., to: _Optional[_Mapping[int, int]] = ..., **kwargs: object) -> None: ...
 
 class SegmentId(_message.Message):
     __slots__ = ("streamInfo", "segmentId")
@@ -633,7 +633,7 @@ class SegmentId(_message.Message):
     SEGMENTID_FIELD_NUMBER: _ClassVar[int]
     streamInfo: StreamInfo
     segmentId: int
-    def __init__(self, streamInfo: _Optional[_Union[StreamInfo, _Mapping]] = ..., segmentId: _Optional[int] = ...) -> None: ...
+    def __init__(self, streamInfo: _Optional[_Union[StreamInfo, _Mapping[str, object]]] = ..., segmentId: _Optional[int] = ...) -> None: ...
 
 class SegmentRange(_message.Message):
     __slots__ = ("segmentId", "minKey", "maxKey")
@@ -643,7 +643,7 @@ class SegmentRange(_message.Message):
     segmentId: SegmentId
     minKey: float
     maxKey: float
-    def __init__(self, segmentId: _Optional[_Union[SegmentId, _Mapping]] = ..., minKey: _Optional[float] = ..., maxKey: _Optional[float] = ...) -> None: ...
+    def __init__(self, segmentId: _Optional[_Union[SegmentId, _Mapping[str, object]]] = ..., minKey: _Optional[float] = ..., maxKey: _Optional[float] = ...) -> None: ...
 
 class NodeUri(_message.Message):
     __slots__ = ("endpoint", "port")
@@ -661,12 +661,12 @@ class SegmentsAtTime(_message.Message):
         OFFSET_FIELD_NUMBER: _ClassVar[int]
         segmentId: SegmentId
         offset: int
-        def __init__(self, segmentId: _Optional[_Union[SegmentId, _Mapping]] = ..., offset: _Optional[int] = ...) -> None: ...
+        def __init__(self, segmentId: _Optional[_Union[SegmentId, _Mapping[str, object]]] = ..., offset: _Optional[int] = ...) -> None: ...
     SEGMENTS_FIELD_NUMBER: _ClassVar[int]
     DELEGATIONTOKEN_FIELD_NUMBER: _ClassVar[int]
     segments: _containers.RepeatedCompositeFieldContainer[SegmentsAtTime.SegmentLocation]
     delegationToken: str
-    def __init__(self, segments: _Optional[_Iterable[_Union[SegmentsAtTime.SegmentLocation, _Mapping]]] = ..., delegationToken: _Optional[str] = ...) -> None: ...
+    def __init__(self, segments: _Optional[_Iterable[_Union[SegmentsAtTime.SegmentLocation, _Mapping[str, object]]]] = ..., delegationToken: _Optional[str] = ...) -> None: ...
 
 class TxnId(_message.Message):
     __slots__ = ("highBits", "lowBits")
@@ -684,7 +684,7 @@ class CreateTxnRequest(_message.Message):
     streamInfo: StreamInfo
     lease: int
     scaleGracePeriod: int
-    def __init__(self, streamInfo: _Optional[_Union[StreamInfo, _Mapping]] = ..., lease: _Optional[int] = ..., scaleGracePeriod: _Optional[int] = ...) -> None: ...
+    def __init__(self, streamInfo: _Optional[_Union[StreamInfo, _Mapping[str, object]]] = ..., lease: _Optional[int] = ..., scaleGracePeriod: _Optional[int] = ...) -> None: ...
 
 class CreateTxnResponse(_message.Message):
     __slots__ = ("txnId", "activeSegments", "delegationToken")
@@ -694,7 +694,7 @@ class CreateTxnResponse(_message.Message):
     txnId: TxnId
     activeSegments: _containers.RepeatedCompositeFieldContainer[SegmentRange]
     delegationToken: str
-    def __init__(self, txnId: _Optional[_Union[TxnId, _Mapping]] = ..., activeSegments: _Optional[_Iterable[_Union[SegmentRange, _Mapping]]] = ..., delegationToken: _Optional[str] = ...) -> None: ...
+    def __init__(self, txnId: _Optional[_Union[TxnId, _Mapping[str, object]]] = ..., activeSegments: _Optional[_Iterable[_Union[SegmentRange, _Mapping[str, object]]]] = ..., delegationToken: _Optional[str] = ...) -> None: ...
 
 class TxnRequest(_message.Message):
     __slots__ = ("streamInfo", "txnId", "writerId", "timestamp")
@@ -706,7 +706,7 @@ class TxnRequest(_message.Message):
     txnId: TxnId
     writerId: str
     timestamp: int
-    def __init__(self, streamInfo: _Optional[_Union[StreamInfo, _Mapping]] = ..., txnId: _Optional[_Union[TxnId, _Mapping]] = ..., writerId: _Optional[str] = ..., timestamp: _Optional[int] = ...) -> None: ...
+    def __init__(self, streamInfo: _Optional[_Union[StreamInfo, _Mapping[str, object]]] = ..., txnId: _Optional[_Union[TxnId, _Mapping[str, object]]] = ..., writerId: _Optional[str] = ..., timestamp: _Optional[int] = ...) -> None: ...
 
 class PingTxnRequest(_message.Message):
     __slots__ = ("streamInfo", "txnId", "lease")
@@ -716,7 +716,7 @@ class PingTxnRequest(_message.Message):
     streamInfo: StreamInfo
     txnId: TxnId
     lease: int
-    def __init__(self, streamInfo: _Optional[_Union[StreamInfo, _Mapping]] = ..., txnId: _Optional[_Union[TxnId, _Mapping]] = ..., lease: _Optional[int] = ...) -> None: ...
+    def __init__(self, streamInfo: _Optional[_Union[StreamInfo, _Mapping[str, object]]] = ..., txnId: _Optional[_Union[TxnId, _Mapping[str, object]]] = ..., lease: _Optional[int] = ...) -> None: ...
 
 class SuccessorResponse(_message.Message):
     __slots__ = ("segments", "delegationToken")
@@ -726,12 +726,12 @@ class SuccessorResponse(_message.Message):
         VALUE_FIELD_NUMBER: _ClassVar[int]
         segment: SegmentRange
         value: _containers.RepeatedScalarFieldContainer[int]
-        def __init__(self, segment: _Optional[_Union[SegmentRange, _Mapping]] = ..., value: _Optional[_Iterable[int]] = ...) -> None: ...
+        def __init__(self, segment: _Optional[_Union[SegmentRange, _Mapping[str, object]]] = ..., value: _Optional[_Iterable[int]] = ...) -> None: ...
     SEGMENTS_FIELD_NUMBER: _ClassVar[int]
     DELEGATIONTOKEN_FIELD_NUMBER: _ClassVar[int]
     segments: _containers.RepeatedCompositeFieldContainer[SuccessorResponse.SegmentEntry]
     delegationToken: str
-    def __init__(self, segments: _Optional[_Iterable[_Union[SuccessorResponse.SegmentEntry, _Mapping]]] = ..., delegationToken: _Optional[str] = ...) -> None: ...
+    def __init__(self, segments: _Optional[_Iterable[_Union[SuccessorResponse.SegmentEntry, _Mapping[str, object]]]] = ..., delegationToken: _Optional[str] = ...) -> None: ...
 
 class StreamCutRangeResponse(_message.Message):
     __slots__ = ("segments", "delegationToken")
@@ -739,7 +739,7 @@ class StreamCutRangeResponse(_message.Message):
     DELEGATIONTOKEN_FIELD_NUMBER: _ClassVar[int]
     segments: _containers.RepeatedCompositeFieldContainer[SegmentId]
     delegationToken: str
-    def __init__(self, segments: _Optional[_Iterable[_Union[SegmentId, _Mapping]]] = ..., delegationToken: _Optional[str] = ...) -> None: ...
+    def __init__(self, segments: _Optional[_Iterable[_Union[SegmentId, _Mapping[str, object]]]] = ..., delegationToken: _Optional[str] = ...) -> None: ...
 
 class ScaleRequest(_message.Message):
     __slots__ = ("streamInfo", "sealedSegments", "newKeyRanges", "scaleTimestamp")
@@ -758,7 +758,7 @@ class ScaleRequest(_message.Message):
     sealedSegments: _containers.RepeatedScalarFieldContainer[int]
     newKeyRanges: _containers.RepeatedCompositeFieldContainer[ScaleRequest.KeyRangeEntry]
     scaleTimestamp: int
-    def __init__(self, streamInfo: _Optional[_Union[StreamInfo, _Mapping]] = ..., sealedSegments: _Optional[_Iterable[int]] = ..., newKeyRanges: _Optional[_Iterable[_Union[ScaleRequest.KeyRangeEntry, _Mapping]]] = ..., scaleTimestamp: _Optional[int] = ...) -> None: ...
+    def __init__(self, streamInfo: _Optional[_Union[StreamInfo, _Mapping[str, object]]] = ..., sealedSegments: _Optional[_Iterable[int]] = ..., newKeyRanges: _Optional[_Iterable[_Union[ScaleRequest.KeyRangeEntry, _Mapping[str, object]]]] = ..., scaleTimestamp: _Optional[int] = ...) -> None: ...
 
 class ScaleResponse(_message.Message):
     __slots__ = ("status", "segments", "epoch")
@@ -776,7 +776,7 @@ class ScaleResponse(_message.Message):
     status: ScaleResponse.ScaleStreamStatus
     segments: _containers.RepeatedCompositeFieldContainer[SegmentRange]
     epoch: int
-    def __init__(self, status: _Optional[_Union[ScaleResponse.ScaleStreamStatus, str]] = ..., segments: _Optional[_Iterable[_Union[SegmentRange, _Mapping]]] = ..., epoch: _Optional[int] = ...) -> None: ...
+    def __init__(self, status: _Optional[_Union[ScaleResponse.ScaleStreamStatus, str]] = ..., segments: _Optional[_Iterable[_Union[SegmentRange, _Mapping[str, object]]]] = ..., epoch: _Optional[int] = ...) -> None: ...
 
 class ScaleStatusRequest(_message.Message):
     __slots__ = ("streamInfo", "epoch")
@@ -784,7 +784,7 @@ class ScaleStatusRequest(_message.Message):
     EPOCH_FIELD_NUMBER: _ClassVar[int]
     streamInfo: StreamInfo
     epoch: int
-    def __init__(self, streamInfo: _Optional[_Union[StreamInfo, _Mapping]] = ..., epoch: _Optional[int] = ...) -> None: ...
+    def __init__(self, streamInfo: _Optional[_Union[StreamInfo, _Mapping[str, object]]] = ..., epoch: _Optional[int] = ...) -> None: ...
 
 class ScaleStatusResponse(_message.Message):
     __slots__ = ("status",)
@@ -808,7 +808,7 @@ class SegmentRanges(_message.Message):
     DELEGATIONTOKEN_FIELD_NUMBER: _ClassVar[int]
     segmentRanges: _containers.RepeatedCompositeFieldContainer[SegmentRange]
     delegationToken: str
-    def __init__(self, segmentRanges: _Optional[_Iterable[_Union[SegmentRange, _Mapping]]] = ..., delegationToken: _Optional[str] = ...) -> None: ...
+    def __init__(self, segmentRanges: _Optional[_Iterable[_Union[SegmentRange, _Mapping[str, object]]]] = ..., delegationToken: _Optional[str] = ...) -> None: ...
 
 class GetSegmentsRequest(_message.Message):
     __slots__ = ("streamInfo", "timestamp")
@@ -816,7 +816,7 @@ class GetSegmentsRequest(_message.Message):
     TIMESTAMP_FIELD_NUMBER: _ClassVar[int]
     streamInfo: StreamInfo
     timestamp: int
-    def __init__(self, streamInfo: _Optional[_Union[StreamInfo, _Mapping]] = ..., timestamp: _Optional[int] = ...) -> None: ...
+    def __init__(self, streamInfo: _Optional[_Union[StreamInfo, _Mapping[str, object]]] = ..., timestamp: _Optional[int] = ...) -> None: ...
 
 class GetEpochSegmentsRequest(_message.Message):
     __slots__ = ("streamInfo", "epoch")
@@ -824,7 +824,7 @@ class GetEpochSegmentsRequest(_message.Message):
     EPOCH_FIELD_NUMBER: _ClassVar[int]
     streamInfo: StreamInfo
     epoch: int
-    def __init__(self, streamInfo: _Optional[_Union[StreamInfo, _Mapping]] = ..., epoch: _Optional[int] = ...) -> None: ...
+    def __init__(self, streamInfo: _Optional[_Union[StreamInfo, _Mapping[str, object]]] = ..., epoch: _Optional[int] = ...) -> None: ...
 
 class SegmentValidityResponse(_message.Message):
     __slots__ = ("response",)
@@ -850,7 +850,7 @@ class RemoveWriterRequest(_message.Message):
     STREAM_FIELD_NUMBER: _ClassVar[int]
     writer: str
     stream: StreamInfo
-    def __init__(self, writer: _Optional[str] = ..., stream: _Optional[_Union[StreamInfo, _Mapping]] = ...) -> None: ...
+    def __init__(self, writer: _Optional[str] = ..., stream: _Optional[_Union[StreamInfo, _Mapping[str, object]]] = ...) -> None: ...
 
 class RemoveWriterResponse(_message.Message):
     __slots__ = ("result",)
@@ -876,7 +876,7 @@ class TimestampFromWriter(_message.Message):
     writer: str
     position: StreamCut
     timestamp: int
-    def __init__(self, writer: _Optional[str] = ..., position: _Optional[_Union[StreamCut, _Mapping]] = ..., timestamp: _Optional[int] = ...) -> None: ...
+    def __init__(self, writer: _Optional[str] = ..., position: _Optional[_Union[StreamCut, _Mapping[str, object]]] = ..., timestamp: _Optional[int] = ...) -> None: ...
 
 class TimestampResponse(_message.Message):
     __slots__ = ("result",)
@@ -900,13 +900,13 @@ class ScopesResponse(_message.Message):
     CONTINUATIONTOKEN_FIELD_NUMBER: _ClassVar[int]
     scopes: _containers.RepeatedScalarFieldContainer[str]
     continuationToken: ContinuationToken
-    def __init__(self, scopes: _Optional[_Iterable[str]] = ..., continuationToken: _Optional[_Union[ContinuationToken, _Mapping]] = ...) -> None: ...
+    def __init__(self, scopes: _Optional[_Iterable[str]] = ..., continuationToken: _Optional[_Union[ContinuationToken, _Mapping[str, object]]] = ...) -> None: ...
 
 class ScopesRequest(_message.Message):
     __slots__ = ("continuationToken",)
     CONTINUATIONTOKEN_FIELD_NUMBER: _ClassVar[int]
     continuationToken: ContinuationToken
-    def __init__(self, continuationToken: _Optional[_Union[ContinuationToken, _Mapping]] = ...) -> None: ...
+    def __init__(self, continuationToken: _Optional[_Union[ContinuationToken, _Mapping[str, object]]] = ...) -> None: ...
 
 class ExistsResponse(_message.Message):
     __slots__ = ("exists",)
@@ -934,7 +934,7 @@ class ControllerToBucketMappingResponse(_message.Message):
         VALUE_FIELD_NUMBER: _ClassVar[int]
         key: str
         value: BucketIds
-        def __init__(self, key: _Optional[str] = ..., value: _Optional[_Union[BucketIds, _Mapping]] = ...) -> None: ...
+        def __init__(self, key: _Optional[str] = ..., value: _Optional[_Union[BucketIds, _Mapping[str, object]]] = ...) -> None: ...
     MAPPING_FIELD_NUMBER: _ClassVar[int]
     mapping: _containers.MessageMap[str, BucketIds]
     def __init__(self, mapping: _Optional[_Mapping[str, BucketIds]] = ...) -> None: ...

@@ -13,7 +13,18 @@ import sys
 from importlib import import_module
 from pathlib import Path
 
+from google.protobuf.descriptor import FileDescriptor
+
 PROTO = "penstock/rpc/controller.proto"
+
+_STUB_HEAD = """\
+# What protoc leaves out: the types of controller_pb2_grpc. Made by penstock.rpc.generate; do not edit.
+import grpc
+import grpc.aio
+
+from penstock.rpc import controller_pb2 as pb
+
+"""
 
 
 def generate(source_root: Path, output_root: Path) -> int:
@@ -24,9 +35,44 @@ def generate(source_root: Path, output_root: Path) -> int:
         raise SystemExit("grpcio-tools is missing: pip install 'grpcio-tools==1.76.0'") from error
     arguments = ["protoc", f"--proto_path={source_root}"]
     arguments += [f"--{kind}_out={output_root}" for kind in ("python", "pyi", "grpc_python")]
-    return int(protoc.main([*arguments, str(source_root / PROTO)]))
+    status = int(protoc.main([*arguments, str(source_root / PROTO)]))
+    if status == 0:
+        messages = output_root / PROTO.replace(".proto", "_pb2.pyi")
+        messages.write_text(whole_types(messages.read_text()))
+    return status
+
+
+def whole_types(messages: str) -> str:
+    """Return the stubs of the messages with the type arguments that protoc leaves out: none may be unknown."""
+    return messages.replace("_Mapping]", "_Mapping[str, object]]").replace("**kwargs)", "**kwargs: object)")
+
+
+def service_stubs(described: FileDescriptor) -> str:
+    """Return the stubs of ``controller_pb2_grpc``, for which protoc makes none."""
+    (service,) = described.services_by_name.values()
+    calls = [(call.name, f"pb.{call.input_type.name}", f"pb.{call.output_type.name}") for call in service.methods]
+    lines = [f"class {service.name}Stub:"]
+    lines += ["    def __init__(self, channel: grpc.Channel | grpc.aio.Channel) -> None: ..."]
+    lines += [f"    {name}: grpc.UnaryUnaryMultiCallable[{asked}, {answer}]" for name, asked, answer in calls]
+    lines += ["", f"class {service.name}Servicer:"]
+    lines += [
+        f"    def {name}(self, request: {asked}, context: grpc.ServicerContext) -> {answer}: ..."
+        for name, asked, answer in calls
+    ]
+    lines += ["", f"def add_{service.name}Servicer_to_server("]
+    lines += [f"    servicer: {service.name}Servicer, server: grpc.Server | grpc.aio.Server", ") -> None: ...", ""]
+    return _STUB_HEAD + "\n".join(lines)
+
+
+def main() -> int:
+    """Make all of it anew, beside this file."""
+    root = Path(__file__).resolve().parents[2]
+    status = generate(root, root)
+    if status == 0:
+        described = import_module("penstock.rpc.controller_pb2").DESCRIPTOR
+        (root / PROTO.replace(".proto", "_pb2_grpc.pyi")).write_text(service_stubs(described))
+    return status
 
 
 if __name__ == "__main__":
-    root = Path(__file__).resolve().parents[2]
-    sys.exit(generate(root, root))
+    sys.exit(main())

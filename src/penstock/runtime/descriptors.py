@@ -16,7 +16,7 @@ from penstock.model.errors import InvalidArgumentError
 if sys.platform != "win32":
     import resource
 
-logger = logging.getLogger(__name__)
+logger: logging.Logger = logging.getLogger(__name__)
 
 #: What counts as "as many as you like".
 _BOUNDLESS = 1 << 20

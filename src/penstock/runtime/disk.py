@@ -162,7 +162,7 @@ class LocalFile:
     """`DiskFile` on the operating system."""
 
     #: Whether write and sync in one call has not been refused in this process so far.
-    knows_synced_writes = _SYNCED_WRITE is not None
+    knows_synced_writes: bool = _SYNCED_WRITE is not None
 
     def __init__(self, path: str, descriptor: int) -> None:
         self._path = path
@@ -265,7 +265,7 @@ class LocalLock:
     """`DiskLock` on the operating system. Held until every process that has inherited `descriptor` has closed it."""
 
     def __init__(self, descriptor: int) -> None:
-        self.descriptor = descriptor
+        self.descriptor: int = descriptor
 
     def release(self) -> None:
         """See `DiskLock.release`."""

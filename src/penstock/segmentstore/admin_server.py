@@ -32,7 +32,7 @@ from penstock.wire.codec import decode, encode
 from penstock.wire.commands import WireCommand
 from penstock.wire.connection import WIRE_VERSION, WIRE_VERSION_OLDEST
 
-logger = logging.getLogger(__name__)
+logger: logging.Logger = logging.getLogger(__name__)
 
 _FRAME_HEADER = struct.Struct(">ii")
 
@@ -55,7 +55,7 @@ class AdminServer:
         self._authorise = authorise
         self._server: asyncio.Server | None = None
         self._connections: dict[asyncio.Task[None], None] = {}
-        self.port = 0
+        self.port: int = 0
 
     async def start(self) -> None:
         """Listen, if that is enabled; `port` says where. Raises `InvalidArgumentError` if that is not possible."""
@@ -71,7 +71,7 @@ class AdminServer:
                 f"cannot listen for administrators on {settings.host}:{settings.port}: {error}; stop what uses the "
                 "port, or choose another one as `port` in the settings of the administrator's port"
             ) from error
-        self.port = self._server.sockets[0].getsockname()[1]
+        self.port = int(self._server.sockets[0].getsockname()[1])
 
     async def stop(self) -> None:
         """Close the port and every connection; what is under way in a container goes on there."""

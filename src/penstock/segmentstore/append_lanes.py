@@ -14,7 +14,7 @@ from typing import Protocol
 from penstock.model.errors import PenstockError, ProtocolError
 from penstock.segmentstore.container.container import SegmentContainer
 
-logger = logging.getLogger(__name__)
+logger: logging.Logger = logging.getLogger(__name__)
 
 #: What an append counts beside its data, for as long as it is held or not durable: requests, callbacks, parts of
 #: frames. Set-ups that are held count the same. Ten bytes appended cost a kilobyte of memory.
@@ -31,9 +31,9 @@ class HeldOperation:
     __slots__ = ("again", "byte_count", "is_append")
 
     def __init__(self, again: Again, byte_count: int, *, is_append: bool) -> None:
-        self.again = again
-        self.byte_count = byte_count
-        self.is_append = is_append
+        self.again: Again = again
+        self.byte_count: int = byte_count
+        self.is_append: bool = is_append
 
 
 class Lane:
@@ -47,9 +47,9 @@ class Lane:
     __slots__ = ("hold", "is_waiting", "operations", "writer_id")
 
     def __init__(self, writer_id: bytes) -> None:
-        self.writer_id = writer_id
+        self.writer_id: bytes = writer_id
         self.operations: deque[HeldOperation] = deque()
-        self.is_waiting = False
+        self.is_waiting: bool = False
         self.hold: Hold | None = None
 
 
@@ -80,8 +80,8 @@ class Hold:
     def __init__(self, owner: Lanes, container: SegmentContainer, *, is_urgent: bool) -> None:
         self._owner = owner
         self._lanes: dict[Lane, None] = {}
-        self.container = container
-        self.is_urgent = is_urgent
+        self.container: SegmentContainer = container
+        self.is_urgent: bool = is_urgent
 
     def add(self, lane: Lane) -> None:
         """Hold a lane, behind the others of this connection."""

@@ -55,7 +55,7 @@ from penstock.wire.commands import (
     WrongHost,
 )
 
-logger = logging.getLogger(__name__)
+logger: logging.Logger = logging.getLogger(__name__)
 
 class Replies(Protocol):
     """The sending side of a connection."""
@@ -100,7 +100,7 @@ class AppendProcessor:
         #: Whoever appends is sent away; whoever is set up again waits until he may come.
         self._is_refusing = False
         self._waiting_set_ups: list[SetupAppend] = []
-        self.lanes = Lanes(self)
+        self.lanes: Lanes = Lanes(self)
 
     # The LaneOwner seam.
 
@@ -565,10 +565,10 @@ class _Completion:
     __slots__ = ("end", "processor", "request", "state")
 
     def __init__(self, processor: AppendProcessor, state: WriterState, request: AppendRequest) -> None:
-        self.processor = processor
-        self.state = state
-        self.request = request
-        self.end = 0
+        self.processor: AppendProcessor = processor
+        self.state: WriterState = state
+        self.request: AppendRequest = request
+        self.end: int = 0
 
     def __call__(self, error: BaseException | None) -> None:
         self.processor.completed(self, error)

@@ -42,7 +42,7 @@ from penstock.wire.commands import (
 )
 from penstock.wire.framing import FrameReceiver
 
-logger = logging.getLogger(__name__)
+logger: logging.Logger = logging.getLogger(__name__)
 
 WIRE_VERSION = 17
 WIRE_VERSION_OLDEST = 5
@@ -126,7 +126,7 @@ class Connection(asyncio.BufferedProtocol):
         self._delayed_through_bytes = 0
         self._resumed_at_bytes = 0
         self._is_greeted = False
-        self.is_write_blocked = False
+        self.is_write_blocked: bool = False
         #: Replies that wait for a slow peer; they may keep memory alive that the cache has let go. 0: it is not slow.
         self._slow_reply_bytes = 0
         self._is_closed = False

@@ -27,7 +27,7 @@ from penstock.model.errors import (
 )
 from penstock.segmentstore.settings import SegmentStoreSettings
 
-logger = logging.getLogger(__name__)
+logger: logging.Logger = logging.getLogger(__name__)
 
 
 class Stoppable(Protocol):
@@ -70,7 +70,7 @@ class ContainerMonitor(Generic[C]):
         self._began_s: dict[int, float] = {}
         self._slots = asyncio.Semaphore(settings.parallel_starts)
         self._following: asyncio.Task[None] | None = None
-        self.is_stopping = False
+        self.is_stopping: bool = False
 
     # -- assignment ---------------------------------------------------------------------------------------------
 

@@ -30,10 +30,10 @@ class IngestBudget:
         self.bytes_max = bytes_max
         self._share_bytes_max = share_bytes_max
         #: Bytes of requests, which are given back when they are done, and of frames under way, which may never be.
-        self.request_bytes = 0
-        self.frame_bytes = 0
+        self.request_bytes: int = 0
+        self.frame_bytes: int = 0
         #: The highest sum there was, for people and tests.
-        self.used_bytes_highest = 0
+        self.used_bytes_highest: int = 0
         self._stopped: dict[Contributor, None] = {}
         #: Is read although it holds too much: nothing else would ever give bytes back.
         self._favoured: Contributor | None = None

@@ -32,7 +32,7 @@ from penstock.segmentstore.store import SegmentStore
 from penstock.wire.codec import encode, encode_parts
 from penstock.wire.commands import NoSuchSegment, ReadSegment, SegmentRead
 
-logger = logging.getLogger(__name__)
+logger: logging.Logger = logging.getLogger(__name__)
 
 #: Reads are at least this long, whatever was asked.
 _READ_LENGTH_MIN = 8
@@ -81,10 +81,10 @@ class _TailRead:
         self, processor: ReadProcessor, command: ReadSegment, length: int, container: SegmentContainer, segment: Segment
     ) -> None:
         self._processor = processor
-        self.command = command
-        self.length = length
-        self.container = container
-        self.segment = segment
+        self.command: ReadSegment = command
+        self.length: int = length
+        self.container: SegmentContainer = container
+        self.segment: Segment = segment
 
     def wake(self) -> None:
         """See `ReadWaiter.wake`."""

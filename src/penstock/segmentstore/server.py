@@ -20,7 +20,7 @@ from penstock.segmentstore.ingest_budget import IngestBudget
 from penstock.segmentstore.settings import ConnectionSettings
 from penstock.segmentstore.store import SegmentStore
 
-logger = logging.getLogger(__name__)
+logger: logging.Logger = logging.getLogger(__name__)
 
 #: Receive buffers: how long they may become, however many there are, and what share of the budget one of n takes: an
 #: eighth of an nth part. They are not counted in it.
@@ -34,21 +34,21 @@ class SegmentStoreServer:
 
     def __init__(self, store: SegmentStore, *, settings: ConnectionSettings | None = None) -> None:
         self.store = store
-        self.settings = settings if settings is not None else store.settings.connection
+        self.settings: ConnectionSettings = settings if settings is not None else store.settings.connection
         self.loop: asyncio.AbstractEventLoop
         self.connections: dict[Connection, None] = {}
         self._server: asyncio.Server | None = None
         self._background: set[asyncio.Task[None]] = set()
         self._all_closed = asyncio.Event()
-        self.is_stopping = False
-        self.port = 0
+        self.is_stopping: bool = False
+        self.port: int = 0
         #: Connections that were one too many.
-        self.refused_count = 0
+        self.refused_count: int = 0
         self._refusal_logged_at_s = float("-inf")
         self._to_flush: deque[Connection] = deque()
         self._flush_is_scheduled = False
         #: What all connections together hold of what they sent.
-        self.budget = IngestBudget(self.settings.ingest_bytes_max, self.settings.unacknowledged_bytes_max)
+        self.budget: IngestBudget = IngestBudget(self.settings.ingest_bytes_max, self.settings.unacknowledged_bytes_max)
         #: Replies that wait for slow readers, over all connections.
         self.slow_reply_bytes = 0
 
@@ -76,7 +76,7 @@ class SegmentStoreServer:
         )
         bound_receive_buffers(self._server, self.settings.receive_buffer_bytes)
         await self._server.start_serving()
-        self.port = self._server.sockets[0].getsockname()[1]
+        self.port = int(self._server.sockets[0].getsockname()[1])
 
     def flush_later(self, connection: Connection) -> None:
         """See `ConnectionHost.flush_later`."""

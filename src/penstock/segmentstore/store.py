@@ -83,7 +83,7 @@ class SegmentStore:
         cluster_id: str = UNNAMED_CLUSTER,
     ) -> None:
         self.settings = settings
-        self.cache = Cache(settings.cache)
+        self.cache: Cache = Cache(settings.cache)
         self.runtime = runtime
         #: The second level of the cache, if the settings ask for one.
         self.disk_cache: DiskCache | None = None
@@ -96,7 +96,7 @@ class SegmentStore:
         self._monitor = ContainerMonitor(self._start_container, settings)
         self._containers = self._monitor.running
         #: Why a container is not running, for people and probes.
-        self.failures = self._monitor.failures
+        self.failures: dict[int, BaseException] = self._monitor.failures
 
     async def start(self) -> None:
         """Wait until long-term storage is there, then recover all containers, a few at a time.

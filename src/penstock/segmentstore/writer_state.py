@@ -35,16 +35,16 @@ class WriterState:
     def __init__(
         self, writer_id: bytes, container: SegmentContainer, segment: Segment, stored: int, request_id: int
     ) -> None:
-        self.writer_id = writer_id
-        self.container = container
-        self.segment = segment
-        self.stored = stored
-        self.acknowledged = stored
-        self.last_seen = 0
-        self.durable = stored
-        self.durable_length = 0
-        self.request_id = request_id
-        self.in_flight = 0
-        self.is_failed = False
-        self.is_sent_away = False
-        self.is_urgent = is_written_for_readers(segment.name)
+        self.writer_id: bytes = writer_id
+        self.container: SegmentContainer = container
+        self.segment: Segment = segment
+        self.stored: int = stored
+        self.acknowledged: int = stored
+        self.last_seen: int = 0
+        self.durable: int = stored
+        self.durable_length: int = 0
+        self.request_id: int = request_id
+        self.in_flight: int = 0
+        self.is_failed: bool = False
+        self.is_sent_away: bool = False
+        self.is_urgent: bool = is_written_for_readers(segment.name)

@@ -26,9 +26,9 @@ class BoundaryScan:
     __slots__ = ("_carry", "_fed_to", "_targets", "boundary", "found", "source")
 
     def __init__(self, source: str, start: int, targets: Sequence[int]) -> None:
-        self.source = source
+        self.source: str = source
         #: The last boundary known: every event before it has been walked. Never behind `start`.
-        self.boundary = start
+        self.boundary: int = start
         #: For each target reached, in order, the last boundary that is not past it.
         self.found: list[int] = []
         self._targets = list(targets)

@@ -42,7 +42,7 @@ from penstock.store_processes.messages import (
     failures_of,
 )
 
-logger = logging.getLogger(__name__)
+logger: logging.Logger = logging.getLogger(__name__)
 
 #: Linux: the signal that a process gets when its parent dies, however that happens and even while it is stopped.
 _PR_SET_PDEATHSIG = 1
@@ -54,7 +54,9 @@ class StoreChild:
     """Runs one segment store. `output` takes its answers; `runtime`: the real one by default, closed by `stop`."""
 
     def __init__(self, order: Order, output: BinaryIO, runtime: Runtime | None = None) -> None:
-        self.settings = settings_from(StandaloneSettings, order.settings, "the settings given by the parent process")
+        self.settings: StandaloneSettings = settings_from(
+            StandaloneSettings, order.settings, "the settings given by the parent process"
+        )
         self._order = order
         self._output = output
         self._runtime = runtime if runtime is not None else real_runtime(self.settings.blocking_thread_count_max)

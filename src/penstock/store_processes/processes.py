@@ -42,7 +42,7 @@ from penstock.store_processes.messages import (
     encode_message,
 )
 
-logger = logging.getLogger(__name__)
+logger: logging.Logger = logging.getLogger(__name__)
 
 _SOURCES = str(Path(__file__).parents[1])
 #: Of the whole stop's time, how much the children may take; the rest is for what comes after.
@@ -65,13 +65,13 @@ class StoreProcess:
         self.number = number
         self.port = port
         self.process: subprocess.Popen[bytes] | None = None
-        self.is_up = False
+        self.is_up: bool = False
         self.is_available = True
         self.granted: frozenset[int] = frozenset()
         self.held: frozenset[int] = frozenset()
         self.failures: dict[int, Failure] = {}
         #: In whose name its process opens logs; empty while there is none.
-        self.owner = ""
+        self.owner: str = ""
         self._reader: asyncio.StreamReader
         self._pipe: asyncio.BaseTransport
         self._asked = 0
@@ -192,11 +192,11 @@ class StoreProcesses:
         self._runtime = runtime
         self._container_count = settings.segment_store.container_count
         port = settings.segment_store_port
-        self.stores = [
+        self.stores: list[StoreProcess] = [
             StoreProcess(number, port + number if port else 0) for number in range(settings.segment_stores)
         ]
         assignment = share_out(self._container_count, len(self.stores), range(len(self.stores)))
-        self.locator = AssignedLocator(assignment, len(self.stores))
+        self.locator: AssignedLocator = AssignedLocator(assignment, len(self.stores))
         self._keepers: list[asyncio.Task[None]] = []
         self._is_stopping = False
         cache = settings.segment_store.cache

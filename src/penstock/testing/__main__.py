@@ -24,7 +24,7 @@ from penstock.testing.simulation.faults import FaultPlan
 from penstock.testing.story import Story
 from penstock.testing.workloads.scenario import Profile, Scenario
 
-app = typer.Typer(add_completion=False, no_args_is_help=True, help=__doc__)
+app: typer.Typer = typer.Typer(add_completion=False, no_args_is_help=True, help=__doc__)
 app.command()(processes)
 
 #: Seeds given to a worker beyond those it works on, so that it need not wait.
@@ -48,8 +48,8 @@ class Totals:
     """What many runs amount to."""
 
     def __init__(self) -> None:
-        self.seed_count = 0
-        self.simulated_s = 0.0
+        self.seed_count: int = 0
+        self.simulated_s: float = 0.0
         self.fault_counts: Counter[str] = Counter()
         self.counts: Counter[str] = Counter()
         self.failed: list[Outcome] = []

@@ -120,7 +120,7 @@ class FaultyChunkStorage(WrappedChunkStorage):
 
     def __init__(self, inner: ChunkStorage, rng: random.Random, faults: ChunkFaults | None = None) -> None:
         super().__init__(inner)
-        self.faults = faults or ChunkFaults()
+        self.faults: ChunkFaults = faults or ChunkFaults()
         self.fault_counts: Counter[ChunkFault] = Counter()
         self._rng = rng
         self._injected: dict[str, deque[ChunkFault]] = {}

@@ -66,7 +66,7 @@ class RecordingDisk:
 
     def __init__(self, inner: SimulatedDisk) -> None:
         self.inner = inner
-        self.trace = Trace(inner.fork())
+        self.trace: Trace = Trace(inner.fork())
         self._handle_count = 0
 
     def mark(self, promise: object) -> None:
@@ -337,7 +337,7 @@ class Explorer(Generic[R]):
         limits: CrashLimits,
         rng: random.Random,
     ) -> None:
-        self.found = Exploration()
+        self.found: Exploration = Exploration()
         self._recover = recover
         self._check = check
         self._limits = limits

@@ -26,10 +26,10 @@ class MemoryIndexStorage:
 
     def __init__(self, name: str = "index") -> None:
         self.name = name
-        self.data = bytearray()
-        self.start_offset = 0
+        self.data: bytearray = bytearray()
+        self.start_offset: int = 0
         self.calls: Counter[str] = Counter()
-        self.reads_at_once_max = 0
+        self.reads_at_once_max: int = 0
         self._reads = 0
         self._faults: dict[str, list[tuple[BaseException, bool]]] = {}
         self._gates: dict[str, asyncio.Event] = {}
@@ -117,12 +117,12 @@ class MemorySortedIndex:
 
     def __init__(self, *, value_length: int = 8) -> None:
         self.value_length = value_length
-        self.generation = 0
+        self.generation: int = 0
         self.entries: dict[bytes, bytes] = {}
-        self.stored_bytes = 0
-        self.mark = b""
+        self.stored_bytes: int = 0
+        self.mark: bytes = b""
         self.is_cached = True
-        self.entry_count = 0
+        self.entry_count: int = 0
         self._faults: list[tuple[BaseException, bool]] = []
 
     def fail_update(self, *, times: int = 1, has_effect: bool = False, error: BaseException | None = None) -> None:

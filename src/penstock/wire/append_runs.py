@@ -70,13 +70,15 @@ class AppendRun:
     )
 
     def __init__(self, writer_id: bytes, event_number: int, request_id: int) -> None:
-        self.writer_id = writer_id
+        self.writer_id: bytes = writer_id
         self.pieces: list[Buffer] = []
         self.kept: Buffer | None = None
-        self.length = 0
-        self.event_count = 0
-        self.first_event_number = self.event_number = event_number
-        self.first_request_id = self.request_id = request_id
+        self.length: int = 0
+        self.event_count: int = 0
+        self.first_event_number: int = event_number
+        self.event_number: int = event_number
+        self.first_request_id: int = request_id
+        self.request_id: int = request_id
 
     def takes(self, event_count: int, event_number: int) -> bool:
         """Say whether an append may be added: its number is higher, and the events can still be counted."""

@@ -84,7 +84,7 @@ class WireConnection(asyncio.BufferedProtocol):
         self._keepalive_pending = False
         self._keepalive_timer: asyncio.TimerHandle | None = None
         #: The lower of both sides' wire versions.
-        self.wire_version = WIRE_VERSION
+        self.wire_version: int = WIRE_VERSION
 
     # -- asking -------------------------------------------------------------------------------------------------
 

@@ -24,7 +24,7 @@ class Layout:
 
     def __init__(self, command_type: type[WireCommand]) -> None:
         hints = get_type_hints(command_type, include_extras=True)
-        self.name = command_type.__name__
+        self.name: str = command_type.__name__
         self._command_type = command_type
         self._construct: Callable[..., WireCommand] = command_type
         self._fields: list[tuple[str, FieldKind, bool]] = []

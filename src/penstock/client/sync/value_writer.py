@@ -29,7 +29,8 @@ class ValueWriter(PlainHandle[aio.ValueWriter[Value]], Generic[Value]):
 
     def __init__(self, client: object, portal: Portal, part: aio.ValueWriter[Value]) -> None:
         super().__init__(client, portal, part)
-        self.events = EventWriter(client, portal, part.events)
+        #: The writer of the bytes.
+        self.events: EventWriter = EventWriter(client, portal, part.events)
         self._serialize = part.serializer.serialize
 
     def write(

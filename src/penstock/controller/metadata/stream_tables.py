@@ -60,7 +60,7 @@ class StreamTables(TransactionTables):
 
     def __init__(self, tables: Tables, scope: str, stream: str, stream_id: str) -> None:
         super().__init__(tables, scope, stream, stream_id)
-        self.metadata = layout.stream_metadata(scope, stream, stream_id)
+        self.metadata: str = layout.stream_metadata(scope, stream, stream_id)
 
     def __repr__(self) -> str:
         return f"StreamTables({self.name}, {self.stream_id})"

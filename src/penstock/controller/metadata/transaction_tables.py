@@ -20,8 +20,8 @@ class TransactionTables:
         self.scope = scope
         self.stream = stream
         self.stream_id = stream_id
-        self.key = (scope, stream, stream_id)
-        self.name = f"{scope}/{stream}"
+        self.key: tuple[str, str, str] = (scope, stream, stream_id)
+        self.name: str = f"{scope}/{stream}"
 
     def _table(self, epoch: int) -> str:
         return layout.transactions_in_epoch(*self.key, epoch)

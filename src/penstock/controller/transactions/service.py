@@ -78,7 +78,7 @@ class Transactions:
         self._numbers = numbers
         self._runner = runner
         self._positions = CommitPositions(background.tasks, context.settings)
-        self.work = TransactionWork(context, background)
+        self.work: TransactionWork = TransactionWork(context, background)
 
     def stop(self) -> None:
         """Forget all timers; pings are answered DISCONNECTED from now on. Transactions stay as they are."""

@@ -44,8 +44,8 @@ class TransactionWork:
         settings = context.settings
         self._context = context
         self._background = background
-        self.is_running = True
-        self.timers = LeaseTimers(self._expired, settings.transactions_open_max)
+        self.is_running: bool = True
+        self.timers: LeaseTimers = LeaseTimers(self._expired, settings.transactions_open_max)
         self._commits = StreamQueue("commit", background, settings, self._commit)
         self._aborts = StreamQueue("abort", background, settings, self._abort)
         self._lease_ends = StreamQueue("end of leases", background, settings, self._end_leases)

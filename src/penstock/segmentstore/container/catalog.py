@@ -28,7 +28,7 @@ from penstock.segmentstore.container.state import ContainerState
 from penstock.segmentstore.container.tables.tables import Tables
 from penstock.segmentstore.settings import ContainerSettings
 
-logger = logging.getLogger(__name__)
+logger: logging.Logger = logging.getLogger(__name__)
 
 #: After one of these the incarnation must not go on.
 _FATAL = (InconsistentStateError, LogFencedError, StorageNotPrimaryError)
@@ -66,8 +66,8 @@ class Catalog:
         self._finding: dict[str, asyncio.Future[None]] = {}
         self._room = asyncio.Lock()
         self._put_away = asyncio.Lock()
-        self.deactivated_count = 0
-        self.activated_count = 0
+        self.deactivated_count: int = 0
+        self.activated_count: int = 0
         if self.has_inactive:
             # The log does not say whose record the last life wrote without getting as far as to put the segment away.
             for segment in self._metadata.by_name.values():

@@ -64,7 +64,7 @@ from penstock.segmentstore.tier2.storage_health import StorageHealth, UnwatchedS
 
 __all__ = ["ContainerStatus", "SegmentContainer"]
 
-logger = logging.getLogger(__name__)
+logger: logging.Logger = logging.getLogger(__name__)
 
 class SegmentContainer(SegmentOperations):
     """One incarnation of a container. `on_failure` is called once, with the cause, if it ends by itself."""
@@ -92,21 +92,21 @@ class SegmentContainer(SegmentOperations):
         self._settings = settings
         self._on_failure = on_failure
         self._background: set[asyncio.Task[None]] = set()
-        self.state = ContainerState(container_id, cache, settings)
+        self.state: ContainerState = ContainerState(container_id, cache, settings)
         self._disk_cache = disk_cache
         self._throttle_settings = throttle or ThrottleSettings()
         #: Holds appends and table updates of callers back while what fills up is being emptied.
-        self.throttle = Throttle(self._throttle_settings, self._room_bytes)
+        self.throttle: Throttle = Throttle(self._throttle_settings, self._room_bytes)
         self._bounds, self._urgent_bounds = (
             Bounds.of(self._throttle_settings, cache.settings, settings.outstanding_bytes_max, is_urgent=is_urgent)
             for is_urgent in (False, True)
         )
         #: Whether what this incarnation knows may be answered.
-        self.ownership = OwnershipLease(
+        self.ownership: OwnershipLease = OwnershipLease(
             container_id, log, lease_s=settings.ownership_lease_s, now_s=runtime.monotonic_s
         )
         #: Whether file systems have room. Users' operations wait while that of the log has none.
-        self.space = SpaceWatch(
+        self.space: SpaceWatch = SpaceWatch(
             container_id,
             settings.space,
             log_space=log.space,
@@ -114,7 +114,7 @@ class SegmentContainer(SegmentOperations):
             on_change=self._space_changed,
         )
         #: Holds appends to a segment back of which long-term storage takes nothing.
-        self.quota = SegmentQuota(
+        self.quota: SegmentQuota = SegmentQuota(
             self._throttle_settings.segment_backlog_bytes_max(cache.settings),
             hold_s_max=self._throttle_settings.segment_hold_s_max,
         )
@@ -127,18 +127,18 @@ class SegmentContainer(SegmentOperations):
         self.storage: ContainerStorage
         self.pipeline: OperationPipeline
         self.state.victims.damaged = self._fail
-        self.reader = SegmentReader(container_id, settings, self._storage_read)
-        self.offset_indexes = OffsetIndexes(
+        self.reader: SegmentReader = SegmentReader(container_id, settings, self._storage_read)
+        self.offset_indexes: OffsetIndexes = OffsetIndexes(
             self,
             find=self.find,
             append=self._append_internal,
             read=self.reader.read_exactly,
             entry_bytes=settings.activity.index_entry_bytes,
         )
-        self.activity_watch = ActivityWatch(
+        self.activity_watch: ActivityWatch = ActivityWatch(
             container_id, self.state.activity, self.offset_indexes, settings.activity
         )
-        self.tables = Tables(
+        self.tables: Tables = Tables(
             settings,
             self.reader,
             append=self._append_internal,
@@ -151,7 +151,7 @@ class SegmentContainer(SegmentOperations):
         self.checkpoints: Checkpoints
         self.carrier: Carrier
         self.catalog: Catalog
-        self.attributes = Attributes(
+        self.attributes: Attributes = Attributes(
             self.state,
             settings,
             open_index=self._open_attribute_index,
@@ -168,7 +168,7 @@ class SegmentContainer(SegmentOperations):
 
         Raises `LogDisabledError`, `CorruptionError` (when it is the log's own, that is disabled then), `StorageError`.
         """
-        self.status = ContainerStatus.STARTING
+        self.status: ContainerStatus = ContainerStatus.STARTING
         try:
             await self._log.open()
             opened_s = self._runtime.monotonic_s()

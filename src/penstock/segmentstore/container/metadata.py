@@ -214,12 +214,12 @@ class ContainerMetadata:
         self.container_id = container_id
         self.by_id: dict[int, Segment] = {}
         self.by_name: dict[str, Segment] = {}
-        self.next_segment_id = 1
+        self.next_segment_id: int = 1
         #: Merges that long-term storage has not done yet: source id -> (target id, offset in target).
         self.merges: dict[int, tuple[int, int]] = {}
         #: Storage records of system segments.
         self.pinned: dict[bytes, bytes] = {}
-        self.system_count = 0
+        self.system_count: int = 0
         self._make_segment = make_segment
 
     @property

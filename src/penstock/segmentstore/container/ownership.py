@@ -16,7 +16,7 @@ from collections.abc import Callable
 from penstock.model.errors import LogClosedError, LogFencedError, OwnershipUnconfirmedError, StorageError
 from penstock.segmentstore.tier1.durable_log import DurableLog
 
-logger = logging.getLogger(__name__)
+logger: logging.Logger = logging.getLogger(__name__)
 
 #: Looks of an idle container in each lease: one may fail, and another be late, before anybody is refused.
 _LOOKS_PER_LEASE = 3

@@ -76,8 +76,8 @@ class Backlog:
     __slots__ = ("_cache", "byte_count", "operation_count")
 
     def __init__(self, cache: Cache) -> None:
-        self.byte_count = 0
-        self.operation_count = 0
+        self.byte_count: int = 0
+        self.operation_count: int = 0
         self._cache = cache
 
     def add(self, byte_count: int, operation_count: int) -> None:
@@ -107,8 +107,8 @@ class PendingQueue(Generic[S]):
         self._backlog = backlog
         self._pieces: deque[PendingStorage[S]] = deque()
         self._is_last_whole = False
-        self.byte_count = 0
-        self.is_carried = False
+        self.byte_count: int = 0
+        self.is_carried: bool = False
 
     def __len__(self) -> int:
         return len(self._pieces)

@@ -112,48 +112,48 @@ class Segment:
     )
 
     def __init__(self, segment_id: int, name: str, *, flags: SegmentFlags, key_length: int, created_ms: int) -> None:
-        self.id = segment_id
-        self.name = name
-        self.flags = flags
+        self.id: int = segment_id
+        self.name: str = name
+        self.flags: SegmentFlags = flags
         # Asked for all the time, and an `&` of flags costs as much as ten attributes.
-        self.is_table = bool(flags & SegmentFlags.TABLE)
-        self.is_system = bool(flags & SegmentFlags.SYSTEM)
-        self.is_transient = bool(flags & SegmentFlags.TRANSIENT)
-        self.is_offset_index = is_index_segment(name)
-        self.key_length = key_length
-        self.created_ms = created_ms
+        self.is_table: bool = bool(flags & SegmentFlags.TABLE)
+        self.is_system: bool = bool(flags & SegmentFlags.SYSTEM)
+        self.is_transient: bool = bool(flags & SegmentFlags.TRANSIENT)
+        self.is_offset_index: bool = is_index_segment(name)
+        self.key_length: int = key_length
+        self.created_ms: int = created_ms
         self.damage: CorruptionError | None = None
-        self.last_modified_ms = created_ms
-        self.scale_type = 0
-        self.target_rate = 0
-        self.rollover_bytes = 0
-        self.event_count = 0
+        self.last_modified_ms: int = created_ms
+        self.scale_type: int = 0
+        self.target_rate: int = 0
+        self.rollover_bytes: int = 0
+        self.event_count: int = 0
         self.attributes: dict[bytes, int] = {}
         self.dirty_attributes: dict[bytes, None] = {}
-        self.has_attribute_index = False
+        self.has_attribute_index: bool = False
         self.attribute_index: SortedIndex | None = None
-        self.has_record = False
-        self.is_inactive = False
-        self.is_touched = True
-        self.use_count = 0
+        self.has_record: bool = False
+        self.is_inactive: bool = False
+        self.is_touched: bool = True
+        self.use_count: int = 0
         # Accepted state.
-        self.start_offset = 0
-        self.length = 0
-        self.is_sealed = False
-        self.is_merged = False
-        self.is_deleted = False
-        self.deleted_sequence_number = 0
+        self.start_offset: int = 0
+        self.length: int = 0
+        self.is_sealed: bool = False
+        self.is_merged: bool = False
+        self.is_deleted: bool = False
+        self.deleted_sequence_number: int = 0
         # Durable state.
-        self.durable_length = 0
-        self.durable_start_offset = 0
-        self.durable_sealed = False
+        self.durable_length: int = 0
+        self.durable_start_offset: int = 0
+        self.durable_sealed: bool = False
         # Long-term storage.
-        self.storage_length = 0
-        self.storage_sealed = False
-        self.is_storage_open = False
-        self.is_stuck = False
+        self.storage_length: int = 0
+        self.storage_sealed: bool = False
+        self.is_storage_open: bool = False
+        self.is_stuck: bool = False
         #: Held while something of this segment is changed in long-term storage.
-        self.flush_lock = asyncio.Lock()
+        self.flush_lock: asyncio.Lock = asyncio.Lock()
         self.pending: PendingQueue[Segment]
         self.index: ReadIndex[Segment]
         self.table: TableIndex | None = None

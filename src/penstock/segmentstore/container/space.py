@@ -18,7 +18,7 @@ from penstock.model.names import is_written_for_readers
 from penstock.runtime.disk import DiskSpace
 from penstock.segmentstore.settings import SpaceSettings
 
-logger = logging.getLogger(__name__)
+logger: logging.Logger = logging.getLogger(__name__)
 
 #: Asks a tier how much room it has.
 AskSpace = Callable[[], Awaitable[DiskSpace | None]]

@@ -62,13 +62,13 @@ class ContainerState:
     """
 
     def __init__(self, container_id: int, cache: Cache, settings: ContainerSettings) -> None:
-        self.metadata = ContainerMetadata(container_id, self._equip)
+        self.metadata: ContainerMetadata = ContainerMetadata(container_id, self._equip)
         self.cache = cache
-        self.activity = Activity(settings.activity.index_entry_bytes)
+        self.activity: Activity = Activity(settings.activity.index_entry_bytes)
         self.victims: Victims[Segment] = Victims()
         self._lately_merged: dict[str, int] = {}
         self.unflushed: dict[int, Segment] = {}
-        self.backlog = Backlog(cache)
+        self.backlog: Backlog = Backlog(cache)
         self.gone: dict[int, Segment] = {}
         self._gone_ids: dict[str, dict[int, None]] = {}
         self.attribute_work: dict[int, Segment] = {}

@@ -114,8 +114,8 @@ class BatchWriter:
     ) -> None:
         """`tell` takes the result of each batch but the last to the loop."""
         self.directory = directory
-        self.sequence = 0
-        self.noted_s = float("-inf")
+        self.sequence: int = 0
+        self.noted_s: float = float("-inf")
         self._queue = queue
         self._batch_length_max = batch_length_max_bytes
         self._room = room

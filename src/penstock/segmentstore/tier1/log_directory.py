@@ -59,14 +59,14 @@ class LogDirectory:
     def __init__(self, disk: Disk, path: str, container_id: int, owner: LogOwner | None = None) -> None:
         """Look at a directory; `owner` is needed to claim it."""
         #: After `claim`: whether an incarnation before this one may still answer reads.
-        self.may_predecessor_answer = False
+        self.may_predecessor_answer: bool = False
         self._owner = owner
         self._record: EpochRecord | None = None
         self.path = path
-        self.epoch = 0
+        self.epoch: int = 0
         self.container_id = container_id
         #: Where the log starts, as recovered or as last truncated.
-        self.truncation_address = 0
+        self.truncation_address: int = 0
         self._disk = disk
         self._epoch_file: DiskFile | None = None
         self._mark: SharedByte | None = None

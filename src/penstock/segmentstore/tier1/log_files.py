@@ -59,7 +59,7 @@ class LogFiles:
         description: str,
     ) -> None:
         self.current: WritableFile | None = None
-        self.space = LogSpace(
+        self.space: LogSpace = LogSpace(
             directory,
             settings,
             run=work.run,

@@ -86,7 +86,7 @@ class FrameScanner:
         self._window = b""
         self._window_offset = 0
         #: Where the next frame is looked for.
-        self.offset = offset
+        self.offset: int = offset
 
     def next(self) -> tuple[FrameHeader, bytes] | None:
         """Return the frame at `offset` and go on to the one after; None if there is no good frame there.

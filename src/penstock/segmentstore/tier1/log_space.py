@@ -53,7 +53,7 @@ class LogSpace:
         new_spare_name: Callable[[], str],
         check_wanted: Callable[[], None],
     ) -> None:
-        self.is_short = False
+        self.is_short: bool = False
         self._directory = directory
         self._settings = settings
         self._run = run

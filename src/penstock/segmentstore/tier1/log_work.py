@@ -9,7 +9,7 @@ from typing import TypeVar
 
 from penstock.model.errors import DataDirectoryInUseError, StorageError, StorageFullError
 from penstock.runtime.runtime import Runtime
-from penstock.runtime.work import PoolSettings
+from penstock.runtime.work import PoolSettings, WorkPool
 from penstock.segmentstore.tier1.log_settings import LocalLogSettings
 
 T = TypeVar("T")
@@ -24,8 +24,8 @@ class LogWork:
     """
 
     def __init__(self, runtime: Runtime, container_id: int, settings: LocalLogSettings, description: str) -> None:
-        self.writes = runtime.work.pool(f"log-{container_id}-writes", PoolSettings(thread_count_max=1))
-        self.files = runtime.work.pool(f"log-{container_id}-files", settings.files)
+        self.writes: WorkPool = runtime.work.pool(f"log-{container_id}-writes", PoolSettings(thread_count_max=1))
+        self.files: WorkPool = runtime.work.pool(f"log-{container_id}-files", settings.files)
         self._settings = settings
         self._description = description
         self._tasks: dict[asyncio.Task[object], None] = {}

@@ -16,7 +16,7 @@ class DirectorySyncs:
     """
 
     def __init__(self, sync_now: Callable[[str], Awaitable[None]]) -> None:
-        self.sync_count = 0
+        self.sync_count: int = 0
         self._sync_now = sync_now
         #: Who waits for the next sync of a directory.
         self._next: dict[str, asyncio.Future[None]] = {}

@@ -149,7 +149,7 @@ class RecordCache:
         self._is_all_doubtful = False
         self._records: OrderedDict[str, VersionedRecord] = OrderedDict()
         #: Grows with every commit, so that a read begun before it does not bring an older record back.
-        self.change_count = 0
+        self.change_count: int = 0
 
     def get(self, key: str) -> VersionedRecord | None:
         """Return what is known about `key`, None if nothing."""

@@ -87,14 +87,16 @@ class StorageContext:
         settings: ChunkedStorageSettings,
         orphans: OrphanChunks,
     ) -> None:
-        self.chunks = chunks
-        self.orphans = orphans
-        self.table = table
-        self.epoch = epoch
-        self.runtime = runtime
-        self.settings = settings
-        self.cache = RecordCache(settings.records_cached_max)
-        self.index = ChunkIndex(segments_max=settings.indexed_segments_max, chunks_max=settings.indexed_chunks_max)
+        self.chunks: ChunkStorage = chunks
+        self.orphans: OrphanChunks = orphans
+        self.table: MetadataTable = table
+        self.epoch: int = epoch
+        self.runtime: Runtime = runtime
+        self.settings: ChunkedStorageSettings = settings
+        self.cache: RecordCache = RecordCache(settings.records_cached_max)
+        self.index: ChunkIndex = ChunkIndex(
+            segments_max=settings.indexed_segments_max, chunks_max=settings.indexed_chunks_max
+        )
 
     def transaction(self, *, is_cached: bool = True) -> MetadataTransaction:
         """Begin a transaction. Without the cache it sees what is in the table at this moment."""

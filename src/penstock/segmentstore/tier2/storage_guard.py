@@ -26,7 +26,7 @@ from penstock.segmentstore.tier2.wrapped import WrappedChunkStorage
 
 T = TypeVar("T")
 
-logger = logging.getLogger(__name__)
+logger: logging.Logger = logging.getLogger(__name__)
 
 #: Chunks that are believed to be lost and do not count again; more are forgotten, oldest first.
 _LOST_CHUNKS_MAX = 100_000

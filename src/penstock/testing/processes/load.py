@@ -111,7 +111,7 @@ class Load:
     def __init__(
         self, connect: Callable[[], Client], history: History, seed: int, settings: LoadSettings | None = None
     ) -> None:
-        self.settings = settings or LoadSettings()
+        self.settings: LoadSettings = settings or LoadSettings()
         self.history = history
         self.problems: list[str] = []
         self._connect = connect

@@ -164,9 +164,10 @@ class SimulatedCluster:
 
     def __init__(self, simulation: Simulation, settings: ClusterSettings | None = None) -> None:
         self.simulation = simulation
-        self.settings = settings = settings or ClusterSettings()
+        settings = settings or ClusterSettings()
+        self.settings: ClusterSettings = settings
         names = tuple(f"store-{number}" for number in range(1, settings.store_count + 1))
-        self.locator = Assignment(names, settings.segment_store.container_count)
+        self.locator: Assignment = Assignment(names, settings.segment_store.container_count)
         #: Where both tiers are, if the stores share them.
         self.shared_disk: SharedDisk | None = None
         if settings.has_shared_storage:
@@ -179,8 +180,8 @@ class SimulatedCluster:
         self._late_requests: LateRequests | None = None
         self._refuses = True
         self._is_healed = False
-        self.stores = [self._add_server(name, self._run_store) for name in names]
-        self.controller = self.stores[0] if settings.is_combined else self._add_server(
+        self.stores: list[Host] = [self._add_server(name, self._run_store) for name in names]
+        self.controller: Host = self.stores[0] if settings.is_combined else self._add_server(
             "controller", self._run_controller
         )  # fmt: skip
         self.clients: list[Host] = []

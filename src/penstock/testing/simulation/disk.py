@@ -66,10 +66,10 @@ class SimulatedDisk:
         """Begin with `files` (and the directories above them) on the medium, or as `tree` is."""
         self.faults = faults
         self.hook: DiskHook = _no_hook
-        self.crash_count = 0
+        self.crash_count: int = 0
         self.fault_counts: dict[str, int] = {}
         self._rng = rng
-        self.tree = tree or DiskTree(faults.sector_bytes, faults.name_order)
+        self.tree: DiskTree = tree or DiskTree(faults.sector_bytes, faults.name_order)
         self._generation = 0
         self._locks: dict[FileNode, None] = {}
         for path, content in (files or {}).items():

@@ -61,12 +61,12 @@ class FileNode:
     __slots__ = ("bad_sectors", "durable", "link_count", "live", "number", "pending", "sector_bytes")
 
     def __init__(self, number: int, sector_bytes: int, content: bytes = b"") -> None:
-        self.number = number
-        self.sector_bytes = sector_bytes
-        self.live = bytearray(content)
-        self.durable = bytearray(content)
+        self.number: int = number
+        self.sector_bytes: int = sector_bytes
+        self.live: bytearray = bytearray(content)
+        self.durable: bytearray = bytearray(content)
         self.pending: list[PendingWrite | PendingLength] = []
-        self.link_count = 0
+        self.link_count: int = 0
         #: Sectors that cannot be read until they are written again.
         self.bad_sectors: set[int] = set()
 

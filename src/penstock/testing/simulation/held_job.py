@@ -30,9 +30,9 @@ class HeldJob:
     """
 
     def __init__(self, function: Callable[[], object], context: contextvars.Context, wait_at: WaitAt) -> None:
-        self.until_s = 0.0
+        self.until_s: float = 0.0
         self.request: Callable[[], None] | None = None
-        self.is_over = False
+        self.is_over: bool = False
         self.result: object = None
         self.error: BaseException | None = None
         self._function = function

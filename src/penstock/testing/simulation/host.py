@@ -96,8 +96,8 @@ class Host:
         self._surroundings = surroundings
         self._loop = surroundings.loop
         self.disk_faults = disk_faults
-        self.disk = SimulatedDisk(surroundings.rng(f"{name} disk"), disk_faults)
-        self.stalls = DiskStalls(surroundings.loop)
+        self.disk: SimulatedDisk = SimulatedDisk(surroundings.rng(f"{name} disk"), disk_faults)
+        self.stalls: DiskStalls = DiskStalls(surroundings.loop)
         self._troubles: list[Callable[[DiskFaults], DiskFaults]] = []
         self._life = 0
         self._pause_count = 0

@@ -75,7 +75,7 @@ class Links:
 
     def __init__(self, loop: SimulatedLoop, rng: random.Random, settings: NetworkSettings | None = None) -> None:
         self.loop = loop
-        self.settings = settings or NetworkSettings()
+        self.settings: NetworkSettings = settings or NetworkSettings()
         self._rng = rng
         self._random = rng.random
         self._links: dict[tuple[str, str], _Link] = {}

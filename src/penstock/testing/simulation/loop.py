@@ -115,7 +115,7 @@ class SimulatedLoop(asyncio.BaseEventLoop):
         super().__init__()
         # `python -X dev` would time callbacks by the real clock.
         self.set_debug(False)
-        self.settings = settings or LoopSettings()
+        self.settings: LoopSettings = settings or LoopSettings()
         self.trace = trace
         self._random = rng.random
         self._time_s = TIME_S_FIRST
@@ -127,10 +127,10 @@ class SimulatedLoop(asyncio.BaseEventLoop):
         self._task_numbers = itertools.count(1)
         self._cancelled_count = 0
         self._runnable: list[Process] = []
-        self.driver = Process("driver")
-        self.current = self.driver
+        self.driver: Process = Process("driver")
+        self.current: Process = self.driver
         self.processes: list[Process] = [self.driver]
-        self.turn_count = 0
+        self.turn_count: int = 0
         self.unhandled: list[dict[str, object]] = []
         self._is_over = False
         # Whose an asynchronous generator is, by its id (weak references are dead when it is finalised): that may

@@ -39,11 +39,11 @@ class Process:
     )  # fmt: skip
 
     def __init__(self, host_name: str, life: int = 1) -> None:
-        self.host_name = host_name
-        self.name = host_name if life == 1 else f"{host_name}.{life}"
-        self.is_alive = True
-        self.is_paused = False
-        self.is_listed = False
+        self.host_name: str = host_name
+        self.name: str = host_name if life == 1 else f"{host_name}.{life}"
+        self.is_alive: bool = True
+        self.is_paused: bool = False
+        self.is_listed: bool = False
         self.ready: deque[asyncio.Handle] = deque()
         self.tasks: dict[asyncio.Task[object], None] = {}
         self.sockets: dict[Socket, None] = {}
@@ -54,7 +54,7 @@ class Process:
         #: Blocking work that stands still in the middle.
         self.held_jobs: dict[HeldJob, None] = {}
         self._task_sweep_count = 64
-        self.context = contextvars.copy_context()
+        self.context: contextvars.Context = contextvars.copy_context()
         self.context.run(PROCESS.set, self)
 
     def add_task(self, task: asyncio.Task[object]) -> None:

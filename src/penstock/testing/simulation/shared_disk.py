@@ -30,7 +30,7 @@ class SharedDisk:
         self._loop = simulation.loop
         self._hosts = simulation.hosts
         self._faults = faults
-        self.disk = SimulatedDisk(simulation.rng(f"{name} disk"), faults)
+        self.disk: SimulatedDisk = SimulatedDisk(simulation.rng(f"{name} disk"), faults)
         self.disk.hook = self._on_call
 
     def mounted(self, host: Host) -> MountedDisk:

@@ -51,10 +51,10 @@ class Simulation:
 
     def __init__(self, seed: int, settings: SimulationSettings | None = None, *, trace: Trace | None = None) -> None:
         self.seed = seed
-        self.settings = settings or SimulationSettings()
-        self.trace = trace or Trace()
-        self.loop = SimulatedLoop(self.rng("loop"), self.trace, self.settings.loop)
-        self.network = Network(self.loop, self.rng("network"), self.settings.network)
+        self.settings: SimulationSettings = settings or SimulationSettings()
+        self.trace: Trace = trace or Trace()
+        self.loop: SimulatedLoop = SimulatedLoop(self.rng("loop"), self.trace, self.settings.loop)
+        self.network: Network = Network(self.loop, self.rng("network"), self.settings.network)
         self.hosts: dict[str, Host] = {}
         #: How containers change their owners, where fault plans may ask for that.
         self.owner_changes: OwnerChanges | None = None

@@ -52,8 +52,8 @@ class SimulatedTransport(asyncio.Transport):
         self._loop = links.loop
         self.process = process
         self.label = label
-        self.local_host = local[0]
-        self.remote_host = remote[0]
+        self.local_host: str = local[0]
+        self.remote_host: str = remote[0]
         self.peer: SimulatedTransport
         self._protocol: asyncio.BaseProtocol | None = None
         self._is_buffered = False
@@ -88,7 +88,7 @@ class SimulatedTransport(asyncio.Transport):
         # Ending: `_is_closing` as asyncio has it; `is_gone` once there is no socket any more.
         self._is_closing = False
         self._is_end_due = False
-        self.is_gone = False
+        self.is_gone: bool = False
 
     def attach(self, protocol: asyncio.BaseProtocol) -> None:
         """Give the socket to a protocol and call its `connection_made`."""

@@ -79,8 +79,8 @@ class SimulatedWork(WorkPools):
     ) -> None:
         self.loop = loop
         self.process = process
-        self.random = rng.random
-        self.settings = settings or WorkSettings()
+        self.random: Callable[[], float] = rng.random
+        self.settings: WorkSettings = settings or WorkSettings()
         self.stalls = stalls
         self.job_count = 0
         super().__init__(

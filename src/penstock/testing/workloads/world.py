@@ -69,7 +69,7 @@ class World:
     ) -> None:
         self.cluster = cluster
         self.rng = rng
-        self.history = TracedHistory(cluster)
+        self.history: TracedHistory = TracedHistory(cluster)
         self.stop_s = stop_s
         self.give_up_s = give_up_s
         self.payload_bytes_max = payload_bytes_max

@@ -21,10 +21,10 @@ class Touched:
     __slots__ = ("borders", "event_count", "length", "marked", "segment")
 
     def __init__(self, segment: Segment) -> None:
-        self.segment = segment
-        self.length = segment.length
-        self.event_count = segment.event_count
-        self.marked = segment.length
+        self.segment: Segment = segment
+        self.length: int = segment.length
+        self.event_count: int = segment.event_count
+        self.marked: int = segment.length
         self.borders: list[Border] = []
 
 

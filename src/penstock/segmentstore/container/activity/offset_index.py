@@ -38,7 +38,7 @@ from penstock.model.segments import Buffer
 from penstock.segmentstore.container.activity.activity import Border
 from penstock.segmentstore.container.segment import Segment, SegmentFlags
 
-logger = logging.getLogger(__name__)
+logger: logging.Logger = logging.getLogger(__name__)
 
 ENTRY = struct.Struct(">qqq")
 #: Borders written in one append at most.

@@ -12,7 +12,7 @@ from penstock.segmentstore.container.activity.offset_index import OffsetIndexes
 from penstock.segmentstore.settings import ActivitySettings
 from penstock.segmentstore.statistics import Statistics
 
-logger = logging.getLogger(__name__)
+logger: logging.Logger = logging.getLogger(__name__)
 
 #: Index segments written at the same time: their entries share syncs of the log.
 _CONCURRENCY_MAX = 64
@@ -37,7 +37,7 @@ class ActivityWatch:
         self._loop = asyncio.get_running_loop()
         # Of segments that got data lately, the offset of the last entry, least lately used first.
         self._indexed: dict[int, int] = {}
-        self.statistics = Statistics(container_id, settings.statistics, self._loop.time())
+        self.statistics: Statistics = Statistics(container_id, settings.statistics, self._loop.time())
 
     async def run(self) -> None:
         """Look for ever."""

@@ -164,8 +164,8 @@ class LeafMerge:
     """
 
     def __init__(self, page: bytes | None, lower: bytes, value_length: int) -> None:
-        self.entry_delta = 0
-        self.is_changed = False
+        self.entry_delta: int = 0
+        self.is_changed: bool = False
         self._page = page
         self._value_length = value_length
         self._content = Content(0, lower, 0)

@@ -23,7 +23,7 @@ class PageCache:
         self._cache = cache
         self._pages: OrderedDict[int, bytes] = OrderedDict()
         self._is_closed = False
-        self.used_bytes = 0
+        self.used_bytes: int = 0
 
     def __len__(self) -> int:
         """Return the number of pages held."""

@@ -76,10 +76,10 @@ class BTreeIndex:
             )
         self.name = name
         self.value_length = value_length
-        self.generation = 0
-        self.entry_count = 0
-        self.stored_bytes = 0
-        self.mark = b""
+        self.generation: int = 0
+        self.entry_count: int = 0
+        self.stored_bytes: int = 0
+        self.mark: bytes = b""
         self._storage = storage
         self._settings = settings
         self._pages = PageCache(cache)

@@ -29,7 +29,7 @@ from penstock.segmentstore.container.segment import Segment
 from penstock.segmentstore.container.state import ContainerState
 from penstock.segmentstore.settings import ContainerSettings
 
-logger = logging.getLogger(__name__)
+logger: logging.Logger = logging.getLogger(__name__)
 
 #: Time between two looks for what little keeps the log.
 _TIDY_S = 1.0
@@ -71,8 +71,8 @@ class Carrier:
         settings: ContainerSettings,
         spawn: Spawn,
     ) -> None:
-        self.carried_bytes = 0
-        self.carried_count = 0
+        self.carried_bytes: int = 0
+        self.carried_count: int = 0
         self._state = state
         self._pipeline = pipeline
         self._checkpoints = checkpoints

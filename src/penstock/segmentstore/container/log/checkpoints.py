@@ -76,7 +76,7 @@ class Checkpoints:
             for found in replayed.checkpoints
         )
         #: One is being written, or is not durable yet.
-        self.is_pending = False
+        self.is_pending: bool = False
         self._loop = asyncio.get_running_loop()
         self._state = state
         self._pipeline = pipeline

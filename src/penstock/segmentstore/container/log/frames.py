@@ -29,7 +29,7 @@ class FrameBuilder:
     def __init__(self, length_max: int) -> None:
         self._length_max = length_max
         self.parts: list[Buffer] = [_VERSION]
-        self.length = 1
+        self.length: int = 1
 
     @property
     def is_empty(self) -> bool:

@@ -89,13 +89,13 @@ class OperationPipeline:
         fail: Callable[[BaseException], None],
     ) -> None:
         self.container_id = container_id
-        self.sequence_number = last_sequence_number
-        self.durable_sequence_number = last_sequence_number
+        self.sequence_number: int = last_sequence_number
+        self.durable_sequence_number: int = last_sequence_number
         #: Bytes of records, and frames, given to the log so far.
-        self.logged_bytes = 0
-        self.frame_count = 0
+        self.logged_bytes: int = 0
+        self.frame_count: int = 0
         #: How long the log takes for what it is given, lately: without what stood before it.
-        self.sync_s = 0.0
+        self.sync_s: float = 0.0
         self._last_done_s = 0.0
         #: Called at the end of a turn of the loop in which frames were sent: every accepted operation is in the log's
         #: hands then, and nothing else.

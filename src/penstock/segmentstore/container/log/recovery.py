@@ -21,7 +21,7 @@ from penstock.segmentstore.container.log.operations import RECORD_HEADER, Checkp
 from penstock.segmentstore.container.state import ContainerState
 from penstock.segmentstore.tier1.durable_log import DurableLog, LogAddress
 
-logger = logging.getLogger(__name__)
+logger: logging.Logger = logging.getLogger(__name__)
 
 #: A record may come again, byte for byte, while it is among so many that came last: some logs write a frame twice
 #: when the answer to the first write was lost. Anything else that goes back is corruption.
@@ -119,7 +119,7 @@ class FirstCheckpoint:
     __slots__ = ("_is_begun", "_number", "is_complete", "later", "parts")
 
     def __init__(self) -> None:
-        self.is_complete = False
+        self.is_complete: bool = False
         self.parts: list[bytes] = []
         #: Records behind part 0, which are to be replayed once the last part is there.
         self.later: list[Buffer] = []

@@ -79,11 +79,11 @@ class Cache:
 
     def __init__(self, settings: CacheSettings) -> None:
         self.settings = settings
-        self.used_bytes = 0
-        self.member_bytes = 0
+        self.used_bytes: int = 0
+        self.member_bytes: int = 0
         self.lacking_bytes = 0
-        self.generation = 0
-        self.is_touched = False
+        self.generation: int = 0
+        self.is_touched: bool = False
         self._generation_ends_s = 0.0
         #: By number, oldest first, without gaps; those between the oldest and the current one may be empty.
         self._generations: OrderedDict[int, _Generation] = OrderedDict({0: _Generation()})

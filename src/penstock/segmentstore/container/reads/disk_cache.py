@@ -26,7 +26,7 @@ from penstock.runtime.disk import DiskFile
 from penstock.runtime.runtime import Runtime
 from penstock.segmentstore.settings import DiskCacheSettings
 
-logger = logging.getLogger(__name__)
+logger: logging.Logger = logging.getLogger(__name__)
 
 _FILE_NAME = "evicted-data"
 
@@ -79,7 +79,7 @@ class DiskCache:
     """See the module. `directory` belongs to this process alone; call `open` before anything else."""
 
     def __init__(self, directory: str, settings: DiskCacheSettings, runtime: Runtime) -> None:
-        self.statistics = DiskCacheStatistics()
+        self.statistics: DiskCacheStatistics = DiskCacheStatistics()
         self._path = os.path.join(directory, _FILE_NAME)
         self._directory = directory
         self._settings = settings

@@ -166,7 +166,7 @@ class ReadIndex(Generic[S]):
         self._starts: list[int] = []
         self._entries: list[_Block[S] | _Redirect[S]] = []
         self._is_closed = False
-        self.cached_bytes = 0
+        self.cached_bytes: int = 0
 
     def append(self, offset: int, data: Buffer) -> None:
         """Take in appended bytes. `offset` is the end of what was appended before."""

@@ -45,7 +45,7 @@ from penstock.segmentstore.tier2.storage_health import StorageHealth
 
 T = TypeVar("T")
 
-logger = logging.getLogger(__name__)
+logger: logging.Logger = logging.getLogger(__name__)
 
 #: Segments that need no look-up and are resolved in one go, before other tasks get a turn.
 _RESOLVE_SLICE = 512

@@ -49,8 +49,8 @@ class SegmentMetadataTable:
     """
 
     def __init__(self, tables: Tables, segment: Segment, spawn: Spawn) -> None:
-        self.commit_count = 0
-        self.round_count = 0
+        self.commit_count: int = 0
+        self.round_count: int = 0
         self._tables = tables
         self._segment = segment
         self._waiting: deque[_Commit] = deque()

@@ -36,7 +36,7 @@ from penstock.segmentstore.container.storage.container_storage import ContainerS
 from penstock.segmentstore.container.storage.segment_flusher import SegmentFlusher, Submit
 from penstock.segmentstore.settings import ContainerSettings, ThrottleSettings
 
-logger = logging.getLogger(__name__)
+logger: logging.Logger = logging.getLogger(__name__)
 
 #: After one of these the incarnation must not go on.
 _FATAL = (InconsistentStateError, LogFencedError, StorageNotPrimaryError)
@@ -108,7 +108,7 @@ class StorageWriter:
         #: When a segment whose last job failed may have the next.
         self._retry_at_s: dict[int, float] = {}
         self._failure_logged_at_s = -settings.writer_retry_s
-        self.failed_job_count = 0
+        self.failed_job_count: int = 0
         state.on_storage_work = self._wake.set
 
     def start(self) -> None:

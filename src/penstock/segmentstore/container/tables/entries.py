@@ -9,7 +9,7 @@ Source: segment store specification, section 6.2.
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
@@ -26,7 +26,7 @@ BATCH_LENGTH_MAX: Final = 32 * 1024 * 1024
 #: memory that a tuple of three takes, and nothing to convert when it moves.
 _SLOT: Final = struct.Struct(">qqI")
 SLOT_LENGTH: Final = _SLOT.size
-pack_slot = _SLOT.pack
+pack_slot: Callable[[int, int, int], bytes] = _SLOT.pack
 #: What a look-up says that has no answer; a slot is never empty. None stands for "the key is not in the table".
 MISSING: Final = b""
 

@@ -133,21 +133,21 @@ class TableIndex:
     )
 
     def __init__(self, segment: str, key_length: int) -> None:
-        self.segment = segment
-        self.key_length = key_length
+        self.segment: str = segment
+        self.key_length: int = key_length
         self.index: SortedIndex | None = None
-        self.is_index_open = False
-        self.is_over = False
-        self.mark = TableMark()
-        self.tail = Tail()
+        self.is_index_open: bool = False
+        self.is_over: bool = False
+        self.mark: TableMark = TableMark()
+        self.tail: Tail = Tail()
         self.frozen: Tail | None = None
-        self.frozen_end = 0
-        self.end = 0
-        self.generation = 0
-        self.is_compacting = False
-        self.is_flush_spawned = False
-        self.retry_at_s = 0.0
-        self.flush_lock = asyncio.Lock()
+        self.frozen_end: int = 0
+        self.end: int = 0
+        self.generation: int = 0
+        self.is_compacting: bool = False
+        self.is_flush_spawned: bool = False
+        self.retry_at_s: float = 0.0
+        self.flush_lock: asyncio.Lock = asyncio.Lock()
         self.waiters: list[asyncio.Future[None]] = []
         self._is_scanning = True
 

@@ -22,7 +22,7 @@ from penstock.segmentstore.container.tables.entries import parse_entries
 from penstock.segmentstore.container.tables.index import CLEARING, LOOKUP_COUNT, TableIndex, TableMark
 from penstock.segmentstore.settings import ContainerSettings
 
-logger = logging.getLogger(__name__)
+logger: logging.Logger = logging.getLogger(__name__)
 
 _SCAN_LENGTH = 256 * 1024
 

@@ -46,7 +46,7 @@ from penstock.segmentstore.container.tables.indexer import OpenIndex, TableIndex
 from penstock.segmentstore.container.tables.reads import TableReader, page_of, within_page_bytes
 from penstock.segmentstore.settings import ContainerSettings
 
-logger = logging.getLogger(__name__)
+logger: logging.Logger = logging.getLogger(__name__)
 
 #: Kinds of jobs.
 _LOAD = "loading"

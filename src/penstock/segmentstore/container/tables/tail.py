@@ -36,9 +36,9 @@ class Tail:
     def __init__(self) -> None:
         self.slots: dict[bytes, bytes | None] = {}
         self.unresolved: dict[bytes, None] = {}
-        self.count_delta = 0
-        self.live_bytes_delta = 0
-        self.entry_count = 0
+        self.count_delta: int = 0
+        self.live_bytes_delta: int = 0
+        self.entry_count: int = 0
         # Sorted on the first iteration, and then kept so. May hold keys that have left, and some twice.
         self._sorted_keys: list[bytes] | None = None
         self._new_keys: list[bytes] = []
