@@ -27,6 +27,8 @@ if TYPE_CHECKING:
     from penstock.client.settings import ClientSettings
     from penstock.client.statistics import ClusterStatistics
     from penstock.client.sync import Client
+    from penstock.client.table_keys import BytesKeys, Entry, TextKeys, TextPairKeys
+    from penstock.client.tables import TableChange
     from penstock.model.errors import (
         BadOffsetError,
         ClosedError,
@@ -43,6 +45,7 @@ if TYPE_CHECKING:
         NoSuchScopeError,
         NoSuchSegmentError,
         NoSuchStreamError,
+        NoSuchTableError,
         OutcomeUnknownError,
         PenstockError,
         ScopeExistsError,
@@ -53,15 +56,21 @@ if TYPE_CHECKING:
         StreamExistsError,
         StreamNotSealedError,
         StreamSealedError,
+        TableConditionError,
+        TableExistsError,
+        TableKeyMissingError,
+        TableKeyVersionError,
         TransactionError,
         UnsupportedOperationError,
         WriteTimeoutError,
     )
     from penstock.model.policies import Retention, Scaling, StreamConfig
     from penstock.model.stream_cuts import StreamCut
+    from penstock.model.tables import TableConfig
 
 __all__ = [
     "BadOffsetError",
+    "BytesKeys",
     "Client",
     "ClientSettings",
     "ClosedError",
@@ -70,6 +79,7 @@ __all__ = [
     "ConnectionLostError",
     "ControllerUnavailableError",
     "CorruptionError",
+    "Entry",
     "Event",
     "EventBatch",
     "EventTooLargeError",
@@ -82,6 +92,7 @@ __all__ = [
     "NoSuchScopeError",
     "NoSuchSegmentError",
     "NoSuchStreamError",
+    "NoSuchTableError",
     "OutcomeUnknownError",
     "PenstockError",
     "Positions",
@@ -97,6 +108,14 @@ __all__ = [
     "StreamExistsError",
     "StreamNotSealedError",
     "StreamSealedError",
+    "TableChange",
+    "TableConditionError",
+    "TableConfig",
+    "TableExistsError",
+    "TableKeyMissingError",
+    "TableKeyVersionError",
+    "TextKeys",
+    "TextPairKeys",
     "TransactionError",
     "UnsupportedOperationError",
     "WriteTimeoutError",
@@ -110,9 +129,11 @@ __all__ = [
 os.environ.setdefault("GRPC_VERBOSITY", "ERROR")
 
 _HOME = {
+    "BytesKeys": "penstock.client.table_keys",
     "Client": "penstock.client.sync",
     "ClientSettings": "penstock.client.settings",
     "ClusterStatistics": "penstock.client.statistics",
+    "Entry": "penstock.client.table_keys",
     "Event": "penstock.client.event",
     "EventBatch": "penstock.client.event",
     "GroupDescription": "penstock.client.reader_group",
@@ -121,6 +142,10 @@ _HOME = {
     "Scaling": "penstock.model.policies",
     "StreamConfig": "penstock.model.policies",
     "StreamCut": "penstock.model.stream_cuts",
+    "TableChange": "penstock.client.tables",
+    "TableConfig": "penstock.model.tables",
+    "TextKeys": "penstock.client.table_keys",
+    "TextPairKeys": "penstock.client.table_keys",
     "connect": "penstock.client.connecting",
 }
 

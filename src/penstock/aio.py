@@ -14,6 +14,7 @@ from penstock.client.opening import Opening
 from penstock.client.reader import Reader
 from penstock.client.reader_group import ReaderGroup
 from penstock.client.segment_reader import SegmentReader
+from penstock.client.tables import Table, TableChanges
 from penstock.client.transaction import Transaction
 from penstock.client.value_writer import ValueWriter
 
@@ -29,6 +30,8 @@ __all__ = [
     "Reader",
     "ReaderGroup",
     "SegmentReader",
+    "Table",
+    "TableChanges",
     "Transaction",
     "ValueWriter",
     "connect",

@@ -204,10 +204,15 @@ class FakeConnection(asyncio.BufferedProtocol):
             case wire.GetTableSegmentInfo():
                 info = await segments.table_info(name)
                 self.send(
-                    wire.TableSegmentInfo(command.request_id, name, info.start_offset, info.length, info.entry_count, 0)
+                    wire.TableSegmentInfo(
+                        command.request_id, name, info.start_offset, info.length, info.entry_count, info.key_length
+                    )
                 )
             case wire.UpdateTableEntries():
                 updates = [TableUpdate(entry.key, entry.value, entry.version) for entry in command.entries]
+                if self.store.take("drop_before_table_put"):
+                    self.transport.abort()
+                    return
                 versions = await segments.table_put(name, updates)
                 if self.store.take("drop_after_table_put"):
                     self.transport.abort()
@@ -215,6 +220,9 @@ class FakeConnection(asyncio.BufferedProtocol):
                 self.send(wire.TableEntriesUpdated(command.request_id, tuple(versions)))
             case wire.RemoveTableKeys():
                 await segments.table_remove(name, [TableRemoval(key.key, key.version) for key in command.keys])
+                if self.store.take("drop_after_table_remove"):
+                    self.transport.abort()
+                    return
                 self.send(wire.TableKeysRemoved(command.request_id, name))
             case wire.ReadTable():
                 found = await segments.table_get(name, [key.key for key in command.keys])
@@ -225,10 +233,18 @@ class FakeConnection(asyncio.BufferedProtocol):
                 self.send(wire.TableRead(command.request_id, name, entries))
             case wire.ReadTableEntries():
                 page = await segments.table_entries(
-                    name, limit=command.suggested_count, token=command.continuation_token
-                )
+                    name, limit=command.suggested_count, token=command.continuation_token,
+                    first=command.from_key, last=command.to_key or None,
+                )  # fmt: skip
                 entries = tuple(wire.TableKeyValue(entry.key, entry.version, entry.value) for entry in page.entries)
                 self.send(wire.TableEntriesRead(command.request_id, name, entries, page.token))
+            case wire.ReadTableKeys():
+                found = await segments.table_keys(
+                    name, limit=command.suggested_count, token=command.continuation_token,
+                    first=command.from_key, last=command.to_key or None,
+                )  # fmt: skip
+                keys = tuple(wire.TableKey(key, version) for key, version in found.keys)
+                self.send(wire.TableKeysRead(command.request_id, name, keys, found.token))
             case wire.ReadTableEntriesDelta():
                 delta = await segments.table_delta(name, position=command.from_position, limit=command.suggested_count)
                 entries = tuple(wire.TableKeyValue(entry.key, entry.version, entry.value) for entry in delta.entries)
@@ -326,6 +342,7 @@ class FakeController:
         self.scopes: set[str] = set()
         self.all: dict[tuple[str, str], FakeStream] = {}
         self.groups: dict[tuple[str, str], pb.ReaderGroupConfiguration] = {}
+        self.tables: dict[tuple[str, str], pb.KeyValueTableConfig] = {}
         self.uri_requests = 0
         self.transactions: dict[int, str] = {}
         self.pings = 0
@@ -473,6 +490,60 @@ class FakeController:
         if found is None or found.readerGroupId != request.readerGroupId:
             return reply(status=reply.RG_NOT_FOUND)
         del self.groups[request.scope, request.readerGroup]
+        return reply(status=reply.SUCCESS)
+
+    async def rpc_create_key_value_table(self, request):
+        reply = pb.CreateKeyValueTableStatus
+        if request.scope not in self.scopes:
+            return reply(status=reply.SCOPE_NOT_FOUND)
+        if (request.scope, request.kvtName) in self.tables:
+            return reply(status=reply.TABLE_EXISTS)
+        self.tables[request.scope, request.kvtName] = request
+        for number in range(request.partitionCount):
+            await self.store.segments.create_table(
+                segment_name(request.scope, f"{request.kvtName}_kvtable", number),
+                key_length=request.primaryKeyLength + request.secondaryKeyLength,
+            )
+        return reply(status=reply.SUCCESS)
+
+    async def rpc_get_key_value_table_configuration(self, request):
+        reply = pb.KeyValueTableConfigResponse
+        found = self.tables.get((request.scope, request.kvtName))
+        if found is None:
+            return reply(status=reply.TABLE_NOT_FOUND)
+        return reply(status=reply.SUCCESS, config=found)
+
+    async def rpc_get_current_segments_key_value_table(self, request):
+        count = self.tables[request.scope, request.kvtName].partitionCount
+        info = pb.StreamInfo(scope=request.scope, stream=request.kvtName)
+        return pb.SegmentRanges(
+            segmentRanges=[
+                pb.SegmentRange(
+                    segmentId=pb.SegmentId(streamInfo=info, segmentId=number), minKey=found.start, maxKey=found.end
+                )
+                for number, found in enumerate(initial_ranges(count))
+            ]
+        )
+
+    async def rpc_list_key_value_tables_in_scope(self, request):
+        scope, after = request.scope.scope, request.continuationToken.token
+        reply = pb.KVTablesInScopeResponse
+        if scope not in self.scopes:
+            return reply(status=reply.SCOPE_NOT_FOUND)
+        names = [name for where, name in sorted(self.tables) if where == scope and name > after][:1]
+        return reply(
+            status=reply.SUCCESS,
+            kvtables=[pb.KeyValueTableInfo(scope=scope, kvtName=name) for name in names],
+            continuationToken=pb.ContinuationToken(token=names[-1] if names else ""),
+        )
+
+    async def rpc_delete_key_value_table(self, request):
+        reply = pb.DeleteKVTableStatus
+        found = self.tables.pop((request.scope, request.kvtName), None)
+        if found is None:
+            return reply(status=reply.TABLE_NOT_FOUND)
+        for number in range(found.partitionCount):
+            await self.store.segments.delete_table(segment_name(request.scope, f"{request.kvtName}_kvtable", number))
         return reply(status=reply.SUCCESS)
 
     async def rpc_get_u_r_i(self, request):

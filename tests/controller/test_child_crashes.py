@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import pytest
 
-from penstock.controller.errors import NoSuchTableError, ReaderGroupMismatchError, TableExistsError
+from penstock.controller.errors import ReaderGroupMismatchError
 from penstock.controller.metadata import layout
 from penstock.controller.metadata.scope_records import (
     ChildState,
@@ -22,7 +22,13 @@ from penstock.controller.metadata.scope_records import (
 )
 from penstock.controller.service import ControllerService
 from penstock.controller.settings import ControllerSettings
-from penstock.model.errors import NoSuchReaderGroupError, ScopeExistsError, StreamExistsError
+from penstock.model.errors import (
+    NoSuchReaderGroupError,
+    NoSuchTableError,
+    ScopeExistsError,
+    StreamExistsError,
+    TableExistsError,
+)
 from penstock.model.policies import Scaling, StreamConfig
 from support.failing_segments import FailingSegments, Fault, attempt
 

@@ -10,7 +10,6 @@ import asyncio
 import grpc
 import pytest
 
-from penstock.controller.errors import NoSuchTableError, TableExistsError
 from penstock.controller.metadata import layout
 from penstock.controller.metadata.scope_records import (
     ChildKind,
@@ -30,8 +29,10 @@ from penstock.model.errors import (
     InvalidNameError,
     NoSuchScopeError,
     NoSuchStreamError,
+    NoSuchTableError,
     ScopeExistsError,
     ScopeNotEmptyError,
+    TableExistsError,
 )
 from penstock.model.policies import Scaling, StreamConfig
 from penstock.rpc import controller_pb2 as pb

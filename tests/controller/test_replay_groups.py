@@ -12,7 +12,6 @@ from pathlib import Path
 
 from google.protobuf.json_format import MessageToDict, ParseDict
 
-from penstock.controller.errors import NoSuchTableError
 from penstock.controller.grpc_convert import group_config
 from penstock.controller.metadata.scope_records import (
     GroupCut,
@@ -20,7 +19,7 @@ from penstock.controller.metadata.scope_records import (
     KeyValueTableConfig,
     ReaderGroupConfig,
 )
-from penstock.model.errors import NoSuchReaderGroupError, ScopeExistsError, StreamExistsError
+from penstock.model.errors import NoSuchReaderGroupError, NoSuchTableError, ScopeExistsError, StreamExistsError
 from penstock.model.policies import Scaling, StreamConfig
 from penstock.rpc import controller_pb2 as pb
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import ssl
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import AbstractContextManager
-from typing import TypeVar, overload
+from typing import TypeVar, cast, overload
 
 from penstock.client.ack import Ack, AckState
 from penstock.client.byte_stream import ByteReader, ByteWriter
@@ -19,12 +19,14 @@ from penstock.client.life_cycle import LifeCycle
 from penstock.client.opening import Opening
 from penstock.client.reader_group import ReaderGroup
 from penstock.client.segment_reader import SegmentReader
-from penstock.client.serializers import Serializer
+from penstock.client.serializers import BytesSerializer, Serializer
 from penstock.client.settings import ClientSettings
 from penstock.client.sources import StreamSource
 from penstock.client.starts import Start
 from penstock.client.statistics import ClusterStatistics
 from penstock.client.statistics_calls import Groups, StatisticsCalls
+from penstock.client.table_keys import BytesKeys, TableKeys
+from penstock.client.tables import Table, split_table_name
 from penstock.client.transaction import Transaction
 from penstock.client.value_writer import ValueWriter
 from penstock.client.wire_segments import WireSegments
@@ -32,18 +34,22 @@ from penstock.model.errors import (
     ControllerUnavailableError,
     InvalidArgumentError,
     NoSuchScopeError,
+    NoSuchTableError,
     OutcomeUnknownError,
     ScopeExistsError,
     StreamExistsError,
+    TableExistsError,
 )
 from penstock.model.names import SegmentId, split_scoped_name
 from penstock.model.policies import Retention, Scaling, StreamConfig
 from penstock.model.segments import SegmentInfo
 from penstock.model.stream_cuts import StreamCut
+from penstock.model.tables import TableConfig
 from penstock.runtime.program import WatchProgram
 from penstock.runtime.runtime import Runtime, real_runtime
 from penstock.runtime.settings import default_uri
 
+Key = TypeVar("Key")
 Value = TypeVar("Value")
 
 
@@ -169,14 +175,7 @@ class Client(LifeCycle):
         config = config.checked()
         with self._deadline(f"create stream {stream}"):
             try:
-                try:
-                    is_new = await self.controller.create_stream(scope, name, config)
-                except NoSuchScopeError:
-                    try:
-                        await self.controller.create_scope(scope)
-                    except ScopeExistsError:
-                        pass  # Somebody else made it meanwhile.
-                    is_new = await self.controller.create_stream(scope, name, config)
+                is_new = await self._in_scope(scope, lambda: self.controller.create_stream(scope, name, config))
             except OutcomeUnknownError:
                 # With `exist_ok` it does not matter whose attempt made it.
                 if exist_ok and await self._is_there_now(scope, name):
@@ -390,7 +389,107 @@ class Client(LifeCycle):
         """Open a reader of the raw bytes of a stream of one segment. By `await` or `async with`."""
         return Opening(lambda: ByteReader.open(self._open_cluster(), stream, self))
 
+    # -- key-value tables ---------------------------------------------------------------------------------------
+
+    async def create_table(
+        self,
+        table: str,
+        *,
+        key_length: int,
+        secondary_key_length: int = 0,
+        partition_count: int = 1,
+        rollover_bytes: int = 0,
+        exist_ok: bool = False,
+    ) -> None:
+        """Create a key-value table (``scope/table``), and its scope if that is missing. Its shape is for good.
+
+        Args:
+            key_length: bytes of the first part of each key. It decides on the partition.
+            secondary_key_length: bytes of the second part, 0 for keys of one part. See `TableConfig`.
+            partition_count: segments that share the keys.
+            rollover_bytes: see `TableConfig`.
+            exist_ok: it is fine if there is one of the same shape.
+
+        Raises `TableExistsError`, `InvalidNameError`, `InvalidArgumentError`.
+        """
+        scope, name = split_table_name(table)
+        config = TableConfig(key_length, secondary_key_length, partition_count, rollover_bytes).checked()
+        with self._deadline(f"create table {table}"):
+            try:
+                is_new = await self._in_scope(scope, lambda: self.controller.create_table(scope, name, config))
+            except OutcomeUnknownError:
+                # With `exist_ok` it does not matter whose attempt made it.
+                if not exist_ok or not await self._is_table_there_now(scope, name):
+                    raise
+                is_new = False
+            if is_new:
+                return
+            if not exist_ok:
+                raise TableExistsError(f"table {table} exists already")
+            found = await self.controller.table_config(scope, name)
+        if found != config:
+            raise TableExistsError(f"table {table} exists with another shape: {found}, and not {config}")
+
+    async def delete_table(self, table: str) -> None:
+        """Delete a key-value table and what it holds. Raises `NoSuchTableError`."""
+        await self.controller.delete_table(*split_table_name(table))
+
+    def tables(self, scope: str) -> AsyncIterator[str]:
+        """Iterate over the names of the key-value tables of `scope`. Raises `NoSuchScopeError`."""
+        return self.controller.tables(scope)
+
+    async def table_config(self, table: str) -> TableConfig:
+        """Return the shape of a key-value table. Raises `NoSuchTableError`."""
+        return await self.controller.table_config(*split_table_name(table))
+
+    @overload
+    def table(self, table: str) -> Opening[Table[bytes, bytes]]: ...
+
+    @overload
+    def table(self, table: str, *, keys: TableKeys[Key]) -> Opening[Table[Key, bytes]]: ...
+
+    @overload
+    def table(self, table: str, *, values: Serializer[Value]) -> Opening[Table[bytes, Value]]: ...
+
+    @overload
+    def table(self, table: str, *, keys: TableKeys[Key], values: Serializer[Value]) -> Opening[Table[Key, Value]]: ...
+
+    def table(
+        self, table: str, *, keys: TableKeys[Key] | None = None, values: Serializer[Value] | None = None
+    ) -> (
+        Opening[Table[Key, Value]] | Opening[Table[Key, bytes]] | Opening[Table[bytes, Value]]
+        | Opening[Table[bytes, bytes]]
+    ):  # fmt: skip
+        """Open a key-value table (``scope/table``), by `await` or `async with`.
+
+        `keys`: what keys are: `TextKeys`, `TextPairKeys`, or by default bytes of the exact length. `values`: a
+        serializer, as for events; by default values are bytes. Raises `NoSuchTableError`.
+        """
+        # Each default goes with the type that its overload names.
+        chosen_keys = cast(TableKeys[Key], keys or BytesKeys())
+        chosen_values = cast(Serializer[Value], values or BytesSerializer())
+        return Opening(lambda: Table.open(self._open_cluster(), table, chosen_keys, chosen_values, self))
+
     # -- inside -------------------------------------------------------------------------------------------------
+
+    async def _in_scope(self, scope: str, create: Callable[[], Awaitable[bool]]) -> bool:
+        """Create something in a scope, and the scope first if that is missing."""
+        try:
+            return await create()
+        except NoSuchScopeError:
+            try:
+                await self.controller.create_scope(scope)
+            except ScopeExistsError:
+                pass  # Somebody else made it meanwhile.
+            return await create()
+
+    async def _is_table_there_now(self, scope: str, name: str) -> bool:
+        """Say whether a table is known to exist, after a call with an unknown outcome."""
+        try:
+            await self.controller.table_config(scope, name)
+        except (ControllerUnavailableError, NoSuchTableError):
+            return False  # Then the outcome stays unknown.
+        return True
 
     async def _is_there_now(self, scope: str, name: str) -> bool:
         """Say whether a stream is known to exist, after a call with an unknown outcome."""

@@ -29,6 +29,7 @@ from penstock.client.first_contact import describe_address
 from penstock.client.reader_group_calls import ReaderGroupCalls, ReaderGroupStub
 from penstock.client.settings import ClientSettings
 from penstock.client.stream_segments import SegmentRange, Successor
+from penstock.client.table_calls import TableCalls, TableStub
 from penstock.client.unary_call import Reply, Request, UnaryCall
 from penstock.model.errors import (
     ControllerUnavailableError,
@@ -74,7 +75,7 @@ _RETRY_DELAY_INITIAL_S = 0.01
 _RETRY_DELAY_FACTOR = 4.0
 
 
-class ControllerStub(ReaderGroupStub, Protocol):
+class ControllerStub(ReaderGroupStub, TableStub, Protocol):
     """The RPCs that the client uses. A generated stub has them; so may a controller in the same process."""
 
     createScope: UnaryCall[pb.ScopeInfo, pb.CreateScopeStatus]
@@ -128,7 +129,7 @@ def parse_controller_uri(uri: str) -> tuple[str, bool]:
     return "ipv4:" + ",".join(addresses), scheme in ("tls", "pravegas")
 
 
-class ControllerClient(ReaderGroupCalls):
+class ControllerClient(ReaderGroupCalls, TableCalls):
     """Typed controller calls. Scopes, streams and names are checked by the controller."""
 
     _stub: ControllerStub

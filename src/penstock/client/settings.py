@@ -62,6 +62,14 @@ class ClientSettings:
             call, and as long again for reader groups.
         statistics_extent_age_s: how old what is known of a segment's start may be in the lag of a group.
 
+        table_batch_key_count_max, table_batch_bytes_max: keys and bytes of one request that changes a table; more are
+            sent in several. What is changed as one must fit into one.
+        table_page_entry_count: entries asked for at once while a table is scanned.
+        table_request_count_max: requests of one call on a table that wait for replies at the same time.
+        table_update_count_max: attempts at one read-modify-write of a key before it is given up.
+        table_watch_interval_s: how often a watched table is looked at.
+        table_watch_key_count_max: keys that one watch remembers the versions of.
+
         transaction_lease_s: default lease of a transaction; it is renewed at a third of it.
         list_page_count_max: pages fetched for one listing.
     """
@@ -107,6 +115,14 @@ class ClientSettings:
 
     statistics_timeout_s: float = 2.0
     statistics_extent_age_s: float = 10.0
+
+    table_batch_key_count_max: int = 256
+    table_batch_bytes_max: int = 8 * _MIB
+    table_page_entry_count: int = 1000
+    table_request_count_max: int = 8
+    table_update_count_max: int = 100
+    table_watch_interval_s: float = 0.5
+    table_watch_key_count_max: int = 1_000_000
 
     transaction_lease_s: float = 90.0
     list_page_count_max: int = 10000

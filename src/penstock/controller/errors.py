@@ -10,8 +10,6 @@
     ├── NoSuchSubscriberError       no such subscriber, or one of another group's life
     ├── SubscriberGenerationError   the subscriber's generation is another one
     ├── StreamCutBehindError        a subscriber's cut is not valid, or went back
-    ├── NoSuchTableError            no such key-value table
-    ├── TableExistsError            the name is taken
     ├── NoSuchWriterError           the writer has never noted a time
     ├── WriterTimeError             a writer's time went back
     └── WriterPositionError         a writer's position went back
@@ -78,14 +76,6 @@ class SubscriberGenerationError(StreamError):
 
 class StreamCutBehindError(StreamError):
     """The cut that a subscriber published is not valid, or lies before the one it published last."""
-
-
-class NoSuchTableError(StreamError):
-    """The key-value table does not exist."""
-
-
-class TableExistsError(StreamError):
-    """The name of the key-value table is taken."""
 
 
 class NoSuchWriterError(StreamError):

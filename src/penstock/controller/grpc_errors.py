@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import grpc
 
-from penstock.controller.errors import NoSuchTableError, WorkflowTimeoutError
+from penstock.controller.errors import WorkflowTimeoutError
 from penstock.model.errors import (
     CorruptionError,
     InvalidArgumentError,
@@ -15,6 +15,7 @@ from penstock.model.errors import (
     NoSuchReaderGroupError,
     NoSuchScopeError,
     NoSuchStreamError,
+    NoSuchTableError,
     PenstockError,
     ScopeExistsError,
     ScopeNotEmptyError,

@@ -8,11 +8,9 @@ from __future__ import annotations
 from penstock.controller import grpc_convert as convert
 from penstock.controller.errors import (
     NoSuchSubscriberError,
-    NoSuchTableError,
     ReaderGroupMismatchError,
     StreamCutBehindError,
     SubscriberGenerationError,
-    TableExistsError,
 )
 from penstock.controller.grpc_replies import give_up_unless_retriable, page_of
 from penstock.controller.metadata.scope_records import KeyValueTableConfig
@@ -23,7 +21,9 @@ from penstock.model.errors import (
     NoSuchReaderGroupError,
     NoSuchScopeError,
     NoSuchStreamError,
+    NoSuchTableError,
     PenstockError,
+    TableExistsError,
 )
 from penstock.rpc import controller_pb2 as pb
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 from typing import TypeVar
 
-from penstock.controller.errors import NoSuchTableError
 from penstock.controller.metadata.catalog import NamePage
 from penstock.controller.metadata.records import SegmentRecord
 from penstock.controller.metadata.scope_records import (
@@ -26,6 +25,7 @@ from penstock.model.errors import (
     InvalidArgumentError,
     InvalidNameError,
     NoSuchScopeError,
+    NoSuchTableError,
 )
 from penstock.model.names import STREAM_NAME_LENGTH_MAX, check_user_name
 

@@ -15,7 +15,7 @@ from typing import TypeVar, assert_never
 
 from penstock.controller import epochs as history
 from penstock.controller.background_work import BackgroundWork
-from penstock.controller.errors import HalfCreatedStreamError, NoSuchTableError
+from penstock.controller.errors import HalfCreatedStreamError
 from penstock.controller.key_value_tables import KeyValueTables
 from penstock.controller.locator import ContainerLocator, endpoint_of_segment
 from penstock.controller.locks import StreamLocks
@@ -57,6 +57,7 @@ from penstock.model.errors import (
     NoSuchReaderGroupError,
     NoSuchScopeError,
     NoSuchStreamError,
+    NoSuchTableError,
     ScopeExistsError,
     ScopeNotEmptyError,
 )

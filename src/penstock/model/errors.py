@@ -21,8 +21,9 @@
     │   ├── BadEventNumberError         another connection has written with this writer id
     │   ├── BadAttributeError           a conditional attribute update did not match
     │   ├── TableNotEmptyError
-    │   ├── TableKeyMissingError
-    │   └── TableKeyVersionError
+    │   └── TableConditionError      a condition of a table's change did not hold; nothing was changed; field `key`
+    │       ├── TableKeyMissingError
+    │       └── TableKeyVersionError
     ├── ContainerNotFoundError          the container is not here (wire: WrongHost)
     ├── ContainerOfflineError           the container has stopped or is recovering; a retry is safe
     │   └── OwnershipUnconfirmedError   it may have been shut out, and does not answer until it knows
@@ -47,7 +48,8 @@
     ├── DataDirectoryInUseError         a second process on one data directory
     └── StreamError                     control plane: NoSuchScopeError, ScopeExistsError, ScopeNotEmptyError,
         │                               NoSuchStreamError, StreamExistsError, StreamNotSealedError,
-        │                               StreamSealedError, TransactionError, MetadataConflictError, ...
+        │                               StreamSealedError, TransactionError, MetadataConflictError,
+        │                               NoSuchTableError, TableExistsError, ...
         ├── WriteTimeoutError           no room for an event in time; also a TimeoutError; field `taken_count`
         └── ClosedError                 a client, writer, reader, ... takes no more work; also a ValueError
             └── ForkedError             ... because it is the parent process's
@@ -58,6 +60,10 @@ Whether a retry is safe is said by `PenstockError.is_retriable`.
 from __future__ import annotations
 
 from collections.abc import Sequence
+
+#: As `penstock.model.segments` has them, which builds on this module.
+_VERSION_ABSENT = -1
+_VERSION_UNKNOWN = -(1 << 63)
 
 
 class PenstockError(Exception):
@@ -220,20 +226,34 @@ class TableNotEmptyError(SegmentError):
         super().__init__(segment, "table segment is not empty")
 
 
-class TableKeyMissingError(SegmentError):
+class TableConditionError(SegmentError):
+    """What a change of a table was conditional on did not hold. Nothing was changed.
+
+    `key`: of several, the first with a condition; a server does not say which did not hold.
+    """
+
+    def __init__(self, segment: str, message: str, *, key: bytes) -> None:
+        super().__init__(segment, message)
+        self.key = key
+
+
+class TableKeyMissingError(TableConditionError):
     """A conditional table update demanded a version of a key that does not exist."""
 
     def __init__(self, segment: str, *, key: bytes) -> None:
-        super().__init__(segment, f"key {key!r} does not exist")
-        self.key = key
+        super().__init__(segment, f"key {key!r} does not exist", key=key)
 
 
-class TableKeyVersionError(SegmentError):
-    """A conditional table update found another version (`actual`) than it demanded (`expected`)."""
+class TableKeyVersionError(TableConditionError):
+    """A conditional table update found another version (`actual`) than it demanded (`expected`).
+
+    -1 stands for "no such key". `actual` is -2**63 where it is not known: a server does not say it.
+    """
 
     def __init__(self, segment: str, *, key: bytes, expected: int, actual: int) -> None:
-        super().__init__(segment, f"key {key!r} has version {actual}, expected {expected}")
-        self.key = key
+        wanted = "not to exist" if expected == _VERSION_ABSENT else f"to have version {expected}"
+        found = "another one" if actual == _VERSION_UNKNOWN else f"version {actual}"
+        super().__init__(segment, f"key {key!r} was expected {wanted}, and has {found}", key=key)
         self.expected = expected
         self.actual = actual
 
@@ -446,6 +466,14 @@ class TransactionError(StreamError):
 
 class NoSuchReaderGroupError(StreamError):
     """The reader group does not exist."""
+
+
+class NoSuchTableError(StreamError):
+    """The key-value table does not exist."""
+
+
+class TableExistsError(StreamError):
+    """The name of the key-value table is taken."""
 
 
 class CommitNeededError(StreamError):

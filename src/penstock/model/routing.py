@@ -1,9 +1,9 @@
-"""Where things go: routing keys to [0, 1), segments to containers.
+"""Where things go: routing keys and keys of tables to [0, 1), segments to containers.
 
-Both are murmur3-128 over UTF-16LE text, as Pravega's clients and servers compute them, so that every client
-sends one key to one segment and every server looks for one segment in one container.
+All are murmur3-128, over UTF-16LE text or over the bytes of a table's key, as Pravega's clients and servers compute
+them, so that every client sends one key to one segment and every server looks for one segment in one container.
 
-Source: Pravega EventRouter / HashHelper, SegmentToContainerMapper; Guava's consistent hash.
+Source: Pravega EventRouter / HashHelper, KeyValueTableSegments, SegmentToContainerMapper; Guava's consistent hash.
 """
 
 from __future__ import annotations
@@ -13,12 +13,15 @@ from functools import lru_cache
 
 import mmh3
 
+from penstock.model.murmur import murmur3_first_64
 from penstock.model.names import ContainerId, primary_name
 
 #: Java's ``"EventRouter".hashCode()``.
 ROUTING_SEED = 1741865571
 #: Java's ``"SegmentToContainerMapper".hashCode()``.
 CONTAINER_SEED = 1661405012
+#: Java's ``"KeyValueTableRouter".hashCode()``.
+TABLE_SEED = -2020233499
 _FRACTION_SCALE = 1.0 / (1 << 52)
 _SYSTEM_SEGMENT = re.compile(r"_system/containers/.+_(\d+)\Z")
 
@@ -30,6 +33,12 @@ def _hash64(text: str, seed: int) -> int:
 def routing_key_hash(routing_key: str) -> float:
     """Map `routing_key` to [0, 1). Equal keys give equal numbers in every Pravega client."""
     return (_hash64(routing_key, ROUTING_SEED) >> 12) * _FRACTION_SCALE
+
+
+@lru_cache(maxsize=65536)
+def table_key_hash(primary_key: bytes) -> float:
+    """Map the primary part of a key of a key-value table to [0, 1), as Pravega's Java client does."""
+    return (murmur3_first_64(primary_key, TABLE_SEED) >> 12) * _FRACTION_SCALE
 
 
 def consistent_hash(state: int, bucket_count: int) -> int:

@@ -9,10 +9,11 @@ from typing import TypeVar
 from penstock.model.errors import PenstockError
 
 T = TypeVar("T")
+Name = TypeVar("Name")
 
 
 async def for_each(
-    names: Sequence[str], request: Callable[[str], Awaitable[T]], concurrency_max: int
+    names: Sequence[Name], request: Callable[[Name], Awaitable[T]], concurrency_max: int
 ) -> list[T | PenstockError]:
     """Return what `request` returns or raises for each name, in order; `concurrency_max` requests at a time.
 

@@ -14,7 +14,7 @@ from __future__ import annotations
 import logging
 from dataclasses import replace
 
-from penstock.controller.errors import PERMANENT_ERRORS, NoSuchTableError, TableExistsError
+from penstock.controller.errors import PERMANENT_ERRORS
 from penstock.controller.metadata.scope_records import (
     ChildKind,
     ChildState,
@@ -24,7 +24,7 @@ from penstock.controller.metadata.scope_records import (
 )
 from penstock.controller.segment_requests import together
 from penstock.controller.workflows.context import WorkflowContext
-from penstock.model.errors import MetadataConflictError, NoSuchScopeError
+from penstock.model.errors import MetadataConflictError, NoSuchScopeError, NoSuchTableError, TableExistsError
 from penstock.model.names import KEY_VALUE_TABLE_SUFFIX, segment_id, segment_name
 
 _logger = logging.getLogger(__name__)

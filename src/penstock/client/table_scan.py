@@ -1,0 +1,178 @@
+"""Scans of a key-value table: pages of entries, or of keys with their versions, in the order of the keys' bytes.
+
+Each partition is in order by itself; here they are merged. What is put or removed during a scan is seen or not; what
+stays is seen once.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from dataclasses import dataclass
+from operator import attrgetter, itemgetter
+from typing import Generic, TypeVar
+
+from penstock.client.cluster import Cluster
+from penstock.client.table_segments import TableSegments
+from penstock.model.errors import InvalidArgumentError
+from penstock.model.segments import TableEntry, next_fixed_key
+
+Item = TypeVar("Item")
+
+_LOWEST, _HIGHEST = b"\x00", b"\xff"
+
+
+@dataclass(frozen=True, slots=True)
+class KeySpan:
+    """The keys from `first` to `last`, both included. `segment`: the one they are in, None if they may be in all."""
+
+    first: bytes
+    last: bytes
+    segment: str | None
+
+
+def span_of(
+    table: TableSegments,
+    *,
+    primary: bytes | None = None,
+    prefix: bytes | None = None,
+    start: bytes | None = None,
+    end: bytes | None = None,
+) -> KeySpan | None:
+    """Return the span of a scan, None if it is empty.
+
+    Args:
+        primary: the whole first part of the keys.
+        prefix: what the keys begin with, behind `primary` if that is given.
+        start, end: the first key, and the one behind the last.
+    """
+    config = table.config
+    begin = (primary or b"") + (prefix or b"")
+    if len(begin) > config.key_length:
+        raise InvalidArgumentError(
+            f"table {table.name}: no key begins with {begin!r}: keys have {config.key_length} bytes"
+        )
+    first = begin.ljust(config.key_length, _LOWEST)
+    last = begin.ljust(config.key_length, _HIGHEST)
+    if start is not None:
+        first = max(first, start)
+    if end is not None:
+        before = int.from_bytes(end, "big") - 1
+        if before < 0:
+            return None
+        last = min(last, before.to_bytes(config.key_length, "big"))
+    if first > last:
+        return None
+    length = config.primary_key_length
+    is_one = len(table.names) == 1 or first[:length] == last[:length]
+    return KeySpan(first, last, table.segment_of(first) if is_one else None)
+
+
+@dataclass(slots=True)
+class _Part(Generic[Item]):
+    """What is left of one partition: `items` are read and not handed out, from `next_key` on is to be read."""
+
+    segment: str
+    next_key: bytes | None
+    items: list[Item]
+
+
+class _Merge(Generic[Item]):
+    """Reads partitions a page at a time, and hands their items out in the order of all keys."""
+
+    def __init__(
+        self,
+        read: Callable[[str, bytes], Awaitable[Sequence[Item]]],
+        key_of: Callable[[Item], bytes],
+        parts: Sequence[_Part[Item]],
+    ) -> None:
+        self._read = read
+        self._key_of = key_of
+        self._parts = list(parts)
+
+    async def pages(self) -> AsyncIterator[Sequence[Item]]:
+        while self._parts:
+            await self._refill()
+            if len(self._parts) == 1:
+                page, self._parts[0].items = self._parts[0].items, []
+            else:
+                page = self._merged()
+            if page:
+                yield page
+
+    async def _refill(self) -> None:
+        empty = [part for part in self._parts if not part.items and part.next_key is not None]
+        if len(empty) == 1:
+            await self._fill(empty[0])
+        elif empty:
+            await asyncio.gather(*map(self._fill, empty))
+        self._parts = [part for part in self._parts if part.items or part.next_key is not None]
+
+    async def _fill(self, part: _Part[Item]) -> None:
+        assert part.next_key is not None, "asked for more of what is not at its end"
+        items = await self._read(part.segment, part.next_key)
+        part.items = list(items)
+        part.next_key = next_fixed_key(self._key_of(part.items[-1])) if part.items else None
+
+    def _merged(self) -> list[Item]:
+        """Take what is in order already: up to the least of the last keys, behind which more may come of that part."""
+        if not self._parts:
+            return []
+        key_of = self._key_of
+        border = min(key_of(part.items[-1]) for part in self._parts)
+        page: list[Item] = []
+        for part in self._parts:
+            taken = _count_up_to(part.items, border, key_of)
+            page += part.items[:taken]
+            del part.items[:taken]
+        # Runs in order, which is what sorting is fast at.
+        page.sort(key=key_of)
+        return page
+
+
+def _count_up_to(items: Sequence[Item], border: bytes, key_of: Callable[[Item], bytes]) -> int:
+    low, high = 0, len(items)
+    while low < high:
+        middle = (low + high) // 2
+        if key_of(items[middle]) <= border:
+            low = middle + 1
+        else:
+            high = middle
+    return low
+
+
+def entry_pages(
+    cluster: Cluster, table: TableSegments, span: KeySpan, page_entry_count: int
+) -> AsyncIterator[Sequence[TableEntry]]:
+    """Read the entries of a span, page by page."""
+
+    async def read(segment: str, first: bytes) -> Sequence[TableEntry]:
+        if first > span.last:
+            return ()
+        with table.of_table():
+            page = await cluster.segments.table_entries(segment, limit=page_entry_count, first=first, last=span.last)
+        return page.entries
+
+    parts: list[_Part[TableEntry]] = [_Part(segment, span.first, []) for segment in _segments(table, span)]
+    return _Merge(read, attrgetter("key"), parts).pages()
+
+
+def key_pages(
+    cluster: Cluster, table: TableSegments, span: KeySpan, page_entry_count: int, segments: Sequence[str] | None = None
+) -> AsyncIterator[Sequence[tuple[bytes, int]]]:
+    """Read the keys of a span with their versions, page by page; of some `segments` alone if they are given."""
+
+    async def read(segment: str, first: bytes) -> Sequence[tuple[bytes, int]]:
+        if first > span.last:
+            return ()
+        with table.of_table():
+            page = await cluster.segments.table_keys(segment, limit=page_entry_count, first=first, last=span.last)
+        return page.keys
+
+    names = _segments(table, span) if segments is None else segments
+    parts: list[_Part[tuple[bytes, int]]] = [_Part(segment, span.first, []) for segment in names]
+    return _Merge(read, itemgetter(0), parts).pages()
+
+
+def _segments(table: TableSegments, span: KeySpan) -> Sequence[str]:
+    return table.names if span.segment is None else [span.segment]
