@@ -14,7 +14,7 @@ from penstock.client.opening import Opening
 from penstock.client.reader import Reader
 from penstock.client.reader_group import ReaderGroup
 from penstock.client.segment_reader import SegmentReader
-from penstock.client.tables import Table, TableChanges
+from penstock.client.tables import Table
 from penstock.client.transaction import Transaction
 from penstock.client.value_writer import ValueWriter
 
@@ -31,7 +31,6 @@ __all__ = [
     "ReaderGroup",
     "SegmentReader",
     "Table",
-    "TableChanges",
     "Transaction",
     "ValueWriter",
     "connect",

@@ -6,7 +6,10 @@ from collections.abc import Sequence
 
 import pytest
 
+import penstock
+from penstock.serializers import TextSerializer
 from support import java_calls_tables as calls
+from support.java_calls_streams import SCOPE
 from support.java_client import JavaCallError, JavaProcess, kill_and_restart
 from support.standalone_process import StandaloneProcess
 
@@ -120,4 +123,70 @@ def test_a_table_that_is_missing_is_an_error(java: JavaProcess, server: Standalo
     """Nothing is made by the way."""
     with pytest.raises(JavaCallError):
         java.run(calls.get, "missing", [key(1, 1)])
+    assert java.run(calls.list_tables) == []
+
+
+def test_tables_of_the_java_client_are_read_and_changed_here(java: JavaProcess, server: StandaloneProcess) -> None:
+    """What Java has put, in two partitions, is got, scanned and changed on its versions by the Python client, through
+    SIGKILL; then Java sees what was changed, and its own old versions hold no more.
+    """
+    assert java.run(calls.create_table, "prices")
+    entries = {key(first, second): f"{first}:{second}" for first in range(30) for second in range(3)}
+    put = java.run(calls.put, "prices", entries)
+    versions = {name: int(text.split(":")[1]) for name, text in zip(entries, put, strict=True)}
+    kill_and_restart(server)
+    with penstock.connect(server.uri) as client:
+        assert list(client.tables(SCOPE)) == ["prices"]
+        shape = penstock.TableConfig(calls.PRIMARY_LENGTH, calls.SECONDARY_LENGTH, calls.PARTITION_COUNT)
+        assert client.table_config(f"{SCOPE}/prices") == shape
+        with client.table(f"{SCOPE}/prices", values=TextSerializer()) as table:
+            found = {entry.key.decode(): (entry.value, entry.version) for entry in table.scan()}
+            assert list(found) == sorted(entries)
+            assert found == {name: (value, versions[name]) for name, value in entries.items()}
+            assert [entry.value for entry in table.scan(primary="key00005")] == ["5:0", "5:1", "5:2"]
+            one, two = key(1, 1), key(2, 2)
+            newer = table.put(one.encode(), "ours", version=versions[one])
+            table.remove(two.encode(), version=versions[two])
+            kill_and_restart(server)
+            assert java.run(calls.get, "prices", [one, two])[1] is None
+            value, text = java.run(calls.get, "prices", [one])[0] or ("", "")
+            assert (value, int(text.split(":")[1])) == ("ours", newer)
+            old = f"{text.split(':')[0]}:{versions[one]}"
+            assert refusal(java, [("put", one, "theirs", old)]) == "BadKeyVersionException"
+            (again,) = java.run(calls.change, "prices", [("put", one, "theirs", text)])
+            with pytest.raises(penstock.TableKeyVersionError):
+                table.put(one.encode(), "late", version=newer)
+            assert table.entry(one.encode()) == penstock.Entry(one.encode(), "theirs", int(again.split(":")[1]))
+
+
+def test_tables_made_here_are_read_and_changed_by_the_java_client(
+    java: JavaProcess, server: StandaloneProcess
+) -> None:
+    """The other way round: 200 keys over two partitions, so that a key sent to the wrong one would be missing there."""
+    entries = {key(first, second): f"{first}:{second}" for first in range(50) for second in range(4)}
+    with penstock.connect(server.uri) as client:
+        client.create_table(
+            f"{SCOPE}/stock",
+            key_length=calls.PRIMARY_LENGTH,
+            secondary_key_length=calls.SECONDARY_LENGTH,
+            partition_count=calls.PARTITION_COUNT,
+        )
+        with client.table(f"{SCOPE}/stock", values=TextSerializer()) as table:
+            versions = table.put_many({name.encode(): value for name, value in entries.items()})
+            kill_and_restart(server)
+            assert java.run(calls.list_tables) == ["stock"]
+            found = java.run(calls.get, "stock", list(entries))
+            assert [None if each is None else (each[0], int(each[1].split(":")[1])) for each in found] == [
+                (value, version) for value, version in zip(entries.values(), versions, strict=True)
+            ]
+            assert sorted(java.run(calls.iterate, "stock", "all", "", "", 7)) == sorted(entries.items())
+            of_five = [pair for pair in sorted(entries.items()) if pair[0].startswith("key00005")]
+            assert java.run(calls.iterate, "stock", "primary", "key00005", "", 3) == of_five
+            java.run(calls.change, "stock", [("insert", key(99, 0), "theirs", "")])
+            java.run(calls.change, "stock", [("remove", key(0, 0), "", "")])
+            kill_and_restart(server)
+            assert table.get(key(99, 0).encode()) == "theirs"
+            assert table.get(key(0, 0).encode()) is None
+            assert table.count() == len(entries)
+        client.delete_table(f"{SCOPE}/stock")
     assert java.run(calls.list_tables) == []

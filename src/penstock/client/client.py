@@ -443,24 +443,21 @@ class Client(LifeCycle):
         return await self.controller.table_config(*split_table_name(table))
 
     @overload
-    def table(self, table: str) -> Opening[Table[bytes, bytes]]: ...
+    def table(self, table: str, *, keys: None = None, values: None = None) -> Opening[Table[bytes, bytes]]: ...
 
     @overload
-    def table(self, table: str, *, keys: TableKeys[Key]) -> Opening[Table[Key, bytes]]: ...
+    def table(self, table: str, *, keys: TableKeys[Key], values: None = None) -> Opening[Table[Key, bytes]]: ...
 
     @overload
-    def table(self, table: str, *, values: Serializer[Value]) -> Opening[Table[bytes, Value]]: ...
+    def table(self, table: str, *, keys: None = None, values: Serializer[Value]) -> Opening[Table[bytes, Value]]: ...
 
     @overload
     def table(self, table: str, *, keys: TableKeys[Key], values: Serializer[Value]) -> Opening[Table[Key, Value]]: ...
 
     def table(
         self, table: str, *, keys: TableKeys[Key] | None = None, values: Serializer[Value] | None = None
-    ) -> (
-        Opening[Table[Key, Value]] | Opening[Table[Key, bytes]] | Opening[Table[bytes, Value]]
-        | Opening[Table[bytes, bytes]]
-    ):  # fmt: skip
-        """Open a key-value table (``scope/table``), by `await` or `async with`.
+    ) -> Opening[Table[Key, Value]]:
+        """Open a key-value table (``scope/table``). By `await` or `async with`.
 
         `keys`: what keys are: `TextKeys`, `TextPairKeys`, or by default bytes of the exact length. `values`: a
         serializer, as for events; by default values are bytes. Raises `NoSuchTableError`.

@@ -47,6 +47,10 @@ return cast(Ack, {put}(event, routing_key, on_delivery))
 #: A chunk is handed out in the calling thread; the next one is asked for when it is used up.
 _CHUNK = "chunk = self._part.chunk_in_hand() or self._portal.call(self._part.next_chunk(timeout_s))\n"
 
+#: A page crosses into the calling thread at once.
+_PAGES = "for page in self.{method}({arguments}):\n    yield from page\n"
+_SPAN = "primary=primary, prefix=prefix, start=start, end=end"
+
 #: Every class that `penstock.aio` offers, but for values and for those written by hand in `penstock.client.sync`.
 CLASSES: Sequence[Blocking] = (
     Blocking(
@@ -109,11 +113,32 @@ CLASSES: Sequence[Blocking] = (
         },
         imports={"sys": ""},
     ),
+    Blocking(
+        "tables",
+        "Table",
+        bodies={
+            "scan": _PAGES.format(method="scan_pages", arguments=_SPAN),
+            "keys": _PAGES.format(method="key_pages", arguments=_SPAN),
+            "items": "for page in self.scan_pages():\n    for entry in page:\n        yield entry.key, entry.value\n",
+        },
+    ),
     Blocking("reader_group", "ReaderGroup", omitted=frozenset({"delete", "open", "state"})),
     Blocking(
         "client",
         "Client",
         base=("client_life", "ClientLife"),
         omitted=frozenset({"controller", "open", "segments"}),
+        bodies={
+            # Which of the overloads it is, type checkers do not find out.
+            "table": "opened = self._opened(\n"
+            "    lambda: cast(Opening[AsyncTable[Key, Value]], self._part.table(table, keys=keys, values=values))\n"
+            ")\n"
+            "return Table(self, self._portal, opened)\n",
+        },
+        imports={
+            "cast": "typing",
+            "Opening": "penstock.client.opening",
+            "Table as AsyncTable": "penstock.client.tables",
+        },
     ),
 )

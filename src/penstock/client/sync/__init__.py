@@ -16,6 +16,7 @@ from penstock.client.sync.event_writer import EventWriter
 from penstock.client.sync.reader import Reader
 from penstock.client.sync.reader_group import ReaderGroup
 from penstock.client.sync.segment_reader import SegmentReader
+from penstock.client.sync.tables import Table
 from penstock.client.sync.transaction import Transaction
 from penstock.client.sync.value_writer import ValueWriter
 
@@ -28,6 +29,7 @@ __all__ = [
     "Reader",
     "ReaderGroup",
     "SegmentReader",
+    "Table",
     "Transaction",
     "ValueWriter",
 ]

@@ -6,10 +6,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import overload
+from typing import cast, overload
 
-from penstock.client.client import Value
+from penstock.client.client import Key, Value
 from penstock.client.event_writer import EventWriter as AsyncEventWriter
+from penstock.client.opening import Opening
 from penstock.client.serializers import Serializer
 from penstock.client.settings import ClientSettings
 from penstock.client.starts import Start
@@ -20,12 +21,16 @@ from penstock.client.sync.client_life import ClientLife
 from penstock.client.sync.event_writer import EventWriter
 from penstock.client.sync.reader_group import ReaderGroup
 from penstock.client.sync.segment_reader import SegmentReader
+from penstock.client.sync.tables import Table
 from penstock.client.sync.transaction import Transaction
 from penstock.client.sync.value_writer import ValueWriter
+from penstock.client.table_keys import TableKeys
+from penstock.client.tables import Table as AsyncTable
 from penstock.client.value_writer import ValueWriter as AsyncValueWriter
 from penstock.model.policies import Retention, Scaling, StreamConfig
 from penstock.model.segments import SegmentInfo
 from penstock.model.stream_cuts import StreamCut
+from penstock.model.tables import TableConfig
 
 
 class Client(ClientLife):
@@ -256,3 +261,70 @@ class Client(ClientLife):
         """Open a reader of the raw bytes of a stream of one segment. Use it as a context manager."""
         opened = self._opened(lambda: self._part.byte_reader(stream))
         return ByteReader(self, self._portal, opened)
+
+    def create_table(
+        self,
+        table: str,
+        *,
+        key_length: int,
+        secondary_key_length: int = 0,
+        partition_count: int = 1,
+        rollover_bytes: int = 0,
+        exist_ok: bool = False,
+    ) -> None:
+        """Create a key-value table (``scope/table``), and its scope if that is missing. Its shape is for good.
+
+        Args:
+            key_length: bytes of the first part of each key. It decides on the partition.
+            secondary_key_length: bytes of the second part, 0 for keys of one part. See `TableConfig`.
+            partition_count: segments that share the keys.
+            rollover_bytes: see `TableConfig`.
+            exist_ok: it is fine if there is one of the same shape.
+
+        Raises `TableExistsError`, `InvalidNameError`, `InvalidArgumentError`.
+        """
+        self._portal.call(self._part.create_table(
+            table,
+            key_length=key_length,
+            secondary_key_length=secondary_key_length,
+            partition_count=partition_count,
+            rollover_bytes=rollover_bytes,
+            exist_ok=exist_ok,
+        ))
+
+    def delete_table(self, table: str) -> None:
+        """Delete a key-value table and what it holds. Raises `NoSuchTableError`."""
+        self._portal.call(self._part.delete_table(table))
+
+    def tables(self, scope: str) -> Iterator[str]:
+        """Iterate over the names of the key-value tables of `scope`. Raises `NoSuchScopeError`."""
+        return self._portal.iterate(self._part.tables(scope))
+
+    def table_config(self, table: str) -> TableConfig:
+        """Return the shape of a key-value table. Raises `NoSuchTableError`."""
+        return self._portal.call(self._part.table_config(table))
+
+    @overload
+    def table(self, table: str, *, keys: None = None, values: None = None) -> Table[bytes, bytes]: ...
+
+    @overload
+    def table(self, table: str, *, keys: TableKeys[Key], values: None = None) -> Table[Key, bytes]: ...
+
+    @overload
+    def table(self, table: str, *, keys: None = None, values: Serializer[Value]) -> Table[bytes, Value]: ...
+
+    @overload
+    def table(self, table: str, *, keys: TableKeys[Key], values: Serializer[Value]) -> Table[Key, Value]: ...
+
+    def table(
+        self, table: str, *, keys: TableKeys[Key] | None = None, values: Serializer[Value] | None = None
+    ) -> Table[Key, Value]:
+        """Open a key-value table (``scope/table``). Use it as a context manager.
+
+        `keys`: what keys are: `TextKeys`, `TextPairKeys`, or by default bytes of the exact length. `values`: a
+        serializer, as for events; by default values are bytes. Raises `NoSuchTableError`.
+        """
+        opened = self._opened(
+            lambda: cast(Opening[AsyncTable[Key, Value]], self._part.table(table, keys=keys, values=values))
+        )
+        return Table(self, self._portal, opened)

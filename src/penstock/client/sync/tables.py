@@ -1,0 +1,192 @@
+"""The blocking `Table`. Generated from `penstock.client.tables`: do not edit.
+
+`python -m penstock.client.generate_sync` makes it anew; see ``docs/sync-client.md``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Generic
+
+from penstock.client import tables as aio
+from penstock.client.sync.handle import Handle
+from penstock.client.table_keys import Entry
+from penstock.client.tables import Default, Key, TableChange, Value
+from penstock.model.tables import TableConfig
+
+
+class Table(Handle[aio.Table[Key, Value]], Generic[Key, Value]):
+    """A key-value table. Made by `Client.table`; any number of calls may be under way at once.
+
+    Every key has a *version*, which grows with each write and never comes again. What names a version is done if the
+    key has that version, else `TableKeyVersionError` or `TableKeyMissingError` is raised, and nothing is done; both are
+    `TableConditionError`. `OutcomeUnknownError` of a change means that its reply was lost: it may be done or not. What
+    names a version is sent again until there is an answer, and so the error is rare there; the rest is sent once.
+
+    All methods raise `NoSuchTableError` once the table is gone, and `ClosedError`.
+    """
+
+    @property
+    def name(self) -> str:
+        """The table as ``scope/table``."""
+        return self._part.name
+
+    @property
+    def config(self) -> TableConfig:
+        """The lengths of its keys, and how many partitions it has."""
+        return self._part.config
+
+    def get(self, key: Key, default: Default | None = None) -> Value | Default | None:
+        """Return the value of `key`, or `default` if it has none."""
+        return self._portal.call(self._part.get(key, default))
+
+    def entry(self, key: Key) -> Entry[Key, Value] | None:
+        """Return value and version of `key`, None if it has none."""
+        return self._portal.call(self._part.entry(key))
+
+    def get_many(self, keys: Iterable[Key]) -> list[Entry[Key, Value] | None]:
+        """Return value and version of each key, in order, None for those that have none.
+
+        The answers may be of different moments.
+        """
+        return self._portal.call(self._part.get_many(keys))
+
+    def contains(self, key: Key) -> bool:
+        """Say whether `key` has a value, without reading it."""
+        return self._portal.call(self._part.contains(key))
+
+    def count(self) -> int:
+        """Return how many keys the table has. Each partition is asked once."""
+        return self._portal.call(self._part.count())
+
+    def put(self, key: Key, value: Value, *, version: int | None = None) -> int:
+        """Store `value` under `key`; return its version. With `version` only if that is the key's version now.
+
+        Raises `TableConditionError`, `SerializationError`, `OutcomeUnknownError`.
+        """
+        return self._portal.call(self._part.put(key, value, version=version))
+
+    def insert(self, key: Key, value: Value) -> int:
+        """Store `value` under `key`, which must have none; return its version.
+
+        Raises `TableKeyVersionError`, `SerializationError`, `OutcomeUnknownError`.
+        """
+        return self._portal.call(self._part.insert(key, value))
+
+    def put_many(
+        self, items: Mapping[Key, Value] | Iterable[tuple[Key, Value] | Entry[Key, Value]], *, as_one: bool = False
+    ) -> list[int]:
+        """Store many values; return their versions, in order. Of an `Entry` the version is a condition, as in `put`.
+
+        Args:
+            items: keys and values. An `Entry` with version -1 is inserted.
+            as_one: all or none. They must be of one partition then, as keys with the same first part are, each key
+                once, and fit into one request (`table_batch_key_count_max`, `table_batch_bytes_max`). Otherwise, after
+                an error, some are stored.
+
+        Raises as `put`, and `InvalidArgumentError` for what cannot be stored as one.
+        """
+        return self._portal.call(self._part.put_many(items, as_one=as_one))
+
+    def remove(self, key: Key, *, version: int | None = None) -> None:
+        """Remove `key`. With `version` only if that is its version now; without, it is fine if it is not there.
+
+        Raises `TableConditionError`, `OutcomeUnknownError`.
+        """
+        self._portal.call(self._part.remove(key, version=version))
+
+    def remove_many(self, keys: Iterable[Key | Entry[Key, Value]], *, as_one: bool = False) -> None:
+        """Remove many keys. Of an `Entry` the version is a condition, as in `remove`. `as_one`: see `put_many`."""
+        self._portal.call(self._part.remove_many(keys, as_one=as_one))
+
+    def update(self, key: Key, step: Callable[[Value], Value], *, default: Value | None = None) -> Entry[Key, Value]:
+        """Replace the value of `key` by what `step` makes of it, with nobody else's change between; return the new one.
+
+        `step` may be called more than once. A key that has no value has `default`, if that is given.
+
+        Raises:
+            TableKeyMissingError: the key has no value, and there is no `default`.
+            MetadataConflictError: `table_update_count_max` attempts in a row lost against others.
+            OutcomeUnknownError: a reply was lost; the value may be replaced or not.
+        """
+        return self._portal.call(self._part.update(key, step, default=default))
+
+    def scan(
+        self,
+        *,
+        primary: bytes | str | None = None,
+        prefix: bytes | str | None = None,
+        start: Key | None = None,
+        end: Key | None = None,
+    ) -> Iterator[Entry[Key, Value]]:
+        """Iterate over entries in the order of the keys' bytes, across partitions.
+
+        What is changed meanwhile is seen or not; what stays is seen once.
+
+        Args:
+            primary: the whole first part of the keys: they are all in one partition.
+            prefix: what the keys begin with; behind `primary`, if that is given.
+            start: the first key.
+            end: the first key that is left out.
+        """
+        for page in self.scan_pages(primary=primary, prefix=prefix, start=start, end=end):
+            yield from page
+
+    def scan_pages(
+        self,
+        *,
+        primary: bytes | str | None = None,
+        prefix: bytes | str | None = None,
+        start: Key | None = None,
+        end: Key | None = None,
+    ) -> Iterator[Sequence[Entry[Key, Value]]]:
+        """As `scan`, but in lists of up to some thousands, which cost less."""
+        return self._portal.iterate(self._part.scan_pages(primary=primary, prefix=prefix, start=start, end=end))
+
+    def keys(
+        self,
+        *,
+        primary: bytes | str | None = None,
+        prefix: bytes | str | None = None,
+        start: Key | None = None,
+        end: Key | None = None,
+    ) -> Iterator[Key]:
+        """Iterate over keys without reading values. Arguments and order as for `scan`."""
+        for page in self.key_pages(primary=primary, prefix=prefix, start=start, end=end):
+            yield from page
+
+    def key_pages(
+        self,
+        *,
+        primary: bytes | str | None = None,
+        prefix: bytes | str | None = None,
+        start: Key | None = None,
+        end: Key | None = None,
+    ) -> Iterator[Sequence[Key]]:
+        """As `keys`, but in lists of up to some thousands, which cost less."""
+        return self._portal.iterate(self._part.key_pages(primary=primary, prefix=prefix, start=start, end=end))
+
+    def items(self) -> Iterator[tuple[Key, Value]]:
+        """Iterate over keys and values, all of them. Order as for `scan`."""
+        for page in self.scan_pages():
+            for entry in page:
+                yield entry.key, entry.value
+
+    def watch(
+        self,
+        *,
+        primary: bytes | str | None = None,
+        prefix: bytes | str | None = None,
+        start: Key | None = None,
+        end: Key | None = None,
+        from_now: bool = False,
+    ) -> Iterator[TableChange[Key, Value]]:
+        """Iterate over what becomes of keys, for ever; everything that is there comes first, unless `from_now`.
+
+        It looks every `table_watch_interval_s`, and tells the newest state of each key that has another version than
+        before; what was in between may be left out. It remembers a version for each key
+        (`table_watch_key_count_max`). Which keys: see `scan`.
+        """
+        return self._portal.iterate(self._part.watch(
+            primary=primary, prefix=prefix, start=start, end=end, from_now=from_now
+        ))
