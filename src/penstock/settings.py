@@ -44,7 +44,8 @@ MAY_BE_ZERO = frozenset((
     "read_ahead_segments_max", "whole_read_bytes", "index_entry_bytes", "index_segments_max",
     "attributes_in_memory_max", "attributes_cached_max",
     "backlog_operations_max", "pending_bytes_max", "move_pages_min", "redo_max", "spare_file_count_max",
-    "reserve_file_count", "reserve_record_count", "reserved_count", "free_bytes_min", "free_percent_max",
+    "reserve_file_count", "reserve_record_count", "reserved_count", "threadless_batch_bytes_max",
+    "free_bytes_min", "free_percent_max",
     "log_free_bytes_min", "log_free_percent_max", "storage_free_bytes_min", "storage_free_percent_max",
     "open_files_max", "known_directories_max", "completed_transactions_listed_max",
 ))  # fmt: skip

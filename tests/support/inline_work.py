@@ -17,9 +17,11 @@ class InlineWork(WorkPools):
 
     Attributes:
         held_names: functions of these names wait for `release`.
+        writes_without_thread: see `WorkPool.writes_without_thread`.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, *, writes_without_thread: bool = False) -> None:
+        self.writes_without_thread = writes_without_thread
         self.held_names: set[str] = set()
         self.held: list[tuple[_InlinePool, Job]] = []
         super().__init__(lambda name, settings: _InlinePool(name, settings, self), PoolSettings(1))
@@ -36,6 +38,11 @@ class _InlinePool(WorkQueue):
     def __init__(self, name: str, settings: PoolSettings, work: InlineWork) -> None:
         super().__init__(name, settings)
         self._work = work
+
+    @property
+    def writes_without_thread(self) -> bool:
+        """See `WorkPool.writes_without_thread`."""
+        return self._work.writes_without_thread
 
     def _loop(self) -> asyncio.AbstractEventLoop:
         return asyncio.get_running_loop()

@@ -27,8 +27,9 @@ from penstock.segmentstore.container.segment import SegmentFlags
 from penstock.segmentstore.settings import CacheSettings, ContainerSettings
 from penstock.segmentstore.tier1.durable_log import LogAddress
 from penstock.segmentstore.tier1.local_log import LocalLog, LocalLogFactory, LocalLogSettings
-from penstock.segmentstore.tier1.log_batch import BatchWriter
+from penstock.segmentstore.tier1.log_batch import WritableFile
 from penstock.segmentstore.tier1.log_directory import LogDirectory
+from penstock.segmentstore.tier1.log_files import LogFiles
 from penstock.segmentstore.tier1.log_records import read_epoch, read_truncation
 from penstock.segmentstore.tier1.log_recovery import read_frames, recover
 from penstock.segmentstore.tier2.chunk_files import ChunkFiles
@@ -57,7 +58,8 @@ LOG_SETTINGS = LocalLogSettings(
 
 
 def runtime_on(disk: Disk, seed: int) -> Runtime:
-    return Runtime(disk=disk, work=InlineWork(), rng=random.Random(seed), wall_clock_ms=lambda: 0)
+    work = InlineWork(writes_without_thread=seed % 2 == 1)
+    return Runtime(disk=disk, work=work, rng=random.Random(seed), wall_clock_ms=lambda: 0)
 
 
 def new_disk(seed: int, order: NameOrder = NameOrder.PREFIX) -> SimulatedDisk:
@@ -249,17 +251,15 @@ async def test_losing_what_recovery_read_is_noticed(monkeypatch: pytest.MonkeyPa
 
 async def test_log_without_syncs_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
     """The batch is written but not synced before it is acknowledged."""
-    original = BatchWriter.write
+    original = LogFiles.with_room
 
-    def write_unsynced(self: BatchWriter, file, batch, sequence):  # type: ignore[no-untyped-def]
-        inner = file.file
-        file.file = Unsynced(inner)
-        try:
-            return original(self, file, batch, sequence)
-        finally:
-            file.file = inner
+    async def with_room(self: LogFiles, length: int) -> WritableFile:
+        file = await original(self, length)
+        if not isinstance(file.file, Unsynced):
+            file.file = Unsynced(file.file)  # type: ignore[assignment]  # stands in for it
+        return file
 
-    monkeypatch.setattr(BatchWriter, "write", write_unsynced)
+    monkeypatch.setattr(LogFiles, "with_room", with_room)
     found = await explore(
         LogScenario(1), recover_log, check_log, disk=new_disk(1), limits=CrashLimits(4, 4), rng=random.Random(1)
     )

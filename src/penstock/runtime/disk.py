@@ -35,6 +35,15 @@ def is_full_error(error: BaseException) -> bool:
     )
 
 
+def write_error(error: OSError, length: int, path: str) -> BaseException:
+    """Return what is to be raised for an error while `length` bytes were written."""
+    if error.errno in (errno.ENOSPC, errno.EDQUOT):
+        full = StorageFullError(f"no space left while writing {length} bytes to {path}")
+        full.__cause__ = error
+        return full
+    return error
+
+
 @dataclass(frozen=True, slots=True)
 class DiskSpace:
     """Room on a file system, in bytes: what this user may still write, and all there is."""
@@ -172,6 +181,11 @@ class LocalFile:
     def path(self) -> str:
         """See `DiskFile.path`."""
         return self._path
+
+    @property
+    def descriptor(self) -> int:
+        """The operating system's number of the open file; negative when it is closed."""
+        return self._descriptor
 
     def write(self, offset: int, buffers: Sequence[Buffer]) -> int:
         """See `DiskFile.write`."""

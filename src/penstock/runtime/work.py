@@ -19,12 +19,15 @@ import logging
 import queue
 import threading
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Protocol, TypeVar
 
 from penstock.model.errors import InvalidArgumentError, StorageNotRespondingError
+from penstock.model.segments import Buffer
+from penstock.runtime.disk import DiskFile
+from penstock.runtime.write_ring import WriteNotDoneError, WriteRing, open_write_ring
 
 T = TypeVar("T")
 
@@ -100,6 +103,16 @@ class WorkPool(Protocol):
         still have its effect, later) or when no thread is left that does not hang.
         """
 
+    @property
+    def writes_without_thread(self) -> bool:
+        """Whether `write_synced` needs no thread for small writes."""
+
+    def write_synced(self, file: DiskFile, offset: int, buffers: Sequence[Buffer]) -> asyncio.Future[int]:
+        """Run `file.write_synced(offset, buffers)` as `run` would; without a thread where that is possible.
+
+        The buffers must not change, nor the file be closed, before the future is done.
+        """
+
     def tell(self, function: Callable[[T], object], news: T) -> None:
         """Call `function(news)` on the loop, soon. For a function that this pool runs, off the loop, while it goes on.
 
@@ -126,7 +139,7 @@ class BlockingWork(Protocol):
 class Job:
     """A function on its way through a pool."""
 
-    __slots__ = ("call", "is_abandoned", "is_settled", "is_started", "loop", "on_end", "settle", "timer")
+    __slots__ = ("call", "is_abandoned", "is_settled", "is_started", "loop", "on_end", "settle", "timer", "write")
 
     def __init__(self, loop: asyncio.AbstractEventLoop, call: Callable[[], object]) -> None:
         self.loop: asyncio.AbstractEventLoop = loop
@@ -139,6 +152,17 @@ class Job:
         #: Takes the outcome to the caller: the result, or the error. Does nothing when nobody waits.
         self.settle: Callable[[object, BaseException | None], None] = _ignore
         self.on_end: Callable[[], object] | None = None
+        #: What `call` does, if it is a write that may do without a thread.
+        self.write: SyncedWrite | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class SyncedWrite:
+    """See `WorkPool.write_synced`."""
+
+    file: DiskFile
+    offset: int
+    buffers: Sequence[Buffer]
 
 
 def _ignore(result: object, error: BaseException | None) -> None:
@@ -194,12 +218,32 @@ class WorkQueue(ABC):
         discard: Callable[[T], object] | None = None,
     ) -> asyncio.Future[T]:
         """See `WorkPool.run`."""
+        return self._run(partial(function, *args), on_end, discard, None)
+
+    @property
+    def writes_without_thread(self) -> bool:
+        """See `WorkPool.writes_without_thread`."""
+        return False
+
+    def write_synced(self, file: DiskFile, offset: int, buffers: Sequence[Buffer]) -> asyncio.Future[int]:
+        """See `WorkPool.write_synced`."""
+        write = SyncedWrite(file, offset, buffers)
+        return self._run(partial(file.write_synced, offset, buffers), None, None, write)
+
+    def _run(
+        self,
+        call: Callable[[], T],
+        on_end: Callable[[], object] | None,
+        discard: Callable[[T], object] | None,
+        write: SyncedWrite | None,
+    ) -> asyncio.Future[T]:
         if self._is_closed:
             raise RuntimeError(f"cannot run more blocking work in the pool {self._name!r}: it was closed")
         loop = self._loop()
         future: asyncio.Future[T] = loop.create_future()
-        job = Job(loop, partial(function, *args))
+        job = Job(loop, call)
         job.on_end = on_end
+        job.write = write
         job.is_settled = future.done
 
         def settle(result: object, error: BaseException | None) -> None:
@@ -365,10 +409,10 @@ class _Worker:
 class _ThreadPool(WorkQueue):
     """`WorkPool` on threads."""
 
-    def __init__(self, name: str, settings: PoolSettings, on_end: Callable[[_ThreadPool], None]) -> None:
+    def __init__(self, name: str, settings: PoolSettings, work: ThreadedWork) -> None:
         super().__init__(name, settings)
         self._free: list[_Worker] = []
-        self._on_last_end = on_end
+        self._work = work
         #: The loop whose work goes on here; threads tell it things.
         self._home: asyncio.AbstractEventLoop | None = None
 
@@ -378,6 +422,10 @@ class _ThreadPool(WorkQueue):
     def _begin(self, job: Job) -> None:
         # The one that was busy last: its memory is warm.
         self._home = job.loop
+        if (write := job.write) is not None and (ring := self._work.ring) is not None and ring.loop is job.loop:
+            job.write = None
+            if ring.begin(write.file, write.offset, write.buffers, partial(self._written, job, write)):
+                return
         worker = self._free.pop() if self._free else self._new_worker()
         worker.jobs.put((job, self._worker_ended))
 
@@ -400,6 +448,23 @@ class _ThreadPool(WorkQueue):
         self._ended(job, result, error)
         self._let_go()
 
+    @property
+    def writes_without_thread(self) -> bool:
+        """See `WorkPool.writes_without_thread`."""
+        ring = self._work.ring
+        return ring is not None and ring.is_usable and ring.loop is asyncio.get_running_loop()
+
+    def _written(self, job: Job, write: SyncedWrite, error: BaseException | None) -> None:
+        """Take the end of a write that needed no thread."""
+        if isinstance(error, WriteNotDoneError):
+            try:
+                self._begin(job)
+                return
+            except _NoThreadError as refusal:
+                error = StorageNotRespondingError(f"{self._name}: no thread can be started for it ({refusal})")
+        self._ended(job, None if error is not None else sum(map(len, write.buffers)), error)
+        self._let_go()
+
     def close(self) -> None:
         """See `WorkPool.close`."""
         super().close()
@@ -411,7 +476,7 @@ class _ThreadPool(WorkQueue):
         while len(self._free) > count_kept:
             self._free.pop().jobs.put(None)
         if self._is_closed and not self._started_count and not self._waiting:
-            self._on_last_end(self)
+            self._work.forget(self)
 
 
 class WorkPools:
@@ -466,6 +531,21 @@ class ThreadedWork(WorkPools):
     """
 
     def __init__(self, thread_count_max: int = 8) -> None:
-        super().__init__(
-            lambda name, settings: _ThreadPool(name, settings, self.forget), PoolSettings(thread_count_max)
-        )
+        self._ring: WriteRing | None = None
+        self._has_looked_for_ring = False
+        super().__init__(lambda name, settings: _ThreadPool(name, settings, self), PoolSettings(thread_count_max))
+
+    @property
+    def ring(self) -> WriteRing | None:
+        """What writes without a thread, if anything can, for the loop that asks first."""
+        if not self._has_looked_for_ring and not self._is_closed:
+            self._has_looked_for_ring = True
+            self._ring = open_write_ring(asyncio.get_running_loop())
+        return self._ring
+
+    async def close(self) -> None:
+        """See `BlockingWork.close`."""
+        await super().close()
+        ring, self._ring = self._ring, None
+        if ring is not None:
+            ring.close()

@@ -61,7 +61,8 @@ def new_disk(files: dict[str, bytes] | None = None, seed: int = 0) -> SimulatedD
 
 
 def make_log(disk: Disk, *, seed: int = 0, **changes: float) -> LocalLog:
-    runtime = Runtime(disk=disk, work=InlineWork(), rng=random.Random(seed), wall_clock_ms=lambda: 0)
+    work = InlineWork(writes_without_thread=seed % 2 == 1)
+    runtime = Runtime(disk=disk, work=work, rng=random.Random(seed), wall_clock_ms=lambda: 0)
     settings = SETTINGS
     if changes:
         values = {name: getattr(SETTINGS, name) for name in SETTINGS.__slots__}
@@ -399,7 +400,8 @@ async def test_owner_overtaken_during_its_sync_does_not_acknowledge(tmp_path: Pa
 
     def create(disk: Disk) -> LocalLog:
         runtime = Runtime(disk=disk, work=work, rng=random.Random(), wall_clock_ms=lambda: 0)
-        return LocalLogFactory(str(tmp_path), runtime, SETTINGS).create(0)
+        settings = replace(SETTINGS, threadless_batch_bytes_max=0)
+        return LocalLogFactory(str(tmp_path), runtime, settings).create(0)
 
     first, second = create(SlowDisk()), create(LocalDisk())
     await first.open()
@@ -421,6 +423,58 @@ async def test_owner_overtaken_during_its_sync_does_not_acknowledge(tmp_path: Pa
     assert await data_of(third) == [*found, b"second's"]
     await third.close()
     await work.close()
+
+
+async def test_owner_overtaken_while_its_loop_has_a_batch_written_does_not_acknowledge() -> None:
+    """As above, without a thread: 1. the write is begun; 2. another incarnation opens the log; 3. the write ends."""
+    disk = new_disk()
+    first, second = make_log(disk, seed=1), make_log(disk, seed=3)
+    await first.open()
+    await append(first, b"acknowledged")
+    work = first._runtime.work
+    assert isinstance(work, InlineWork)
+    work.held_names.add("write_synced")
+    in_flight = [first.append([b"in flight"], 9) for _ in range(20)]
+    await asyncio.sleep(0)
+    await asyncio.sleep(0)
+    assert len(work.held) == 1
+    await second.open()
+    work.release()
+    outcomes = await asyncio.gather(*in_flight, return_exceptions=True)
+    assert all(isinstance(outcome, LogFencedError) for outcome in outcomes)
+    assert await data_of(second) == [b"acknowledged"]
+    await first.close()
+    await second.close()
+
+
+async def test_a_small_batch_without_a_thread_leaves_what_comes_meanwhile_to_the_next() -> None:
+    """What is queued while it is under way is the next batch: a large one goes to the thread. All come in order."""
+    disk = new_disk()
+    log = make_log(disk, seed=1, threadless_batch_bytes_max=100, first_file_length_bytes=32 * 1024)
+    await log.open()
+    work = log._runtime.work
+    assert isinstance(work, InlineWork)
+    work.held_names.update(("write_synced", "write_queued"))
+    appended = [log.append([b"a" * 60], 60)]
+    await asyncio.sleep(0.001)
+    appended += [log.append([b"b" * 60], 60), log.append([b"c" * 60], 60)]
+    names: list[str] = []
+    while work.held:
+        names += [getattr(job.call, "func").__name__ for _, job in work.held]  # noqa: B009  # a partial
+        held, work.held = work.held, []
+        work.held_names.clear()
+        for pool, job in held:
+            pool._begin(job)
+        work.held_names.update(("write_synced", "write_queued"))
+        await asyncio.sleep(0.001)
+    assert names == ["write_synced", "write_queued"]
+    addresses = [await one for one in appended]
+    assert addresses == sorted(addresses)
+    work.held_names.clear()
+    await log.close()
+    log = make_log(disk, seed=1)
+    await log.open()
+    assert await data_of(log) == [b"a" * 60, b"b" * 60, b"c" * 60]
 
 
 @pytest.mark.parametrize("seed", range(3))

@@ -2,7 +2,8 @@
 
 An append costs the event loop a queue entry; a blocking job takes everything queued, checksums, writes and syncs it,
 looks that the log is still ours, and only then are the futures completed, in order. While it syncs one batch, later
-appends gather for the next one, which it takes by itself.
+appends gather for the next one, which it takes by itself. When little is queued the loop does the same, where it can
+have small pieces written without a thread.
 
 When the file system is full the log goes on in files that it has kept in reserve for that, and in the end waits
 (docs/full-disk.md).
@@ -262,7 +263,10 @@ class LocalLog:
                     continue  # Failed meanwhile.
                 self._batches.noted_s = self._runtime.monotonic_s()
                 try:
-                    result = await self._work.run_write("append to", self._batches.write_queued, file)
+                    if self._may_loop_write():
+                        result = await self._write_small(file)
+                    else:
+                        result = await self._work.run_write("append to", self._batches.write_queued, file)
                 except NoRoomToGrowError as error:
                     await self._wait_for_room(file, error)
                     continue
@@ -276,6 +280,27 @@ class LocalLog:
         finally:
             if self._state is _State.OPEN or self._unacknowledged:
                 self._fail(StorageError(f"the writer of {self._describe()} was stopped"))
+
+    def _may_loop_write(self) -> bool:
+        """Say whether everything that waits is one small batch, which needs no thread. Nothing is being written."""
+        return (
+            self._outstanding_bytes <= self._settings.threadless_batch_bytes_max
+            and self._work.writes.writes_without_thread
+            and self._directory.shows_claims_in_memory
+        )
+
+    async def _write_small(self, file: WritableFile) -> BatchResult | None:
+        """Write a batch out of the loop. Raises as `BatchWriter.write_queued`."""
+        batches = self._batches
+        batch = batches.prepare(file)
+        if batch is None:
+            return None
+        try:
+            await self._work.write("append to", file.file, file.position, batch.buffers)
+        except StorageError as error:
+            batches.give_back(file, batch, error)
+            raise
+        return batches.complete(file, batch)
 
     async def _idle(self) -> None:
         """Wait for an append, or the end. Say meanwhile, once, that what was written last was synced."""

@@ -1,4 +1,4 @@
-"""`BatchWriter`: what one sync covers, written to a log file. Blocks; runs in the log's own thread.
+"""`BatchWriter`: what one sync covers, written to a log file.
 
 A batch is frames from a block boundary on, the last of them marked, and zeros up to the next boundary.
 """
@@ -76,6 +76,27 @@ class BatchResult:
     began_s: float
 
 
+@dataclass(frozen=True, slots=True)
+class PreparedBatch:
+    """A batch that is to be written.
+
+    Attributes:
+        appends: what was taken from the queue for it.
+        buffers: its bytes.
+        addresses: those of its frames.
+        end: where the next batch begins.
+        next_sequence: number of the frame that follows.
+        began_s: a moment before it began.
+    """
+
+    appends: list[Append]
+    buffers: list[Buffer]
+    addresses: list[LogAddress]
+    end: int
+    next_sequence: int
+    began_s: float
+
+
 class NoRoomToGrowError(StorageFullError):
     """A batch that goes beyond the file's capacity was not written."""
 
@@ -93,9 +114,11 @@ class FileRoom(Protocol):
 class BatchWriter:
     """Writes the batches of one incarnation, out of a queue that the event loop fills.
 
-    One system call for each batch, which writes and syncs: the fewer there are, the less often the thread gives away
-    the interpreter's lock and has to wait for it beside a busy event loop. For the same reason it goes on by itself
-    while there is something in the queue: the loop hears of each batch, and needs to say nothing.
+    Small batches are prepared and completed by the loop, where it can write them without a thread. The others are for
+    the log's own thread (`write_queued`, which blocks): one system call for each batch, which writes and syncs; the
+    fewer there are, the less often the thread gives away the interpreter's lock and has to wait for it beside a busy
+    event loop. For the same reason it goes on by itself while there is something in the queue: the loop hears of each
+    batch, and needs to say nothing.
 
     Attributes:
         sequence: number of the next frame. Like a file's `position` and `link` this belongs to the thread while
@@ -124,22 +147,28 @@ class BatchWriter:
     def write_queued(self, file: WritableFile) -> BatchResult | None:
         """Write what is in the queue, batch after batch, while there is any and it has room in `file`.
 
-        Return the last result; None if there is none. Raises as `write`; the batch of a `NoRoomToGrowError` is back in
-        the queue then, and of any other error the outcome is unknown.
+        Return the last result; None if there is none. Raises as `complete`; the batch of a `NoRoomToGrowError` is back
+        in the queue then, and of any other error the outcome is unknown.
         """
         result: BatchResult | None = None
-        while batch := self._take(file):
+        while (batch := self.prepare(file)) is not None:
             if result is not None:
                 self._tell(result)
             try:
-                result = self.write(file, batch, self.sequence)
-            except NoRoomToGrowError:
-                self._queue.extendleft(reversed(batch))
+                file.file.write_synced(file.position, batch.buffers)
+            except (StorageFullError, OSError) as error:
+                self.give_back(file, batch, error)
                 raise
-            self.sequence += len(batch) + (file.link is not None)
-            file.link = None
-            file.position = result.end
+            result = self.complete(file, batch)
         return result
+
+    def prepare(self, file: WritableFile) -> PreparedBatch | None:
+        """Take a batch from the queue that has room in `file`; None if there is none.
+
+        Its buffers are to be written and synced at the file's position; then `complete` is due, or `give_back`.
+        """
+        taken = self._take(file)
+        return self._encoded(file, taken) if taken else None
 
     def _take(self, file: WritableFile) -> list[Append]:
         # Past its capacity a file may grow to twice that: see `LogFiles.with_room`.
@@ -163,14 +192,9 @@ class BatchWriter:
             pass  # Empty, or emptied this moment by the loop, because the log has failed.
         return batch
 
-    def write(self, file: WritableFile, batch: Sequence[Append], sequence: int) -> BatchResult:
-        """Write and sync a batch, its first frame `sequence`. Returns only while this incarnation owns the log.
-
-        Raises `LogFencedError`, `NoRoomToGrowError` (nothing was acknowledged, and the file may go on),
-        `StorageFullError`, `OSError`.
-        """
-        began_s = self.noted_s
+    def _encoded(self, file: WritableFile, appends: list[Append]) -> PreparedBatch:
         header = file.header
+        sequence = self.sequence
         synced_offset = offset = file.position
         out: list[Buffer] = []
         if file.link is not None:
@@ -178,10 +202,10 @@ class BatchWriter:
             offset += FRAME_HEADER_LENGTH + LINK_LENGTH
             sequence += 1
         addresses: list[LogAddress] = []
-        for index, append in enumerate(batch, 1):
+        for index, append in enumerate(appends, 1):
             frame = FrameHeader(
                 FrameKind.DATA,
-                index == len(batch),
+                index == len(appends),
                 False,
                 append.length,
                 offset,
@@ -193,14 +217,25 @@ class BatchWriter:
             addresses.append(log_address(header.number, offset))
             offset = frame.next_offset
             sequence += 1
-        try:
-            file.file.write_synced(file.position, out)
-        except (StorageFullError, OSError) as error:
-            if offset > file.capacity and is_full_error(error):
-                raise NoRoomToGrowError(f"{file.name} in {self.directory.path} cannot grow: {error}") from error
-            raise
+        return PreparedBatch(appends, out, addresses, offset, sequence, self.noted_s)
+
+    def complete(self, file: WritableFile, batch: PreparedBatch) -> BatchResult:
+        """Take in that a batch is written and synced. Raises `LogFencedError` unless this incarnation owns the log."""
         self.directory.check_unclaimed()
-        return BatchResult(addresses, offset, began_s)
+        self.sequence = batch.next_sequence
+        file.link = None
+        file.position = batch.end
+        return BatchResult(batch.addresses, batch.end, batch.began_s)
+
+    def give_back(self, file: WritableFile, batch: PreparedBatch, error: Exception) -> None:
+        """Take in that a batch could not be written.
+
+        Raises `NoRoomToGrowError` if the file could not grow for it. Then nothing of it counts, it is in the queue
+        again, and the log may go on.
+        """
+        if batch.end > file.capacity and is_full_error(error):
+            self._queue.extendleft(reversed(batch.appends))
+            raise NoRoomToGrowError(f"{file.name} in {self.directory.path} cannot grow: {error}") from error
 
     def write_trailer(self, file: WritableFile) -> None:
         """Say behind the last frame that it was synced, since nothing that follows does. Raises as `write`.

@@ -140,6 +140,11 @@ class LogDirectory:
         if self._epoch_file is None or not self._epoch_file.is_linked():
             raise self._fenced()
 
+    @property
+    def shows_claims_in_memory(self) -> bool:
+        """Whether `check_unclaimed` costs no system call."""
+        return self._mark is not None
+
     def check_unclaimed(self) -> None:
         """Raise `LogFencedError` if another incarnation has claimed the log: a look into memory where that shows it.
 

@@ -19,6 +19,8 @@ class LocalLogSettings:
     Attributes:
         frame_length_max_bytes: the longest frame that `append` takes.
         batch_length_max_bytes: payload covered by one sync, at most (one frame always goes).
+        threadless_batch_bytes_max: a batch of so much payload is summed by the event loop and written without a thread,
+            where the system can do that (Linux with io_uring); 0: all batches are written by threads.
         file_length_bytes: length of a log file. Also the grain in which space is given back.
         first_file_length_bytes: length of the first file after an open; each next one is four times as long, up to
             `file_length_bytes`, so that idle containers take little room.
@@ -44,6 +46,7 @@ class LocalLogSettings:
 
     frame_length_max_bytes: int = 1024 * 1024
     batch_length_max_bytes: int = 4 * 1024 * 1024
+    threadless_batch_bytes_max: int = 16 * 1024
     file_length_bytes: int = 64 * 1024 * 1024
     first_file_length_bytes: int = 4 * 1024 * 1024
     trailer_delay_s: float = 0.02
@@ -72,7 +75,8 @@ class LocalLogSettings:
             )
         if self.frame_length_max_bytes > _FILE_LENGTH_LIMIT // 4:
             raise InvalidArgumentError(f"frame_length_max_bytes must not exceed {_FILE_LENGTH_LIMIT // 4}")
-        for name in ("spare_file_count_max", "reserve_file_count", "reserve_record_count", "free_bytes_min"):
+        counts = ("spare_file_count_max", "reserve_file_count", "reserve_record_count")
+        for name in (*counts, "threadless_batch_bytes_max", "free_bytes_min"):
             if getattr(self, name) < 0:
                 raise InvalidArgumentError(f"{name} must not be negative")
         if not 4 * BLOCK_LENGTH <= self.reserve_file_length_bytes <= _FILE_LENGTH_LIMIT:

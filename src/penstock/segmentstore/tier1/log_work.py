@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import errno
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Sequence
 from typing import TypeVar
 
 from penstock.model.errors import DataDirectoryInUseError, StorageError, StorageFullError
+from penstock.model.segments import Buffer
+from penstock.runtime.disk import DiskFile
 from penstock.runtime.runtime import Runtime
 from penstock.runtime.work import PoolSettings, WorkPool
 from penstock.segmentstore.tier1.log_settings import LocalLogSettings
@@ -41,6 +43,13 @@ class LogWork:
         """Run blocking work in the thread for appends."""
         try:
             return await self.writes.run(function, *args)
+        except OSError as error:
+            raise self._translated(what, error) from error
+
+    async def write(self, what: str, file: DiskFile, offset: int, buffers: Sequence[Buffer]) -> None:
+        """Write and sync, in the order of `run_write`; without a thread where that is possible."""
+        try:
+            await self.writes.write_synced(file, offset, buffers)
         except OSError as error:
             raise self._translated(what, error) from error
 

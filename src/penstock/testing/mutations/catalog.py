@@ -11,6 +11,7 @@ import random
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import replace
+from typing import cast
 
 from penstock.client.append_window import AppendWindow, Block
 from penstock.client.read_ahead import ReadAhead
@@ -22,6 +23,7 @@ from penstock.controller.metadata.stream_tables import StreamTables
 from penstock.controller.transactions import service as transactions_service
 from penstock.controller.workflows.commit import decide_commit
 from penstock.model.segments import NO_VALUE, Buffer, SegmentData, Segments, TableRemoval, TableUpdate
+from penstock.runtime.disk import DiskFile
 from penstock.segmentstore.append_processor import AppendProcessor
 from penstock.segmentstore.container.append_request import AppendRequest
 from penstock.segmentstore.container.container import SegmentContainer
@@ -37,8 +39,9 @@ from penstock.segmentstore.container.tables.index import Loaded, TableIndex
 from penstock.segmentstore.store import SegmentStore
 from penstock.segmentstore.tier1 import log_records, log_recovery
 from penstock.segmentstore.tier1.local_log import LocalLog
-from penstock.segmentstore.tier1.log_batch import BatchWriter
+from penstock.segmentstore.tier1.log_batch import WritableFile
 from penstock.segmentstore.tier1.log_directory import LogDirectory
+from penstock.segmentstore.tier1.log_files import LogFiles
 from penstock.segmentstore.tier2 import segment_read
 from penstock.segmentstore.tier2.chunk_files import ChunkFiles
 from penstock.segmentstore.tier2.storage_guard import GuardedChunkStorage
@@ -78,17 +81,16 @@ class _Unsynced:
 
 @contextmanager
 def _acknowledge_before_sync() -> Iterator[None]:
-    original = BatchWriter.write
+    original = LogFiles.with_room
 
-    def write_batch(self: BatchWriter, file: object, *arguments: object) -> object:
-        before = file.file  # type: ignore[attr-defined]  # a writable file of the log
-        file.file = _Unsynced(before)  # type: ignore[attr-defined]  # see above
-        try:
-            return original(self, file, *arguments)  # type: ignore[arg-type]  # passed on as they came
-        finally:
-            file.file = before  # type: ignore[attr-defined]  # see above
+    async def with_room(self: LogFiles, length: int) -> WritableFile:
+        file = await original(self, length)
+        found: object = file.file
+        if not isinstance(found, _Unsynced):
+            file.file = cast(DiskFile, _Unsynced(found))
+        return file
 
-    with patched(BatchWriter, "write", write_batch):
+    with patched(LogFiles, "with_room", with_room):
         yield
 
 

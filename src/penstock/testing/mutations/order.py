@@ -21,7 +21,7 @@ from penstock.segmentstore.container.log.pipeline import OnDone
 from penstock.segmentstore.container.reads.reader import SegmentReader
 from penstock.segmentstore.container.segment import Segment
 from penstock.segmentstore.container.segment_operations import SegmentOperations
-from penstock.segmentstore.tier1.log_batch import BatchWriter
+from penstock.segmentstore.tier1.log_batch import BatchResult, BatchWriter, PreparedBatch, WritableFile
 from penstock.segmentstore.tier1.log_directory import LogDirectory
 from penstock.segmentstore.tier2.storage_guard import GuardedChunkStorage
 from penstock.testing.mutations.mutation import Mutation, patched, short_profile
@@ -92,45 +92,22 @@ def _index_what_is_not_durable() -> Iterator[None]:
         yield
 
 
-class _CheckedFirst:
-    """A file of the log: before each sync it is looked who owns the log, and `checked` told so."""
-
-    def __init__(self, file: object, directory: LogDirectory, checked: set[LogDirectory]) -> None:
-        self._file = file
-        self._directory = directory
-        self._checked = checked
-
-    def __getattr__(self, name: str) -> object:
-        return getattr(self._file, name)
-
-    def write_synced(self, offset: int, buffers: object) -> object:
-        """Look, write and sync."""
-        self._directory.check_unclaimed()
-        count = self._file.write_synced(offset, buffers)  # type: ignore[attr-defined]  # a file of the log
-        self._checked.add(self._directory)
-        return count
-
-
 @contextmanager
 def _check_the_fence_before_the_sync() -> Iterator[None]:
-    original, check_original = BatchWriter.write, LogDirectory.check_unclaimed
-    checked: set[LogDirectory] = set()
+    prepare_original, complete_original = BatchWriter.prepare, BatchWriter.complete
 
-    def check_unclaimed(self: LogDirectory) -> None:
-        if self in checked:
-            checked.remove(self)  # Behind the sync nobody looks again.
-        else:
-            check_original(self)
+    def prepare(self: BatchWriter, file: WritableFile) -> PreparedBatch | None:
+        batch = prepare_original(self, file)
+        if batch is not None:
+            self.directory.check_unclaimed()
+        return batch
 
-    def write_batch(self: BatchWriter, file: object, *arguments: object) -> object:
-        before = file.file  # type: ignore[attr-defined]  # a writable file of the log
-        file.file = _CheckedFirst(before, self.directory, checked)  # type: ignore[attr-defined]  # see above
-        try:
-            return original(self, file, *arguments)  # type: ignore[arg-type]  # passed on as they came
-        finally:
-            file.file = before  # type: ignore[attr-defined]  # see above
+    def complete(self: BatchWriter, file: WritableFile, batch: PreparedBatch) -> BatchResult:
+        # Behind the sync nobody looks again.
+        with patched(LogDirectory, "check_unclaimed", lambda self: None):
+            return complete_original(self, file, batch)
 
-    with patched(BatchWriter, "write", write_batch), patched(LogDirectory, "check_unclaimed", check_unclaimed):
+    with patched(BatchWriter, "prepare", prepare), patched(BatchWriter, "complete", complete):
         yield
 
 

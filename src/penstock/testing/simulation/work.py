@@ -97,6 +97,14 @@ class _SimulatedPool(WorkQueue):
         self._work = work
         #: What functions under way have told the loop, and not got there yet: oldest first.
         self._news: deque[Callable[[], object]] = deque()
+        self._writes_without_thread: bool | None = None
+
+    @property
+    def writes_without_thread(self) -> bool:
+        """See `WorkPool.writes_without_thread`: drawn, since systems differ."""
+        if self._writes_without_thread is None:
+            self._writes_without_thread = self._work.random() < 0.5
+        return self._writes_without_thread
 
     def tell(self, function: Callable[[T], object], news: T) -> None:
         """See `WorkPool.tell`."""
