@@ -348,6 +348,9 @@ class FakeController:
         self.pings = 0
         self.pinged = asyncio.Event()
 
+    async def on_group_updated(self):
+        """Called when a group's configuration was replaced and the reply is still to be sent."""
+
     def __getattr__(self, name: str) -> Callable[..., Awaitable[object]]:
         snake = "".join("_" + c.lower() if c.isupper() else c for c in name)
         method = object.__getattribute__(self, "rpc_" + snake)
@@ -483,6 +486,29 @@ class FakeController:
         if found is None:
             return reply(status=reply.RG_NOT_FOUND)
         return reply(status=reply.SUCCESS, config=found)
+
+    async def rpc_update_reader_group(self, request):
+        reply = pb.UpdateReaderGroupResponse
+        found = self.groups.get((request.scope, request.readerGroupName))
+        if found is None:
+            return reply(status=reply.RG_NOT_FOUND)
+        if (found.readerGroupId, found.generation) != (request.readerGroupId, request.generation):
+            return reply(status=reply.INVALID_CONFIG)
+        changed = pb.ReaderGroupConfiguration()
+        changed.CopyFrom(request)
+        changed.generation += 1
+        self.groups[request.scope, request.readerGroupName] = changed
+        await self.on_group_updated()
+        return reply(status=reply.SUCCESS, generation=changed.generation)
+
+    async def rpc_get_segments_between(self, request):
+        start, end = dict(getattr(request, "from")), dict(request.to)
+        if any(end.get(number, offset) < offset for number, offset in start.items()):
+            raise grpc.aio.AioRpcError(
+                grpc.StatusCode.UNKNOWN, grpc.aio.Metadata(), grpc.aio.Metadata(),
+                "the end of the range lies before its start",
+            )  # fmt: skip
+        return pb.StreamCutRangeResponse()
 
     async def rpc_delete_reader_group(self, request):
         reply = pb.DeleteReaderGroupStatus

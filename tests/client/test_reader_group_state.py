@@ -51,7 +51,7 @@ def test_record_of_another_version_or_form_is_refused():
     with pytest.raises(InvalidArgumentError, match="cannot be read"):
         rgs.GroupState.decode(b"not json")
     with pytest.raises(InvalidArgumentError, match="cannot be read"):
-        rgs.GroupState.decode(b'{"streams":[],"version":2}')
+        rgs.GroupState.decode(b'{"streams":[],"version":3}')
 
 
 def test_first_reader_takes_everything_and_shares_with_the_second():

@@ -6,6 +6,7 @@ import asyncio
 import ssl
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import AbstractContextManager
+from datetime import datetime
 from typing import TypeVar, cast, overload
 
 from penstock.client.ack import Ack, AckState
@@ -27,6 +28,7 @@ from penstock.client.statistics import ClusterStatistics
 from penstock.client.statistics_calls import Groups, StatisticsCalls
 from penstock.client.table_keys import BytesKeys, TableKeys
 from penstock.client.tables import Table, split_table_name
+from penstock.client.times import cut_at_time, time_ms
 from penstock.client.transaction import Transaction
 from penstock.client.value_writer import ValueWriter
 from penstock.client.wire_segments import WireSegments
@@ -113,7 +115,9 @@ class Client(LifeCycle):
             self._resolver or self._controller.endpoint_of, self._settings, ssl_context=self._ssl_context
         )
         segments = WireSegments(self._pool, self._settings, self._runtime.rng)
-        self._cluster = Cluster(self._controller, segments, self._settings, self._runtime.rng)
+        self._cluster = Cluster(
+            self._controller, segments, self._settings, self._runtime.rng, self._runtime.wall_clock_ms
+        )
         self._statistics_calls = StatisticsCalls(self._cluster, self._pool)
 
     async def _release(self) -> None:
@@ -258,6 +262,17 @@ class Client(LifeCycle):
         following = await self.controller.successors(scope, name, SegmentId(segment))
         return {int(each.segment.segment_id): each.predecessors for each in following}
 
+    async def cut_at_time(self, stream: str, time: datetime | str, *, is_end: bool = False) -> StreamCut:
+        """Return a cut of a stream with nothing before it that was stored at `time` or later.
+
+        With `is_end` one with nothing behind it that was stored before `time`. Stores know times of about every MiB of
+        a segment, and of its last change; so the cut lies up to so much earlier, with `is_end` later, than the time. A
+        time is that of the segment stores' clocks; an event of a transaction has that of the commit.
+
+        Raises `NoSuchStreamError`; `InvalidArgumentError` for a time without a zone, or one that is still to come.
+        """
+        return await cut_at_time(self._open_cluster(), stream, time_ms(time, "time"), is_end=is_end)
+
     # -- events -------------------------------------------------------------------------------------------------
 
     @overload
@@ -309,9 +324,10 @@ class Client(LifeCycle):
     def reader_group(
         self,
         group: str,
-        streams: Sequence[str],
+        streams: Sequence[str] | None = None,
         *,
         start: Start = None,
+        until: Start = None,
         scope: str | None = None,
         reader_timeout_s: float | None = None,
         processing_time_max_s: float | None = None,
@@ -323,17 +339,23 @@ class Client(LifeCycle):
 
         Args:
             group: its name, or ``scope/group``.
-            streams: what it reads, ``scope/stream`` each.
-            start: "earliest" (also None, "head"), "latest" (also "tail"), a stream cut, or one for each stream. Cuts
-                may be given as text.
+            streams: what it reads, ``scope/stream`` each, or patterns of their names (``scope/orders-*``): streams that
+                come later are found within `reader_group_stream_refresh_s`, and read from their beginning. None: what
+                the group of that name reads, which then has to exist.
+            start: "earliest" (also None, "head"), "latest" (also "tail"), a time, a stream cut, or one for each stream.
+                Times are `datetime` with a time zone, or text in ISO 8601; cuts may be given as text. At a time:
+                nothing of then or later is left out, a little from before may come, see `cut_at_time`.
+            until: where the group ends, likewise: its readers hand out what is before, and then no more ever. None: it
+                follows its streams until they are sealed.
             scope: where the group lives, by default the scope of the first stream. It cannot be deleted meanwhile.
             reader_timeout_s, processing_time_max_s: of the group, by default those of `ClientSettings`.
             holds_data: the group subscribes to its streams: retention keeps what it has not read, up to the maximum of
                 the stream's retention policy.
 
         Raises:
-            InvalidArgumentError: the group reads other streams; or `start` is none, or lies beyond the end of a stream.
-            NoSuchScopeError, NoSuchStreamError: what is missing.
+            InvalidArgumentError: the group reads other streams; or `start` is none, or lies beyond the end of a stream;
+                or `until` does, or lies before the start; or no stream matches.
+            NoSuchScopeError, NoSuchStreamError, NoSuchReaderGroupError: what is missing.
         """
 
         async def join() -> ReaderGroup:
@@ -341,6 +363,7 @@ class Client(LifeCycle):
             with self._deadline(f"join reader group {group}"):
                 await readers.open(
                     start,
+                    until=until,
                     reader_timeout_s=reader_timeout_s,
                     processing_time_max_s=processing_time_max_s,
                     holds_data=holds_data,

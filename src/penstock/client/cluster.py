@@ -6,6 +6,7 @@ Writers and readers are given this and not the `Client` that made them: what is 
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from dataclasses import dataclass
 from random import Random
 
@@ -27,12 +28,14 @@ class Cluster:
         segments: the segment stores.
         settings: the client's.
         rng: for pauses and for names of its own.
+        wall_clock_ms: milliseconds since the epoch, to compare with what people say; never for intervals.
     """
 
     controller: ControllerClient
     segments: WireSegments
     settings: ClientSettings
     rng: Random
+    wall_clock_ms: Callable[[], int]
 
     def segment_reader(self, segment: str, start_offset: int, end_offset: int | None = None) -> SegmentReader:
         """Read the bytes `[start_offset, end_offset)` of a segment; see `Client.segment_reader`."""

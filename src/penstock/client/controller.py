@@ -69,8 +69,9 @@ _FINAL_CODES = frozenset(
         grpc.StatusCode.UNAUTHENTICATED,
     }
 )
-#: A controller has no code of its own for a lease out of its bounds, which it names after these words.
+#: A controller has no code of its own for a lease out of its bounds, or cuts in the wrong order: it says these words.
 _BAD_LEASE = "lease value too"
+_BAD_RANGES = ("lies before its start", "the stream cuts reach from epoch")
 _RETRY_DELAY_INITIAL_S = 0.01
 _RETRY_DELAY_FACTOR = 4.0
 
@@ -334,7 +335,10 @@ class ControllerClient(ReaderGroupCalls, TableCalls):
         ]
 
     async def segments_between(self, start: StreamCut, end: StreamCut) -> Sequence[SegmentId]:
-        """Return the ids of the segments that hold events from `start` to `end`, the cuts' own included."""
+        """Return the ids of the segments that hold events from `start` to `end`, the cuts' own included.
+
+        Raises `InvalidArgumentError` when `end` lies before `start`.
+        """
         first, last = cut_to_message(start), cut_to_message(end)
         request = pb.StreamCutRange(streamInfo=first.streamInfo, to=last.cut)
         getattr(request, "from").update(first.cut)
@@ -478,6 +482,8 @@ class ControllerClient(ReaderGroupCalls, TableCalls):
                         raise _final_error(code, details) from None
                     if code == grpc.StatusCode.UNKNOWN and _BAD_LEASE in (error.details() or ""):
                         raise InvalidArgumentError(f"{details} (in ms)") from None
+                    if code == grpc.StatusCode.UNKNOWN and any(text in (error.details() or "") for text in _BAD_RANGES):
+                        raise InvalidArgumentError(details) from None
                     if code == grpc.StatusCode.INTERNAL and on_internal is not None:
                         look, on_internal = on_internal, None
                         await look()

@@ -18,9 +18,16 @@ from penstock.client.deadline import within
 from penstock.client.read_ahead import ReadAhead
 from penstock.client.reader_group_record import GroupRecord
 from penstock.client.reader_group_state import GroupState, HeldSegment
+from penstock.client.reader_group_streams import GroupStreams, is_match
 from penstock.client.segment_events import SegmentEvents
 from penstock.client.tasks import start_watched
-from penstock.model.errors import NoSuchReaderGroupError, OutcomeUnknownError, PenstockError, StreamError
+from penstock.model.errors import (
+    NoSuchReaderGroupError,
+    NoSuchStreamError,
+    OutcomeUnknownError,
+    PenstockError,
+    StreamError,
+)
 from penstock.model.names import parse_segment_name, segment_name
 from penstock.runtime.bulk import for_each
 
@@ -98,6 +105,8 @@ class Membership:
         self._trouble: PenstockError | None = None
         self._state: GroupState | None = None
         self._published_s = 0.0
+        # Whoever opened the group has looked.
+        self._streams_s = asyncio.get_running_loop().time()
         self._working_s = 0.0
         self._beaten_s = 0.0
         # Until then others are to have the segments. None: this reader takes part.
@@ -193,6 +202,7 @@ class Membership:
             else:
                 _answer(requests, self.failure)
                 await self._publish()
+                await self._look_for_streams()
             await self._pause()
         self._settle_requests(self.failure)
 
@@ -214,6 +224,25 @@ class Membership:
                     await self._cluster.controller.publish_cut(group, state.group_id, state.generation, cut)
                 except PenstockError as error:
                     _log.warning("reader %s could not publish where group %s is: %s", self._name, group, error)
+
+    async def _look_for_streams(self) -> None:
+        """Keep what the group reads as the controller and its patterns say: one reader does for all."""
+        state, now_s = self._state, asyncio.get_running_loop().time()
+        if state is None or self._name != min(state.readers, default=None):
+            return
+        if now_s - self._streams_s < self._settings.reader_group_stream_refresh_s:
+            return
+        self._streams_s = now_s
+        # No longer, or this reader looks dead meanwhile.
+        with within("look for streams", self._settings.position_interval_s, "position_interval_s"):
+            try:
+                if await GroupStreams(self._cluster, self._record).refresh() != state.generation:
+                    self.wake()
+            except NoSuchReaderGroupError:
+                self.wake()  # The record tells of it, or the controller does not know yet.
+            except PenstockError as error:
+                group = f"{self._record.scope}/{self._record.name}"
+                _log.warning("reader %s could not look for streams of group %s: %s", self._name, group, error)
 
     async def _pause(self) -> None:
         try:
@@ -316,7 +345,7 @@ class Membership:
             if segment not in self.open_segments:
                 self.open_segments[segment] = SegmentEvents(
                     self._cluster.segments, segment, held, self._settings, self._hands.enqueue, self._read_ahead,
-                    state.redeliveries.get(segment),
+                    state.redeliveries.get(segment), state.ends.get(segment),
                 )  # fmt: skip
                 came.append(segment)
         surplus = rgs.surplus(state, self._name)
@@ -338,12 +367,18 @@ class Membership:
         ended = [
             source for source in self.open_segments.values() if source.is_at_end and self._hands.is_settled(source)
         ]
+        ends = {} if self._state is None else self._state.ends
+        for source in ended:
+            if source.segment in ends:
+                source.successors = {}  # The group ends there.
         asked = {source.segment: source for source in ended if source.successors is None}
         # No longer, or this reader looks dead meanwhile.
         with within("look for successors", self._settings.position_interval_s, "position_interval_s"):
             answers = await for_each(list(asked), self._successors, self._settings.bulk_request_count_max)
         for source, answer in zip(asked.values(), answers, strict=True):
-            if isinstance(answer, PenstockError):
+            if isinstance(answer, NoSuchStreamError) and self._is_found_by_pattern(source.stream):
+                self._streams_s = float("-inf")  # It is left, once somebody has made sure that it is gone.
+            elif isinstance(answer, PenstockError):
                 self._note(answer)
             else:
                 source.successors = answer
@@ -353,6 +388,9 @@ class Membership:
                 source.is_leaving = True
                 found[source.segment] = (HeldSegment(source.offset, source.turn), source.successors)
         return found
+
+    def _is_found_by_pattern(self, stream: str) -> bool:
+        return self._state is not None and is_match(stream, self._state.patterns)
 
     async def _successors(self, segment: str) -> dict[str, Sequence[str]]:
         scope, stream, number = parse_segment_name(segment)

@@ -6,14 +6,17 @@ the group exists, and which streams it reads, is known to the controller.
 
 from __future__ import annotations
 
+import logging
 import uuid
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import partial
 from types import TracebackType
 from typing import TYPE_CHECKING, Final
 
 from penstock.client import reader_group_state as rgs
 from penstock.client.cluster import Cluster
+from penstock.client.deadline import within
 from penstock.client.life_cycle import LifeCycle
 from penstock.client.membership import OnChange
 from penstock.client.opening import Opening
@@ -21,13 +24,16 @@ from penstock.client.reader import Positions, Reader
 from penstock.client.reader_group_calls import RegisteredGroup
 from penstock.client.reader_group_record import GroupRecord
 from penstock.client.reader_group_state import GroupState
-from penstock.client.starts import Start, checked_start, positions_in, start_cuts
+from penstock.client.reader_group_streams import GroupStreams, Sources, ends_of
+from penstock.client.starts import Start, checked_start, cuts_of, end_cuts, positions_in, start_cuts
 from penstock.model.errors import InvalidArgumentError, NoSuchReaderGroupError, NoSuchSegmentError, PenstockError
-from penstock.model.names import check_scope_name, check_user_name, parse_segment_name, split_scoped_name
+from penstock.model.names import check_scope_name, check_user_name, parse_segment_name
 from penstock.model.stream_cuts import StreamCut
 
 if TYPE_CHECKING:
     from typing import Self
+
+_log = logging.getLogger(__name__)
 
 
 def _split_group(group: str, scope: str | None, default_scope: str | None) -> tuple[str, str]:
@@ -43,6 +49,11 @@ def _split_group(group: str, scope: str | None, default_scope: str | None) -> tu
     return check_scope_name(chosen), check_user_name("reader group", name)
 
 
+def _reset_if(generation: int, positions: Mapping[str, int], reset_id: str, state: GroupState) -> GroupState:
+    """Reset a group that still reads the streams that `positions` are of: those of this generation."""
+    return rgs.reset(state, positions, reset_id) if state.generation == generation else state
+
+
 @dataclass(frozen=True, slots=True)
 class GroupDescription:
     """A reader group at one moment, as of the positions stored last.
@@ -55,6 +66,8 @@ class GroupDescription:
         unassigned: segments that wait for a reader.
         positions: how far the group is in each stream.
         unread_bytes: per stream, how much the group has still to read in the segments it knows.
+        patterns: streams that come and match one of these are read, too.
+        ends: where the group ends, in the streams in which it does.
     """
 
     scope: str
@@ -65,6 +78,8 @@ class GroupDescription:
     unassigned: Sequence[str]
     positions: Mapping[str, StreamCut]
     unread_bytes: Mapping[str, int]
+    patterns: Sequence[str] = ()
+    ends: Mapping[str, StreamCut] = field(default_factory=dict)
 
 
 class ReaderGroup(LifeCycle):
@@ -80,11 +95,12 @@ class ReaderGroup(LifeCycle):
     #: The group's name in its scope.
     name: Final[str]
 
-    def __init__(self, cluster: Cluster, group: str, streams: Sequence[str], *, scope: str | None) -> None:
-        if isinstance(streams, str) or not streams:
-            raise InvalidArgumentError(f"reader group {group!r} needs at least one stream, in a list")
-        self._streams = list(dict.fromkeys(f"{where}/{name}" for where, name in map(split_scoped_name, streams)))
-        self.scope, self.name = _split_group(group, scope, split_scoped_name(streams[0])[0])
+    def __init__(
+        self, cluster: Cluster, group: str, streams: Sequence[str] | None = None, *, scope: str | None
+    ) -> None:
+        self._sources = None if streams is None else Sources.parse(streams)
+        default_scope = None if streams is None else streams[0].partition("/")[0]
+        self.scope, self.name = _split_group(group, scope, default_scope)
         timeout_s = cluster.settings.reader_close_timeout_s
         super().__init__(f"reader group {self.scope}/{self.name}", close_timeout_s=timeout_s)
         self._cluster = cluster
@@ -95,6 +111,7 @@ class ReaderGroup(LifeCycle):
         self,
         start: Start,
         *,
+        until: Start = None,
         reader_timeout_s: float | None = None,
         processing_time_max_s: float | None = None,
         holds_data: bool = False,
@@ -106,49 +123,82 @@ class ReaderGroup(LifeCycle):
         processing_s = settings.processing_time_max_s if processing_time_max_s is None else processing_time_max_s
         if min(timeout_s, processing_s) <= 0:
             raise InvalidArgumentError(f"reader group {self.name}: time-outs must be above 0 s")
-        wanted = checked_start(start, self._streams)
         controller = self._cluster.controller
         registered = await controller.reader_group(self.scope, self.name)
         if registered is None:
-            cuts = await start_cuts(self._cluster, wanted, self._streams)
-            group_id = str(uuid.UUID(int=self._cluster.rng.getrandbits(128), version=4))
-            starts = {stream: dict(cut.positions) for stream, cut in cuts.items()}
-            new = RegisteredGroup(group_id, 0, starts, holds_data)
-            registered = await controller.create_reader_group(self.scope, self.name, new)
-        if set(registered.starts) != set(self._streams):
-            raise InvalidArgumentError(
-                f"reader group {self.scope}/{self.name} exists and reads {', '.join(sorted(registered.starts))}, not "
-                f"{', '.join(sorted(self._streams))}: use another name, or delete it first"
+            registered = await controller.create_reader_group(
+                self.scope, self.name, await self._wanted(start, until, holds_data=holds_data)
             )
+        self._check_sources(registered.starts, () if self._sources is None else self._sources.patterns)
         known = registered
+        record = GroupRecord(self._cluster, self.scope, self.name, registered.id)
+        streams = GroupStreams(self._cluster, record)
 
         async def first_state() -> GroupState:
+            cuts = await streams.starts_of(known)
             return rgs.create(
-                positions_in(await self._registered_cuts(known)),
-                self._streams,
+                positions_in(cuts),
+                list(cuts),
                 group_id=known.id,
                 generation=known.generation,
                 holds_data=known.holds_data,
                 reader_timeout_s=timeout_s,
                 processing_time_max_s=processing_s,
+                patterns=() if self._sources is None else self._sources.patterns,
+                ends=positions_in(ends_of(known)),
             )
 
-        record = GroupRecord(self._cluster, self.scope, self.name, registered.id)
-        await record.find_or_create(first_state)
+        state = await record.find_or_create(first_state)
+        self._check_sources(registered.starts, state.patterns)
         # Deleted meanwhile, it must not live on in a table that nobody knows.
         still = await controller.reader_group(self.scope, self.name)
         if still is None or still.id != registered.id:
             await record.delete()
             raise NoSuchReaderGroupError(f"reader group {self.scope}/{self.name} was deleted while it was opened")
+        if still.generation != state.generation or state.patterns:
+            await streams.refresh()
         self._open_record = record
         self._open_life(owner)
 
-    async def _registered_cuts(self, registered: RegisteredGroup) -> dict[str, StreamCut]:
-        cuts = {}
-        for stream, positions in registered.starts.items():
-            scope, name = split_scoped_name(stream)
-            cuts[stream] = StreamCut(scope, name, positions) if positions else await self._cluster.head(stream)
-        return cuts
+    async def _wanted(self, start: Start, until: Start, *, holds_data: bool) -> RegisteredGroup:
+        """Return the group as it is to be made. Everything about it is checked before anything is made."""
+        if self._sources is None:
+            raise NoSuchReaderGroupError(
+                f"reader group {self.scope}/{self.name} does not exist: give the streams that it is to read"
+            )
+        streams = await self._sources.all_streams(self._cluster)
+        if not streams:
+            raise InvalidArgumentError(
+                f"reader group {self.scope}/{self.name}: no stream matches {', '.join(self._sources.patterns)} yet, "
+                "and a group reads at least one: create one first"
+            )
+        if until is not None and self._sources.patterns:
+            raise InvalidArgumentError("until: what is found by a pattern has no end; name the streams")
+        begin = checked_start(start, streams)
+        end = None if until is None else checked_start(until, streams, "until")
+        starts = await start_cuts(self._cluster, begin, streams)
+        ends = {} if end is None else await end_cuts(self._cluster, end, starts)
+        return RegisteredGroup(
+            str(uuid.UUID(int=self._cluster.rng.getrandbits(128), version=4)),
+            0,
+            {stream: dict(cut.positions) for stream, cut in starts.items()},
+            holds_data,
+            {stream: dict(cut.positions) for stream, cut in ends.items()},
+        )
+
+    def _check_sources(self, streams: Collection[str], patterns: Collection[str]) -> None:
+        """See to it that the group reads what it was opened for: `streams` are what it reads."""
+        wanted = self._sources
+        if wanted is None:
+            return
+        missing = set(wanted.streams).difference(streams)
+        surplus = {stream for stream in streams if stream not in wanted.streams and not wanted.matches(stream)}
+        if missing or surplus or set(patterns) != set(wanted.patterns):
+            raise InvalidArgumentError(
+                f"reader group {self.scope}/{self.name} exists and reads {', '.join(sorted({*streams, *patterns}))}, "
+                f"not {', '.join(sorted({*wanted.streams, *wanted.patterns}))}: use another name, open it without "
+                "streams and change them with add_streams and remove_streams, or delete it first"
+            )
 
     @classmethod
     async def delete(cls, cluster: Cluster, group: str, *, scope: str | None) -> None:
@@ -226,8 +276,32 @@ class ReaderGroup(LifeCycle):
                 await reader.store_positions()
         return await self.stream_cuts()
 
+    async def add_streams(self, streams: Sequence[str], *, start: Start = None, until: Start = None) -> None:
+        """Read more streams: names, or patterns (``scope/*``). All readers take part, wherever they run.
+
+        Streams that the group reads already stay where they are. `start`, `until`: of those that are new, see
+        `Client.reader_group`; what a pattern finds later is read from its beginning. Safe to repeat.
+
+        Raises `NoSuchStreamError`, `NoSuchScopeError`; `InvalidArgumentError` for a start or an end that is none.
+        """
+        self._check_open()
+        await GroupStreams(self._cluster, self._record).add(streams, start, until)
+        await self._let_readers_follow()
+
+    async def remove_streams(self, streams: Sequence[str]) -> None:
+        """Read fewer streams: names, or patterns, with all that only they have found. Its places in them are forgotten.
+
+        An event that a reader has in hand is one of before. Streams that it does not read are no matter. Safe to
+        repeat.
+
+        Raises `InvalidArgumentError` when nothing would be left, or for a stream that a pattern would find again.
+        """
+        self._check_open()
+        await GroupStreams(self._cluster, self._record).remove(streams)
+        await self._let_readers_follow()
+
     async def reset(self, start: Start) -> None:
-        """Let the group go on somewhere else: "earliest", "latest" or at a stream cut for each stream.
+        """Let the group go on somewhere else: "earliest", "latest", at a time, or at a stream cut for each stream.
 
         Its readers lose what they hold and go on there, also those that run elsewhere. An event that a reader has in
         hand by then is one of before.
@@ -235,9 +309,26 @@ class ReaderGroup(LifeCycle):
         Raises `InvalidArgumentError` for a start that is none, or lies beyond the end of its stream.
         """
         self._check_open()
-        cuts = await start_cuts(self._cluster, checked_start(start, self._streams), self._streams)
         reset_id = f"{self._cluster.rng.getrandbits(64):016x}"
-        await self._record.update(lambda state: rgs.reset(state, positions_in(cuts), reset_id))
+        limit_s = self._cluster.settings.retry_time_max_s
+        with within(f"reset reader group {self.scope}/{self.name}", limit_s, "retry_time_max_s"):
+            while True:
+                before = await self.state()
+                cuts = await start_cuts(self._cluster, checked_start(start, before.streams), before.streams)
+                step = partial(_reset_if, before.generation, positions_in(cuts), reset_id)
+                if (await self._record.update(step)).generation == before.generation:
+                    break
+        await self._let_readers_follow()
+
+    async def _let_readers_follow(self) -> None:
+        """Have the readers started here look at the record; those elsewhere do it in their time."""
+        for reader in list(self._readers.values()):
+            if reader.is_open:
+                try:
+                    await reader.store_positions()
+                except PenstockError as error:
+                    # What was asked for is done, and the reader's own next call tells what it has met.
+                    _log.warning("reader %s has not followed yet: %s", reader.name, error)
 
     async def unread_bytes(self) -> int:
         """Return how many bytes the group has still to read in the segments it knows, as of the stored positions."""
@@ -255,6 +346,8 @@ class ReaderGroup(LifeCycle):
             sorted(state.unassigned),
             rgs.stream_cuts(state),
             await self._unread(state),
+            state.patterns,
+            cuts_of(state.ends),
         )
 
     async def _unread(self, state: GroupState) -> dict[str, int]:
@@ -267,7 +360,8 @@ class ReaderGroup(LifeCycle):
             if isinstance(info, PenstockError):
                 raise info
             scope, stream, _ = parse_segment_name(segment)
-            unread[f"{scope}/{stream}"] += max(info.length - max(offset, info.start_offset), 0)
+            end = min(info.length, state.ends.get(segment, info.length))
+            unread[f"{scope}/{stream}"] += max(end - max(offset, info.start_offset), 0)
         return unread
 
     async def __aenter__(self) -> Self:

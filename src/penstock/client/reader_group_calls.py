@@ -6,8 +6,8 @@ Source: controller API specification, section 9.16.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import AsyncIterator, Mapping
-from dataclasses import dataclass
+from collections.abc import AsyncIterator, Iterable, Mapping
+from dataclasses import dataclass, field
 from typing import Protocol
 
 from penstock.client.controller_messages import cut_to_message
@@ -33,12 +33,14 @@ class RegisteredGroup:
         generation: how often its configuration was changed.
         starts: where it began in each of its streams (``scope/stream`` -> segment id -> offset); empty: at the head.
         holds_data: it subscribes to its streams: what it has not read is kept as their retention policies say.
+        ends: where it ends in them, likewise; in a stream without one it goes on.
     """
 
     id: str
     generation: int
     starts: Mapping[str, Mapping[int, int]]
     holds_data: bool
+    ends: Mapping[str, Mapping[int, int]] = field(default_factory=dict)
 
 
 class ReaderGroupStub(Protocol):
@@ -46,6 +48,7 @@ class ReaderGroupStub(Protocol):
 
     createReaderGroup: UnaryCall[pb.ReaderGroupConfiguration, pb.CreateReaderGroupResponse]
     getReaderGroupConfig: UnaryCall[pb.ReaderGroupInfo, pb.ReaderGroupConfigResponse]
+    updateReaderGroup: UnaryCall[pb.ReaderGroupConfiguration, pb.UpdateReaderGroupResponse]
     deleteReaderGroup: UnaryCall[pb.ReaderGroupInfo, pb.DeleteReaderGroupStatus]
     updateSubscriberStreamCut: UnaryCall[pb.SubscriberStreamCut, pb.UpdateSubscriberStatus]
     isStreamCutValid: UnaryCall[pb.StreamCut, pb.StreamCutValidityResponse]
@@ -90,6 +93,21 @@ class ReaderGroupCalls(ABC):
             raise StreamError(f"the controller could not create reader group {scope}/{group}; its log says why")
         return _registered(reply.config)
 
+    async def update_reader_group(self, scope: str, group: str, wanted: RegisteredGroup) -> bool:
+        """Replace the configuration of generation `wanted.generation` by `wanted`, which gets the next one.
+
+        False: the group is not of that generation any more, perhaps because an attempt was carried out whose reply was
+        lost. Raises `NoSuchReaderGroupError`, also for another life of the name.
+        """
+        reply, _ = await self._change(
+            self._stub.updateReaderGroup, _config(scope, group, wanted), f"update reader group {scope}/{group}"
+        )
+        if reply.status == pb.UpdateReaderGroupResponse.RG_NOT_FOUND:
+            raise NoSuchReaderGroupError(f"reader group {scope}/{group} does not exist")
+        if reply.status == pb.UpdateReaderGroupResponse.FAILURE:
+            raise StreamError(f"the controller could not update reader group {scope}/{group}; its log says why")
+        return bool(reply.status == pb.UpdateReaderGroupResponse.SUCCESS)
+
     async def delete_reader_group(self, scope: str, group: str, group_id: str) -> None:
         """Delete a group in the life with this id. Raises `NoSuchReaderGroupError`."""
         request = pb.ReaderGroupInfo(scope=scope, readerGroup=group, readerGroupId=group_id)
@@ -128,10 +146,6 @@ class ReaderGroupCalls(ABC):
 
 
 def _config(scope: str, group: str, wanted: RegisteredGroup) -> pb.ReaderGroupConfiguration:
-    starts = []
-    for name, positions in wanted.starts.items():
-        of_scope, _, stream = name.partition("/")
-        starts.append(cut_to_message(StreamCut(of_scope, stream, positions)))
     kind = pb.ReaderGroupConfiguration.RetentionType
     return pb.ReaderGroupConfiguration(
         scope=scope,
@@ -142,14 +156,29 @@ def _config(scope: str, group: str, wanted: RegisteredGroup) -> pb.ReaderGroupCo
         retentionType=kind.AUTOMATIC if wanted.holds_data else kind.NONE,
         generation=wanted.generation,
         readerGroupId=wanted.id,
-        startingStreamCuts=starts,
+        startingStreamCuts=_cut_messages(wanted.starts),
+        endingStreamCuts=_cut_messages(wanted.ends),
     )
+
+
+def _cut_messages(cuts: Mapping[str, Mapping[int, int]]) -> list[pb.StreamCut]:
+    messages = []
+    for name, positions in cuts.items():
+        scope, _, stream = name.partition("/")
+        messages.append(cut_to_message(StreamCut(scope, stream, positions)))
+    return messages
 
 
 def _registered(config: pb.ReaderGroupConfiguration) -> RegisteredGroup:
     return RegisteredGroup(
         config.readerGroupId,
         config.generation,
-        {f"{cut.streamInfo.scope}/{cut.streamInfo.stream}": dict(cut.cut) for cut in config.startingStreamCuts},
+        _cuts(config.startingStreamCuts),
         config.retentionType != pb.ReaderGroupConfiguration.RetentionType.NONE,
+        # A cut without positions is no end.
+        _cuts(cut for cut in config.endingStreamCuts if cut.cut),
     )
+
+
+def _cuts(messages: Iterable[pb.StreamCut]) -> dict[str, dict[int, int]]:
+    return {f"{each.streamInfo.scope}/{each.streamInfo.stream}": dict(each.cut) for each in messages}

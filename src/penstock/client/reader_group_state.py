@@ -6,7 +6,7 @@ read again and the step repeated.
 
 Invariants, held by property tests:
 
-- a segment is at one place: unassigned, at one reader, or waiting for its predecessors;
+- a segment is at one place: unassigned, at one reader, waiting for its predecessors, or ended;
 - a segment waits until all predecessors were read to their end, and then starts at 0, so events of one routing
   key are read in order across splits and merges;
 - when nothing is left to balance, readers hold equal numbers of segments, give or take one;
@@ -19,6 +19,7 @@ Source: Pravega, reader groups (there kept in a revisioned stream or, by the Rus
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
+from typing import TypeVar
 
 import msgspec
 
@@ -26,7 +27,9 @@ from penstock.model.errors import InvalidArgumentError
 from penstock.model.names import parse_segment_name
 from penstock.model.stream_cuts import StreamCut
 
-FORMAT_VERSION = 2
+FORMAT_VERSION = 3
+
+Value = TypeVar("Value")
 
 
 class HeldSegment(msgspec.Struct, frozen=True):
@@ -69,6 +72,9 @@ class GroupState(msgspec.Struct, frozen=True):
     `group_id`, `generation`, `holds_data`: the controller's, see `RegisteredGroup`. `reset_id`: the last `reset`, so
     that none is done twice. `next_turn`: the number that the next segment is given away under. `reader_timeout_s`,
     `processing_time_max_s`: the group's, see `ClientSettings`.
+
+    `patterns`: streams that come later and match one are read, too. `ends`: how far the group reads in the segments of
+    the cuts that it ends at; `ended`: those of them that were read so far, and where that was.
     """
 
     streams: list[str]
@@ -83,6 +89,9 @@ class GroupState(msgspec.Struct, frozen=True):
     next_turn: int = 1
     reader_timeout_s: float = 30.0
     processing_time_max_s: float = 300.0
+    patterns: list[str] = msgspec.field(default_factory=list)
+    ends: dict[str, int] = msgspec.field(default_factory=dict)
+    ended: dict[str, int] = msgspec.field(default_factory=dict)
     version: int = FORMAT_VERSION
 
     def encode(self) -> bytes:
@@ -110,8 +119,14 @@ class GroupState(msgspec.Struct, frozen=True):
 
     @property
     def is_finished(self) -> bool:
-        """True when every stream is sealed and read to its end."""
-        return self.segment_count == 0 and not self.waiting
+        """True when every stream is read to where the group ends in it, or is sealed and read to its end.
+
+        Never of a group with patterns: another stream may come.
+        """
+        if self.segment_count or self.patterns:
+            return False
+        # What waits for a segment that the group does not read to its end is not to be read.
+        return all(any(other in self.ended for other in waiting.unread) for waiting in self.waiting.values())
 
 
 class _Versioned(msgspec.Struct, frozen=True):
@@ -140,17 +155,25 @@ def create(
     holds_data: bool = False,
     reader_timeout_s: float = 30.0,
     processing_time_max_s: float = 300.0,
+    patterns: Collection[str] = (),
+    ends: Mapping[str, int] | None = None,
 ) -> GroupState:
-    """Return the first state of a group that starts at `positions` (full segment name -> offset)."""
-    return GroupState(
+    """Return the first state of a group that starts at `positions` (full segment name -> offset).
+
+    `ends`: where it ends, likewise; nothing of a stream without one is the end.
+    """
+    state = GroupState(
         streams=sorted(streams),
-        unassigned=dict(sorted(positions.items(), key=lambda item: _order(item[0]))),
+        unassigned={},
         group_id=group_id,
         generation=generation,
         holds_data=holds_data,
         reader_timeout_s=reader_timeout_s,
         processing_time_max_s=processing_time_max_s,
+        patterns=sorted(patterns),
+        ends=dict(sorted((ends or {}).items(), key=lambda item: _order(item[0]))),
     )
+    return _freed(state, positions)
 
 
 def reset(state: GroupState, positions: Mapping[str, int], reset_id: str) -> GroupState:
@@ -158,14 +181,61 @@ def reset(state: GroupState, positions: Mapping[str, int], reset_id: str) -> Gro
     if state.reset_id == reset_id:
         return state
     readers = {name: ReaderState(reader.incarnation, reader.heartbeat) for name, reader in state.readers.items()}
-    return _changed(
-        state,
-        unassigned=dict(sorted(positions.items(), key=lambda item: _order(item[0]))),
-        readers=readers,
-        waiting={},
-        redeliveries={},
-        reset_id=reset_id,
+    cleared = _changed(
+        state, unassigned={}, readers=readers, waiting={}, redeliveries={}, ended={}, reset_id=reset_id
     )
+    return _freed(cleared, positions)
+
+
+def read_streams(
+    state: GroupState,
+    starts: Mapping[str, Mapping[str, int]],
+    ends: Mapping[str, int],
+    generation: int,
+) -> GroupState:
+    """Let the group read the streams in `starts` (``scope/stream`` -> segment -> offset), and no others.
+
+    Those that are new to it are begun there; in the others it goes on where it is; what it knows of the rest is
+    forgotten. `ends`: of all of them, see `create`. `generation`: of the controller's configuration that says so; a
+    record that has seen it, or a later one, stays as it is.
+    """
+    if state.generation >= generation:
+        return state
+
+    def is_kept(segment: str) -> bool:
+        scope, stream, _ = parse_segment_name(segment)
+        return f"{scope}/{stream}" in starts
+
+    def kept(known: Mapping[str, Value]) -> dict[str, Value]:
+        return {segment: value for segment, value in known.items() if is_kept(segment)}
+
+    readers = {
+        name: msgspec.structs.replace(reader, segments=kept(reader.segments), handed_out=kept(reader.handed_out))
+        for name, reader in state.readers.items()
+    }
+    new = {
+        segment: offset
+        for stream, positions in starts.items()
+        if stream not in state.streams
+        for segment, offset in positions.items()
+    }
+    changed = _changed(
+        state,
+        streams=sorted(starts),
+        unassigned=kept(state.unassigned),
+        readers=readers,
+        waiting=kept(state.waiting),
+        redeliveries=kept(state.redeliveries),
+        ended=kept(state.ended),
+        ends=dict(sorted(ends.items(), key=lambda item: _order(item[0]))),
+        generation=generation,
+    )
+    return _freed(changed, new)
+
+
+def find_streams(state: GroupState, patterns: Collection[str]) -> GroupState:
+    """Let the group look for streams that match `patterns`, and for no others."""
+    return _changed(state, patterns=sorted(patterns))
 
 
 def join(state: GroupState, name: str, incarnation: str) -> GroupState:
@@ -208,9 +278,7 @@ def leave(
         redeliveries = _redelivered(state, moved, {**reader.handed_out, **handed_out})
     freed = {segment: held.offset for segment, held in moved.segments.items()}
     readers = {other: value for other, value in state.readers.items() if other != name}
-    return _changed(
-        state, readers=readers, unassigned={**state.unassigned, **freed}, redeliveries=_pruned(redeliveries, freed)
-    )
+    return _freed(_changed(state, readers=readers, redeliveries=_pruned(redeliveries, freed)), freed)
 
 
 def beat(
@@ -295,12 +363,10 @@ def release(state: GroupState, name: str, positions: Mapping[str, HeldSegment]) 
         return state
     kept = {segment: held for segment, held in reader.segments.items() if segment not in freed}
     renewed = msgspec.structs.replace(reader, segments=kept)
-    return _changed(
-        state,
-        unassigned={**state.unassigned, **freed},
-        readers=_with_reader(state, name, renewed),
-        redeliveries=_pruned(state.redeliveries, freed),
+    changed = _changed(
+        state, readers=_with_reader(state, name, renewed), redeliveries=_pruned(state.redeliveries, freed)
     )
+    return _freed(changed, freed)
 
 
 def finish(
@@ -308,8 +374,8 @@ def finish(
 ) -> GroupState:
     """Take out a segment that was read to its end, and bring in its successors (segment -> all its predecessors).
 
-    A successor becomes free once all its predecessors were finished. Nothing happens unless the reader holds
-    `segment` in that turn.
+    A successor becomes free once all its predecessors were finished. One in which the group ends has none. Nothing
+    happens unless the reader holds `segment` in that turn.
     """
     reader = state.readers.get(name)
     if reader is None or segment not in reader.segments or reader.segments[segment].turn != end.turn:
@@ -317,7 +383,13 @@ def finish(
     kept = {other: held for other, held in reader.segments.items() if other != segment}
     renewed = msgspec.structs.replace(reader, segments=kept)
     redeliveries = {other: value for other, value in state.redeliveries.items() if other != segment}
-    unassigned, waiting = dict(state.unassigned), dict(state.waiting)
+    if segment in state.ends:
+        ended = {**state.ended, segment: end.offset}
+        return _changed(
+            state, ended=ended, readers=_with_reader(state, name, renewed), redeliveries=redeliveries
+        )
+    free: dict[str, int] = {}
+    waiting = dict(state.waiting)
     for successor, predecessors in successors.items():
         known = waiting.get(successor) or WaitingState(sorted(predecessors), {})
         unread = [other for other in known.unread if other != segment]
@@ -325,19 +397,16 @@ def finish(
             waiting[successor] = WaitingState(unread, {**known.read, segment: end.offset})
         else:
             waiting.pop(successor, None)
-            unassigned[successor] = 0
-    return _changed(
-        state,
-        unassigned=unassigned,
-        waiting=waiting,
-        readers=_with_reader(state, name, renewed),
-        redeliveries=redeliveries,
+            free[successor] = 0
+    changed = _changed(
+        state, waiting=waiting, readers=_with_reader(state, name, renewed), redeliveries=redeliveries
     )
+    return _freed(changed, free)
 
 
 def positions_of(state: GroupState) -> dict[str, int]:
-    """Return where the group is: all readable segments, and finished ones that a waiting successor depends on."""
-    positions = dict(state.unassigned)
+    """Return where the group is: all readable segments, those it ends in, and finished ones with waiting successors."""
+    positions = {**state.ended, **state.unassigned}
     for reader in state.readers.values():
         positions.update({segment: held.offset for segment, held in reader.segments.items()})
     for waiting in state.waiting.values():
@@ -356,6 +425,18 @@ def stream_cuts(state: GroupState) -> dict[str, StreamCut]:
         scope, _, stream = name.partition("/")
         cuts[name] = StreamCut(scope, stream, positions)
     return cuts
+
+
+def _freed(state: GroupState, positions: Mapping[str, int]) -> GroupState:
+    """Let any reader have these segments, but those that the group has read as far as it is to."""
+    ended = {
+        segment: offset
+        for segment, offset in positions.items()
+        if segment in state.ends and offset >= state.ends[segment]
+    }
+    free = {segment: offset for segment, offset in positions.items() if segment not in ended}
+    ordered = sorted({**state.unassigned, **free}.items(), key=lambda item: _order(item[0]))
+    return _changed(state, unassigned=dict(ordered), ended={**state.ended, **ended})
 
 
 def _moved(reader: ReaderState, positions: Mapping[str, HeldSegment]) -> ReaderState:

@@ -9,7 +9,7 @@ from penstock.client.read_ahead import ReadAhead
 from penstock.client.reader_group_state import HeldSegment, Redelivery
 from penstock.client.segment_reader import SegmentReader
 from penstock.client.settings import ClientSettings
-from penstock.model.errors import CorruptionError, NoSuchSegmentError
+from penstock.model.errors import CorruptionError, InvalidArgumentError, NoSuchSegmentError
 from penstock.model.events import EventAssembler, offsets_of
 from penstock.model.names import parse_segment_name
 from penstock.model.segments import Segments
@@ -38,6 +38,7 @@ class SegmentEvents:
         on_ready: Callable[[SegmentEvents], None],
         read_ahead: ReadAhead,
         redelivery: Redelivery | None = None,
+        end_offset: int | None = None,
     ) -> None:
         self.segment = segment
         scope, stream, number = parse_segment_name(segment)
@@ -54,6 +55,8 @@ class SegmentEvents:
         self._on_ready = on_ready
         self._read_ahead = read_ahead
         self._redelivery = redelivery
+        # Where the group ends, if it does in this segment.
+        self._end_offset = end_offset
         self._is_gone = False
         # Events taken already that come next: the rest of a chunk.
         self._put_back: EventChunk | None = None
@@ -61,8 +64,10 @@ class SegmentEvents:
 
     def _start(self, offset: int) -> None:
         self._assembler = EventAssembler(self.segment, offset)
+        # What lies behind the end counts as the end: truncation may lead there.
+        end_offset = None if self._end_offset is None else max(self._end_offset, offset)
         self._reader = SegmentReader(
-            self._segments, self.segment, offset, None, self._settings,
+            self._segments, self.segment, offset, end_offset, self._settings,
             on_ready=lambda: self._on_ready(self), read_ahead=self._read_ahead,
             missing_bytes=lambda: self._assembler.missing_bytes,
         )  # fmt: skip
@@ -74,7 +79,7 @@ class SegmentEvents:
 
     @property
     def is_at_end(self) -> bool:
-        """True when everything was taken: the segment is sealed, or it was truncated away as a whole."""
+        """True when everything was taken: the group ends here, or the segment is sealed, or was truncated away."""
         if self._put_back is not None:
             return False
         return self._is_gone or (self._reader.is_at_end and not self._assembler.pending_bytes)
@@ -104,6 +109,11 @@ class SegmentEvents:
             if events:
                 return self._chunk(events, start)
         if not self._is_gone and self._reader.is_at_end and self._assembler.pending_bytes:
+            if self._end_offset == self._reader.end_of_segment:
+                raise InvalidArgumentError(
+                    f"{self.segment}: the group is to end at {self._end_offset}, inside the event that begins at "
+                    f"{self._assembler.offset}: until= was not given a cut between events"
+                )
             raise CorruptionError(
                 self.segment,
                 self._assembler.offset,

@@ -52,7 +52,8 @@ class ClientSettings:
         reader_close_timeout_s: how long a reader that is closed tries to store its positions and leave its group.
         reader_group_update_count_max: attempts at one compare-and-set of the reader-group state.
         reader_group_refresh_s: how often a reader looks for segments to take over.
-
+        reader_group_stream_refresh_s: how often one reader of a group looks for streams that came or went, by its
+            patterns and by what the controller says that it reads.
         reader_group_publish_interval_s: how often a group that holds data tells the controller what it needs no more.
 
         close_timeout_s: how long closing a client, writer, reader or group may take: flushing and storing positions.
@@ -108,6 +109,7 @@ class ClientSettings:
     reader_close_timeout_s: float = 5.0
     reader_group_update_count_max: int = 100
     reader_group_refresh_s: float = 1.0
+    reader_group_stream_refresh_s: float = 10.0
     reader_group_publish_interval_s: float = 10.0
 
     close_timeout_s: float = 30.0

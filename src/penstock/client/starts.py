@@ -1,38 +1,47 @@
-"""Where a reader group starts, or is set back to: what callers give, checked and turned into positions."""
+"""Where a reader group starts, is set back to, or ends: what callers give, checked and turned into positions."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from datetime import datetime
+from typing import Literal, TypeAlias
 
 from penstock.client.cluster import Cluster
+from penstock.client.times import cut_at_time, time_ms
 from penstock.model.errors import InvalidArgumentError, NoSuchSegmentError, PenstockError
-from penstock.model.names import segment_name, split_scoped_name
+from penstock.model.names import parse_segment_name, segment_name, split_scoped_name
 from penstock.model.stream_cuts import OFFSET_FUTURE, StreamCut
 
-#: "earliest" (also None, "head"), "latest" (also "tail"), one cut for a group of one stream, or a cut for each stream.
-#: A cut may be given as text, see `StreamCut.to_text`.
-Start = None | str | StreamCut | Mapping[str, StreamCut | str]
+#: "earliest" (also None, "head"), "latest" (also "tail"), a time (with its time zone, or as text in ISO 8601), one cut
+#: for a group of one stream, or a cut for each stream. A cut may be given as text, see `StreamCut.to_text`.
+Start: TypeAlias = "str | datetime | StreamCut | Mapping[str, StreamCut | str] | None"
+
+#: The same, checked: times are milliseconds since the epoch.
+CheckedStart: TypeAlias = "Literal['earliest', 'latest'] | int | dict[str, StreamCut]"
 
 _EARLIEST = ("earliest", "head")
 _LATEST = ("latest", "tail")
 
 
-def checked_start(start: Start, streams: Sequence[str]) -> Start:
-    """Return `start` as "earliest", "latest" or a cut for each of `streams`.
+def checked_start(start: Start, streams: Sequence[str], what: str = "start") -> CheckedStart:
+    """Return `start` as "earliest", "latest", a time or a cut for each of `streams`. `what`: its name in messages.
 
     Raises `InvalidArgumentError` for anything else: a start that is not understood must not read everything again.
     """
-    if start is None or start in _EARLIEST:
+    if start is None or (isinstance(start, str) and start in _EARLIEST):
         return "earliest"
     if isinstance(start, str) and start in _LATEST:
         return "latest"
+    if isinstance(start, datetime) or (isinstance(start, str) and start[:4].isdecimal()):
+        return time_ms(start, what)
     if isinstance(start, str) and start.lstrip().startswith("{"):
         start = StreamCut.from_text(start)
     if isinstance(start, StreamCut):
         start = {f"{start.scope}/{start.stream}": start}
     if not isinstance(start, Mapping):
         raise InvalidArgumentError(
-            f"start={start!r}: use 'earliest', 'latest', a stream cut, or a dict with a stream cut for each stream"
+            f"{what}={start!r}: use 'earliest', 'latest', a time, a stream cut, or a dict with a stream cut for each "
+            "stream"
         )
     cuts: dict[str, StreamCut] = {}
     for name, cut in start.items():
@@ -40,7 +49,7 @@ def checked_start(start: Start, streams: Sequence[str]) -> Start:
             cut = StreamCut.from_text(cut)
         if not isinstance(name, str) or not isinstance(cut, StreamCut):
             raise InvalidArgumentError(
-                f"start: {name!r} is given {cut!r}: map each stream ('scope/stream') to its stream cut"
+                f"{what}: {name!r} is given {cut!r}: map each stream ('scope/stream') to its stream cut"
             )
         scoped = "/".join(split_scoped_name(name))
         if f"{cut.scope}/{cut.stream}" != scoped:
@@ -48,29 +57,52 @@ def checked_start(start: Start, streams: Sequence[str]) -> Start:
         cuts[scoped] = cut
     if set(cuts) != set(streams):
         raise InvalidArgumentError(
-            f"start has a stream cut for {', '.join(sorted(cuts)) or 'no stream'}; the group reads "
+            f"{what} has a stream cut for {', '.join(sorted(cuts)) or 'no stream'}; the group reads "
             f"{', '.join(sorted(streams))}: give one for each of these, and for no other"
         )
     return cuts
 
 
-async def start_cuts(cluster: Cluster, start: Start, streams: Sequence[str]) -> dict[str, StreamCut]:
-    """Return the cut to start at in each stream, for what `checked_start` returned.
+async def start_cuts(cluster: Cluster, start: CheckedStart, streams: Sequence[str]) -> dict[str, StreamCut]:
+    """Return the cut to start at in each stream. A time means a cut with nothing before it of that time or later.
 
-    Raises `NoSuchStreamError`; `InvalidArgumentError` for a cut that is none of its stream, or lies beyond its end.
+    Raises `NoSuchStreamError`; `InvalidArgumentError` for a cut that is none of its stream, or lies beyond its end, and
+    for a time to come.
     """
-    cuts: dict[str, StreamCut] = {}
-    for stream in streams:
-        if start == "latest":
-            cuts[stream] = await cluster.tail(stream)
-        elif isinstance(start, Mapping):
-            cut = start[stream]
-            assert isinstance(cut, StreamCut)
-            await _check_cut(cluster, stream, cut)
-            cuts[stream] = cut
-        else:
-            cuts[stream] = await cluster.head(stream)
+    return {stream: await _cut(cluster, start, stream, is_end=False) for stream in streams}
+
+
+async def end_cuts(
+    cluster: Cluster, until: CheckedStart, starts: Mapping[str, StreamCut]
+) -> dict[str, StreamCut]:
+    """Return the cut to end at in each of the streams that begin at `starts`; see `start_cuts`.
+
+    A time means a cut with nothing behind it from before. Raises `InvalidArgumentError` also for an end before the
+    start.
+    """
+    cuts = {}
+    for stream, start in starts.items():
+        cut = cuts[stream] = await _cut(cluster, until, stream, is_end=True)
+        try:
+            await cluster.controller.segments_between(start, cut)
+        except InvalidArgumentError as error:
+            raise InvalidArgumentError(
+                f"until: in {stream} the group would end at {dict(cut.positions)}, before it begins, at "
+                f"{dict(start.positions)}"
+            ) from error
     return cuts
+
+
+async def _cut(cluster: Cluster, wanted: CheckedStart, stream: str, *, is_end: bool) -> StreamCut:
+    if wanted == "earliest":
+        return await cluster.head(stream)
+    if wanted == "latest":
+        return await cluster.tail(stream)
+    if isinstance(wanted, int):
+        return await cut_at_time(cluster, stream, wanted, is_end=is_end)
+    assert isinstance(wanted, dict)
+    await _check_cut(cluster, stream, wanted[stream])
+    return wanted[stream]
 
 
 def positions_in(cuts: Mapping[str, StreamCut]) -> dict[str, int]:
@@ -82,6 +114,15 @@ def positions_in(cuts: Mapping[str, StreamCut]) -> dict[str, int]:
         # A segment not reached yet comes in when its predecessors, which are in the cut, are read.
         if offset != OFFSET_FUTURE
     }
+
+
+def cuts_of(positions: Mapping[str, int]) -> dict[str, StreamCut]:
+    """Return the cut of each stream (``scope/stream``) that these segments, by full name, are of."""
+    by_stream: dict[tuple[str, str], dict[int, int]] = {}
+    for segment, offset in positions.items():
+        scope, stream, number = parse_segment_name(segment)
+        by_stream.setdefault((scope, stream), {})[number] = offset
+    return {f"{scope}/{stream}": StreamCut(scope, stream, found) for (scope, stream), found in by_stream.items()}
 
 
 async def _check_cut(cluster: Cluster, stream: str, cut: StreamCut) -> None:

@@ -214,6 +214,7 @@ class StatisticsCalls:
                 continue
             load = statistics.segments.get(segment)
             length_bytes = extent.length_bytes if load is None else max(load.length_bytes, extent.length_bytes)
+            length_bytes = min(length_bytes, state.ends.get(segment, length_bytes))
             unread[extent.stream] += max(length_bytes - max(positions[segment], extent.start_offset), 0)
         return GroupLag(name, unread, len(state.readers), len(state.unassigned))
 

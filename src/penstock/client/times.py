@@ -1,0 +1,145 @@
+"""Stream cuts at a time: what was in a stream at a moment, as far as the segment stores can tell.
+
+Events carry no times. What is known is when a segment was last changed, and for long ones an index segment: about once
+per MiB how long the segment was, and when (`ActivitySettings.index_entry_bytes`). So a time leads to a cut that is a
+little early, or a little late, as asked: never to one beyond the events that it is about. All times are those of the
+segment stores' clocks, when they took the bytes; of a transaction's events, when it was merged.
+"""
+
+from __future__ import annotations
+
+import struct
+from bisect import bisect_left
+from collections.abc import Sequence
+from datetime import UTC, datetime
+
+from penstock.client.cluster import Cluster
+from penstock.client.deadline import within
+from penstock.client.stream_segments import Successor
+from penstock.model.errors import InvalidArgumentError, NoSuchSegmentError, PenstockError, SegmentTruncatedError
+from penstock.model.names import index_segment_name, parse_segment_name, segment_name, split_scoped_name
+from penstock.model.segments import SegmentInfo
+from penstock.model.stream_cuts import StreamCut
+from penstock.runtime.bulk import for_each
+
+#: Offset behind an append, events before it, milliseconds since the epoch. See ``docs/formats.md``.
+_ENTRY = struct.Struct(">qqq")
+#: Entries that are fetched at once; more than these are halved first.
+_WINDOW_ENTRY_COUNT = 4096
+
+
+def time_ms(value: datetime | str, what: str) -> int:
+    """Return a time in milliseconds since the epoch. Raises `InvalidArgumentError` for one without its time zone."""
+    try:
+        moment = datetime.fromisoformat(value) if isinstance(value, str) else value
+    except ValueError:
+        raise InvalidArgumentError(f"{what}={value!r} is no time in ISO 8601, as 2026-11-22T10:30:00+01:00") from None
+    if moment.tzinfo is None:
+        raise InvalidArgumentError(
+            f"{what}={value!r} has no time zone: use datetime.now(UTC), .astimezone(), or text that ends in Z or +01:00"
+        )
+    return int((moment - datetime.fromtimestamp(0, UTC)).total_seconds() * 1000)
+
+
+async def cut_at_time(cluster: Cluster, stream: str, at_ms: int, *, is_end: bool = False) -> StreamCut:
+    """Return a cut with nothing before it that was stored at `at_ms` or later.
+
+    `is_end`: one with nothing behind it that was stored before `at_ms`, as far as the present end. Raises
+    `NoSuchStreamError`; `InvalidArgumentError` for a time to come. Costs a few requests per segment from the head on.
+    """
+    now_ms = cluster.wall_clock_ms()
+    if at_ms > now_ms:
+        late_s = (at_ms - now_ms) / 1000
+        raise InvalidArgumentError(f"{stream}: the time asked for is {late_s:g} s ahead of this machine's clock")
+    scope, name = split_scoped_name(stream)
+    settings = cluster.settings
+    with within(f"find where {stream} was at a time", settings.retry_time_max_s, "retry_time_max_s"):
+        found: dict[int, int] = {}
+        # Segments with nothing of `at_ms` or later, and what follows them.
+        passed: dict[int, tuple[int, Sequence[Successor]]] = {}
+        frontier = dict((await cluster.head(stream)).positions)
+        while frontier:
+            infos = await cluster.segments.segment_infos([segment_name(scope, name, each) for each in frontier])
+            over: dict[str, int] = {}
+            for (segment, start), info in zip(frontier.items(), infos, strict=True):
+                if isinstance(info, NoSuchSegmentError):
+                    over[info.segment] = start  # Truncated meanwhile.
+                elif isinstance(info, PenstockError):
+                    raise info
+                elif info.is_sealed and info.last_modified_ms < at_ms:
+                    over[info.name] = info.length
+                else:
+                    first = max(start, info.start_offset)
+                    found[segment] = await _offset_at(cluster, info, first, at_ms, is_end=is_end)
+
+            async def successors(segment: str) -> Sequence[Successor]:
+                return await cluster.controller.successors(*parse_segment_name(segment))
+
+            answers = await for_each(list(over), successors, settings.bulk_request_count_max)
+            for (full_name, end), answer in zip(over.items(), answers, strict=True):
+                if isinstance(answer, PenstockError):
+                    raise answer
+                passed[parse_segment_name(full_name)[2]] = end, answer
+            going_on = _going_on(passed)
+            frontier = {
+                successor.segment.segment_id: 0 for segment in going_on for successor in passed.pop(segment)[1]
+            }
+        found.update({segment: end for segment, (end, _) in passed.items()})
+    return StreamCut(scope, name, found)
+
+
+def _going_on(passed: dict[int, tuple[int, Sequence[Successor]]]) -> set[int]:
+    """Return the segments whose successors can take their place in a cut: all they replace has to go with them."""
+    going_on = {segment for segment, (_, following) in passed.items() if following}
+    while True:
+        staying = {
+            segment
+            for segment in going_on
+            if any(other not in going_on for each in passed[segment][1] for other in each.predecessors)
+        }
+        if not staying:
+            return going_on
+        going_on -= staying
+
+
+async def _offset_at(cluster: Cluster, info: SegmentInfo, start: int, at_ms: int, *, is_end: bool) -> int:
+    """Return the known border of a segment that lies next to `at_ms`, on the side asked for."""
+    if info.last_modified_ms < at_ms:
+        return info.length
+    unknown = info.length if is_end else start
+    index = index_segment_name(info.name)
+    try:
+        kept = await cluster.segments.segment_info(index)
+        low, high = -(-kept.start_offset // _ENTRY.size), kept.length // _ENTRY.size
+        first = low
+        while high - low > _WINDOW_ENTRY_COUNT:
+            middle = (low + high) // 2
+            if (await _entries(cluster, index, middle, middle + 1))[0][1] < at_ms:
+                low = middle + 1
+            else:
+                high = middle
+        # One more on each side: which of them it is shows between them.
+        low = max(low - 1, first)
+        entries = await _entries(cluster, index, low, min(high + 1, kept.length // _ENTRY.size))
+    except (NoSuchSegmentError, SegmentTruncatedError):
+        return unknown  # Most segments are too short to have one; and it may be truncated right now.
+    at = bisect_left(entries, at_ms, key=lambda entry: entry[1])
+    if not is_end:
+        at -= 1
+    if not 0 <= at < len(entries):
+        return unknown
+    return min(max(entries[at][0], start), info.length)
+
+
+async def _entries(cluster: Cluster, index: str, first: int, end: int) -> list[tuple[int, int]]:
+    """Return offset and time of the entries `[first, end)`."""
+    start, stop = first * _ENTRY.size, end * _ENTRY.size
+    data = bytearray()
+    while start + len(data) < stop:
+        at = start + len(data)
+        read = await cluster.segments.read(index, at, stop - at, wait=True)
+        block = read.joined()
+        if not block:
+            raise NoSuchSegmentError(index, f"nothing can be read at {at}")
+        data += block[: stop - at]
+    return [(offset, time) for offset, _, time in _ENTRY.iter_unpack(data)]

@@ -1,0 +1,422 @@
+"""What a group reads: changes of its streams while readers run, patterns, ends, and starts at a time."""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import asynccontextmanager
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+
+import grpc
+import grpc.aio
+import pytest
+
+from penstock.client.client import Client
+from penstock.client.settings import ClientSettings
+from penstock.model.errors import InvalidArgumentError, NoSuchReaderGroupError, NoSuchScopeError, NoSuchStreamError
+from penstock.model.policies import Scaling
+from penstock.model.stream_cuts import StreamCut
+from penstock.settings import StandaloneSettings
+from penstock.standalone import Standalone
+
+FAST = {
+    "position_interval_s": 0.05, "reader_group_refresh_s": 0.02, "reader_group_stream_refresh_s": 0.05,
+    "reader_timeout_s": 0.5,
+}  # fmt: skip
+A, B, C = "retail/a", "retail/b", "retail/c"
+
+
+async def fill(client, stream, count=10, segments=1, start=0):
+    await client.create_stream(stream, scaling=Scaling.fixed(segments), exist_ok=True)
+    async with client.event_writer(stream) as writer:
+        for index in range(start, start + count):
+            await writer.write(f"{stream} {index}".encode(), routing_key=str(index))
+
+
+async def drain(reader, count=None, idle_s=0.3):
+    """Read `count` events, or until none comes for `idle_s`."""
+    found = []
+    while count is None or len(found) < count:
+        event = await reader.read(idle_s if count is None else 5)
+        if event is None:
+            assert count is None, f"only {len(found)} of {count} came"
+            break
+        found.append(event.data.decode())
+    return sorted(found)
+
+
+def events(stream, *numbers):
+    return sorted(f"{stream} {number}" for number in numbers)
+
+
+async def ends(reader):
+    async with asyncio.timeout(5):
+        assert await reader.read() is None
+    assert reader.is_finished
+
+
+# -- streams that come and go -----------------------------------------------------------------------------------
+
+
+async def test_streams_are_added_and_removed_while_readers_run(cluster):
+    """Both readers follow; a stream added again begins anew, and one that stays goes on where it is."""
+    async with cluster.client(**FAST) as client:
+        await fill(client, A)
+        await fill(client, B, 10)
+        async with client.reader_group("audit", [A]) as group, group.reader("r") as reader:
+            assert await drain(reader, 10) == events(A, *range(10))
+            await group.add_streams([B], start="latest")
+            await group.add_streams([B])
+            await fill(client, B, 5, start=10)
+            assert await drain(reader, 5) == events(B, *range(10, 15))
+            await group.remove_streams([B, "retail/never-read"])
+            await fill(client, B, 5, start=15)
+            await fill(client, A, 5, start=10)
+            assert await drain(reader) == events(A, *range(10, 15))
+            await group.add_streams([B])
+            assert await drain(reader, 20) == events(B, *range(20))
+            assert (await group.describe()).streams == [A, B]
+
+
+async def test_event_of_a_removed_stream_is_not_handed_out_any_more(cluster):
+    async with cluster.client(**FAST) as client:
+        await fill(client, A)
+        await fill(client, B)
+        async with client.reader_group("audit", [A, B]) as group, group.reader("r") as reader:
+            first = (await reader.read(5)).stream
+            other = B if first == A else A
+            await group.remove_streams([first])
+            async with asyncio.timeout(5):
+                while first in [segment.rpartition("/")[0] for segment in reader.segments]:  # noqa: ASYNC110
+                    await asyncio.sleep(0.01)
+            assert await drain(reader) == events(other, *range(10))
+            with pytest.raises(InvalidArgumentError, match="nothing but"):
+                await group.remove_streams([other])
+
+
+async def test_change_of_streams_whose_reply_is_lost_is_made_once(cluster):
+    async with cluster.client(**FAST) as client:
+        await fill(client, A)
+        await fill(client, B)
+        async with client.reader_group("audit", [A]) as group, group.reader("r") as reader:
+            losses = [None]
+
+            async def lose():
+                if losses:
+                    losses.pop()
+                    raise grpc.aio.AioRpcError(
+                        grpc.StatusCode.UNAVAILABLE, grpc.aio.Metadata(), grpc.aio.Metadata(), "lost"
+                    )
+
+            cluster.controller.on_group_updated = lose
+            await group.add_streams([B])
+            assert not losses
+            assert await drain(reader, 20) == events(A, *range(10)) + events(B, *range(10))
+            assert cluster.controller.groups["retail", "audit"].generation == (await group.state()).generation == 1
+
+
+async def test_change_of_streams_that_was_cut_off_is_completed_by_a_reader(cluster):
+    """Registered, but not in the record: a reader that runs, or the next to open the group, takes it there."""
+    async with cluster.client(**FAST) as client:
+        await fill(client, A)
+        await fill(client, B)
+        await fill(client, C)
+        async with client.reader_group("audit", [A]) as group, group.reader("r") as reader:
+
+            async def stop():
+                raise asyncio.CancelledError
+
+            cluster.controller.on_group_updated = stop
+            with pytest.raises(asyncio.CancelledError):
+                await group.add_streams([B])
+            assert await drain(reader, 20) == events(A, *range(10)) + events(B, *range(10))
+            await reader.close()
+            with pytest.raises(asyncio.CancelledError):
+                await group.add_streams([C])
+        async with client.reader_group("audit", scope="retail") as again, again.reader("r") as reader:
+            assert (await again.state()).streams == [A, B, C]
+            assert await drain(reader) == events(C, *range(10))
+
+
+async def test_changes_of_streams_at_the_same_time_are_all_made(cluster):
+    async with cluster.client(**FAST) as client:
+        names = [f"retail/s{number}" for number in range(8)]
+        for name in [A, *names]:
+            await fill(client, name, 1)
+        async with client.reader_group("audit", [A]) as group, group.reader("r") as reader:
+            await asyncio.gather(*(group.add_streams([name]) for name in names))
+            assert await drain(reader, 9) == sorted(f"{name} 0" for name in [A, *names])
+            await asyncio.gather(*(group.remove_streams([name]) for name in names), group.reset("earliest"))
+            assert (await group.state()).streams == [A]
+            assert await drain(reader) == events(A, 0)
+
+
+async def test_reset_during_a_change_of_streams_sets_all_of_them_back(cluster, monkeypatch):
+    """The cuts were looked up for the streams of before: they are looked up again."""
+    async with cluster.client(**FAST) as client:
+        await fill(client, A)
+        await fill(client, B)
+        async with client.reader_group("audit", [A]) as group, group.reader("r") as reader:
+            assert await drain(reader, 10) == events(A, *range(10))
+            original = client.controller.head
+            added = []
+
+            async def head(scope, stream):
+                cut = await original(scope, stream)
+                if not added:
+                    added.append(B)
+                    await group.add_streams([B], start="latest")
+                return cut
+
+            monkeypatch.setattr(client.controller, "head", head)
+            await group.reset("earliest")
+            assert await drain(reader, 20) == events(A, *range(10)) + events(B, *range(10))
+
+
+async def test_group_is_opened_without_its_streams_if_it_exists(cluster):
+    async with cluster.client(**FAST) as client:
+        await fill(client, A)
+        with pytest.raises(NoSuchReaderGroupError, match="give the streams"):
+            await client.reader_group("audit", scope="retail")
+        await client.reader_group("audit", [A])
+        group = await client.reader_group("retail/audit")
+        assert (await group.state()).streams == [A]
+        await fill(client, B)
+        await group.add_streams([B])
+        with pytest.raises(InvalidArgumentError, match="add_streams"):
+            await client.reader_group("audit", [A])
+        await client.reader_group("audit", [A, B])
+
+
+# -- patterns ---------------------------------------------------------------------------------------------------
+
+
+async def test_pattern_finds_streams_that_come_later_and_reads_them_from_their_beginning(cluster):
+    """Also with a start at the tail: that is of what there was. Those deleted are left; others go on."""
+    async with cluster.client(**FAST) as client:
+        await fill(client, "retail/orders-1")
+        await fill(client, "retail/returns")
+        async with (
+            client.reader_group("audit", ["retail/orders-*"], start="latest") as group,
+            group.reader("r") as reader,
+        ):
+            await fill(client, "retail/orders-2")
+            assert await drain(reader, 10) == events("retail/orders-2", *range(10))
+            await client.seal_stream("retail/orders-1")
+            await client.delete_stream("retail/orders-1")
+            await fill(client, "retail/orders-3")
+            assert await drain(reader, 10) == events("retail/orders-3", *range(10))
+            description = await group.describe()
+            assert description.patterns == ["retail/orders-*"]
+            async with asyncio.timeout(5):
+                while (await group.state()).streams != ["retail/orders-2", "retail/orders-3"]:  # noqa: ASYNC110
+                    await asyncio.sleep(0.01)
+            assert not reader.is_finished
+
+
+async def test_pattern_that_finds_nothing_yet_is_refused_and_leaves_nothing(cluster):
+    async with cluster.client(**FAST) as client:
+        await fill(client, A)
+        with pytest.raises(InvalidArgumentError, match="no stream matches"):
+            await client.reader_group("audit", ["retail/orders-*"])
+        with pytest.raises(NoSuchScopeError):
+            await client.reader_group("audit", ["nowhere/*"])
+        with pytest.raises(InvalidArgumentError, match="until"):
+            await client.reader_group("audit", ["retail/*"], until="latest")
+        assert not cluster.controller.groups
+
+
+async def test_pattern_is_added_and_removed_with_what_it_has_found(cluster):
+    async with cluster.client(**FAST) as client:
+        for name in (A, "retail/orders-1", "retail/orders-2"):
+            await fill(client, name, 3)
+        async with client.reader_group("audit", [A]) as group, group.reader("r") as reader:
+            assert len(await drain(reader, 3)) == 3
+            await group.add_streams(["retail/orders-*"])
+            assert len(await drain(reader, 6)) == 6
+            with pytest.raises(InvalidArgumentError, match="find it again"):
+                await group.remove_streams(["retail/orders-1"])
+            await group.remove_streams(["retail/orders-*"])
+            await fill(client, "retail/orders-3", 3)
+            assert (await group.state()).streams == [A]
+            assert await drain(reader) == []
+
+
+# -- ends -------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("segments", [1, 3])
+async def test_group_ends_where_it_is_told_however_much_comes_behind(cluster, segments):
+    async with cluster.client(**FAST) as client:
+        await fill(client, A, 10, segments)
+        async with client.reader_group("audit", [A], until="latest") as group, group.reader("r") as reader:
+            await fill(client, A, 10, start=10)
+            assert await drain(reader, 10) == events(A, *range(10))
+            await ends(reader)
+            cut = (await group.stream_cuts())[A]
+            assert await group.unread_bytes() == 0
+        # It stays so, and what it ended at is where another one begins.
+        async with client.reader_group("audit", [A]) as group, group.reader("other") as reader:
+            await ends(reader)
+            assert (await group.describe()).ends == {A: cut}
+            await group.reset("earliest")
+            assert await drain(reader, 10) == events(A, *range(10))
+            await ends(reader)
+        async with client.reader_group("next", [A], start=cut) as group, group.reader("r") as reader:
+            assert await drain(reader) == events(A, *range(10, 20))
+
+
+async def test_group_ends_behind_a_split_and_does_not_read_what_follows(cluster):
+    async with cluster.client(**FAST) as client:
+        await fill(client, A, 10)
+        await cluster.controller.scale(A, [0], [(0.0, 0.5), (0.5, 1.0)])
+        await fill(client, A, 10, start=10)
+        end = await client.tail(A)
+        first, second = end.positions
+        await fill(client, A, 10, start=20)
+        await cluster.controller.scale(A, [first, second], [(0.0, 1.0)])
+        await fill(client, A, 10, start=30)
+        async with client.reader_group("audit", [A], until=end) as group, group.reader("r") as reader:
+            assert await drain(reader, 20) == events(A, *range(20))
+            await ends(reader)
+            assert (await group.stream_cuts())[A] == end
+
+
+async def test_group_that_begins_at_its_end_has_nothing_to_read(cluster):
+    async with cluster.client(**FAST) as client:
+        await fill(client, A, 10)
+        async with (
+            client.reader_group("audit", [A], start="latest", until="latest") as group,
+            group.reader("r") as reader,
+        ):
+            await ends(reader)
+
+
+async def test_end_before_the_start_beyond_the_tail_or_inside_an_event_is_refused(cluster):
+    async with cluster.client(**FAST) as client:
+        await fill(client, A, 10)
+        length = (await client.tail(A)).positions[0]
+        with pytest.raises(InvalidArgumentError, match="before it begins"):
+            await client.reader_group("audit", [A], start="latest", until=StreamCut("retail", "a", {0: 18}))
+        with pytest.raises(InvalidArgumentError, match="beyond the end"):
+            await client.reader_group("audit", [A], until=StreamCut("retail", "a", {0: length + 1}))
+        assert not cluster.controller.groups
+        async with (
+            client.reader_group("audit", [A], until=StreamCut("retail", "a", {0: 20})) as group,
+            group.reader("r") as reader,
+        ):
+            assert await drain(reader, 1) == events(A, 0)
+            for _ in range(2):
+                with pytest.raises(InvalidArgumentError, match="inside the event"):
+                    await reader.read(5)
+
+
+async def test_truncation_beyond_the_end_of_a_group_ends_it(cluster):
+    async with cluster.client(**FAST) as client:
+        await fill(client, A, 10)
+        end = await client.tail(A)
+        group = await client.reader_group("audit", [A], until=end)
+        await fill(client, A, 10, start=10)
+        await client.segments.truncate_segment("retail/a/0.#epoch.0", (await client.tail(A)).positions[0])
+        async with group.reader("r") as reader:
+            reader.skip_truncated = True
+            await ends(reader)
+
+
+# -- times, against a whole server: its segment stores know when ------------------------------------------------
+
+
+@asynccontextmanager
+async def served(**settings):
+    """A client of a server in memory that indexes borders of each few bytes."""
+    chosen = StandaloneSettings(is_memory=True, host="127.0.0.1", controller_port=0, segment_store_port=0)
+    container = chosen.segment_store.container
+    activity = replace(container.activity, interval_s=0.02, index_entry_bytes=settings.pop("index_entry_bytes", 64))
+    store = replace(chosen.segment_store, container=replace(container, activity=activity))
+    server = Standalone(replace(chosen, segment_store=store))
+    await server.start()
+    try:
+        async with Client(server.controller_uri, ClientSettings(**FAST)) as client:
+            yield client
+    finally:
+        await server.stop()
+
+
+async def now_between_writes():
+    """Return a time after everything written and before everything to be written."""
+    await asyncio.sleep(0.1)
+    now = datetime.now(UTC)
+    await asyncio.sleep(0.1)
+    return now
+
+
+async def test_time_leads_to_a_cut_between_what_was_before_and_what_is_after():
+    """In a segment with an index, in one that got nothing since, and in one with nothing yet."""
+    async with served() as client:
+        moments = [await now_between_writes()]
+        for step in range(5):
+            await fill(client, A, 10, start=10 * step)
+            moments.append(await now_between_writes())
+        for is_end in (False, True):
+            cuts = [await client.cut_at_time(A, moment, is_end=is_end) for moment in moments]
+            offsets = [cut.positions[0] for cut in cuts]
+            assert offsets == sorted(offsets)
+            assert is_end or offsets[0] == (await client.head(A)).positions[0]
+            assert offsets[-1] == (await client.tail(A)).positions[0]
+        for step, moment in enumerate(moments):
+            group = await client.reader_group(f"from-{step}", [A], start=moment)
+            async with group.reader("r") as reader:
+                found = await drain(reader)
+            wanted = set(events(A, *range(10 * step, 50)))
+            assert wanted <= set(found), "an event of after the time is missing"
+            assert len(found) <= len(wanted) + 9, "an event of long before the time came"
+            group = await client.reader_group(f"until-{step}", [A], until=moment.isoformat())
+            async with group.reader("r") as reader:
+                found = await drain(reader)
+                await ends(reader)
+            wanted = set(events(A, *range(10 * step)))
+            assert wanted <= set(found), "an event of before the time is missing"
+            assert len(found) <= len(wanted) + 10, "an event of long after the time came"
+
+
+async def test_reset_to_a_time_goes_back_in_each_stream():
+    async with served() as client:
+        await fill(client, A, 5)
+        await fill(client, B, 5)
+        moment = await now_between_writes()
+        await fill(client, B, 5, start=5)
+        async with client.reader_group("audit", [A, B]) as group, group.reader("r") as reader:
+            assert len(await drain(reader, 15)) == 15
+            await group.reset(moment)
+            found = await drain(reader)
+            assert set(events(B, *range(5, 10))) <= set(found)
+            assert not set(events(A, *range(5))) & set(found)
+
+
+async def test_time_in_a_segment_without_an_index_leads_to_its_beginning_or_its_end():
+    """Too little was written for an entry: rounding is wide, but to the safe side."""
+    async with served(index_entry_bytes=1 << 30) as client:
+        await fill(client, A, 5)
+        moment = await now_between_writes()
+        await fill(client, A, 5, start=5)
+        assert await client.cut_at_time(A, moment) == await client.head(A)
+        assert await client.cut_at_time(A, moment, is_end=True) == await client.tail(A)
+        assert await client.cut_at_time(A, await now_between_writes()) == await client.tail(A)
+
+
+async def test_time_that_is_none_or_still_to_come_is_refused():
+    async with served() as client:
+        await fill(client, A, 1)
+        for bad, text in (
+            (datetime.now(), "no time zone"),  # that is the matter
+            ("2026-01-01T00:00:00", "no time zone"),
+            ("2026-99-99", "no time in ISO 8601"),
+            (datetime.now(UTC) + timedelta(hours=1), "ahead of this machine's clock"),
+        ):
+            with pytest.raises(InvalidArgumentError, match=text):
+                await client.reader_group("audit", [A], start=bad)
+        with pytest.raises(NoSuchStreamError):
+            await client.cut_at_time("retail/none", "2020-01-01T00:00:00Z")
+        assert [name async for name in client.reader_groups("retail")] == []
+        head = await client.cut_at_time(A, "2020-01-01T00:00:00Z")
+        assert head == await client.head(A)
