@@ -220,3 +220,91 @@ def test_balancing_ends_fair(segment_count, readers):
         counts = [len(member.segments) for member in state.readers.values()]
         assert max(counts) - min(counts) <= 1
         assert sum(counts) == segment_count
+
+
+def of(stream, number=0):
+    return segment_name("retail", stream, number)
+
+
+def test_streams_change_once_per_generation_and_never_back():
+    state = rgs.create({of("a"): 5, of("b"): 0}, ["retail/a", "retail/b"])
+    state = rgs.acquire(rgs.join(state, "r", "r-1"), "r", 100)
+    first = rgs.read_streams(state, {"retail/a": {of("a"): 0}, "retail/c": {of("c"): 7}}, {}, 1)
+    assert first.streams == ["retail/a", "retail/c"]
+    assert offsets(first, "r") == {of("a"): 5}
+    assert first.unassigned == {of("c"): 7}
+    second = rgs.read_streams(first, {"retail/a": {of("a"): 0}, "retail/b": {of("b"): 3}}, {}, 2)
+    assert second.unassigned == {of("b"): 3}, "a stream that was away is not where it was"
+    # Late, or once more.
+    assert rgs.read_streams(second, {"retail/c": {of("c"): 7}}, {}, 1) == second
+    assert rgs.read_streams(second, {"retail/c": {of("c"): 7}}, {}, 2) == second
+
+
+def test_a_segment_in_which_the_group_ends_has_no_successors():
+    state = rgs.create({name(0): 0, name(1): 9}, ["retail/orders"], ends={name(0): 50, name(1): 9})
+    assert state.unassigned == {name(0): 0}
+    assert state.ended == {name(1): 9}
+    state = rgs.acquire(rgs.join(state, "a", "a-1"), "a", 100)
+    assert not state.is_finished
+    done = finish(state, "a", name(0), 50, {name(2, 1): [name(0), name(1)]})
+    assert done.is_finished
+    assert rgs.stream_cuts(done)["retail/orders"].positions == {0: 50, 1: 9}
+    assert finish(done, "a", name(0), 50, {}) == done
+    again = rgs.reset(done, {name(0): 10, name(1): 20}, "once")
+    assert (again.unassigned, again.ended) == ({name(0): 10}, {name(1): 20})
+
+
+def test_a_segment_that_waits_for_one_not_read_to_its_end_keeps_nobody():
+    state = rgs.create({name(0): 0, name(1): 0}, ["retail/orders"], ends={name(1): 50})
+    state = rgs.acquire(rgs.join(state, "a", "a-1"), "a", 100)
+    state = finish(state, "a", name(0), 10, {name(2, 1): [name(0), name(1)]})
+    assert not state.is_finished
+    assert finish(state, "a", name(1), 50, {}).is_finished
+
+
+def test_a_group_with_patterns_is_never_finished():
+    state = rgs.create({name(0): 0}, ["retail/orders"], patterns=["retail/*"])
+    state = rgs.acquire(rgs.join(state, "a", "a-1"), "a", 100)
+    done = finish(state, "a", name(0), 10, {})
+    assert not done.is_finished
+    assert rgs.find_streams(done, []).is_finished
+
+
+@settings(max_examples=100, deadline=None)
+@given(st.data())
+def test_no_history_of_streams_loses_or_doubles_one(data):
+    """Streams come and go while readers do: each that is read is at one place, with its end, and no other is."""
+    streams = ["a", "b", "c", "d"]
+    limits = {of(stream): 100 for stream in data.draw(st.sets(st.sampled_from(streams)))}
+    state = rgs.create({of("a"): 0}, ["retail/a"], ends={of("a"): 100} if of("a") in limits else {})
+    read = {"a"}
+    for _ in range(data.draw(st.integers(1, 40))):
+        reader = data.draw(st.sampled_from(READERS))
+        mine = list(state.readers[reader].segments) if reader in state.readers else []
+        match data.draw(st.sampled_from(["join", "leave", "acquire", "release", "end", "streams", "late", "reset"])):
+            case "join":
+                state = rgs.join(state, reader, reader + str(data.draw(st.integers(0, 2))))
+            case "leave":
+                state = rgs.leave(state, reader)
+            case "acquire":
+                state = rgs.acquire(state, reader, data.draw(st.integers(1, 8)))
+            case "release":
+                moved = {segment: data.draw(st.sampled_from([0, 50, 100])) for segment in mine}
+                state = rgs.release(state, reader, at(state, reader, moved) if mine else {})
+            case "end":
+                for segment in limits.keys() & mine:
+                    state = finish(state, reader, segment, 100, {of("never"): [segment]})
+            case "streams":
+                read = data.draw(st.sets(st.sampled_from(streams), min_size=1))
+                starts = {f"retail/{stream}": {of(stream): 0} for stream in read}
+                ends = {segment: end for segment, end in limits.items() if segment in {of(stream) for stream in read}}
+                state = rgs.read_streams(state, starts, ends, state.generation + 1)
+                assert rgs.read_streams(state, starts, ends, state.generation) == state
+            case "late":
+                assert rgs.read_streams(state, {"retail/a": {of("a"): 0}}, {}, state.generation) == state
+            case "reset":
+                state = rgs.reset(state, {of(stream): 0 for stream in read}, str(data.draw(st.integers())))
+        assert sorted([*places(state), *state.ended]) == sorted(of(stream) for stream in read)
+        assert all(offset >= limits[segment] for segment, offset in state.ended.items())
+        assert set(rgs.stream_cuts(state)) == {f"retail/{stream}" for stream in read}
+        assert rgs.GroupState.decode(state.encode()) == state

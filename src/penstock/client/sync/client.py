@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from datetime import datetime
 from typing import cast, overload
 
 from penstock.client.client import Key, Value
@@ -148,6 +149,17 @@ class Client(ClientLife):
         """
         return self._portal.call(self._part.successors(stream, segment))
 
+    def cut_at_time(self, stream: str, time: datetime | str, *, is_end: bool = False) -> StreamCut:
+        """Return a cut of a stream with nothing before it that was stored at `time` or later.
+
+        With `is_end` one with nothing behind it that was stored before `time`. Stores know times of about every MiB of
+        a segment, and of its last change; so the cut lies up to so much earlier, with `is_end` later, than the time. A
+        time is that of the segment stores' clocks; an event of a transaction has that of the commit.
+
+        Raises `NoSuchStreamError`; `InvalidArgumentError` for a time without a zone, or one that is still to come.
+        """
+        return self._portal.call(self._part.cut_at_time(stream, time, is_end=is_end))
+
     @overload
     def event_writer(self, stream: str, *, serializer: None = None) -> EventWriter: ...
 
@@ -189,9 +201,10 @@ class Client(ClientLife):
     def reader_group(
         self,
         group: str,
-        streams: Sequence[str],
+        streams: Sequence[str] | None = None,
         *,
         start: Start = None,
+        until: Start = None,
         scope: str | None = None,
         reader_timeout_s: float | None = None,
         processing_time_max_s: float | None = None,
@@ -203,22 +216,29 @@ class Client(ClientLife):
 
         Args:
             group: its name, or ``scope/group``.
-            streams: what it reads, ``scope/stream`` each.
-            start: "earliest" (also None, "head"), "latest" (also "tail"), a stream cut, or one for each stream. Cuts
-                may be given as text.
+            streams: what it reads, ``scope/stream`` each, or patterns of their names (``scope/orders-*``): streams that
+                come later are found within `reader_group_stream_refresh_s`, and read from their beginning. None: what
+                the group of that name reads, which then has to exist.
+            start: "earliest" (also None, "head"), "latest" (also "tail"), a time, a stream cut, or one for each stream.
+                Times are `datetime` with a time zone, or text in ISO 8601; cuts may be given as text. At a time:
+                nothing of then or later is left out, a little from before may come, see `cut_at_time`.
+            until: where the group ends, likewise: its readers hand out what is before, and then no more ever. None: it
+                follows its streams until they are sealed.
             scope: where the group lives, by default the scope of the first stream. It cannot be deleted meanwhile.
             reader_timeout_s, processing_time_max_s: of the group, by default those of `ClientSettings`.
             holds_data: the group subscribes to its streams: retention keeps what it has not read, up to the maximum of
                 the stream's retention policy.
 
         Raises:
-            InvalidArgumentError: the group reads other streams; or `start` is none, or lies beyond the end of a stream.
-            NoSuchScopeError, NoSuchStreamError: what is missing.
+            InvalidArgumentError: the group reads other streams; or `start` is none, or lies beyond the end of a stream;
+                or `until` does, or lies before the start; or no stream matches.
+            NoSuchScopeError, NoSuchStreamError, NoSuchReaderGroupError: what is missing.
         """
         opened = self._opened(lambda: self._part.reader_group(
             group,
             streams,
             start=start,
+            until=until,
             scope=scope,
             reader_timeout_s=reader_timeout_s,
             processing_time_max_s=processing_time_max_s,

@@ -5,6 +5,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from penstock.client import reader_group as aio
 from penstock.client.membership import OnChange
 from penstock.client.reader import Positions
@@ -67,8 +69,28 @@ class ReaderGroup(Handle[aio.ReaderGroup]):
         """
         return self._portal.call(self._part.checkpoint())
 
+    def add_streams(self, streams: Sequence[str], *, start: Start = None, until: Start = None) -> None:
+        """Read more streams: names, or patterns (``scope/*``). All readers take part, wherever they run.
+
+        Streams that the group reads already stay where they are. `start`, `until`: of those that are new, see
+        `Client.reader_group`; what a pattern finds later is read from its beginning. Safe to repeat.
+
+        Raises `NoSuchStreamError`, `NoSuchScopeError`; `InvalidArgumentError` for a start or an end that is none.
+        """
+        self._portal.call(self._part.add_streams(streams, start=start, until=until))
+
+    def remove_streams(self, streams: Sequence[str]) -> None:
+        """Read fewer streams: names, or patterns, with all that only they have found. Its places in them are forgotten.
+
+        An event that a reader has in hand is one of before. Streams that it does not read are no matter. Safe to
+        repeat.
+
+        Raises `InvalidArgumentError` when nothing would be left, or for a stream that a pattern would find again.
+        """
+        self._portal.call(self._part.remove_streams(streams))
+
     def reset(self, start: Start) -> None:
-        """Let the group go on somewhere else: "earliest", "latest" or at a stream cut for each stream.
+        """Let the group go on somewhere else: "earliest", "latest", at a time, or at a stream cut for each stream.
 
         Its readers lose what they hold and go on there, also those that run elsewhere. An event that a reader has in
         hand by then is one of before.
