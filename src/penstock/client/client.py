@@ -6,7 +6,6 @@ import asyncio
 import ssl
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import AbstractContextManager
-from datetime import datetime
 from typing import TypeVar, cast, overload
 
 from penstock.client.ack import Ack, AckState
@@ -28,7 +27,7 @@ from penstock.client.statistics import ClusterStatistics
 from penstock.client.statistics_calls import Groups, StatisticsCalls
 from penstock.client.table_keys import BytesKeys, TableKeys
 from penstock.client.tables import Table, split_table_name
-from penstock.client.times import cut_at_time, time_ms
+from penstock.client.times import cut_at_time
 from penstock.client.transaction import Transaction
 from penstock.client.value_writer import ValueWriter
 from penstock.client.wire_segments import WireSegments
@@ -47,6 +46,7 @@ from penstock.model.policies import Retention, Scaling, StreamConfig
 from penstock.model.segments import SegmentInfo
 from penstock.model.stream_cuts import StreamCut
 from penstock.model.tables import TableConfig
+from penstock.model.times import Time, time_ms
 from penstock.runtime.program import WatchProgram
 from penstock.runtime.runtime import Runtime, real_runtime
 from penstock.runtime.settings import default_uri
@@ -262,7 +262,7 @@ class Client(LifeCycle):
         following = await self.controller.successors(scope, name, SegmentId(segment))
         return {int(each.segment.segment_id): each.predecessors for each in following}
 
-    async def cut_at_time(self, stream: str, time: datetime | str, *, is_end: bool = False) -> StreamCut:
+    async def cut_at_time(self, stream: str, time: Time, *, is_end: bool = False) -> StreamCut:
         """Return a cut of a stream with nothing before it that was stored at `time` or later.
 
         With `is_end` one with nothing behind it that was stored before `time`. Stores know times of about every MiB of

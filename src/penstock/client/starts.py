@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from datetime import datetime
 from typing import Literal, TypeAlias
 
 from penstock.client.cluster import Cluster
-from penstock.client.times import cut_at_time, time_ms
+from penstock.client.times import cut_at_time
 from penstock.model.errors import InvalidArgumentError, NoSuchSegmentError, PenstockError
 from penstock.model.names import parse_segment_name, segment_name, split_scoped_name
 from penstock.model.stream_cuts import OFFSET_FUTURE, StreamCut
+from penstock.model.times import Time, is_time, time_ms
 
 #: "earliest" (also None, "head"), "latest" (also "tail"), a time (with its time zone, or as text in ISO 8601), one cut
 #: for a group of one stream, or a cut for each stream. A cut may be given as text, see `StreamCut.to_text`.
-Start: TypeAlias = "str | datetime | StreamCut | Mapping[str, StreamCut | str] | None"
+Start: TypeAlias = "Time | StreamCut | Mapping[str, StreamCut | str] | None"
 
 #: The same, checked: times are milliseconds since the epoch.
 CheckedStart: TypeAlias = "Literal['earliest', 'latest'] | int | dict[str, StreamCut]"
@@ -32,7 +32,7 @@ def checked_start(start: Start, streams: Sequence[str], what: str = "start") -> 
         return "earliest"
     if isinstance(start, str) and start in _LATEST:
         return "latest"
-    if isinstance(start, datetime) or (isinstance(start, str) and start[:4].isdecimal()):
+    if not isinstance(start, StreamCut | Mapping) and is_time(start):
         return time_ms(start, what)
     if isinstance(start, str) and start.lstrip().startswith("{"):
         start = StreamCut.from_text(start)

@@ -11,7 +11,6 @@ from __future__ import annotations
 import struct
 from bisect import bisect_left
 from collections.abc import Sequence
-from datetime import UTC, datetime
 
 from penstock.client.cluster import Cluster
 from penstock.client.deadline import within
@@ -26,19 +25,6 @@ from penstock.runtime.bulk import for_each
 _ENTRY = struct.Struct(">qqq")
 #: Entries that are fetched at once; more than these are halved first.
 _WINDOW_ENTRY_COUNT = 4096
-
-
-def time_ms(value: datetime | str, what: str) -> int:
-    """Return a time in milliseconds since the epoch. Raises `InvalidArgumentError` for one without its time zone."""
-    try:
-        moment = datetime.fromisoformat(value) if isinstance(value, str) else value
-    except ValueError:
-        raise InvalidArgumentError(f"{what}={value!r} is no time in ISO 8601, as 2026-11-22T10:30:00+01:00") from None
-    if moment.tzinfo is None:
-        raise InvalidArgumentError(
-            f"{what}={value!r} has no time zone: use datetime.now(UTC), .astimezone(), or text that ends in Z or +01:00"
-        )
-    return int((moment - datetime.fromtimestamp(0, UTC)).total_seconds() * 1000)
 
 
 async def cut_at_time(cluster: Cluster, stream: str, at_ms: int, *, is_end: bool = False) -> StreamCut:

@@ -6,7 +6,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from datetime import datetime
 from typing import cast, overload
 
 from penstock.client.client import Key, Value
@@ -32,6 +31,7 @@ from penstock.model.policies import Retention, Scaling, StreamConfig
 from penstock.model.segments import SegmentInfo
 from penstock.model.stream_cuts import StreamCut
 from penstock.model.tables import TableConfig
+from penstock.model.times import Time
 
 
 class Client(ClientLife):
@@ -149,7 +149,7 @@ class Client(ClientLife):
         """
         return self._portal.call(self._part.successors(stream, segment))
 
-    def cut_at_time(self, stream: str, time: datetime | str, *, is_end: bool = False) -> StreamCut:
+    def cut_at_time(self, stream: str, time: Time, *, is_end: bool = False) -> StreamCut:
         """Return a cut of a stream with nothing before it that was stored at `time` or later.
 
         With `is_end` one with nothing behind it that was stored before `time`. Stores know times of about every MiB of

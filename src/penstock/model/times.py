@@ -1,0 +1,32 @@
+"""Times as people say them. The clock itself is the runtime's."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from typing import TypeAlias
+
+from penstock.model.errors import InvalidArgumentError
+
+#: A moment, with its time zone, or as text in ISO 8601.
+Time: TypeAlias = datetime | str
+
+
+def is_time(value: object) -> bool:
+    """Say whether a value is meant as a `Time`, and not as some other text."""
+    return isinstance(value, datetime) or (isinstance(value, str) and value[:4].isdecimal())
+
+
+def time_ms(value: Time, what: str) -> int:
+    """Return a time in milliseconds since the epoch; `what`: its name in messages.
+
+    Raises `InvalidArgumentError` for text that is none, and for a time without its time zone.
+    """
+    try:
+        moment = datetime.fromisoformat(value) if isinstance(value, str) else value
+    except ValueError:
+        raise InvalidArgumentError(f"{what}={value!r} is no time in ISO 8601, as 2026-11-22T10:30:00+01:00") from None
+    if moment.tzinfo is None:
+        raise InvalidArgumentError(
+            f"{what}={value!r} has no time zone: use datetime.now(UTC), .astimezone(), or text that ends in Z or +01:00"
+        )
+    return int((moment - datetime.fromtimestamp(0, UTC)).total_seconds() * 1000)
