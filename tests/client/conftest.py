@@ -331,6 +331,7 @@ class FakeStream:
         self.predecessors: dict[int, list[int]] = {}
         self.epoch = 0
         self.first: list[int] = []
+        self.epochs: list[list[int]] = []
         self.is_sealed = False
 
 
@@ -399,6 +400,7 @@ class FakeController:
             stream.current.append(number)
             await self.store.segments.create_segment(segment_name(info.scope, info.stream, number))
         stream.first = list(stream.current)
+        stream.epochs.append(stream.first)
         return pb.CreateStreamStatus(status=pb.CreateStreamStatus.SUCCESS)
 
     async def rpc_get_stream_configuration(self, request):
@@ -465,6 +467,23 @@ class FakeController:
                 )
                 for number in stream.successors.get(request.segmentId, [])
             ]
+        )
+
+    async def rpc_get_epoch_segments(self, request):
+        epoch = self.stream(request.streamInfo).epochs[request.epoch]
+        return pb.SegmentRanges(segmentRanges=[self.range_of(request.streamInfo, number) for number in epoch])
+
+    async def rpc_get_segments_between(self, request):
+        stream, found = self.stream(request.streamInfo), set()
+        pending = list(getattr(request, "from"))
+        while pending:
+            number = pending.pop()
+            found.add(number)
+            if number not in request.to:
+                pending += stream.successors.get(number, [])
+        info = request.streamInfo
+        return pb.StreamCutRangeResponse(
+            segments=[pb.SegmentId(streamInfo=info, segmentId=number) for number in sorted(found)]
         )
 
     async def rpc_is_stream_cut_valid(self, request):
@@ -635,6 +654,7 @@ class FakeController:
         stream.current = sorted(
             [number for number in stream.current if number not in seal] + new, key=lambda n: stream.ranges[n]
         )
+        stream.epochs.append(list(stream.current))
         for old in seal:
             await self.store.segments.seal_segment(segment_name(scope, stream_name, old))
         return new

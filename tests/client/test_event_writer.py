@@ -10,6 +10,7 @@ from penstock.client.settings import ClientSettings
 from penstock.model.errors import (
     InvalidArgumentError,
     OutcomeUnknownError,
+    PenstockError,
     StreamError,
     StreamExistsError,
     StreamSealedError,
@@ -353,3 +354,28 @@ def test_settings_reject_what_cannot_work():
         ClientSettings(block_bytes_max=9 * 1024 * 1024)
     with pytest.raises(InvalidArgumentError, match="retry_time_max_s"):
         ClientSettings(retry_time_max_s=0)
+
+
+async def test_a_writer_counts_what_is_stored_for_certain(cluster):
+    # Nothing while appends are held back; all of it once they are acknowledged; after a failure no more than that.
+    async with cluster.client(retry_time_max_s=0.2) as client:
+        await client.create_stream("retail/orders", scaling=Scaling.fixed(3))
+        async with client.event_writer("retail/orders") as writer:
+            cluster.store.gate.clear()
+            await writer.write_many([b"%d" % index for index in range(500)], [f"k{index}" for index in range(500)])
+            await asyncio.sleep(0)
+            assert writer.acknowledged_event_count == 0
+            cluster.store.gate.set()
+            await writer.flush()
+            assert writer.acknowledged_event_count == 500
+        writer = await client.event_writer("retail/orders")
+        await writer.write(b"stored")
+        await writer.flush()
+        cluster.store.refuses = True
+        cluster.store.drop_all()
+        await writer.write_many([b"lost"] * 10)
+        with pytest.raises(PenstockError):
+            await writer.flush()
+        assert writer.acknowledged_event_count == 1
+        with pytest.raises(PenstockError):
+            await writer.close()

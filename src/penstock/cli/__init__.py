@@ -3,54 +3,124 @@
 from __future__ import annotations
 
 import importlib
+import os
 import sys
 from collections.abc import Callable
+from dataclasses import dataclass
 
 import typer
 
 __all__ = ["main"]
 
-#: Subcommand -> where its function is. In the order of the help.
-_COMMANDS = {
-    "standalone": "penstock.cli.standalone",
-    "ready": "penstock.cli.ready",
-    "quickstart": "penstock.cli.quickstart",
-    "version": "penstock.cli.version",
-    "segment-store": "penstock.cli.segment_store",
+
+@dataclass(frozen=True, slots=True)
+class _Command:
+    """Where a subcommand is, and what the help of all says of it: the first line of its own.
+
+    Attributes:
+        place: module and name in it.
+        summary: as its module says; repeated here so that the help of all loads none.
+        is_group: the name is a `typer.Typer` with commands of its own.
+        is_hidden: programs start it, not people.
+    """
+
+    place: str
+    summary: str
+    is_group: bool = False
+    is_hidden: bool = False
+
+    def load(self) -> object:
+        """Return the function, or the group."""
+        module, _, name = self.place.partition(":")
+        return getattr(importlib.import_module(f"penstock.cli.{module}"), name)
+
+
+#: In the order of the help.
+COMMANDS = {
+    "standalone": _Command(
+        "standalone:standalone",
+        "Run a whole Penstock in one process, or in a few that belong together, until SIGTERM or Ctrl-C.",
+    ),
+    "ready": _Command("ready:ready", "Exit with 0 if the server serves clients, with 1 and the reason if not."),
+    "write": _Command("write:write", "Write the lines of standard input to a stream, one event each."),
+    "read": _Command("read:read", "Print the events of a stream that are there now, one per line."),
+    "tail": _Command("read:tail", "Print the events of a stream as they are written, until Ctrl-C."),
+    "stream": _Command("stream:stream", "Streams: list, create, describe, update, seal, truncate, delete.", True),
+    "scope": _Command("scope:scope", "Scopes, which hold streams, reader groups and tables.", True),
+    "group": _Command("group:group", "Reader groups: who reads what, and how far.", True),
+    "transaction": _Command("transaction:transaction", "Transactions: state, commit, abort.", True),
+    "quickstart": _Command(
+        "quickstart:quickstart",
+        "Stream a year of real flights through a store and Spark, restart both half-way, and check every count.",
+    ),
+    "log": _Command("log:log", "Look at the containers' logs, disable one, enable one that was disabled.", True),
+    "version": _Command("version:version", "Print the versions of Penstock and of Python."),
+    "segment-store": _Command("segment_store:segment_store", "Run one segment store.", is_hidden=True),
 }
-#: Groups of subcommands -> where its `typer.Typer` of the same name is.
-_GROUPS = {"log": "penstock.cli.log"}
-#: Not in the list of commands: programs start them, not people.
-_HIDDEN = {"segment-store"}
+#: Set by the shell when it asks what may follow.
+_COMPLETION_VARIABLE = "_PENSTOCK_COMPLETE"
 
 
-def _app(names: list[str]) -> typer.Typer:
+def _app(names: list[str], *, is_overview: bool) -> typer.Typer:
+    """Return the command line with these subcommands; in an overview they have no more than a summary."""
     app = typer.Typer(
         name="penstock",
-        help="Durable, ordered, elastic streams for Python and Spark.",
-        no_args_is_help=True,
-        add_completion=False,
+        # Plain text: as markup, "[default: 9090]" in a help text would be a style, and vanish.
+        rich_markup_mode=None,
         pretty_exceptions_enable=False,
     )
     # Keeps "penstock COMMAND" when only one command was loaded.
     app.callback()(_root)
     for name in names:
-        if name in _GROUPS:
-            group: typer.Typer = getattr(importlib.import_module(_GROUPS[name]), name)
-            app.add_typer(group)
-            continue
-        command: Callable[..., None] = getattr(importlib.import_module(_COMMANDS[name]), name.replace("-", "_"))
-        app.command(name, hidden=name in _HIDDEN)(command)
+        command = COMMANDS[name]
+        if is_overview:
+            app.command(name, help=command.summary, short_help=command.summary, hidden=command.is_hidden)(_nothing)
+        elif command.is_group:
+            group = command.load()
+            assert isinstance(group, typer.Typer)
+            app.add_typer(group, name=name, help=command.summary)
+        else:
+            function = command.load()
+            assert callable(function)
+            app.command(name, hidden=command.is_hidden)(function)
     return app
 
 
-def _root() -> None:
-    """Durable, ordered, elastic streams for Python and Spark."""
+def _nothing() -> None:
+    """Stand for a command whose summary alone is wanted."""
+
+
+def _print_version(is_wanted: bool) -> None:
+    if is_wanted:
+        from penstock.cli.version import penstock_version
+
+        typer.echo(f"penstock {penstock_version()}")
+        raise typer.Exit
+
+
+def _root(
+    version: bool = typer.Option(False, "--version", is_eager=True, callback=_print_version, help="Print the version."),
+) -> None:
+    """Durable, ordered, elastic streams for Python and Spark.
+
+    A first minute: "penstock standalone" in one terminal; in another one "penstock stream create shop/orders",
+    "echo hello | penstock write shop/orders" and "penstock read shop/orders". Commands find the server by --uri, then
+    the variable PENSTOCK_URI, then at tcp://localhost:9090.
+    """
 
 
 def main(arguments: list[str] | None = None) -> None:
     """Run the command line and exit. `arguments` are without the program's name; None takes the process's own."""
     given = sys.argv[1:] if arguments is None else arguments
-    known = [*_COMMANDS, *_GROUPS]
-    asked = [name for name in given[:1] if name in known]
-    _app(asked or known)(given)
+    asked = [name for name in given[:1] if name in COMMANDS]
+    is_completing = _COMPLETION_VARIABLE in os.environ
+    if not is_completing and (not given or (given == asked and COMMANDS[asked[0]].is_group)):
+        given = [*given, "--help"]
+    app = _app(asked or list(COMMANDS), is_overview=not asked and not is_completing)
+    run: Callable[..., object] = app
+    try:
+        run(given, prog_name="penstock")
+    except Exception as error:  # noqa: BLE001  # what nobody expected is told in a line, too
+        from penstock.cli.failure import tell_defect
+
+        sys.exit(tell_defect(error))

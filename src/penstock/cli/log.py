@@ -28,7 +28,6 @@ Container = Annotated[int, typer.Argument(min=0, help="The container whose log i
 log: typer.Typer = typer.Typer(
     name="log",
     help="Look at the containers' logs, disable one, enable one that was disabled.",
-    no_args_is_help=True,
     pretty_exceptions_enable=False,
 )
 

@@ -11,11 +11,15 @@ from typing import Annotated
 import typer
 
 
+def penstock_version() -> str:
+    """Return the version that is installed."""
+    try:
+        return installed_version("penstock")
+    except PackageNotFoundError:
+        return "not installed (run from its source)"
+
+
 def version(as_json: Annotated[bool, typer.Option("--json", help="Print it as JSON.")] = False) -> None:
     """Print the versions of Penstock and of Python."""
-    try:
-        penstock = installed_version("penstock")
-    except PackageNotFoundError:
-        penstock = "not installed (run from its source)"
-    versions = {"penstock": penstock, "python": platform.python_version()}
+    versions = {"penstock": penstock_version(), "python": platform.python_version()}
     typer.echo(json.dumps(versions) if as_json else "\n".join(f"{name} {value}" for name, value in versions.items()))

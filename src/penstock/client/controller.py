@@ -105,6 +105,7 @@ class ControllerStub(ReaderGroupStub, TableStub, Protocol):
     commitTransaction: UnaryCall[pb.TxnRequest, pb.TxnStatus]
     abortTransaction: UnaryCall[pb.TxnRequest, pb.TxnStatus]
     checkTransactionState: UnaryCall[pb.TxnRequest, pb.TxnState]
+    listCompletedTransactions: UnaryCall[pb.ListCompletedTxnRequest, pb.ListCompletedTxnResponse]
 
 
 def parse_controller_uri(uri: str) -> tuple[str, bool]:
@@ -441,6 +442,13 @@ class ControllerClient(ReaderGroupCalls, TableCalls):
         request = pb.TxnRequest(streamInfo=_stream(scope, stream), txnId=transaction)
         reply = await self._ask(self._stub.checkTransactionState, request, f"check a transaction of {scope}/{stream}")
         return pb.TxnState.State.Name(reply.state)
+
+    async def completed_transactions(self, scope: str, stream: str) -> Sequence[tuple[pb.TxnId, str]]:
+        """Return how transactions ended lately, ``COMMITTED`` or ``ABORTED``. Raises `NoSuchStreamError`."""
+        request = pb.ListCompletedTxnRequest(streamInfo=_stream(scope, stream))
+        what = f"list the completed transactions of {scope}/{stream}"
+        reply = await self._ask(self._stub.listCompletedTransactions, request, what)
+        return [(each.txnId, pb.TxnResponse.Status.Name(each.status)) for each in reply.response]
 
     # -- inside -------------------------------------------------------------------------------------------------
 

@@ -120,6 +120,7 @@ class EventWriter(LifeCycle):
         self._dirty: list[SegmentAppender] = []
         self._failure: PenstockError | None = None
         self._unacknowledged_bytes = 0
+        self._acknowledged_event_count = 0
         #: Events taken by `write` since the loop last had its turn.
         self._turn_event_count = 0
         self._is_scheduled = False
@@ -203,6 +204,11 @@ class EventWriter(LifeCycle):
             return sum(
                 block.event_count for appender in self._appenders.values() for block in appender.window.pending()
             )
+
+    @property
+    def acknowledged_event_count(self) -> int:
+        """Events written that are durable. After a failure: those that are known to be."""
+        return self._acknowledged_event_count
 
     async def has_space(self, timeout_s: float | None = None) -> None:
         """Wait until half of `max_unacknowledged_bytes` is free, if they are used up.
@@ -527,6 +533,8 @@ class EventWriter(LifeCycle):
         with self._lock:
             for block in blocks:
                 self._unacknowledged_bytes -= block.size_bytes
+                if error is None:
+                    self._acknowledged_event_count += block.event_count
             if error is not None and blocks and self._failure is None:
                 self._failure = error
         for block in blocks:

@@ -17,6 +17,7 @@ from penstock.client.life_cycle import LifeCycle
 from penstock.client.settings import ClientSettings
 from penstock.client.sources import TransactionSource
 from penstock.client.tasks import start_watched
+from penstock.client.transaction_by_id import transaction_text
 from penstock.model.errors import ControllerUnavailableError, PenstockError, TransactionError
 from penstock.rpc import controller_pb2 as pb
 
@@ -97,7 +98,7 @@ class Transaction(LifeCycle):
     @property
     def id(self) -> str:
         """The transaction's id, 32 hexadecimal digits."""
-        return f"{self._id.highBits & (2**64 - 1):016x}{self._id.lowBits & (2**64 - 1):016x}"
+        return transaction_text(self._id)
 
     @property
     def writer(self) -> EventWriter:

@@ -35,6 +35,11 @@ class EventWriter(Handle[aio.EventWriter]):
         """Events written that are not durable yet. Counted when asked for; in any thread."""
         return self._part.unacknowledged_event_count
 
+    @property
+    def acknowledged_event_count(self) -> int:
+        """Events written that are durable. After a failure: those that are known to be."""
+        return self._part.acknowledged_event_count
+
     def write(
         self,
         event: bytes,

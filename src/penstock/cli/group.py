@@ -1,0 +1,153 @@
+"""``penstock group``: reader groups."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from typing import TYPE_CHECKING, Annotated, TypeVar
+
+import typer
+
+from penstock.cli.failure import failures_told
+from penstock.cli.options import URI, AsJson, Group, Uri, Yes
+from penstock.cli.output import confirm, in_bytes, table, tell
+
+if TYPE_CHECKING:
+    from penstock.client.client import Client
+    from penstock.client.reader_group import GroupDescription, ReaderGroup
+
+T = TypeVar("T")
+
+Streams = Annotated[list[str], typer.Argument(metavar="STREAM...", help="What it reads, as SCOPE/STREAM each.")]
+
+group = typer.Typer(name="group")
+
+
+@group.command("list")
+def list_groups(
+    scope: Annotated[str | None, typer.Argument(help="Only of this scope.", show_default="all scopes")] = None,
+    uri: Uri = URI,
+    as_json: AsJson = False,
+) -> None:
+    """List the reader groups, those of other clients, too."""
+    from penstock.cli.session import connected
+
+    with failures_told(as_json=as_json), connected(uri) as session:
+        client = session.client
+        scopes = [scope] if scope else [name for name in session.iterate(client.scopes()) if not name.startswith("_")]
+        names = sorted(f"{each}/{name}" for each in scopes for name in session.iterate(client.reader_groups(each)))
+    tell("groups", {"groups": names}, names, as_json=as_json)
+
+
+@group.command()
+def create(
+    group: Group,
+    streams: Streams,
+    start: Annotated[str, typer.Option("--from", help="Where it begins: 'earliest' or 'latest'.")] = "earliest",
+    holds_data: Annotated[
+        bool, typer.Option("--holds-data", help="Retention keeps what it has not read, up to the stream's --keep-max.")
+    ] = False,
+    uri: Uri = URI,
+    as_json: AsJson = False,
+) -> None:
+    """Create a reader group. Programs that ask for a group create it as well; one that exists is left as it is."""
+    from penstock.cli.session import connected
+
+    with failures_told(as_json=as_json):
+        from penstock.client.opening import awaiting
+
+        with connected(uri) as session:
+            opening = session.client.reader_group(group, streams, start=start, holds_data=holds_data)
+            session.call(awaiting(opening))
+    tell("created", {"group": group, "streams": streams}, [f"reader group {group} is created"], as_json=as_json)
+
+
+@group.command()
+def describe(group: Group, uri: Uri = URI, as_json: AsJson = False) -> None:
+    """Tell who reads what, how far the group is, and how much it has still to read."""
+    found = _with_group(group, uri, as_json, lambda joined: joined.describe())
+    fields: dict[str, object] = {
+        "group": group,
+        "id": found.id,
+        "streams": list(found.streams),
+        "readers": {name: list(segments) for name, segments in found.readers.items()},
+        "unassigned": list(found.unassigned),
+        "positions": {stream: cut.to_text() for stream, cut in found.positions.items()},
+        "unread_bytes": dict(found.unread_bytes),
+    }
+    tell("group", fields, _described(group, found), as_json=as_json)
+
+
+def _described(group: str, found: GroupDescription) -> list[str]:
+    holders = [(name, segment) for name, segments in sorted(found.readers.items()) for segment in segments]
+    idle = [(name, "") for name, segments in sorted(found.readers.items()) if not segments]
+    waiting = [("(none)", segment) for segment in found.unassigned]
+    return [
+        f"reader group {group}: readers: {len(found.readers)}, {in_bytes(sum(found.unread_bytes.values()))} unread",
+        *(f"  {stream}: {in_bytes(lag)} unread, at {found.positions[stream].to_text()}"
+          for stream, lag in sorted(found.unread_bytes.items())),
+        *(f"  {line}" for line in table(("reader", "segment"), [*holders, *idle, *waiting])),
+    ]  # fmt: skip
+
+
+@group.command()
+def lag(group: Group, uri: Uri = URI, as_json: AsJson = False) -> None:
+    """Tell how much a group has still to read, as of the positions that its readers stored last."""
+    found = _with_group(group, uri, as_json, lambda joined: joined.describe())
+    unread = dict(sorted(found.unread_bytes.items()))
+    rows = [(stream, count, in_bytes(count)) for stream, count in unread.items()]
+    fields: dict[str, object] = {"group": group, "unread_bytes": unread, "unread_bytes_all": sum(unread.values())}
+    tell("lag", fields, table(("stream", "unread bytes", ""), rows), as_json=as_json)
+
+
+@group.command()
+def reset(
+    group: Group,
+    to: Annotated[str, typer.Option("--to", help="'earliest', 'latest', a cut, or @FILE that holds one.")],
+    uri: Uri = URI,
+    as_json: AsJson = False,
+) -> None:
+    """Let a group go on somewhere else; readers that run follow."""
+    from penstock.cli.positions import cut_text
+
+    with failures_told(as_json=as_json):
+        where = cut_text(to)
+    _with_group(group, uri, as_json, lambda joined: joined.reset(where))
+    tell("reset", {"group": group, "to": where}, [f"reader group {group} goes on at {where}"], as_json=as_json)
+
+
+@group.command()
+def delete(group: Group, yes: Yes = False, uri: Uri = URI, as_json: AsJson = False) -> None:
+    """Delete a reader group, and with it how far it is. Asks first."""
+    from penstock.cli.session import connected
+
+    with failures_told(as_json=as_json), connected(uri) as session:
+        session.call(_streams_of(session.client, group))
+        confirm(f"Delete reader group {group}, and how far it is?", is_agreed=yes, as_json=as_json)
+        session.call(session.client.delete_reader_group(group))
+    tell("deleted", {"group": group}, [f"reader group {group} is deleted"], as_json=as_json)
+
+
+def _with_group(group: str, uri: str, as_json: bool, work: Callable[[ReaderGroup], Awaitable[T]]) -> T:
+    """Do something with a group that exists. Nothing is created where there is none."""
+    from penstock.cli.session import connected
+
+    async def joined_and_done(client: Client) -> T:
+        async with client.reader_group(group, await _streams_of(client, group)) as joined:
+            return await work(joined)
+
+    with failures_told(as_json=as_json), connected(uri) as session:
+        return session.call(joined_and_done(session.client))
+
+
+async def _streams_of(client: Client, group: str) -> list[str]:
+    """Return what a group reads. Raises `NoSuchReaderGroupError`."""
+    from penstock.model.errors import InvalidArgumentError, NoSuchReaderGroupError
+    from penstock.model.names import check_scope_name, check_user_name
+
+    scope, slash, name = group.partition("/")
+    if not slash:
+        raise InvalidArgumentError(f"reader group {group!r}: write it as 'scope/group'")
+    known = await client.controller.reader_group(check_scope_name(scope), check_user_name("reader group", name))
+    if known is None:
+        raise NoSuchReaderGroupError(f"reader group {group} does not exist")
+    return list(known.starts)

@@ -1,0 +1,19 @@
+"""Options and arguments that many commands have, so that they are called the same everywhere."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from penstock.runtime.settings import DEFAULT_URI, URI_VARIABLE
+
+#: The default of `Uri`.
+URI = DEFAULT_URI
+
+Uri = Annotated[str, typer.Option("--uri", envvar=URI_VARIABLE, help="The controller.")]
+AsJson = Annotated[bool, typer.Option("--json", help="Print the answer as JSON, errors too.")]
+Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")]
+Stream = Annotated[str, typer.Argument(metavar="STREAM", help="As SCOPE/STREAM.", show_default=False)]
+Group = Annotated[str, typer.Argument(metavar="GROUP", help="As SCOPE/GROUP.", show_default=False)]
+Scope = Annotated[str, typer.Argument(metavar="SCOPE", help="Its name.", show_default=False)]

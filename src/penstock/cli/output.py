@@ -1,0 +1,88 @@
+"""What commands print: lines for people, one JSON document for programs; and the question before a deletion."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Iterable, Sequence
+
+import typer
+
+from penstock.cli.failure import EXIT_USAGE, fail
+
+_UNITS = ("B", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB")
+
+
+def tell(event: str, fields: dict[str, object], lines: Iterable[str], *, as_json: bool) -> None:
+    """Print `lines`, or as JSON the `fields` with the name of the `event`."""
+    if as_json:
+        write_text(json.dumps({"event": event, **fields}) + "\n")
+        return
+    write_text("".join(f"{line}\n" for line in lines))
+
+
+def write_text(text: str) -> None:
+    """Write to standard output, with what it cannot encode escaped."""
+    try:
+        sys.stdout.write(text)
+    except UnicodeEncodeError:
+        encoding = sys.stdout.encoding or "ascii"
+        sys.stdout.write(text.encode(encoding, "backslashreplace").decode(encoding))
+
+
+def table(headers: Sequence[str], rows: Iterable[Sequence[object]]) -> Iterable[str]:
+    """Return lines of aligned columns, numbers to the right. Without rows there are none, no headers either."""
+    filled = [list(row) for row in rows]
+    if not filled:
+        return
+    cells = [[str(cell) for cell in row] for row in filled]
+    is_number = [
+        all(isinstance(row[column], int | float) or str(row[column]).startswith("-") for row in filled)
+        for column in range(len(headers))
+    ]
+    widths = [max(map(len, column)) for column in zip(headers, *cells, strict=True)]
+    for row in ([header.upper() for header in headers], *cells):
+        yield "  ".join(
+            cell.rjust(width) if to_the_right else cell.ljust(width)
+            for cell, width, to_the_right in zip(row, widths, is_number, strict=True)
+        ).rstrip()
+
+
+def in_bytes(count: int) -> str:
+    """Return a number of bytes as people read it: ``1.5 MiB``."""
+    size, unit = float(count), 0
+    while size >= 1024 and unit < len(_UNITS) - 1:
+        size, unit = size / 1024, unit + 1
+    return f"{count} B" if unit == 0 else f"{size:.1f} {_UNITS[unit]}"
+
+
+def in_time(milliseconds: int) -> str:
+    """Return a duration as people write it: ``7d``, ``1h30m``, ``250ms``."""
+    parts = []
+    left = milliseconds
+    for unit, unit_ms in (("d", 86_400_000), ("h", 3_600_000), ("m", 60_000), ("s", 1000), ("ms", 1)):
+        count, left = divmod(left, unit_ms)
+        if count:
+            parts.append(f"{count}{unit}")
+    return "".join(parts) or "0s"
+
+
+def confirm(question: str, *, is_agreed: bool, as_json: bool) -> None:
+    """Ask before something is deleted, unless `is_agreed` (``--yes``). Raises the exit when it is not to be.
+
+    Without a terminal nobody can be asked, and what a script did not say is not done.
+    """
+    if is_agreed:
+        return
+    if as_json or not sys.stdin.isatty():
+        raise fail(
+            f"{question} There is no terminal to ask at; nothing was done: say --yes if it is to be done",
+            kind="ConfirmationNeeded",
+            as_json=as_json,
+            code=EXIT_USAGE,
+        )
+    sys.stderr.write(f"{question} [y/N] ")
+    sys.stderr.flush()
+    if sys.stdin.readline().strip().lower() not in ("y", "yes"):
+        sys.stderr.write("penstock: nothing was done\n")
+        raise typer.Exit(1)

@@ -1,0 +1,138 @@
+"""``penstock read`` and ``penstock tail``: the events of a stream as lines of output."""
+
+from __future__ import annotations
+
+import sys
+from typing import TYPE_CHECKING, Annotated, Literal
+
+import typer
+
+from penstock.cli.failure import failures_told
+from penstock.cli.options import URI, Stream, Uri
+
+if TYPE_CHECKING:
+    from penstock.cli.event_lines import Lines
+    from penstock.cli.session import Session
+    from penstock.client.client import Client
+    from penstock.client.event import EventBatch
+    from penstock.model.stream_cuts import StreamCut
+
+_POSITION = "'earliest', 'latest', a cut as penstock stream describe prints it, or @FILE that holds one."
+
+Form = Annotated[
+    Literal["text", "json", "hex"],
+    typer.Option("--format", help="text: the bytes of the event as they are. json: with segment and offset."),
+]
+Json = Annotated[bool, typer.Option("--json", help="The same as --format json; errors are JSON, too.")]
+Count = Annotated[int | None, typer.Option("--count", "-n", min=1, help="End after so many events. [default: all]")]
+Key = Annotated[
+    str | None,
+    typer.Option(help="Only the segments where events of this routing key are, beside those of other keys."),
+]
+Offsets = Annotated[bool, typer.Option("--offsets", help="Begin each line with SEGMENT:OFFSET and a tab.")]
+
+
+def read(
+    stream: Stream,
+    start: Annotated[str, typer.Option("--from", help=f"Where to begin: {_POSITION}")] = "earliest",
+    until: Annotated[str, typer.Option(help="Where to end: likewise.")] = "latest",
+    count: Count = None,
+    key: Key = None,
+    form: Form = "text",
+    offsets: Offsets = False,
+    as_json: Json = False,
+    uri: Uri = URI,
+) -> None:
+    """Print the events of a stream that are there now, one per line.
+
+    Events of one routing key come in the order written. Nothing is left on the server: who else reads is not touched.
+    """
+    _print(stream, start, until, count, key, "json" if as_json else form, offsets, as_json=as_json, uri=uri)
+
+
+def tail(
+    stream: Stream,
+    start: Annotated[str, typer.Option("--from", help=f"Where to begin: {_POSITION}")] = "latest",
+    count: Count = None,
+    key: Key = None,
+    form: Form = "text",
+    offsets: Offsets = False,
+    as_json: Json = False,
+    uri: Uri = URI,
+) -> None:
+    """Print the events of a stream as they are written, until Ctrl-C.
+
+    It ends by itself when the stream is sealed and read to its end. Nothing is left on the server.
+    """
+    _print(stream, start, None, count, key, "json" if as_json else form, offsets, as_json=as_json, uri=uri)
+
+
+def _print(
+    stream: str,
+    start: str,
+    until: str | None,
+    count: int | None,
+    key: str | None,
+    form: Literal["text", "json", "hex"],
+    offsets: bool,
+    *,
+    as_json: bool,
+    uri: str,
+) -> None:
+    # Only now: the help of all commands should not load a client.
+    from penstock.cli.event_lines import lines_of
+    from penstock.cli.session import connected
+
+    with failures_told(as_json=as_json):
+        lines = lines_of(form, with_offsets=offsets, is_terminal=sys.stdout.isatty())
+        with connected(uri) as session:
+            first, last = session.call(_cuts(session.client, stream, start, until))
+            _copy(session, first, last, count, key, lines)
+
+
+async def _cuts(client: Client, stream: str, start: str, until: str | None) -> tuple[StreamCut, StreamCut | None]:
+    from penstock.cli.positions import cut_at
+
+    first = await cut_at(client, stream, start)
+    return first, None if until is None else await cut_at(client, stream, until)
+
+
+def _copy(
+    session: Session, first: StreamCut, last: StreamCut | None, count: int | None, key: str | None, lines: Lines
+) -> None:
+    """Write the events between two cuts to standard output, a batch at a time."""
+    from penstock.cli.progress import shown_progress
+    from penstock.cli.stream_events import StreamEvents
+
+    output = sys.stdout.buffer
+    is_shown = last is not None and not sys.stdout.isatty()
+    with shown_progress(f"{first.scope}/{first.stream}", None, is_wanted=is_shown) as progress:
+        events = StreamEvents(session.client, first, last, key=key, on_truncated=_tell_truncated)
+        event_count = length_bytes = 0
+        try:
+            for batch in session.iterate(events.batches()):
+                if count is not None and event_count + len(batch) > count:
+                    batch = _first_of(batch, count - event_count)
+                output.write(lines(batch))
+                # Who follows wants to see it now; and a reader that went away is noticed.
+                output.flush()
+                event_count += len(batch)
+                length_bytes += batch.position - batch.offsets[0]
+                progress.note(event_count, length_bytes)
+                if event_count == count:
+                    return
+        finally:
+            session.call(events.close())
+
+
+def _first_of(batch: EventBatch, count: int) -> EventBatch:
+    from penstock.client.event import EventBatch
+
+    return EventBatch(batch.stream, batch.segment, batch.events[:count], batch.offsets[: count + 1])
+
+
+def _tell_truncated(segment: str, offset: int, start_offset: int) -> None:
+    sys.stderr.write(
+        f"penstock: {start_offset - offset} bytes of {segment} were truncated before they were read; "
+        "going on after them\n"
+    )

@@ -1,0 +1,71 @@
+"""``penstock scope``."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from penstock.cli.failure import failures_told
+from penstock.cli.options import URI, AsJson, Scope, Uri, Yes
+from penstock.cli.output import confirm, tell
+
+if TYPE_CHECKING:
+    from penstock.cli.session import Session
+
+scope = typer.Typer(name="scope")
+
+
+@scope.command("list")
+def list_scopes(
+    everything: Annotated[bool, typer.Option("--all", help="Those too that the server keeps for itself.")] = False,
+    uri: Uri = URI,
+    as_json: AsJson = False,
+) -> None:
+    """List the scopes."""
+    from penstock.cli.session import connected
+
+    with failures_told(as_json=as_json), connected(uri) as session:
+        found = session.iterate(session.client.scopes())
+        names = sorted(name for name in found if everything or not name.startswith("_"))
+    tell("scopes", {"scopes": names}, names, as_json=as_json)
+
+
+@scope.command()
+def create(scope: Scope, uri: Uri = URI, as_json: AsJson = False) -> None:
+    """Create a scope. Creating a stream makes its scope, too."""
+    from penstock.cli.session import connected
+
+    with failures_told(as_json=as_json), connected(uri) as session:
+        session.call(session.client.create_scope(scope))
+    tell("created", {"scope": scope}, [f"scope {scope} is created"], as_json=as_json)
+
+
+@scope.command()
+def describe(scope: Scope, uri: Uri = URI, as_json: AsJson = False) -> None:
+    """Tell what a scope holds."""
+    from penstock.cli.session import connected
+
+    with failures_told(as_json=as_json), connected(uri) as session:
+        streams, groups = _held(session, scope)
+    fields: dict[str, object] = {"scope": scope, "streams": streams, "groups": groups}
+    lines = [*(f"stream {scope}/{name}" for name in streams), *(f"group {scope}/{name}" for name in groups)]
+    tell("scope", fields, lines or [f"scope {scope} is empty"], as_json=as_json)
+
+
+@scope.command()
+def delete(scope: Scope, yes: Yes = False, uri: Uri = URI, as_json: AsJson = False) -> None:
+    """Delete an empty scope. Asks first."""
+    from penstock.cli.session import connected
+
+    with failures_told(as_json=as_json), connected(uri) as session:
+        _held(session, scope)
+        confirm(f"Delete scope {scope}?", is_agreed=yes, as_json=as_json)
+        session.call(session.client.delete_scope(scope))
+    tell("deleted", {"scope": scope}, [f"scope {scope} is deleted"], as_json=as_json)
+
+
+def _held(session: Session, scope: str) -> tuple[list[str], list[str]]:
+    """Return the names of streams and groups of a scope. Raises `NoSuchScopeError`."""
+    client = session.client
+    return sorted(session.iterate(client.streams(scope))), sorted(session.iterate(client.reader_groups(scope)))

@@ -1,0 +1,60 @@
+"""`Session`: one command's connection to a server. The client's loop runs beside the command, which may block.
+
+So its connections are looked after while it waits for its input, or for whoever reads its output.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Coroutine, Iterator
+from contextlib import contextmanager
+from typing import TypeVar
+
+from penstock.cli.failure import log_as_lines
+from penstock.client.client import Client, connect
+from penstock.client.settings import ClientSettings
+from penstock.model.errors import PenstockError
+from penstock.runtime.portal import Portal
+
+T = TypeVar("T")
+
+#: How long a command that has failed takes to close what it has open.
+_FAILED_CLOSE_TIMEOUT_S = 2.0
+
+
+class Session:
+    """See the module. Attributes: `client`, whose calls are run by `call` and `iterate`."""
+
+    def __init__(self, client: Client, portal: Portal) -> None:
+        self.client = client
+        self._portal = portal
+
+    def call(self, coroutine: Coroutine[object, object, T]) -> T:
+        """Run a call of the client and return what it returns, or raise what it raises."""
+        return self._portal.call(coroutine)
+
+    def iterate(self, source: AsyncIterator[T]) -> Iterator[T]:
+        """Iterate over what a call of the client yields."""
+        return self._portal.iterate(source)
+
+
+@contextmanager
+def connected(uri: str, settings: ClientSettings | None = None) -> Iterator[Session]:
+    """Give a session with the server at `uri`. Nothing is connected before the first call."""
+    log_as_lines()
+    portal = Portal("penstock-command")
+    try:
+        client = connect(uri, settings)
+        portal.call_soon(client.open)
+        try:
+            yield Session(client, portal)
+        except BaseException:
+            # It failed, or was interrupted: the command has said what became of its work, and waits for no more.
+            client.note_exception()
+            try:
+                portal.call(client.close(_FAILED_CLOSE_TIMEOUT_S))
+            except PenstockError:
+                pass  # That something could not be closed is less than what is being told.
+            raise
+        portal.call(client.close())
+    finally:
+        portal.close()

@@ -1,0 +1,75 @@
+"""``penstock transaction``."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from penstock.cli.failure import failures_told
+from penstock.cli.options import URI, AsJson, Stream, Uri
+from penstock.cli.output import table, tell
+
+Id = Annotated[str, typer.Argument(metavar="ID", help="Of the transaction, 32 hexadecimal digits.", show_default=False)]
+
+transaction = typer.Typer(name="transaction")
+
+
+@transaction.command("list")
+def list_transactions(stream: Stream, uri: Uri = URI, as_json: AsJson = False) -> None:
+    """List the transactions of a stream that ended lately, and how. Those under way are known by their ids alone."""
+    from penstock.cli.session import connected
+
+    with failures_told(as_json=as_json):
+        from penstock.client.transaction_by_id import completed_transactions
+
+        with connected(uri) as session:
+            ended = session.call(completed_transactions(session.client.controller, stream))
+    rows = sorted(ended.items())
+    fields: dict[str, object] = {
+        "stream": stream, "transactions": [{"transaction": name, "state": state} for name, state in rows],
+    }  # fmt: skip
+    tell("transactions", fields, table(("transaction", "state"), rows), as_json=as_json)
+
+
+@transaction.command()
+def describe(stream: Stream, transaction: Id, uri: Uri = URI, as_json: AsJson = False) -> None:
+    """Tell the state of a transaction: OPEN, COMMITTING, COMMITTED, ABORTING, ABORTED or UNKNOWN."""
+    from penstock.cli.session import connected
+
+    with failures_told(as_json=as_json):
+        from penstock.client.transaction_by_id import TransactionById
+
+        with connected(uri) as session:
+            state = session.call(TransactionById(session.client.controller, stream, transaction).state())
+    _tell("transaction", stream, transaction, state, as_json=as_json)
+
+
+@transaction.command()
+def commit(stream: Stream, transaction: Id, uri: Uri = URI, as_json: AsJson = False) -> None:
+    """Commit a transaction that another program has begun, with what that program has flushed."""
+    _decide(stream, transaction, uri, is_commit=True, as_json=as_json)
+
+
+@transaction.command()
+def abort(stream: Stream, transaction: Id, uri: Uri = URI, as_json: AsJson = False) -> None:
+    """Abort a transaction: none of its events will ever be read."""
+    _decide(stream, transaction, uri, is_commit=False, as_json=as_json)
+
+
+def _decide(stream: str, transaction: str, uri: str, *, is_commit: bool, as_json: bool) -> None:
+    from penstock.cli.session import connected
+
+    with failures_told(as_json=as_json):
+        from penstock.client.transaction_by_id import TransactionById
+
+        with connected(uri) as session:
+            known = TransactionById(session.client.controller, stream, transaction)
+            session.call(known.commit() if is_commit else known.abort())
+            state = session.call(known.state())
+    _tell("committed" if is_commit else "aborted", stream, transaction, state, as_json=as_json)
+
+
+def _tell(event: str, stream: str, transaction: str, state: str, *, as_json: bool) -> None:
+    fields: dict[str, object] = {"stream": stream, "transaction": transaction, "state": state}
+    tell(event, fields, [f"transaction {transaction} on {stream}: {state}"], as_json=as_json)

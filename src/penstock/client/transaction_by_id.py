@@ -1,0 +1,61 @@
+"""`TransactionById`: a transaction that somebody else has begun, to look at and to decide upon."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+
+from penstock.client.controller import ControllerClient
+from penstock.model.errors import InvalidArgumentError
+from penstock.model.names import split_scoped_name
+from penstock.rpc import controller_pb2 as pb
+
+_ID = re.compile(r"[0-9a-f]{32}\Z")
+
+
+class TransactionById:
+    """A transaction of a stream, by its id.
+
+    It is not kept open from here: its lease is renewed by whoever began it, or ends.
+    """
+
+    def __init__(self, controller: ControllerClient, stream: str, transaction_id: str) -> None:
+        if not _ID.match(transaction_id):
+            raise InvalidArgumentError(f"transaction id {transaction_id!r}: write it as 32 hexadecimal digits")
+        self._controller = controller
+        self._scope, self._stream = split_scoped_name(stream)
+        self.id: str = transaction_id
+        self._message = pb.TxnId(highBits=_signed(transaction_id[:16]), lowBits=_signed(transaction_id[16:]))
+
+    async def state(self) -> str:
+        """Return ``OPEN``, ``COMMITTING``, ``COMMITTED``, ``ABORTING``, ``ABORTED`` or ``UNKNOWN``."""
+        return await self._controller.transaction_state(self._scope, self._stream, self._message)
+
+    async def commit(self) -> None:
+        """Decide that the transaction commits. What its writer has not flushed is not in it. Safe to repeat.
+
+        Raises `TransactionError` when it is unknown or was aborted, `OutcomeUnknownError` without an answer.
+        """
+        await self._controller.commit_transaction(self._scope, self._stream, self._message)
+
+    async def abort(self) -> None:
+        """Decide that none of its events are ever read. Safe to repeat. Raises as `commit`."""
+        await self._controller.abort_transaction(self._scope, self._stream, self._message)
+
+
+async def completed_transactions(controller: ControllerClient, stream: str) -> Mapping[str, str]:
+    """Return how transactions of a stream ended lately: id -> ``COMMITTED`` or ``ABORTED``, the newest of them.
+
+    Raises `NoSuchStreamError`.
+    """
+    scope, name = split_scoped_name(stream)
+    return {transaction_text(each): state for each, state in await controller.completed_transactions(scope, name)}
+
+
+def transaction_text(transaction: pb.TxnId) -> str:
+    """Return a transaction's id as text, 32 hexadecimal digits."""
+    return f"{transaction.highBits & (2**64 - 1):016x}{transaction.lowBits & (2**64 - 1):016x}"
+
+
+def _signed(half: str) -> int:
+    return int.from_bytes(bytes.fromhex(half), "big", signed=True)

@@ -1,0 +1,219 @@
+"""`penstock scope`, `stream`, `group` and `transaction` against a server, in this process."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from penstock.client.sync import Client
+from penstock.model.policies import Retention, Scaling
+
+from .conftest import Run
+
+OTHER_CUT = '{"v":1,"scope":"s","stream":"y","positions":{"0":0}}'
+
+
+def test_scopes_are_created_listed_described_and_deleted(penstock: Run) -> None:
+    """Those of the server itself are not in the list unless asked for."""
+    assert penstock("scope", "create", "books").ok.stdout == "scope books is created\n"
+    assert "books" in penstock("scope", "list").ok.lines
+    listed = penstock("scope", "list", "--json").ok.json
+    assert listed["event"] == "scopes"
+    assert "_system" not in penstock("scope", "list").ok.lines
+    assert "_system" in penstock("scope", "list", "--all").ok.lines
+    assert penstock("scope", "describe", "books").ok.stdout == "scope books is empty\n"
+    penstock("stream", "create", "books/sold").ok  # noqa: B018
+    penstock("group", "create", "books/audit", "books/sold").ok  # noqa: B018
+    assert penstock("scope", "describe", "books").ok.lines == ["stream books/sold", "group books/audit"]
+    assert penstock("scope", "describe", "books", "--json").ok.json["groups"] == ["audit"]
+    full = penstock("scope", "delete", "books", "--yes")
+    assert full.code == 1
+    assert "penstock scope describe shows what is in it" in full.stderr
+    penstock("group", "delete", "books/audit", "--yes").ok  # noqa: B018
+    penstock("stream", "delete", "books/sold", "--yes").ok  # noqa: B018
+    assert penstock("scope", "delete", "books", "--yes", "--json").ok.json == {"event": "deleted", "scope": "books"}
+    assert "books" not in penstock("scope", "list").ok.lines
+
+
+def test_a_stream_is_created_with_what_is_asked_for(penstock: Run, penstock_client: Client) -> None:
+    """And described so; an update changes what is given and nothing else."""
+    stream = "policies/all"
+    penstock(
+        "stream", "create", stream, "--event-rate", "1000", "--factor", "3", "--segments", "2",
+        "--keep-time", "7d", "--keep-max", "1w1d", "--tag", "a", "--tag", "b", "--rollover", "64MiB",
+    )  # fmt: skip
+    config = penstock_client.stream_config(stream)
+    assert config.scaling == Scaling.by_event_rate(1000, 3, 2)
+    assert config.retention == Retention.by_time(days=7, max_days=8)
+    assert (config.tags, config.rollover_bytes) == (("a", "b"), 64 * 1024 * 1024)
+    text = penstock("stream", "describe", stream).ok.stdout
+    assert "scaling    1000 events/s a segment, splits into 3, at least 2" in text
+    assert "retention  keeps 7d, at most 8d" in text
+    described = penstock("stream", "describe", stream, "--json").ok.json
+    assert described["retention"] == {"kind": "by_time", "min": 7 * 86_400_000, "max": 8 * 86_400_000}
+    assert described["tags"] == ["a", "b"]
+    penstock("stream", "update", stream, "--keep-bytes", "10GB")
+    changed = penstock_client.stream_config(stream)
+    assert changed.retention == Retention.by_size(10**10)
+    assert (changed.scaling, changed.tags) == (config.scaling, config.tags)
+    penstock("stream", "update", stream, "--no-tags", "--data-rate", "100")
+    changed = penstock_client.stream_config(stream)
+    assert (changed.scaling, changed.tags) == (Scaling.by_data_rate(100), ())
+
+
+def test_streams_are_listed_by_scope_and_tag(penstock: Run) -> None:
+    """All of them without a scope."""
+    for name, tag in (("listed/one", "red"), ("listed/two", "blue"), ("listed-too/one", "red")):
+        penstock("stream", "create", name, "--tag", tag).ok  # noqa: B018
+    assert penstock("stream", "list", "listed").ok.lines == ["listed/one", "listed/two"]
+    assert penstock("stream", "list", "listed", "--tag", "red").ok.lines == ["listed/one"]
+    assert {"listed/one", "listed-too/one"} <= set(penstock("stream", "list").ok.lines)
+    assert penstock("stream", "list", "listed", "--json").ok.json["streams"] == ["listed/one", "listed/two"]
+    assert penstock("stream", "list", "not-there").code == 1
+
+
+def test_a_stream_that_exists_is_refused_unless_that_is_fine(penstock: Run) -> None:
+    """With `--exist-ok` it stays as it is."""
+    penstock("stream", "create", "twice/stream").ok  # noqa: B018
+    assert "exists already" in penstock("stream", "create", "twice/stream").stderr
+    penstock("stream", "create", "twice/stream", "--exist-ok").ok  # noqa: B018
+
+
+def test_a_stream_is_deleted_only_when_that_is_agreed_to(penstock: Run) -> None:
+    """By a person at a terminal, or by `--yes`; a script that says neither is refused and told what to say."""
+    penstock("stream", "create", "agreed/stream").ok  # noqa: B018
+    penstock("write", "agreed/stream", stdin=b"0123456789\n").ok  # noqa: B018
+    unasked = penstock("stream", "delete", "agreed/stream")
+    assert unasked.code == 2
+    assert "say --yes" in unasked.stderr
+    assert penstock("stream", "delete", "agreed/stream", "--json", is_terminal=True, stdin=b"y\n").code == 2
+    for answer in (b"n\n", b"\n", b"", b"yesterday\n"):
+        refused = penstock("stream", "delete", "agreed/stream", is_terminal=True, stdin=answer)
+        assert (refused.code, refused.stdout) == (1, "")
+        assert "Delete stream agreed/stream with 18 B of events? [y/N]" in refused.stderr
+    assert penstock("read", "agreed/stream").ok.lines == ["0123456789"]
+    deleted = penstock("stream", "delete", "agreed/stream", is_terminal=True, stdin=b"y\n")
+    assert (deleted.code, deleted.stdout) == (0, "stream agreed/stream is deleted\n")
+    assert penstock("stream", "describe", "agreed/stream").code == 1
+
+
+def test_a_group_is_created_described_reset_and_deleted(
+    penstock: Run, penstock_client: Client, tmp_path: Path
+) -> None:
+    """Its lag is what it has still to read; a reset moves it."""
+    penstock("stream", "create", "groups/stream").ok  # noqa: B018
+    assert penstock("group", "create", "groups/audit", "groups/stream").ok.stdout == (
+        "reader group groups/audit is created\n"
+    )
+    assert penstock("group", "list", "groups").ok.lines == ["groups/audit"]
+    assert "groups/audit" in penstock("group", "list", "--json").ok.stdout
+    penstock("write", "groups/stream", stdin=b"aa\nbb\n").ok  # noqa: B018
+    assert penstock("group", "lag", "groups/audit", "--json").ok.json["unread_bytes"] == {"groups/stream": 20}
+    assert penstock("group", "lag", "groups/audit").ok.lines[1].split() == ["groups/stream", "20", "20", "B"]
+    with penstock_client.reader_group("groups/audit", ["groups/stream"]) as group, group.reader("one") as reader:
+        assert reader.read(timeout_s=10) is not None
+        described = penstock("group", "describe", "groups/audit").ok.lines
+        assert described[0] == "reader group groups/audit: readers: 1, 20 B unread"
+        assert any(line.split() == ["one", "groups/stream/0.#epoch.0"] for line in described)
+    assert penstock("group", "lag", "groups/audit", "--json").ok.json["unread_bytes_all"] == 10
+    cut = tmp_path / "cut"
+    cut.write_text(penstock_client.head("groups/stream").to_text())
+    penstock("group", "reset", "groups/audit", "--to", f"@{cut}").ok  # noqa: B018
+    assert penstock("group", "lag", "groups/audit", "--json").ok.json["unread_bytes_all"] == 20
+    penstock("group", "reset", "groups/audit", "--to", "latest").ok  # noqa: B018
+    assert penstock("group", "lag", "groups/audit", "--json").ok.json["unread_bytes_all"] == 0
+    wrong = penstock("group", "reset", "groups/audit", "--to", "yesterday")
+    assert wrong.code == 1
+    assert penstock("group", "delete", "groups/audit").code == 2
+    penstock("group", "delete", "groups/audit", "--yes").ok  # noqa: B018
+    for command in (("describe",), ("lag",), ("reset", "--to", "latest"), ("delete", "--yes")):
+        gone = penstock("group", command[0], "groups/audit", *command[1:])
+        assert gone.code == 1
+        assert "does not exist" in gone.stderr
+    # And none of these made it.
+    assert penstock("group", "list", "groups").ok.stdout == ""
+
+
+def test_a_transaction_of_another_program_is_committed_or_aborted(penstock: Run, penstock_client: Client) -> None:
+    """By its id; how they ended is listed."""
+    stream = "decided/stream"
+    penstock("stream", "create", stream).ok  # noqa: B018
+    ids = []
+    for verb, ended in (("commit", "COMMIT"), ("abort", "ABORT")):
+        transaction = penstock_client.begin_transaction(stream)
+        transaction.write(verb.encode())
+        transaction.flush()
+        ids.append(transaction.id)
+        assert penstock("transaction", "describe", stream, transaction.id).ok.stdout == (
+            f"transaction {transaction.id} on {stream}: OPEN\n"
+        )
+        assert str(penstock("transaction", verb, stream, transaction.id, "--json").ok.json["state"]).startswith(ended)
+    assert penstock("tail", stream, "--from", "earliest", "-n", "1").ok.lines == ["commit"]
+    other = penstock("transaction", "commit", stream, ids[1])
+    assert other.code == 1
+    assert "unknown or past being committed" in other.stderr
+    for wrong in ("1234", "g" * 32):
+        refused = penstock("transaction", "describe", stream, wrong)
+        assert "32 hexadecimal digits" in refused.stderr
+    penstock("write", stream, "--transaction", stdin=b"x\n").ok  # noqa: B018
+    assert penstock("tail", stream, "--from", "earliest", "-n", "2").ok.lines == ["commit", "x"]
+    listed = penstock("transaction", "list", stream, "--json").ok.json["transactions"]
+    assert isinstance(listed, list)
+    assert {"transaction": ids[0], "state": "COMMITTED"} in listed
+    assert all(json.dumps(each) for each in listed)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        (["stream", "create", "no-slash"], "write it as 'scope/stream'"),
+        (["stream", "create", "bad name/x"], "scope name 'bad name'"),
+        (["stream", "create", "s/x", "--keep-time", "seven"], "'seven' is no duration"),
+        (["stream", "create", "s/x", "--keep-bytes", "7furlongs"], "'7furlongs' is no size"),
+        (["stream", "create", "s/x", "--keep-time", "7d", "--keep-bytes", "1"], "not by both"),
+        (["stream", "create", "s/x", "--keep-max", "7d"], "--keep-max belongs to"),
+        (["stream", "create", "s/x", "--event-rate", "7", "--data-rate", "1"], "not by both"),
+        (["stream", "update", "s/x"], "nothing to change"),
+        (["stream", "update", "s/x", "--tag", "a", "--no-tags"], "exclude each other"),
+        (["stream", "truncate", "s/x", "--at", "@/does/not/exist"], "the cut cannot be read from /does/not/exist"),
+        (["read", "s/x", "--from", '{"v": 2}'], "format version 2"),
+        (["read", "s/x", "--from", OTHER_CUT], "is one of s/y, not of s/x"),
+        (["write", "s/x", "--key", "a", "--key-field", "b"], "exclude each other"),
+        (["group", "describe", "no-slash"], "write it as 'scope/group'"),
+        (["group", "create", "s/g", "nope/nope"], "does not exist"),
+        (["scope", "describe", "not-there"], "does not exist"),
+        (["stream", "seal", "s/x", "--uri", "http://localhost:1"], "the scheme must be tcp or tls"),
+        (["stream", "seal", "s/x", "--uri", "localhost"], "write each address as host:port"),
+    ],
+)
+def test_bad_input_is_told_in_a_line_or_two(penstock: Run, arguments: list[str], told: str) -> None:
+    """Exit code 1, no traceback; as JSON the same."""
+    refused = penstock(*arguments)
+    assert (refused.code, refused.stdout) == (1, "")
+    assert told in refused.stderr
+    assert refused.stderr.startswith("penstock: ")
+    as_json = penstock(*arguments, "--json")
+    assert as_json.code == 1
+    assert told in str(as_json.json["message"])
+
+
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        (["stream", "fly"], "No such command 'fly'"),
+        (["stream", "create"], "STREAM"),
+        (["stream", "create", "s/x", "--segments", "0"], "--segments"),
+        (["read", "s/x", "--format", "xml"], "--format"),
+        (["read", "s/x", "--count", "many"], "--count"),
+        (["read", "s/x", "--colour"], "--colour"),
+        (["write", "s/x", "--rate", "-1"], "--rate"),
+        (["fly"], "No such command 'fly'"),
+    ],
+)
+def test_a_wrong_command_line_ends_with_2(penstock: Run, arguments: list[str], told: str) -> None:
+    """And says what is wrong with it."""
+    refused = penstock(*arguments)
+    assert (refused.code, refused.stdout) == (2, "")
+    assert told in refused.stderr

@@ -1,0 +1,47 @@
+"""The guide of the command line: its sessions are played again, against a server that has nothing yet."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+from penstock.cli import COMMANDS, failure
+from penstock.testing import memory_server
+from support.command_line import run_command
+from support.shell_session import play, steps_of
+
+GUIDE = Path(__file__).parents[2] / "docs" / "guide" / "command-line.md"
+
+
+def test_the_sessions_of_the_guide_are_true(tmp_path: Path) -> None:
+    """Line by line, as one session: what each command prints is what the guide says it prints."""
+    steps = list(steps_of(GUIDE))
+    assert len(steps) > 20
+    with memory_server() as server:
+        for step in steps:
+            assert play(step.command, uri=server.uri, directory=tmp_path) == step.output, step.command
+
+
+def test_the_guide_names_every_option_of_events_and_every_verb() -> None:
+    """No option of `write`, `read` and `tail` is left out, none is invented; nor is a verb."""
+    guide = GUIDE.read_text()
+    told = set(re.findall(r"`(--[\w-]+)", guide))
+    own: set[str] = set()
+    for name in ("write", "read", "tail"):
+        own |= set(re.findall(r"--[\w-]+", run_command(name, "--help").ok.stdout))
+    everywhere = {"--help", "--json", "--uri", "--yes", "--install-completion"}
+    assert own - everywhere <= told
+    assert told <= own | everywhere
+    for name, command in COMMANDS.items():
+        if command.is_group and name != "log":
+            row = next(line for line in guide.splitlines() if line.startswith(f"| `penstock {name}`"))
+            verbs = run_command(name, "--help").stdout.partition("Commands:")[2]
+            listed = set(re.findall(r"^  ([\w-]+) ", verbs, re.M))
+            assert set(re.findall(r"`([\w-]+)`", row)) == listed, name
+
+
+def test_the_guide_names_every_exit_code() -> None:
+    """As they are in the code."""
+    told = {int(code) for row in re.findall(r"^\| ([\d, ]+) \|", GUIDE.read_text(), re.M) for code in row.split(",")}
+    own = {0, failure.EXIT_FAILED, failure.EXIT_USAGE, failure.EXIT_DEFECT}
+    assert told == own | {failure.EXIT_SIGNAL + number for number in (2, 15)}
