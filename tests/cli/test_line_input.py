@@ -6,7 +6,7 @@ import io
 from collections.abc import Sequence
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from penstock.cli.line_input import InvalidLineError, KeyField, batches_of_lines
@@ -25,6 +25,7 @@ class Pieces(io.BytesIO):
         return self._pieces.pop(0) if self._pieces else b""
 
 
+@settings(deadline=None)
 @given(st.lists(st.binary(max_size=9).map(lambda text: text.replace(b"a", b"\n"))))
 def test_lines_are_whole_however_they_come(pieces: list[bytes]) -> None:
     """As `split` has them; only an empty rest after the last line feed is no line."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from penstock.cli.output import in_bytes, in_time, table
@@ -43,6 +43,7 @@ def test_what_is_no_size_is_refused(text: str) -> None:
         bytes_of(text)
 
 
+@settings(deadline=None)
 @given(st.integers(0, 10**13))
 def test_a_duration_is_read_back(milliseconds: int) -> None:
     """What is printed can be given again."""

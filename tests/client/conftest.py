@@ -473,19 +473,6 @@ class FakeController:
         epoch = self.stream(request.streamInfo).epochs[request.epoch]
         return pb.SegmentRanges(segmentRanges=[self.range_of(request.streamInfo, number) for number in epoch])
 
-    async def rpc_get_segments_between(self, request):
-        stream, found = self.stream(request.streamInfo), set()
-        pending = list(getattr(request, "from"))
-        while pending:
-            number = pending.pop()
-            found.add(number)
-            if number not in request.to:
-                pending += stream.successors.get(number, [])
-        info = request.streamInfo
-        return pb.StreamCutRangeResponse(
-            segments=[pb.SegmentId(streamInfo=info, segmentId=number) for number in sorted(found)]
-        )
-
     async def rpc_is_stream_cut_valid(self, request):
         ranges = self.stream(request.streamInfo).ranges
         known = set(request.cut) <= set(ranges)
@@ -527,7 +514,15 @@ class FakeController:
                 grpc.StatusCode.UNKNOWN, grpc.aio.Metadata(), grpc.aio.Metadata(),
                 "the end of the range lies before its start",
             )  # fmt: skip
-        return pb.StreamCutRangeResponse()
+        info, found, pending = request.streamInfo, set(), list(start)
+        while pending:
+            number = pending.pop()
+            found.add(number)
+            if number not in end:
+                pending += self.stream(info).successors.get(number, [])
+        return pb.StreamCutRangeResponse(
+            segments=[pb.SegmentId(streamInfo=info, segmentId=number) for number in sorted(found)]
+        )
 
     async def rpc_delete_reader_group(self, request):
         reply = pb.DeleteReaderGroupStatus
