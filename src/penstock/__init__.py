@@ -26,7 +26,19 @@ if TYPE_CHECKING:
     from penstock.client.reader_group import GroupDescription
     from penstock.client.settings import ClientSettings
     from penstock.client.statistics import ClusterStatistics
-    from penstock.client.sync import Client
+    from penstock.client.sync import (
+        Ack,
+        ByteReader,
+        ByteWriter,
+        Client,
+        EventWriter,
+        Reader,
+        ReaderGroup,
+        SegmentReader,
+        Table,
+        Transaction,
+        ValueWriter,
+    )
     from penstock.client.table_keys import BytesKeys, Entry, TextKeys, TextPairKeys
     from penstock.client.tables import TableChange
     from penstock.model.errors import (
@@ -65,11 +77,15 @@ if TYPE_CHECKING:
         WriteTimeoutError,
     )
     from penstock.model.policies import Retention, Scaling, StreamConfig
+    from penstock.model.segments import SegmentInfo
     from penstock.model.stream_cuts import StreamCut
     from penstock.model.tables import TableConfig
 
 __all__ = [
+    "Ack",
     "BadOffsetError",
+    "ByteReader",
+    "ByteWriter",
     "BytesKeys",
     "Client",
     "ClientSettings",
@@ -83,6 +99,7 @@ __all__ = [
     "Event",
     "EventBatch",
     "EventTooLargeError",
+    "EventWriter",
     "ForkedError",
     "GroupDescription",
     "InvalidArgumentError",
@@ -96,10 +113,14 @@ __all__ = [
     "OutcomeUnknownError",
     "PenstockError",
     "Positions",
+    "Reader",
+    "ReaderGroup",
     "Retention",
     "Scaling",
     "ScopeExistsError",
     "ScopeNotEmptyError",
+    "SegmentInfo",
+    "SegmentReader",
     "SegmentTruncatedError",
     "SerializationError",
     "StreamConfig",
@@ -108,6 +129,7 @@ __all__ = [
     "StreamExistsError",
     "StreamNotSealedError",
     "StreamSealedError",
+    "Table",
     "TableChange",
     "TableConditionError",
     "TableConfig",
@@ -116,8 +138,10 @@ __all__ = [
     "TableKeyVersionError",
     "TextKeys",
     "TextPairKeys",
+    "Transaction",
     "TransactionError",
     "UnsupportedOperationError",
+    "ValueWriter",
     "WriteTimeoutError",
     "aio",
     "connect",
@@ -129,6 +153,9 @@ __all__ = [
 os.environ.setdefault("GRPC_VERBOSITY", "ERROR")
 
 _HOME = {
+    "Ack": "penstock.client.sync",
+    "ByteReader": "penstock.client.sync",
+    "ByteWriter": "penstock.client.sync",
     "BytesKeys": "penstock.client.table_keys",
     "Client": "penstock.client.sync",
     "ClientSettings": "penstock.client.settings",
@@ -136,16 +163,24 @@ _HOME = {
     "Entry": "penstock.client.table_keys",
     "Event": "penstock.client.event",
     "EventBatch": "penstock.client.event",
+    "EventWriter": "penstock.client.sync",
     "GroupDescription": "penstock.client.reader_group",
     "Positions": "penstock.client.reader",
+    "Reader": "penstock.client.sync",
+    "ReaderGroup": "penstock.client.sync",
     "Retention": "penstock.model.policies",
     "Scaling": "penstock.model.policies",
+    "SegmentInfo": "penstock.model.segments",
+    "SegmentReader": "penstock.client.sync",
     "StreamConfig": "penstock.model.policies",
     "StreamCut": "penstock.model.stream_cuts",
+    "Table": "penstock.client.sync",
     "TableChange": "penstock.client.tables",
     "TableConfig": "penstock.model.tables",
     "TextKeys": "penstock.client.table_keys",
     "TextPairKeys": "penstock.client.table_keys",
+    "Transaction": "penstock.client.sync",
+    "ValueWriter": "penstock.client.sync",
     "connect": "penstock.client.connecting",
 }
 

@@ -73,7 +73,7 @@ async def test_commit_refuses_what_was_not_handed_out_or_is_not_read_here(cluste
             with pytest.raises(InvalidArgumentError, match="nothing was handed out"):
                 await reader.commit(event._replace(position=event.position + 9))
             with pytest.raises(StreamError, match="another reader"):
-                await reader.commit(event._replace(segment=17))
+                await reader.commit(event._replace(segment_id=17))
         async with await group.reader("r") as reader:
             (event,) = await take(reader, 1)
             with pytest.raises(InvalidArgumentError, match="manual"):
@@ -119,7 +119,7 @@ async def test_segment_of_a_manual_reader_moves_once_it_is_committed(cluster):
         group = await client.reader_group("audit", [STREAM])
         async with await group.reader("r1", positions="manual") as first:
             batches = [await first.read_batch(timeout_s=5), await first.read_batch(timeout_s=5)]
-            assert {batch.segment for batch in batches} == {0, 1}
+            assert {batch.segment_id for batch in batches} == {0, 1}
             async with await group.reader("r2", positions="manual") as second:
                 assert await first.read(0.1) is None
                 assert second.segments == []

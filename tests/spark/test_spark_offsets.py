@@ -14,9 +14,18 @@ SEGMENT_OF_EPOCH_1 = 1 << 32
 
 
 def test_an_offset_has_one_text_whatever_the_order_of_the_cut() -> None:
-    text = '{"v":1,"scope":"s","stream":"t","cut":{"0":10,"2":0,"4294967296":7}}'
+    text = '{"positions":{"0":10,"2":0,"4294967296":7},"scope":"s","stream":"t","v":1}'
     assert to_text("s", "t", {SEGMENT_OF_EPOCH_1: 7, 2: 0, 0: 10}) == text
     assert json.dumps(to_offset("s", "t", {2: 0, SEGMENT_OF_EPOCH_1: 7, 0: 10}), separators=(",", ":")) == text
+    assert StreamCut("s", "t", {SEGMENT_OF_EPOCH_1: 7, 2: 0, 0: 10}).to_text() == text
+
+
+def test_an_offset_of_an_older_checkpoint_is_read() -> None:
+    """It said `cut` where stream cuts say `positions`. Both are read wherever a cut is given as text."""
+    old = '{"v":1,"scope":"s","stream":"t","cut":{"0":10,"4294967296":7}}'
+    assert from_offset(json.loads(old), "s", "t") == {0: 10, SEGMENT_OF_EPOCH_1: 7}
+    assert from_text(old, "s", "t") == {0: 10, SEGMENT_OF_EPOCH_1: 7}
+    assert StreamCut.from_text(old) == StreamCut("s", "t", {0: 10, SEGMENT_OF_EPOCH_1: 7})
 
 
 def test_an_offset_survives_a_round_trip() -> None:
@@ -37,8 +46,8 @@ def test_the_text_of_a_stream_cut_is_accepted_too_without_its_future_segments() 
         ({"cut": {"0": 1}, "v": 2}, "version 2"),
         ({"cut": {"0": 1}, "scope": "x"}, "belongs to stream x/t"),
         ({"cut": {"0": 1}, "stream": "x"}, "belongs to stream s/x"),
-        ({}, "has no 'cut'"),
-        ({"cut": {}}, "has no 'cut'"),
+        ({}, "has no 'positions'"),
+        ({"cut": {}}, "has no 'positions'"),
         ({"cut": {"a": 1}}, "segment id 'a'"),
         ({"cut": {"-1": 1}}, "segment id '-1'"),
         ({"cut": {"0": -1}}, "-1 for segment 0"),

@@ -261,7 +261,7 @@ def test_byte_limited_batches_end_on_event_boundaries(spark, store, client, new_
     assert max(counts) <= 3
     for report in query.recentProgress:
         cut = json.loads(report.sources[0].endOffset)
-        assert all(at % 28 == 0 for at in cut["cut"].values())
+        assert all(at % 28 == 0 for at in cut["positions"].values())
     assert events_of(spark.read.parquet(str(tmp_path / "out"))) == Counter(events)
 
 
@@ -285,7 +285,7 @@ def test_offsets_are_stream_cuts_in_the_checkpoint(spark, store, client, new_str
     offset = json.loads((tmp_path / "cp" / "offsets" / "0").read_text().splitlines()[-1])
     scope, name = stream.split("/")
     cut = {str(segment): at for segment, at in client.tail(stream).positions.items()}
-    assert offset == {"v": 1, "scope": scope, "stream": name, "cut": cut}
+    assert offset == {"positions": cut, "scope": scope, "stream": name, "v": 1}
 
 
 def test_a_checkpoint_of_another_stream_is_refused(spark, store, new_stream, write, tmp_path: Path) -> None:

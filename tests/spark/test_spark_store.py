@@ -69,6 +69,9 @@ class StandInClient:
     def head(self, stream: str) -> StreamCut:
         return StreamCut("a", "b", {5: 0, 2: 7})
 
+    def tail(self, stream: str) -> StreamCut:
+        return StreamCut("a", "b", {5: 70, 2: 77})
+
     def close(self) -> None:
         self.is_closed = True
 
@@ -104,6 +107,30 @@ def test_a_range_is_read_whole(monkeypatch: pytest.MonkeyPatch, stream: StoredSt
     assert b"".join(stream.read(SEGMENT, 20, 180)) == DATA[20:180]
     assert (client.starts, client.closed_count) == ([20], 1)
     assert list(stream.read(SEGMENT, 20, 20)) == []
+
+
+@pytest.mark.parametrize(
+    ("text", "cut"),
+    [
+        ("earliest", {2: 7, 5: 0}),
+        ("head", {2: 7, 5: 0}),
+        ("latest", {2: 77, 5: 70}),
+        ("Tail", {2: 77, 5: 70}),
+        (None, {2: 7, 5: 0}),
+        ("unbounded", {2: 77, 5: 70}),
+        ('{"cut":{"2":8}}', {2: 8}),
+        (StreamCut("a", "b", {2: 9}).to_text(), {2: 9}),
+    ],
+)
+def test_both_spellings_of_a_place_in_a_stream_are_read(
+    monkeypatch: pytest.MonkeyPatch, stream: StoredStream, text: str | None, cut: dict[int, int]
+) -> None:
+    """Of its ends, as a reader group's start reads them; and of a cut, as the client and older checkpoints wrote it."""
+    pytest.importorskip("pyspark", reason="needs pyspark: pip install 'penstock[spark]'")
+    from penstock.spark.source import _resolve
+
+    serve(monkeypatch)
+    assert _resolve(stream, text, "earliest", "latest") == cut
 
 
 def test_passing_faults_are_sat_out_without_a_gap(monkeypatch: pytest.MonkeyPatch, stream: StoredStream) -> None:

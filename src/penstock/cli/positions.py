@@ -7,13 +7,11 @@ from pathlib import Path
 from penstock.client.client import Client
 from penstock.model.errors import InvalidArgumentError
 from penstock.model.names import split_scoped_name
-from penstock.model.stream_cuts import StreamCut
+from penstock.model.stream_cuts import EARLIEST, LATEST, StreamCut
 
 #: What the options say that take a position.
 HELP = "'earliest', 'latest', a cut as penstock stream describe prints it, or @FILE that holds one."
 
-_EARLIEST = ("earliest", "head")
-_LATEST = ("latest", "tail")
 
 
 def cut_text(at: str) -> str:
@@ -33,9 +31,9 @@ async def cut_at(client: Client, stream: str, at: str) -> StreamCut:
     """
     scoped = "/".join(split_scoped_name(stream))
     text = cut_text(at)
-    if text in _EARLIEST:
+    if text in EARLIEST:
         return await client.head(scoped)
-    if text in _LATEST:
+    if text in LATEST:
         return await client.tail(scoped)
     if not text.startswith("{"):
         raise InvalidArgumentError(f"{at!r} is no position in a stream: use {HELP}")

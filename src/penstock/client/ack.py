@@ -38,6 +38,11 @@ class AckState:
         """
         return self._error
 
+    def __repr__(self) -> str:
+        if not self._is_settled:
+            return "<Ack: not durable yet>"
+        return "<Ack: durable>" if self._error is None else f"<Ack: failed: {self._error}>"
+
     def settle(self, error: PenstockError | None = None) -> None:
         """Say that the events are durable, or failed. Only the first call counts."""
         if self._is_settled:

@@ -7,6 +7,7 @@ import ssl
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import AbstractContextManager
 from typing import TypeVar, cast, overload
+from weakref import WeakSet
 
 from penstock.client.ack import Ack, AckState
 from penstock.client.byte_stream import ByteReader, ByteWriter
@@ -86,6 +87,8 @@ class Client(LifeCycle):
         self._cluster: Cluster | None = None
         self._statistics_calls: StatisticsCalls
         self._loop: asyncio.AbstractEventLoop | None = None
+        #: Those that somebody still holds. They are many and short-lived, and have nothing to finish: no children.
+        self._segment_readers: WeakSet[SegmentReader] = WeakSet()
         self._ack_factory: Callable[[], AckState] = Ack
         self._is_threaded = False
 
@@ -121,6 +124,7 @@ class Client(LifeCycle):
         self._statistics_calls = StatisticsCalls(self._cluster, self._pool)
 
     async def _release(self) -> None:
+        await asyncio.gather(*(reader.close() for reader in list(self._segment_readers)))
         if self._pool is not None:
             await self._pool.close()
         if self._controller is not None:
@@ -319,7 +323,9 @@ class Client(LifeCycle):
 
         Without `end_offset` it follows the segment until it is sealed.
         """
-        return self._open_cluster().segment_reader(segment, start_offset, end_offset)
+        reader = self._open_cluster().segment_reader(segment, start_offset, end_offset)
+        self._segment_readers.add(reader)
+        return reader
 
     def reader_group(
         self,

@@ -11,12 +11,22 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 
+#: How much of a payload is shown where an event is printed, as a notebook does with everything.
+_SHOWN_BYTES_MAX = 64
+
+
+def _shown(data: bytes) -> str:
+    if len(data) <= _SHOWN_BYTES_MAX:
+        return repr(data)
+    return f"{data[:_SHOWN_BYTES_MAX]!r}... ({len(data)} bytes)"
+
+
 class Event(NamedTuple):
     """One event and where it is.
 
     Attributes:
         data: the payload.
-        segment: 64-bit segment id.
+        segment_id: 64-bit segment id.
         offset: byte in the segment where the event's header starts.
         stream: ``scope/stream``.
         position: byte in the segment where the next event starts.
@@ -26,11 +36,20 @@ class Event(NamedTuple):
     """
 
     data: bytes
-    segment: int
+    segment_id: int
     offset: int
     stream: str
     position: int
     redelivery_count: int = 0
+
+    @property
+    def segment(self) -> int:
+        """`segment_id`, by its first name."""
+        return self.segment_id
+
+    def __repr__(self) -> str:
+        count = f", redelivery_count={self.redelivery_count}" if self.redelivery_count else ""
+        return f"<Event: {_shown(self.data)}, {self.stream}, segment {self.segment_id} at byte {self.offset}{count}>"
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,22 +58,34 @@ class EventBatch:
 
     Attributes:
         stream: ``scope/stream``.
-        segment: 64-bit segment id.
+        segment_id: 64-bit segment id.
         events: the payloads.
         offsets: where each event's header starts, and last where the next event starts: one more than `events`.
         redelivery_count: of all these events, see `Event`.
     """
 
     stream: str
-    segment: int
+    segment_id: int
     events: list[bytes]
     offsets: list[int]
     redelivery_count: int = 0
 
     @property
+    def segment(self) -> int:
+        """`segment_id`, by its first name."""
+        return self.segment_id
+
+    @property
     def position(self) -> int:
         """Byte in the segment where the event after these starts."""
         return self.offsets[-1]
+
+    def __repr__(self) -> str:
+        first = f"; the first is {_shown(self.events[0])}" if self.events else ""
+        return (
+            f"<EventBatch: {len(self.events)} events of {self.stream}, segment {self.segment_id}, "
+            f"bytes [{self.offsets[0]}, {self.offsets[-1]}){first}>"
+        )
 
     def __len__(self) -> int:
         return len(self.events)
@@ -66,7 +97,7 @@ class EventBatch:
         return pyarrow.RecordBatch.from_arrays(
             [
                 pyarrow.array(self.events, pyarrow.binary()),
-                pyarrow.array(numpy.full(count, self.segment, dtype=numpy.int64)),
+                pyarrow.array(numpy.full(count, self.segment_id, dtype=numpy.int64)),
                 pyarrow.array(self.offsets[:count], pyarrow.int64()),
             ],
             names=["event", "segment_id", "offset"],

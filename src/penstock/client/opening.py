@@ -32,6 +32,9 @@ class Opening(Generic[Opened]):
         self._open = open_it
         self._opened: Opened | None = None
 
+    def __repr__(self) -> str:
+        return "<Opening: not opened yet; use `await`, or enter it with `async with`>"
+
     def __await__(self) -> Generator[object, None, Opened]:
         return self._open().__await__()
 

@@ -321,7 +321,7 @@ class Reader(LifeCycle):
                 "ReaderGroup.reader, or call commit() without an argument"
             )
         if isinstance(at, Event | EventBatch):
-            at = {segment_name(*split_scoped_name(at.stream), at.segment): at.position}
+            at = {segment_name(*split_scoped_name(at.stream), at.segment_id): at.position}
         handed_out = self.position()
         for segment, offset in at.items():
             source = self._membership.open_segments.get(segment)
@@ -341,7 +341,7 @@ class Reader(LifeCycle):
         """
         self._check_readable()
         if isinstance(at, Event):
-            at = {segment_name(*split_scoped_name(at.stream), at.segment): at.offset}
+            at = {segment_name(*split_scoped_name(at.stream), at.segment_id): at.offset}
         sources = {segment: self._membership.open_segments.get(segment) for segment in at}
         for segment, source in sources.items():
             if source is None or source.is_leaving:

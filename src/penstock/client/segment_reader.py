@@ -14,7 +14,7 @@ from typing import Final
 from penstock.client.read_ahead import ReadAhead
 from penstock.client.settings import ClientSettings
 from penstock.client.tasks import start_watched
-from penstock.model.errors import InvalidArgumentError, PenstockError
+from penstock.model.errors import ClosedError, InvalidArgumentError, PenstockError
 from penstock.model.segments import Segments
 
 
@@ -104,12 +104,14 @@ class SegmentReader:
         """Return the next block, waiting for it up to `timeout_s` (None: without limit); empty at the end.
 
         Raises `SegmentTruncatedError` when the data were truncated away, `NoSuchSegmentError` when the segment is gone,
-        `TimeoutError`. After that it may be called again: nothing is lost.
+        `ClosedError`, `TimeoutError`. After that it may be called again: nothing is lost.
         """
         if timeout_s is not None:
             async with asyncio.timeout(timeout_s):
                 return await self.read()
         while True:
+            if self._is_stopped:
+                raise ClosedError(f"the reader of segment {self.segment} is closed")
             block = self.take()
             if block is not None:
                 return block
@@ -144,8 +146,9 @@ class SegmentReader:
         self._read_ahead.poke(self)
 
     def stop(self) -> None:
-        """Stop reading ahead, at once; what waits ends by itself."""
+        """Stop reading ahead, at once; a `read` that waits ends with `ClosedError`."""
         self._is_stopped = True
+        self._ready.set()
         self._task.cancel()
         self._blocks.clear()
         self._read_ahead.close(self)

@@ -9,7 +9,7 @@ from penstock.client.cluster import Cluster
 from penstock.client.times import cut_at_time
 from penstock.model.errors import InvalidArgumentError, NoSuchSegmentError, PenstockError
 from penstock.model.names import parse_segment_name, segment_name, split_scoped_name
-from penstock.model.stream_cuts import OFFSET_FUTURE, StreamCut
+from penstock.model.stream_cuts import EARLIEST, LATEST, OFFSET_FUTURE, StreamCut
 from penstock.model.times import Time, is_time, time_ms
 
 #: "earliest" (also None, "head"), "latest" (also "tail"), a time (with its time zone, or as text in ISO 8601), one cut
@@ -19,18 +19,15 @@ Start: TypeAlias = "Time | StreamCut | Mapping[str, StreamCut | str] | None"
 #: The same, checked: times are milliseconds since the epoch.
 CheckedStart: TypeAlias = "Literal['earliest', 'latest'] | int | dict[str, StreamCut]"
 
-_EARLIEST = ("earliest", "head")
-_LATEST = ("latest", "tail")
-
 
 def checked_start(start: Start, streams: Sequence[str], what: str = "start") -> CheckedStart:
     """Return `start` as "earliest", "latest", a time or a cut for each of `streams`. `what`: its name in messages.
 
     Raises `InvalidArgumentError` for anything else: a start that is not understood must not read everything again.
     """
-    if start is None or (isinstance(start, str) and start in _EARLIEST):
+    if start is None or (isinstance(start, str) and start in EARLIEST):
         return "earliest"
-    if isinstance(start, str) and start in _LATEST:
+    if isinstance(start, str) and start in LATEST:
         return "latest"
     if not isinstance(start, StreamCut | Mapping) and is_time(start):
         return time_ms(start, what)

@@ -106,8 +106,10 @@ CLASSES: Sequence[Blocking] = (
             "        yield chunk.hand_out()\n",
             "read": _CHUNK + "return None if chunk is None else chunk.hand_out()\n",
             "read_batch": _CHUNK + "return None if chunk is None else chunk.hand_out_many(max_bytes)\n",
-            # In the loop's own thread no exception is being handled.
-            "close": "if is_done is None:\n"
+            # After its client nothing can be done here; and in the loop's own thread no exception is being handled.
+            "close": "if self._part.is_closed and self._portal.is_closed:\n"
+            "    return\n"
+            "if is_done is None:\n"
             "    is_done = sys.exception() is None\n"
             "self._portal.call(self._part.close(timeout_s, is_done=is_done))\n",
         },

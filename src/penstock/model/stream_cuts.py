@@ -10,12 +10,17 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
+from typing import Final
 
 from penstock.model.errors import InvalidArgumentError, InvalidNameError
 from penstock.model.names import check_scope_name, check_stream_name
 
 #: Offset of a segment in a cut that has not been reached yet: its predecessors are not fully read.
-OFFSET_FUTURE = -1
+OFFSET_FUTURE: Final = -1
+#: What the ends of a stream are called, wherever a position is given by a word; the first is what is said.
+EARLIEST: Final = ("earliest", "head")
+LATEST: Final = ("latest", "tail")
+
 _FORMAT_VERSION = 1
 _INT64_MAX = (1 << 63) - 1
 
@@ -41,6 +46,9 @@ class StreamCut:
     def __reduce__(self) -> tuple[type[StreamCut], tuple[str, str, dict[int, int]]]:
         return StreamCut, (self.scope, self.stream, dict(self.positions))
 
+    def __repr__(self) -> str:
+        return f"StreamCut(scope={self.scope!r}, stream={self.stream!r}, positions={dict(self.positions)})"
+
     def to_text(self) -> str:
         """Return the cut as JSON on one line. Equal cuts give equal text.
 
@@ -59,7 +67,10 @@ class StreamCut:
 
     @classmethod
     def from_text(cls, text: str) -> StreamCut:
-        """Read what `to_text` wrote. Raises `InvalidArgumentError` saying what is wrong with other text."""
+        """Read what `to_text` wrote, or the same with ``cut`` for ``positions``, as checkpoints of Spark once had it.
+
+        Raises `InvalidArgumentError` saying what is wrong with other text.
+        """
         try:
             fields = json.loads(text)
         except ValueError as error:
@@ -70,7 +81,7 @@ class StreamCut:
             raise InvalidArgumentError(
                 f"stream cut has format version {fields.get('v')!r}, this release reads {_FORMAT_VERSION}"
             )
-        scope, stream, positions = fields.get("scope"), fields.get("stream"), fields.get("positions")
+        scope, stream, positions = fields.get("scope"), fields.get("stream"), fields.get("positions", fields.get("cut"))
         if not isinstance(scope, str) or not isinstance(stream, str) or not isinstance(positions, dict):
             raise InvalidArgumentError("stream cut needs the texts 'scope' and 'stream' and the object 'positions'")
         try:

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql import SparkSession
 
-    from penstock.client.sync import Client
+    from penstock import Client
 
 FLIGHTS_STREAM = "quickstart/flights"
 DELAYS_STREAM = "quickstart/delays"

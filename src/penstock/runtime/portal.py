@@ -51,6 +51,11 @@ class Portal:
         """The loop in the background."""
         return self._loop
 
+    @property
+    def is_closed(self) -> bool:
+        """True from the first call of `close` on."""
+        return self._is_closed
+
     def call(self, coroutine: Coroutine[object, object, T], timeout_s: float | None = None) -> T:
         """Run `coroutine` in the loop and return its result, or raise its error.
 

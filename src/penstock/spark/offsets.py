@@ -1,12 +1,12 @@
 """Offsets of a streaming query: stream cuts as the JSON values that Spark keeps in its checkpoint.
 
-Spark compares offsets as JSON text and stores them verbatim, so the keys come in one fixed order and the version of
-the layout is in there from the first day::
+Spark compares offsets as JSON text and stores them verbatim, so the keys come in one fixed order: that of
+`StreamCut.to_text`, whose form this is::
 
-    {"v": 1, "scope": "retail", "stream": "orders", "cut": {"0": 1048, "4294967297": 0}}
+    {"positions": {"0": 1048, "4294967297": 0}, "scope": "retail", "stream": "orders", "v": 1}
 
-`cut` maps the 64-bit id of each live segment, as a decimal text, to a byte offset. The size of an offset is bounded by
-the number of segments that are open at once.
+Checkpoints of before, with `cut` for `positions`, are read too. `positions` maps the 64-bit id of each live segment, as
+a decimal text, to a byte offset. The size of an offset is bounded by the number of segments that are open at once.
 """
 
 from __future__ import annotations
@@ -33,10 +33,10 @@ Offset: TypeAlias = dict[str, object]
 def to_offset(scope: str, stream: str, cut: Cut) -> Offset:
     """Return the offset of `cut`, keys in their fixed order."""
     return {
-        "v": OFFSET_VERSION,
+        "positions": {str(segment): cut[segment] for segment in sorted(cut)},
         "scope": scope,
         "stream": stream,
-        "cut": {str(segment): cut[segment] for segment in sorted(cut)},
+        "v": OFFSET_VERSION,
     }
 
 
@@ -52,7 +52,7 @@ def from_offset(offset: object, scope: str, stream: str) -> dict[int, int]:
         InvalidArgumentError: not an offset, one of a newer layout, or one of another stream.
     """
     if not isinstance(offset, dict):
-        raise InvalidArgumentError(f"offset {offset!r} is not a JSON object with a 'cut'")
+        raise InvalidArgumentError(f"offset {offset!r} is not a JSON object with 'positions'")
     version = offset.get("v", OFFSET_VERSION)
     if version != OFFSET_VERSION:
         raise InvalidArgumentError(
@@ -65,9 +65,9 @@ def from_offset(offset: object, scope: str, stream: str) -> dict[int, int]:
             f"offset belongs to stream {named[0]}/{named[1]}, the query reads {scope}/{stream}: "
             "a checkpoint serves one stream; use a new checkpoint location"
         )
-    cut = offset.get("cut")
+    cut = offset.get("positions", offset.get("cut"))
     if not isinstance(cut, dict) or not cut:
-        raise InvalidArgumentError(f"offset {offset!r} has no 'cut' of segment ids and offsets")
+        raise InvalidArgumentError(f"offset {offset!r} has no 'positions' of segment ids and offsets")
     result: dict[int, int] = {}
     for key, value in cut.items():
         if not (isinstance(key, str) and key.isascii() and key.isdecimal()):

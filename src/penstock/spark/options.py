@@ -27,9 +27,6 @@ COLUMN_TYPES: Mapping[str, str] = {
     "offset": "bigint",
 }
 
-EARLIEST = "earliest"
-LATEST = "latest"
-
 # Canonical option name -> every spelling of it.
 _SHARED = {
     "uri": ("uri", "controller"),

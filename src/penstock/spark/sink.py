@@ -20,7 +20,7 @@ from penstock.spark.options import SinkOptions
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from penstock.client.sync import EventWriter
+    from penstock import EventWriter
 
 EVENT_COLUMN = "event"
 ROUTING_KEY_COLUMN = "routing_key"

@@ -13,8 +13,9 @@ from pyspark.sql.datasource import DataSourceReader, DataSourceStreamReader, Inp
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxBytes, SupportsTriggerAvailableNow
 
 from penstock.model.errors import InvalidArgumentError, UnsupportedOperationError
+from penstock.model.stream_cuts import EARLIEST, LATEST
 from penstock.spark.offsets import Cut, Offset, from_offset, from_text, to_offset
-from penstock.spark.options import EARLIEST, LATEST, SourceOptions
+from penstock.spark.options import SourceOptions
 from penstock.spark.planner import ByteRange, advance, check_ranges, ranges_between, split_ranges
 
 if TYPE_CHECKING:
@@ -47,9 +48,9 @@ def _resolve(stream: StoredStream, text: str | None, default: str, unbounded: st
     lowered = choice.lower()
     if lowered == UNBOUNDED:
         lowered = unbounded
-    if lowered == EARLIEST:
+    if lowered in EARLIEST:
         return stream.head()
-    if lowered == LATEST:
+    if lowered in LATEST:
         return stream.tail()
     return from_text(choice, stream.scope, stream.stream)
 
@@ -93,8 +94,8 @@ class PenstockBatchReader(DataSourceReader):
     def partitions(self) -> Sequence[InputPartition]:
         """Plan the ranges between the cuts of the options; by default all that the stream holds now."""
         stream = _stored_stream(self._options)
-        start = _resolve(stream, self._options.start, EARLIEST, EARLIEST)
-        end = _resolve(stream, self._options.end, LATEST, LATEST)
+        start = _resolve(stream, self._options.start, EARLIEST[0], EARLIEST[0])
+        end = _resolve(stream, self._options.end, LATEST[0], LATEST[0])
         return _partitions(stream, self._options, start, end, is_checked=True)
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
@@ -114,7 +115,7 @@ class PenstockStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def initialOffset(self) -> Offset:
         """Return where a new query starts: `startingStreamCut`, by default the tail."""
         stream = _stored_stream(self._options)
-        return self._offset(_resolve(stream, self._options.start, LATEST, EARLIEST))
+        return self._offset(_resolve(stream, self._options.start, LATEST[0], EARLIEST[0]))
 
     def getDefaultReadLimit(self) -> ReadLimit:
         """Return the limit set by `maxBytesPerTrigger`."""
@@ -162,7 +163,7 @@ class PenstockStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         close_clients()
 
     def _end(self, stream: StoredStream) -> dict[int, int]:
-        return _resolve(stream, self._options.end, LATEST, LATEST)
+        return _resolve(stream, self._options.end, LATEST[0], LATEST[0])
 
     def _offset(self, cut: Cut) -> Offset:
         return to_offset(self._options.scope, self._options.stream, cut)
@@ -177,7 +178,7 @@ def check_batch_start(options: SourceOptions) -> None:
     Raises:
         InvalidArgumentError: `startingStreamCut` is `latest`.
     """
-    if (options.start or "").strip().lower() == LATEST:
+    if (options.start or "").strip().lower() in LATEST:
         raise InvalidArgumentError(
             "option 'startingStreamCut' is 'latest', which leaves a batch read nothing to read: "
             "use 'earliest' or a stream cut"

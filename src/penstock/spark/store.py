@@ -28,7 +28,7 @@ from penstock.spark.options import StoreSettings
 from penstock.spark.planner import Extent
 
 if TYPE_CHECKING:
-    from penstock.client.sync import Client, EventWriter
+    from penstock import Client, EventWriter
 
 #: Clients kept open in one process. More than one only when a session talks to several stores.
 CLIENT_COUNT_MAX = 8
@@ -37,8 +37,7 @@ CLIENT_COUNT_MAX = 8
 def open_client(settings: StoreSettings) -> Client:
     """Return a new client of a store, with limits that follow from the options of a query."""
     # Not at the top: Spark imports this package in processes that never talk to a store.
-    from penstock.client.connecting import connect
-    from penstock.client.settings import ClientSettings
+    from penstock import ClientSettings, connect
 
     outage_s = settings.outage_s_max
     usual = ClientSettings()

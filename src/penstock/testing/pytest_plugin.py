@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 if TYPE_CHECKING:
-    from penstock.client.sync import Client
+    from penstock import Client
     from penstock.testing.server import MemoryServer
 
 _SCOPE = "penstock-tests"

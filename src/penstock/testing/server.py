@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING
 from penstock.runtime.portal import Portal
 
 if TYPE_CHECKING:
+    from penstock import Client
     from penstock.client.settings import ClientSettings
-    from penstock.client.sync import Client
 
 _START_TIMEOUT_S = 30.0
 _STOP_TIMEOUT_S = 30.0

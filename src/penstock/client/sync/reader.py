@@ -47,6 +47,8 @@ class Reader(Handle[aio.Reader]):
         If it raises, the reader has stopped, but not left the group: call it again, or others take over from the
         positions stored last once they find it dead.
         """
+        if self._part.is_closed and self._portal.is_closed:
+            return
         if is_done is None:
             is_done = sys.exception() is None
         self._portal.call(self._part.close(timeout_s, is_done=is_done))

@@ -28,7 +28,7 @@ class SegmentReader(PlainHandle[aio.SegmentReader]):
         """Return the next block, waiting for it up to `timeout_s` (None: without limit); empty at the end.
 
         Raises `SegmentTruncatedError` when the data were truncated away, `NoSuchSegmentError` when the segment is gone,
-        `TimeoutError`. After that it may be called again: nothing is lost.
+        `ClosedError`, `TimeoutError`. After that it may be called again: nothing is lost.
         """
         return self._portal.call(self._part.read(timeout_s))
 

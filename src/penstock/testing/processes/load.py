@@ -344,9 +344,9 @@ class Load:
                     self._seen(name, event, ends)
 
     def _seen(self, name: str, event: Event, ends: dict[int, int]) -> None:
-        ends[event.segment] = event.position
+        ends[event.segment_id] = event.position
         key = event.data.partition(b" ")[0].decode()
-        segment = segment_name(*split_scoped_name(event.stream), event.segment)
+        segment = segment_name(*split_scoped_name(event.stream), event.segment_id)
         self.history.see(name, EventSeen(event.stream, name, segment, event.offset, event.data, key))
 
     # -- tables and bytes ---------------------------------------------------------------------------------------

@@ -306,7 +306,7 @@ class GroupReader(Workload):
             return True
         if event is None:
             return False
-        segment = segment_name(*split_scoped_name(event.stream), event.segment)
+        segment = segment_name(*split_scoped_name(event.stream), event.segment_id)
         seen = EventSeen(self._stream, self._read, segment, event.offset, event.data, key_of(event.data))
         world.history.see(self.name, seen)
         world.counts["events read"] += 1

@@ -108,7 +108,7 @@ class MortalReader(Workload):
                 self._done(event)
 
     def _done(self, event: Event) -> None:
-        segment = segment_name(*split_scoped_name(event.stream), event.segment)
+        segment = segment_name(*split_scoped_name(event.stream), event.segment_id)
         seen = EventSeen(
             self._stream, self._read, segment, event.offset, event.data, key_of(event.data), may_repeat=True
         )

@@ -308,7 +308,7 @@ class UserReader(Workload):
         self.world.history.see(self.name, EventDelivered(self._group, life.name, event.data))
 
     def _work_off(self, event: Event) -> None:
-        segment = segment_name(*split_scoped_name(event.stream), event.segment)
+        segment = segment_name(*split_scoped_name(event.stream), event.segment_id)
         seen = EventSeen(
             self._stream, self._read, segment, event.offset, event.data, key_of(event.data), may_repeat=True
         )
