@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -207,3 +209,34 @@ def test_ack_follows_its_parts():
     nothing = AckState()
     nothing.follow([])
     assert nothing.is_done
+
+
+@given(
+    st.lists(st.binary(max_size=40), min_size=1, max_size=30),
+    st.lists(st.tuples(st.integers(1, 120), st.integers(1, 7)), min_size=1),
+    st.booleans(),
+    st.booleans(),
+)
+def test_cutting_a_block_gives_its_events_and_keys_in_order_within_the_bounds(events, bounds, is_framed, is_added_to):
+    """Framed or not, and also when it is added to in between: at least one each time, and nothing twice."""
+    window = AppendWindow(replace(LIMITS, block_bytes_max=100_000), AckState)
+    for number, event in enumerate(events):
+        window.add(event, f"k{number}", len(event) + 8)
+    (block,) = window.pending()
+    if is_framed:
+        window.next_to_send().framed()
+    cut = []
+    while block.event_count:
+        bytes_max, count_max = bounds[len(cut) % len(bounds)]
+        some, keys = block.cut(bytes_max, count_max)
+        assert 1 <= len(some) == len(keys) <= count_max
+        assert len(some) == 1 or sum(len(event) + 8 for event in some) <= bytes_max
+        cut += zip(some, keys, strict=True)
+        if is_added_to and not is_framed:
+            is_added_to = False
+            events = [*events, b"more"]
+            window.add(b"more", f"k{len(events) - 1}", 12)
+        left = events[len(cut) :]
+        assert block.event_count == len(left)
+        assert block.size_bytes == sum(len(event) + 8 for event in left)
+    assert cut == [(event, f"k{number}") for number, event in enumerate(events)]

@@ -7,10 +7,16 @@ no object of its own.
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Callable, Generator, Iterable
 from functools import partial
 
 from penstock.model.errors import PenstockError
+
+_log = logging.getLogger(__name__)
+
+#: Called once for an event: with None when it is durable, else with the error.
+OnDelivery = Callable[[PenstockError | None], object]
 
 
 class AckState:
@@ -104,3 +110,11 @@ class Ack(AckState):
         await self.settled()
         if self._error is not None:
             raise self._error
+
+
+def deliver(on_delivery: OnDelivery, ack: AckState) -> None:
+    """Tell a user's callback how an event fared."""
+    try:
+        on_delivery(ack.error)
+    except Exception:  # noqa: BLE001  # the user's code: what others wait for, in the same block, must not hang on it
+        _log.exception("a delivery callback failed")

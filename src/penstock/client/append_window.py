@@ -19,7 +19,7 @@ from dataclasses import dataclass
 
 from penstock.client.ack import AckState
 from penstock.model.errors import ProtocolError
-from penstock.model.events import EVENT_HEADER_LENGTH, EVENT_LENGTH_MAX, frame_events, split_events
+from penstock.model.events import EVENT_HEADER_LENGTH, EVENT_LENGTH_MAX, frame_events, framed_length_at, split_events
 from penstock.model.segments import NO_VALUE, Buffer
 
 
@@ -60,6 +60,33 @@ class Block:
             self.events = []
         return self.data
 
+    def cut(self, bytes_max: int, event_count_max: int) -> tuple[Sequence[Buffer], list[str | None]]:
+        """Take out the first events, with their keys: up to so many, and so many framed bytes, but at least one."""
+        events: list[Buffer] = []
+        size_bytes = 0
+        data = None if self.data is None else memoryview(self.data)
+        for index in range(min(event_count_max, self.event_count)):
+            if data is None:
+                framed_bytes = len(self.events[index]) + EVENT_HEADER_LENGTH
+            else:
+                framed_bytes = framed_length_at(data, size_bytes) or 0
+            if events and size_bytes + framed_bytes > bytes_max:
+                break
+            if data is None:
+                events.append(self.events[index])
+            else:
+                events.append(bytes(data[size_bytes + EVENT_HEADER_LENGTH : size_bytes + framed_bytes]))
+            size_bytes += framed_bytes
+        if data is None:
+            del self.events[: len(events)]
+        else:
+            self.data = data[size_bytes:]
+        keys = self.keys[: len(events)]
+        del self.keys[: len(events)]
+        self.event_count -= len(events)
+        self.size_bytes -= size_bytes
+        return events, keys
+
     def payloads(self) -> Sequence[Buffer]:
         """Return the events again, without headers."""
         if self.data is None:
@@ -89,6 +116,21 @@ class AppendWindow:
     def is_empty(self) -> bool:
         """True when every event is acknowledged."""
         return self.open is None and not self.ready and not self.in_flight
+
+    def oldest(self) -> Block | None:
+        """Return the oldest block that is not acknowledged, or None."""
+        if self.in_flight or self.ready:
+            return (self.in_flight or self.ready)[0]
+        return self.open
+
+    def drop_oldest(self) -> None:
+        """Take out the oldest block, whose events have been moved elsewhere."""
+        if self.in_flight:
+            self.in_flight.popleft()
+        elif self.ready:
+            self.ready.popleft()
+        else:
+            self.open = None
 
     def pending(self) -> list[Block]:
         """Return all blocks that are not acknowledged, oldest first."""

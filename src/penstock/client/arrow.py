@@ -59,6 +59,16 @@ def slice_of(values: ArrowStrings, start: int, end: int) -> ArrowStrings:
     return cast(ArrowStrings, array.slice(start, end - start))
 
 
+def byte_count_of(values: ArrowStrings) -> int:
+    """Return how many bytes the values take, their places in the array included."""
+    return int(cast("pa.Array", values).nbytes)
+
+
+def check_keys(values: ArrowStrings) -> None:
+    """Raise `InvalidArgumentError` for what cannot be routing keys."""
+    _check_strings(values, "routing keys", text_only=True)
+
+
 def keys_of(values: ArrowStrings) -> Sequence[str]:
     """Return the strings of an Arrow array. Each distinct string becomes one Python object."""
     _, numpy = import_arrow()

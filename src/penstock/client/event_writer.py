@@ -8,25 +8,22 @@ loop once per burst. Everything else belongs to the event loop.
 from __future__ import annotations
 
 import asyncio
-import logging
-from bisect import bisect_right
 from collections import deque
 from collections.abc import Callable, Generator, Iterator, Sequence
-from dataclasses import dataclass
 from functools import partial
-from itertools import accumulate
-from operator import add, call
+from operator import call
 from random import Random
-from typing import Protocol, cast
+from typing import cast
 
-from penstock.client.ack import Ack, AckState
+from penstock.client.ack import Ack, AckState, OnDelivery, deliver
 from penstock.client.append_window import AppendWindow, Block, WindowLimits
 from penstock.client.appender import SegmentAppender
-from penstock.client.arrow import ArrowStrings, frame_array, is_arrow, keys_of, payloads_of, slice_of
+from penstock.client.arrow import check_keys, frame_array, is_arrow, payloads_of
 from penstock.client.connection_pool import ConnectionPool
+from penstock.client.event_runs import Events, RoutingKeys, Step, as_bytes, has_foreign, parts_of, runs
 from penstock.client.life_cycle import LifeCycle
 from penstock.client.settings import ClientSettings
-from penstock.client.stream_segments import SegmentMap, SegmentRange
+from penstock.client.stream_segments import SegmentMap, SegmentRange, SegmentSource
 from penstock.client.tasks import start_watched
 from penstock.model.errors import (
     EventTooLargeError,
@@ -43,35 +40,9 @@ from penstock.model.routing import routing_key_hash
 from penstock.model.segments import Buffer
 from penstock.runtime.portal import Lock
 
-_log = logging.getLogger(__name__)
-
-#: Events that `write_many` looks at in one turn of the event loop, a few milliseconds' worth.
-_SLICE_EVENT_COUNT = 8192
+#: Taken together they cost so much less than single ones.
+_EVENTS_OF_MANY_PER_SINGLE = 8
 _LARGE_SIZE_BYTES_MIN = EVENT_LENGTH_MAX + EVENT_HEADER_LENGTH + 1
-
-#: Events for `write_many`: payloads in a sequence, or a pyarrow array or chunked array of binary or string.
-Events = Sequence[bytes] | ArrowStrings
-#: Called once for an event: with None when it is durable, else with the error.
-OnDelivery = Callable[[PenstockError | None], object]
-#: Routing keys for `write_many`: none, one for all, or one per event.
-RoutingKeys = None | str | Sequence[str] | ArrowStrings
-
-
-class SegmentSource(Protocol):
-    """Where a writer gets its segments from: a stream, or a transaction on it."""
-
-    @property
-    def name(self) -> str:
-        """What is written to, for messages."""
-
-    async def segments(self) -> Sequence[SegmentRange]:
-        """Return the segments that take events now; none means that the stream is sealed."""
-
-    async def successors(self, sealed: SegmentRange) -> Sequence[SegmentRange]:
-        """Return the segments that take over from a sealed one; none means that the stream is sealed."""
-
-    def segment_name(self, segment: SegmentRange) -> str:
-        """Return the full name of the segment to append to."""
 
 
 class EventWriter(LifeCycle):
@@ -121,8 +92,13 @@ class EventWriter(LifeCycle):
         self._failure: PenstockError | None = None
         self._unacknowledged_bytes = 0
         self._acknowledged_event_count = 0
-        #: Events taken by `write` since the loop last had its turn.
+        #: Sealed segments whose events are being spread over their successors; one at a time, whatever their number.
+        self._spread_count = 0
+        self._spreading = asyncio.Lock()
+        #: Since the loop last had its turn: events taken by `write`, those of `write_many` counting an eighth; and what
+        #: was unacknowledged then.
         self._turn_event_count = 0
+        self._turn_start_bytes = 0
         self._is_scheduled = False
         self._space_waiters: list[asyncio.Future[None]] = []
         self._tasks: dict[asyncio.Task[None], None] = {}
@@ -194,8 +170,12 @@ class EventWriter(LifeCycle):
 
     @property
     def is_full(self) -> bool:
-        """True when a write should wait for `has_space` first."""
-        return self._unacknowledged_bytes >= self._settings.max_unacknowledged_bytes
+        """True when a write should wait for `has_space` first.
+
+        That is also while events of a sealed segment are spread over its successors: what came would have to be spread,
+        too, to be stored behind them.
+        """
+        return self._unacknowledged_bytes >= self._settings.max_unacknowledged_bytes or self._spread_count > 0
 
     @property
     def unacknowledged_event_count(self) -> int:
@@ -257,16 +237,24 @@ class EventWriter(LifeCycle):
         """
         if self.is_full:
             await self.has_space(timeout_s)
-        elif self._turn_event_count >= self._settings.write_turn_event_count_max:
+        elif self._has_used_its_turn():
             # Whoever writes without ever waiting leaves no turn to others, nor to the sending of what it wrote.
             await asyncio.sleep(0)
         self._turn_event_count += 1
         return self._put_for_ack(event, routing_key, on_delivery)
 
+    def _has_used_its_turn(self) -> bool:
+        return (
+            self._turn_event_count >= self._settings.write_turn_event_count_max or self._has_used_its_turn_of_bytes()
+        )
+
+    def _has_used_its_turn_of_bytes(self) -> bool:
+        return self._unacknowledged_bytes - self._turn_start_bytes >= self._settings.write_turn_bytes_max
+
     def put(self, event: bytes, routing_key: str | None = None, on_delivery: OnDelivery | None = None) -> AckState:
         """As `write`, but never waits: ask `is_full` first. Safe in any thread."""
         if type(event) is not bytes:
-            event = _as_bytes(event)
+            event = as_bytes(event)
         size_bytes = len(event) + EVENT_HEADER_LENGTH
         with self._lock:
             if self._failure is not None or self._is_refusing or size_bytes >= self._checked_size_min:
@@ -278,7 +266,7 @@ class EventWriter(LifeCycle):
             ack = appender.window.add(event, routing_key, size_bytes)
             if on_delivery is not None:
                 # Under the lock nothing of the block is sent, hence not settled either.
-                ack.when_done(partial(_deliver, on_delivery, ack))
+                ack.when_done(partial(deliver, on_delivery, ack))
             self._unacknowledged_bytes += size_bytes
             if not appender.is_dirty:
                 appender.is_dirty = True
@@ -307,15 +295,13 @@ class EventWriter(LifeCycle):
             raise InvalidArgumentError(f"{count} events came with {len(keys)} routing keys")
         # An error in the keys is found before any event is taken.
         if keys is not None and not isinstance(keys, str) and is_arrow(keys):
-            keys = keys_of(keys)
+            check_keys(keys)
         loop = asyncio.get_running_loop()
         deadline_s = None if timeout_s is None else loop.time() + timeout_s
-        for start in range(0, count, _SLICE_EVENT_COUNT):
-            if start:
+        for start, part, part_keys in parts_of(events, keys, self._settings.write_turn_bytes_max):
+            if self._has_used_its_turn():
                 await asyncio.sleep(0)
-            end = min(start + _SLICE_EVENT_COUNT, count)
-            part = slice_of(events, start, end) if is_arrow(events) else cast(Sequence[bytes], events)[start:end]
-            part_keys = keys if keys is None or isinstance(keys, str) else cast(Sequence[str], keys)[start:end]
+            self._turn_event_count += 1 + len(part) // _EVENTS_OF_MANY_PER_SINGLE
             for step in self._steps(part, part_keys):
                 if self.is_full:
                     try:
@@ -323,30 +309,36 @@ class EventWriter(LifeCycle):
                     except WriteTimeoutError as error:
                         error.taken_count = start + step.start
                         raise
+                elif self._has_used_its_turn_of_bytes():
+                    await asyncio.sleep(0)
                 step.put()
 
-    def _steps(self, events: Events, keys: str | Sequence[str] | None) -> Iterator[_Step]:
+    def _steps(self, events: Events, keys: str | Sequence[str] | None) -> Iterator[Step]:
         """Cut a slice of events into steps, each of up to a block."""
         if is_arrow(events):
             if keys is None or isinstance(keys, str):
                 start = 0
                 for data, count in frame_array(events, self._run_bytes_max):
-                    yield _Step(start, partial(self._put_framed, data, count, keys))
+                    yield Step(start, partial(self._put_framed, data, count, keys))
                     start += count
                 return
             payloads = payloads_of(events)
         else:
             payloads = cast(Sequence[bytes], events)
-            if _has_foreign(payloads):
-                payloads = list(map(_as_bytes, payloads))
-        for start, end in _runs(payloads, self._run_bytes_max):
+            if has_foreign(payloads):
+                for start, event in enumerate(payloads):
+                    # Copied one by one: all of them may be far more than is let in.
+                    key = keys if keys is None or isinstance(keys, str) else keys[start]
+                    yield Step(start, partial(self.put, event, key))
+                return
+        for start, end in runs(payloads, self._run_bytes_max):
             if end - start == 1:
                 key = keys if keys is None or isinstance(keys, str) else keys[start]
-                yield _Step(start, partial(self.put, payloads[start], key))
+                yield Step(start, partial(self.put, payloads[start], key))
             elif keys is None or isinstance(keys, str):
-                yield _Step(start, partial(self._put_run, payloads[start:end], keys))
+                yield Step(start, partial(self._put_run, payloads[start:end], keys))
             else:
-                yield _Step(start, partial(self._put_keyed, payloads[start:end], keys[start:end]))
+                yield Step(start, partial(self._put_keyed, payloads[start:end], keys[start:end]))
 
     async def flush(self, timeout_s: float | None = None) -> None:
         """Wait until everything written so far is durable. Raises the error of the first event that is not.
@@ -452,6 +444,7 @@ class EventWriter(LifeCycle):
         with self._lock:
             self._is_scheduled = False
             self._turn_event_count = 0
+            self._turn_start_bytes = self._unacknowledged_bytes
             dirty, self._dirty = self._dirty, []
             for appender in dirty:
                 appender.is_dirty = False
@@ -508,40 +501,89 @@ class EventWriter(LifeCycle):
                 blocks = appender.window.take_all()
             self._settle_blocks(blocks, failure)
             return
-        with self._lock:
-            self._map = self._map.replace(segment.segment_id, successors)
-            for current in self._map.segments:
-                self._appender_of(current)
-            del self._appenders[segment.segment_id]
-            self._routes.clear()
-            for block in appender.window.take_all():
-                self._respread(block)
-        self._schedule()
+        self._spread_count += 1
+        try:
+            async with self._spreading:
+                await self._spread(segment, appender, successors)
+        finally:
+            self._spread_count -= 1
+            self._let_waiters_go_if_there_is_room()
 
-    def _respread(self, block: Block) -> None:
+    async def _spread(
+        self, segment: SegmentRange, sealed: SegmentAppender, successors: Sequence[SegmentRange]
+    ) -> None:
+        """Move events of a sealed segment to its successors, some in each turn, then let new ones go there.
+
+        Until then what is written for it is put behind what it has: nothing is stored before older events of its key.
+        """
+        window = sealed.window
         acks: dict[AckState, None] = {}
-        for event, key in zip(block.payloads(), block.keys, strict=True):
-            size_bytes = len(event) + EVENT_HEADER_LENGTH
-            appender = self._any_appender() if key is None else (self._routes.get(key) or self._route(key))
-            acks[appender.window.add(event, key, size_bytes)] = None
+        is_done = False
+        with self._lock:
+            new_map = self._map.replace(segment.segment_id, successors)
+            for current in new_map.segments:
+                self._appender_of(current)
+        while not is_done:
+            with self._lock:
+                block = window.oldest()
+                if block is not None:
+                    acks.update(dict.fromkeys(self._move(block, new_map)))
+                    if not block.event_count:
+                        window.drop_oldest()
+                if window.is_empty:
+                    is_done = True
+                    self._map = new_map
+                    del self._appenders[segment.segment_id]
+                    self._routes.clear()
+            if block is not None and not block.event_count:
+                # Not under the lock: what waits for a part that has failed is called at once, and may write.
+                block.ack.follow(acks)
+                acks = {}
+            self._schedule()
+            if not is_done:
+                await asyncio.sleep(0)
+
+    def _move(self, block: Block, new_map: SegmentMap) -> Iterator[AckState]:
+        """Move the first events of a block to where they go by a map; return the acks that they have there."""
+        groups: dict[SegmentAppender, tuple[list[Buffer], list[str | None]]] = {}
+        segments = new_map.segments
+        anywhere = segments[self._turn % len(segments)]
+        homes: dict[str | None, SegmentAppender] = {None: self._appenders[anywhere.segment_id]}
+        events, keys = block.cut(self._limits.block_bytes_max, self._settings.spread_turn_event_count_max)
+        for event, key in zip(events, keys, strict=True):
+            home = homes.get(key)
+            if home is None:
+                assert key is not None, "it has a home"
+                home = homes[key] = self._appenders[new_map.segment_of(routing_key_hash(key)).segment_id]
+            group = groups.setdefault(home, ([], []))
+            group[0].append(event)
+            group[1].append(key)
+        for appender, (group_events, group_keys) in groups.items():
+            size_bytes = sum(map(len, group_events)) + EVENT_HEADER_LENGTH * len(group_events)
+            if len(group_events) == 1:
+                yield appender.window.add(group_events[0], group_keys[0], size_bytes)
+            else:
+                yield appender.window.add_many(group_events, group_keys, size_bytes)
             if not appender.is_dirty:
                 appender.is_dirty = True
                 self._dirty.append(appender)
-        block.ack.follow(acks)
 
     def _settle_blocks(self, blocks: list[Block], error: PenstockError | None) -> None:
         with self._lock:
-            for block in blocks:
-                self._unacknowledged_bytes -= block.size_bytes
-                if error is None:
-                    self._acknowledged_event_count += block.event_count
+            size_bytes = sum(block.size_bytes for block in blocks)
+            self._unacknowledged_bytes -= size_bytes
+            self._turn_start_bytes -= size_bytes
+            if error is None:
+                self._acknowledged_event_count += sum(block.event_count for block in blocks)
             if error is not None and blocks and self._failure is None:
                 self._failure = error
         for block in blocks:
             block.ack.settle(error)
-        if self._space_waiters and (
-            self._failure is not None or self._unacknowledged_bytes <= self._settings.max_unacknowledged_bytes // 2
-        ):
+        self._let_waiters_go_if_there_is_room()
+
+    def _let_waiters_go_if_there_is_room(self) -> None:
+        has_room = self._unacknowledged_bytes <= self._settings.max_unacknowledged_bytes // 2
+        if self._space_waiters and (self._failure is not None or (has_room and not self._spread_count)):
             self._let_waiters_go()
 
     def _let_waiters_go(self) -> None:
@@ -549,48 +591,6 @@ class EventWriter(LifeCycle):
         for waiter in waiters:
             if not waiter.done():
                 waiter.set_result(None)
-
-
-@dataclass(frozen=True, slots=True)
-class _Step:
-    """One call that takes events, the first of which is the one of index `start`."""
-
-    start: int
-    put: Callable[[], object]
-
-
-def _deliver(on_delivery: OnDelivery, ack: AckState) -> None:
-    try:
-        on_delivery(ack.error)
-    except Exception:  # noqa: BLE001  # the user's code: what others wait for, in the same block, must not hang on it
-        _log.exception("a delivery callback failed")
-
-
-def _runs(events: Sequence[bytes], bytes_max: int) -> Iterator[tuple[int, int]]:
-    """Cut events into runs `[start, end)` of up to `bytes_max` framed bytes; a larger event is a run of its own."""
-    ends = list(accumulate(map(len, events)))
-    count = len(events)
-    # Framed end of event i, without a list of its own: payload bytes up to it plus a header each.
-    framed_ends = list(
-        map(add, ends, range(EVENT_HEADER_LENGTH, EVENT_HEADER_LENGTH * (count + 1), EVENT_HEADER_LENGTH))
-    )
-    start = 0
-    while start < count:
-        base = framed_ends[start - 1] if start else 0
-        end = max(bisect_right(framed_ends, base + bytes_max, start), start + 1)
-        yield start, end
-        start = end
-
-
-def _has_foreign(events: Sequence[bytes]) -> bool:
-    """Say whether some event is not exactly `bytes` (a C loop over types)."""
-    return any(kind is not bytes for kind in set(map(type, events)))
-
-
-def _as_bytes(event: object) -> bytes:
-    if isinstance(event, bytes | bytearray | memoryview):
-        return bytes(event)
-    raise InvalidArgumentError(f"an event is bytes, not {type(event).__name__}; encode it first")
 
 
 def _not_started(_: Callable[[], None]) -> object:

@@ -8,6 +8,7 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from typing import Protocol
 
 from penstock.model.errors import ProtocolError
 from penstock.model.names import SegmentId, segment_name
@@ -35,6 +36,23 @@ class Successor:
 
     segment: SegmentRange
     predecessors: tuple[SegmentId, ...]
+
+
+class SegmentSource(Protocol):
+    """Where a writer gets its segments from: a stream, or a transaction on it."""
+
+    @property
+    def name(self) -> str:
+        """What is written to, for messages."""
+
+    async def segments(self) -> Sequence[SegmentRange]:
+        """Return the segments that take events now; none means that the stream is sealed."""
+
+    async def successors(self, sealed: SegmentRange) -> Sequence[SegmentRange]:
+        """Return the segments that take over from a sealed one; none means that the stream is sealed."""
+
+    def segment_name(self, segment: SegmentRange) -> str:
+        """Return the full name of the segment to append to."""
 
 
 class SegmentMap:

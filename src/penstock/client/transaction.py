@@ -9,10 +9,11 @@ from enum import Enum
 from random import Random
 from types import TracebackType
 
-from penstock.client.ack import Ack, AckState
+from penstock.client.ack import Ack, AckState, OnDelivery
 from penstock.client.connection_pool import ConnectionPool
 from penstock.client.controller import ControllerClient
-from penstock.client.event_writer import Events, EventWriter, OnDelivery, RoutingKeys
+from penstock.client.event_runs import Events, RoutingKeys
+from penstock.client.event_writer import EventWriter
 from penstock.client.life_cycle import LifeCycle
 from penstock.client.settings import ClientSettings
 from penstock.client.sources import TransactionSource

@@ -7,8 +7,8 @@ from collections.abc import Generator, Sequence
 from types import TracebackType
 from typing import Generic, TypeVar
 
-from penstock.client.ack import Ack
-from penstock.client.event_writer import EventWriter, OnDelivery
+from penstock.client.ack import Ack, OnDelivery
+from penstock.client.event_writer import EventWriter
 from penstock.client.serializers import Serializer
 
 Value = TypeVar("Value")

@@ -8,7 +8,8 @@ from __future__ import annotations
 from typing import cast
 
 from penstock.client import transaction as aio
-from penstock.client.event_writer import Events, OnDelivery, RoutingKeys
+from penstock.client.ack import OnDelivery
+from penstock.client.event_runs import Events, RoutingKeys
 from penstock.client.sync.ack import Ack
 from penstock.client.sync.handle import Handle
 

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from typing import Generic
 
 from penstock.client import value_writer as aio
-from penstock.client.event_writer import OnDelivery
+from penstock.client.ack import OnDelivery
 from penstock.client.sync.ack import Ack
 from penstock.client.sync.event_writer import EventWriter
 from penstock.client.sync.handle import PlainHandle
