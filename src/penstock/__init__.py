@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from penstock.client.event import Event, EventBatch
     from penstock.client.reader import Positions
     from penstock.client.reader_group import GroupDescription
+    from penstock.client.revisioned_stream import Revision
     from penstock.client.settings import ClientSettings
     from penstock.client.statistics import ClusterStatistics
     from penstock.client.sync import (
@@ -116,6 +117,7 @@ __all__ = [
     "Reader",
     "ReaderGroup",
     "Retention",
+    "Revision",
     "Scaling",
     "ScopeExistsError",
     "ScopeNotEmptyError",
@@ -169,6 +171,7 @@ _HOME = {
     "Reader": "penstock.client.sync",
     "ReaderGroup": "penstock.client.sync",
     "Retention": "penstock.model.policies",
+    "Revision": "penstock.client.revisioned_stream",
     "Scaling": "penstock.model.policies",
     "SegmentInfo": "penstock.model.segments",
     "SegmentReader": "penstock.client.sync",

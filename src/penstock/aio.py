@@ -13,7 +13,9 @@ from penstock.client.event_writer import EventWriter
 from penstock.client.opening import Opening
 from penstock.client.reader import Reader
 from penstock.client.reader_group import ReaderGroup
+from penstock.client.revisioned_stream import RevisionedStream
 from penstock.client.segment_reader import SegmentReader
+from penstock.client.shared_state import SharedState
 from penstock.client.tables import Table
 from penstock.client.transaction import Transaction
 from penstock.client.value_writer import ValueWriter
@@ -29,7 +31,9 @@ __all__ = [
     "Opening",
     "Reader",
     "ReaderGroup",
+    "RevisionedStream",
     "SegmentReader",
+    "SharedState",
     "Table",
     "Transaction",
     "ValueWriter",

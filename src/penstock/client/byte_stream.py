@@ -28,11 +28,12 @@ from penstock.model.segments import Buffer
 _APPEND_BYTES_MAX = 8 * 1024 * 1024
 
 
-async def _only_segment(cluster: Cluster, stream: str) -> str:
+async def only_segment(cluster: Cluster, stream: str, kind: str) -> str:
+    """Return the one open segment of a stream of a `kind` that has no more. Raises `UnsupportedOperationError`."""
     segments = await cluster.controller.current_segments(*split_scoped_name(stream))
     if len(segments) != 1:
         raise UnsupportedOperationError(
-            f"stream {stream} has {len(segments)} open segments; a byte stream needs exactly one: "
+            f"stream {stream} has {len(segments)} open segments; a {kind} needs exactly one: "
             "create it with scaling=Scaling.fixed(1)"
         )
     return segments[0].name
@@ -57,7 +58,7 @@ class ByteWriter(LifeCycle):
     @classmethod
     async def open(cls, cluster: Cluster, stream: str, owner: LifeCycle | None = None) -> ByteWriter:
         """Open a writer at the current end of `stream`."""
-        segment = await _only_segment(cluster, stream)
+        segment = await only_segment(cluster, stream, "byte stream")
         info = await cluster.segments.segment_info(segment)
         writer = cls(cluster, stream, segment, info.length)
         writer._open_life(owner)
@@ -187,7 +188,7 @@ class ByteReader(LifeCycle):
     @classmethod
     async def open(cls, cluster: Cluster, stream: str, owner: LifeCycle | None = None) -> ByteReader:
         """Open a reader at the first byte of `stream` that still exists."""
-        segment = await _only_segment(cluster, stream)
+        segment = await only_segment(cluster, stream, "byte stream")
         info = await cluster.segments.segment_info(segment)
         reader = cls(cluster, stream, segment, info.start_offset)
         reader._open_life(owner)

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import ssl
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AbstractContextManager
 from typing import TypeVar, cast, overload
 from weakref import WeakSet
 
+from penstock.client import creation
 from penstock.client.ack import Ack, AckState
 from penstock.client.byte_stream import ByteReader, ByteWriter
 from penstock.client.cluster import Cluster
@@ -19,11 +20,14 @@ from penstock.client.event_writer import EventWriter
 from penstock.client.life_cycle import LifeCycle
 from penstock.client.opening import Opening
 from penstock.client.reader_group import ReaderGroup
+from penstock.client.revisioned_stream import RevisionedStream
 from penstock.client.segment_reader import SegmentReader
 from penstock.client.serializers import BytesSerializer, Serializer
 from penstock.client.settings import ClientSettings
+from penstock.client.shared_state import SharedState
 from penstock.client.sources import StreamSource
 from penstock.client.starts import Start
+from penstock.client.state_entries import StateEntrySerializer
 from penstock.client.statistics import ClusterStatistics
 from penstock.client.statistics_calls import Groups, StatisticsCalls
 from penstock.client.table_keys import BytesKeys, TableKeys
@@ -33,14 +37,7 @@ from penstock.client.transaction import Transaction
 from penstock.client.value_writer import ValueWriter
 from penstock.client.wire_segments import WireSegments
 from penstock.model.errors import (
-    ControllerUnavailableError,
     InvalidArgumentError,
-    NoSuchScopeError,
-    NoSuchTableError,
-    OutcomeUnknownError,
-    ScopeExistsError,
-    StreamExistsError,
-    TableExistsError,
 )
 from penstock.model.names import SegmentId, split_scoped_name
 from penstock.model.policies import Retention, Scaling, StreamConfig
@@ -54,6 +51,8 @@ from penstock.runtime.settings import default_uri
 
 Key = TypeVar("Key")
 Value = TypeVar("Value")
+State = TypeVar("State")
+Update = TypeVar("Update")
 
 
 class Client(LifeCycle):
@@ -182,15 +181,7 @@ class Client(LifeCycle):
         config = StreamConfig(scaling or Scaling.fixed(1), retention, tuple(tags), rollover_bytes=rollover_bytes)
         config = config.checked()
         with self._deadline(f"create stream {stream}"):
-            try:
-                is_new = await self._in_scope(scope, lambda: self.controller.create_stream(scope, name, config))
-            except OutcomeUnknownError:
-                # With `exist_ok` it does not matter whose attempt made it.
-                if exist_ok and await self._is_there_now(scope, name):
-                    return
-                raise
-        if not is_new and not exist_ok:
-            raise StreamExistsError(f"stream {stream} exists already")
+            await creation.create_stream(self.controller, scope, name, config, exist_ok=exist_ok)
 
     async def update_stream(
         self,
@@ -444,20 +435,7 @@ class Client(LifeCycle):
         scope, name = split_table_name(table)
         config = TableConfig(key_length, secondary_key_length, partition_count, rollover_bytes).checked()
         with self._deadline(f"create table {table}"):
-            try:
-                is_new = await self._in_scope(scope, lambda: self.controller.create_table(scope, name, config))
-            except OutcomeUnknownError:
-                # With `exist_ok` it does not matter whose attempt made it.
-                if not exist_ok or not await self._is_table_there_now(scope, name):
-                    raise
-                is_new = False
-            if is_new:
-                return
-            if not exist_ok:
-                raise TableExistsError(f"table {table} exists already")
-            found = await self.controller.table_config(scope, name)
-        if found != config:
-            raise TableExistsError(f"table {table} exists with another shape: {found}, and not {config}")
+            await creation.create_table(self.controller, scope, name, config, exist_ok=exist_ok)
 
     async def delete_table(self, table: str) -> None:
         """Delete a key-value table and what it holds. Raises `NoSuchTableError`."""
@@ -496,33 +474,73 @@ class Client(LifeCycle):
         chosen_values = cast(Serializer[Value], values or BytesSerializer())
         return Opening(lambda: Table.open(self._open_cluster(), table, chosen_keys, chosen_values, self))
 
+    # -- shared state -------------------------------------------------------------------------------------------
+
+    @overload
+    def revisioned_stream(self, stream: str, *, serializer: None = None) -> Opening[RevisionedStream[bytes]]: ...
+
+    @overload
+    def revisioned_stream(
+        self, stream: str, *, serializer: Serializer[Value]
+    ) -> Opening[RevisionedStream[Value]]: ...
+
+    def revisioned_stream(
+        self, stream: str, *, serializer: Serializer[Value] | None = None
+    ) -> Opening[RevisionedStream[Value]]:
+        """Open a stream of one segment that clients write in turn, each knowing what is there.
+
+        By `await` or `async with`. Entries are bytes, or what `serializer` makes of them. Raises `NoSuchStreamError`,
+        `UnsupportedOperationError` for a stream of more segments than one.
+        """
+        # The default goes with the type that its overload names.
+        chosen = cast(Serializer[Value], serializer or BytesSerializer())
+        return Opening(lambda: RevisionedStream.open(self._open_cluster(), self._open_pool(), stream, chosen, self))
+
+    @overload
+    def shared_state(
+        self, stream: str, *, initial: State, states: Serializer[State], updates: None = None, apply: None = None
+    ) -> Opening[SharedState[State, object]]: ...
+
+    @overload
+    def shared_state(
+        self,
+        stream: str,
+        *,
+        initial: State,
+        states: Serializer[State],
+        updates: Serializer[Update],
+        apply: Callable[[State, Update], State],
+    ) -> Opening[SharedState[State, Update]]: ...
+
+    def shared_state(
+        self,
+        stream: str,
+        *,
+        initial: State,
+        states: Serializer[State],
+        updates: Serializer[Update] | None = None,
+        apply: Callable[[State, Update], State] | None = None,
+    ) -> Opening[SharedState[State, Update]]:
+        """Open a value that several clients hold a copy of, and change in turn; it lives in a stream of one segment.
+
+        By `await` or `async with`.
+
+        Args:
+            initial: what is written if the stream holds nothing.
+            states: makes bytes of whole states.
+            updates: makes bytes of updates, for states that are not written whole with each change.
+            apply: returns the state after an update; it must return the same in every client.
+
+        Raises `NoSuchStreamError`, `UnsupportedOperationError` for a stream of more segments than one.
+        """
+
+        async def open_state() -> SharedState[State, Update]:
+            entries = await self.revisioned_stream(stream, serializer=StateEntrySerializer())
+            return await SharedState.open(self._open_cluster(), entries, initial, states, updates, apply, self)
+
+        return Opening(open_state)
+
     # -- inside -------------------------------------------------------------------------------------------------
-
-    async def _in_scope(self, scope: str, create: Callable[[], Awaitable[bool]]) -> bool:
-        """Create something in a scope, and the scope first if that is missing."""
-        try:
-            return await create()
-        except NoSuchScopeError:
-            try:
-                await self.controller.create_scope(scope)
-            except ScopeExistsError:
-                pass  # Somebody else made it meanwhile.
-            return await create()
-
-    async def _is_table_there_now(self, scope: str, name: str) -> bool:
-        """Say whether a table is known to exist, after a call with an unknown outcome."""
-        try:
-            await self.controller.table_config(scope, name)
-        except (ControllerUnavailableError, NoSuchTableError):
-            return False  # Then the outcome stays unknown.
-        return True
-
-    async def _is_there_now(self, scope: str, name: str) -> bool:
-        """Say whether a stream is known to exist, after a call with an unknown outcome."""
-        try:
-            return await self.controller.stream_exists(scope, name)
-        except ControllerUnavailableError:
-            return False  # Then the outcome stays unknown.
 
     def _deadline(self, what: str) -> AbstractContextManager[Deadline]:
         """Bound a call that is made of several; those that are one request are bounded where it is sent."""

@@ -75,6 +75,8 @@ class ClientSettings:
         table_watch_interval_s: how often a watched table is looked at.
         table_watch_key_count_max: keys that one watch remembers the versions of.
 
+        shared_state_update_count_max: attempts at one change of a shared state before it is given up.
+
         transaction_lease_s: default lease of a transaction; it is renewed at a third of it.
         list_page_count_max: pages fetched for one listing.
     """
@@ -131,6 +133,8 @@ class ClientSettings:
     table_update_count_max: int = 100
     table_watch_interval_s: float = 0.5
     table_watch_key_count_max: int = 1_000_000
+
+    shared_state_update_count_max: int = 100
 
     transaction_lease_s: float = 90.0
     list_page_count_max: int = 10000

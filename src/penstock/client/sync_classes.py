@@ -124,6 +124,8 @@ CLASSES: Sequence[Blocking] = (
             "items": "for page in self.scan_pages():\n    for entry in page:\n        yield entry.key, entry.value\n",
         },
     ),
+    Blocking("revisioned_stream", "RevisionedStream"),
+    Blocking("shared_state", "SharedState"),
     Blocking("reader_group", "ReaderGroup", omitted=frozenset({"delete", "open", "state"})),
     Blocking(
         "client",
@@ -136,10 +138,28 @@ CLASSES: Sequence[Blocking] = (
             "    lambda: cast(Opening[AsyncTable[Key, Value]], self._part.table(table, keys=keys, values=values))\n"
             ")\n"
             "return Table(self, self._portal, opened)\n",
+            "revisioned_stream": "opened = self._opened(\n"
+            "    lambda: cast(\n"
+            "        Opening[AsyncRevisionedStream[Value]],\n"
+            "        self._part.revisioned_stream(stream, serializer=serializer),\n"
+            "    )\n"
+            ")\n"
+            "return RevisionedStream(self, self._portal, opened)\n",
+            "shared_state": "async def opening() -> AsyncSharedState[State, Update]:\n"
+            "    if updates is None or apply is None:\n"
+            "        made = self._part.shared_state(stream, initial=initial, states=states)\n"
+            "        return cast(AsyncSharedState[State, Update], await made)\n"
+            "    return await self._part.shared_state(\n"
+            "        stream, initial=initial, states=states, updates=updates, apply=apply\n"
+            "    )\n"
+            "\n"
+            "return SharedState(self, self._portal, self._portal.call(opening()))\n",
         },
         imports={
             "cast": "typing",
             "Opening": "penstock.client.opening",
+            "RevisionedStream as AsyncRevisionedStream": "penstock.client.revisioned_stream",
+            "SharedState as AsyncSharedState": "penstock.client.shared_state",
             "Table as AsyncTable": "penstock.client.tables",
         },
     ),

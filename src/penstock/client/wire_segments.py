@@ -193,7 +193,7 @@ class WireSegments:
         try:
             connection = await self._pool.connection(home, Purpose.REQUEST)
             request_id = connection.next_request_id()
-            reply = await _in_time(segment, connection.request(request_id, make(request_id)))
+            reply = await in_time(segment, connection.request(request_id, make(request_id)))
         except OutcomeUnknownError:
             self._pool.forget(home)
             raise
@@ -490,7 +490,7 @@ class WireSegments:
                     await backoff.pause(error)
                     continue
                 try:
-                    reply = await _in_time(segment, exchange(connection))
+                    reply = await in_time(segment, exchange(connection))
                 except OutcomeUnknownError as error:
                     self._pool.forget(segment)
                     if not is_repeatable:
@@ -503,7 +503,7 @@ class WireSegments:
                 await backoff.pause(error_of(reply, segment) or unexpected(reply, segment))
 
 
-async def _in_time(segment: str, exchange: Awaitable[WireCommand]) -> WireCommand:
+async def in_time(segment: str, exchange: Awaitable[WireCommand]) -> WireCommand:
     """Await an exchange until the deadline of the call it is part of, if there is one. Raises `OutcomeUnknownError`."""
     deadline = current_deadline()
     if deadline is None:

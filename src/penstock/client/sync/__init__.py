@@ -15,7 +15,9 @@ from penstock.client.sync.client import Client
 from penstock.client.sync.event_writer import EventWriter
 from penstock.client.sync.reader import Reader
 from penstock.client.sync.reader_group import ReaderGroup
+from penstock.client.sync.revisioned_stream import RevisionedStream
 from penstock.client.sync.segment_reader import SegmentReader
+from penstock.client.sync.shared_state import SharedState
 from penstock.client.sync.tables import Table
 from penstock.client.sync.transaction import Transaction
 from penstock.client.sync.value_writer import ValueWriter
@@ -28,7 +30,9 @@ __all__ = [
     "EventWriter",
     "Reader",
     "ReaderGroup",
+    "RevisionedStream",
     "SegmentReader",
+    "SharedState",
     "Table",
     "Transaction",
     "ValueWriter",

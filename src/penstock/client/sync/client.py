@@ -5,14 +5,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import cast, overload
 
-from penstock.client.client import Key, Value
+from penstock.client.client import Key, State, Update, Value
 from penstock.client.event_writer import EventWriter as AsyncEventWriter
 from penstock.client.opening import Opening
+from penstock.client.revisioned_stream import RevisionedStream as AsyncRevisionedStream
 from penstock.client.serializers import Serializer
 from penstock.client.settings import ClientSettings
+from penstock.client.shared_state import SharedState as AsyncSharedState
 from penstock.client.starts import Start
 from penstock.client.statistics import ClusterStatistics
 from penstock.client.statistics_calls import Groups
@@ -20,7 +22,9 @@ from penstock.client.sync.byte_stream import ByteReader, ByteWriter
 from penstock.client.sync.client_life import ClientLife
 from penstock.client.sync.event_writer import EventWriter
 from penstock.client.sync.reader_group import ReaderGroup
+from penstock.client.sync.revisioned_stream import RevisionedStream
 from penstock.client.sync.segment_reader import SegmentReader
+from penstock.client.sync.shared_state import SharedState
 from penstock.client.sync.tables import Table
 from penstock.client.sync.transaction import Transaction
 from penstock.client.sync.value_writer import ValueWriter
@@ -348,3 +352,70 @@ class Client(ClientLife):
             lambda: cast(Opening[AsyncTable[Key, Value]], self._part.table(table, keys=keys, values=values))
         )
         return Table(self, self._portal, opened)
+
+    @overload
+    def revisioned_stream(self, stream: str, *, serializer: None = None) -> RevisionedStream[bytes]: ...
+
+    @overload
+    def revisioned_stream(self, stream: str, *, serializer: Serializer[Value]) -> RevisionedStream[Value]: ...
+
+    def revisioned_stream(self, stream: str, *, serializer: Serializer[Value] | None = None) -> RevisionedStream[Value]:
+        """Open a stream of one segment that clients write in turn, each knowing what is there.
+
+        Use it as a context manager. Entries are bytes, or what `serializer` makes of them. Raises `NoSuchStreamError`,
+        `UnsupportedOperationError` for a stream of more segments than one.
+        """
+        opened = self._opened(
+            lambda: cast(
+                Opening[AsyncRevisionedStream[Value]],
+                self._part.revisioned_stream(stream, serializer=serializer),
+            )
+        )
+        return RevisionedStream(self, self._portal, opened)
+
+    @overload
+    def shared_state(
+        self, stream: str, *, initial: State, states: Serializer[State], updates: None = None, apply: None = None
+    ) -> SharedState[State, object]: ...
+
+    @overload
+    def shared_state(
+        self,
+        stream: str,
+        *,
+        initial: State,
+        states: Serializer[State],
+        updates: Serializer[Update],
+        apply: Callable[[State, Update], State],
+    ) -> SharedState[State, Update]: ...
+
+    def shared_state(
+        self,
+        stream: str,
+        *,
+        initial: State,
+        states: Serializer[State],
+        updates: Serializer[Update] | None = None,
+        apply: Callable[[State, Update], State] | None = None,
+    ) -> SharedState[State, Update]:
+        """Open a value that several clients hold a copy of, and change in turn; it lives in a stream of one segment.
+
+        Use it as a context manager.
+
+        Args:
+            initial: what is written if the stream holds nothing.
+            states: makes bytes of whole states.
+            updates: makes bytes of updates, for states that are not written whole with each change.
+            apply: returns the state after an update; it must return the same in every client.
+
+        Raises `NoSuchStreamError`, `UnsupportedOperationError` for a stream of more segments than one.
+        """
+        async def opening() -> AsyncSharedState[State, Update]:
+            if updates is None or apply is None:
+                made = self._part.shared_state(stream, initial=initial, states=states)
+                return cast(AsyncSharedState[State, Update], await made)
+            return await self._part.shared_state(
+                stream, initial=initial, states=states, updates=updates, apply=apply
+            )
+
+        return SharedState(self, self._portal, self._portal.call(opening()))

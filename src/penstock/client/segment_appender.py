@@ -1,0 +1,177 @@
+"""`SegmentAppender`: appends one thing at a time to one segment, each exactly once, on a condition or without.
+
+A lost reply is asked after. The segment keeps the number of the last append of each writer: set up anew, the appender
+is told it, and knows whether what it sent last is stored. So here no reply is lost for good unless the time is up.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from random import Random
+
+from penstock.client.connection_pool import ConnectionPool, Purpose
+from penstock.client.deadline import within
+from penstock.client.replies import error_of, expect, unexpected
+from penstock.client.retry import Backoff
+from penstock.client.settings import ClientSettings
+from penstock.client.wire_segments import in_time
+from penstock.model.errors import (
+    ConnectionLostError,
+    ControllerUnavailableError,
+    InvalidArgumentError,
+    OutcomeUnknownError,
+    PenstockError,
+)
+from penstock.model.events import EVENT_LENGTH_MAX, frame_event
+from penstock.wire.commands import (
+    AppendBlockEnd,
+    AppendSetup,
+    ConditionalBlockEnd,
+    ConditionalCheckFailed,
+    DataAppended,
+    InvalidEventNumber,
+    SetupAppend,
+    WireCommand,
+    WrongHost,
+)
+from penstock.wire.connection import WireConnection
+
+
+class SegmentAppender:
+    """See the module. Calls at the same time take their turns. The writer's identity is its own, for its life."""
+
+    def __init__(self, pool: ConnectionPool, segment: str, settings: ClientSettings, rng: Random) -> None:
+        self._pool = pool
+        self._segment = segment
+        self._settings = settings
+        self._rng = rng
+        self._writer_id = rng.randbytes(16)
+        self._number = 0
+        #: Where the writer is set up, and nothing of it is unanswered.
+        self._connection: WireConnection | None = None
+        self._turn = asyncio.Lock()
+
+    async def append_event(self, event: bytes, expected_offset: int | None = None) -> bool:
+        """Append an event with its header; return True, or False if the segment is not `expected_offset` bytes long.
+
+        If cancelled, it may be stored or not, now or a little later, but never after the next one.
+
+        Raises `SegmentSealedError`, `NoSuchSegmentError`, `OutcomeUnknownError` when the time is up.
+        """
+        if len(event) > EVENT_LENGTH_MAX:
+            raise InvalidArgumentError(f"{self._segment}: {len(event)} bytes at once, the limit is {EVENT_LENGTH_MAX}")
+        data = frame_event(event)
+        async with self._turn:
+            self._number += 1
+            try:
+                with within(f"append to {self._segment}", self._settings.retry_time_max_s, "retry_time_max_s"):
+                    return await self._append(data, self._number, expected_offset)
+            except BaseException:
+                # Whatever is said of it on that connection is of no interest any more.
+                self._connection = None
+                raise
+
+    async def _append(self, data: bytes, number: int, expected_offset: int | None) -> bool:
+        backoff = Backoff(self._settings, self._rng)
+        # Sent, and neither acknowledged nor refused.
+        unanswered: OutcomeUnknownError | None = None
+        while True:
+            try:
+                connection, stored = await self._set_up(backoff)
+                if unanswered is not None and stored >= number:
+                    return True
+            except (ConnectionLostError, ControllerUnavailableError) as error:
+                await self._pause(backoff, error, unanswered)
+                continue
+            except PenstockError as error:
+                raise _unknown(error, unanswered) from error
+            try:
+                reply = await self._exchange(connection, data, number, expected_offset)
+            except OutcomeUnknownError as error:
+                unanswered = error
+                self._connection = None
+                self._pool.forget(self._segment)
+                await self._pause(backoff, error, unanswered)
+                continue
+            match reply:
+                case DataAppended():
+                    return True
+                case ConditionalCheckFailed():
+                    if unanswered is None:
+                        return False
+                    # Perhaps because of the first attempt. What is not stored now is never: the offset is behind.
+                    return await self._is_stored(number, backoff, unanswered)
+                case InvalidEventNumber():
+                    # Another connection has stored something of this writer: the set-up tells what.
+                    unanswered = unanswered or OutcomeUnknownError(f"{self._segment}: append {number} is refused")
+                    self._connection = None
+                    await self._pause(backoff, unanswered, unanswered)
+                case WrongHost():
+                    self._connection = None
+                    self._pool.forget(self._segment)
+                    await self._pause(backoff, _error_of(reply, self._segment), unanswered)
+                case _:
+                    refusal = _error_of(reply, self._segment)
+                    raise _unknown(refusal, unanswered) from refusal
+
+    async def _is_stored(self, number: int, backoff: Backoff, unanswered: OutcomeUnknownError) -> bool:
+        while True:
+            self._connection = None
+            try:
+                _, stored = await self._set_up(backoff)
+                return stored >= number
+            except (ConnectionLostError, ControllerUnavailableError) as error:
+                await self._pause(backoff, error, unanswered)
+            except PenstockError as error:
+                raise _unknown(error, unanswered) from error
+
+    async def _set_up(self, backoff: Backoff) -> tuple[WireConnection, int]:
+        """Return a connection that the writer is set up on, and the number of its last append that is stored."""
+        segment = self._segment
+        with backoff.attempt(f"set up a writer of {segment}"):
+            connection = await self._pool.connection(segment, Purpose.APPEND)
+            if connection is self._connection:
+                # Answered all there: nothing that is asked after.
+                return connection, -1
+            self._connection = None
+            request_id = connection.next_request_id()
+            setup = SetupAppend(request_id, self._writer_id, segment, "")
+            try:
+                reply = await in_time(segment, connection.request(request_id, setup))
+            except OutcomeUnknownError as error:
+                self._pool.forget(segment)
+                raise ConnectionLostError(f"{segment}: a writer's set-up got no answer: {error}") from error
+        if isinstance(reply, WrongHost):
+            self._pool.forget(segment)
+            raise ConnectionLostError(f"{segment}: a writer's set-up: {_error_of(reply, segment)}")
+        stored = expect(reply, AppendSetup, segment).last_event_number
+        self._connection = connection
+        return connection, stored
+
+    async def _exchange(
+        self, connection: WireConnection, data: bytes, number: int, expected_offset: int | None
+    ) -> WireCommand:
+        request_id = connection.next_request_id()
+        command: WireCommand
+        if expected_offset is None:
+            command = AppendBlockEnd(self._writer_id, len(data), data, 1, number, request_id)
+        else:
+            command = ConditionalBlockEnd(self._writer_id, number, expected_offset, data, request_id)
+        return await in_time(self._segment, connection.request(request_id, command))
+
+    async def _pause(self, backoff: Backoff, error: PenstockError, unanswered: OutcomeUnknownError | None) -> None:
+        try:
+            await backoff.pause(error)
+        except PenstockError as last:
+            raise _unknown(last, unanswered) from error
+
+
+def _unknown(error: PenstockError, unanswered: OutcomeUnknownError | None) -> PenstockError:
+    """Return what is to be raised: an error after an attempt without an answer leaves that unanswered."""
+    if unanswered is None or error is unanswered:
+        return error
+    return OutcomeUnknownError(f"an attempt got no answer ({unanswered}), and could not be asked after: {error}")
+
+
+def _error_of(reply: WireCommand, segment: str) -> PenstockError:
+    return error_of(reply, segment) or unexpected(reply, segment)
