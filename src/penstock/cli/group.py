@@ -19,7 +19,7 @@ T = TypeVar("T")
 
 Streams = Annotated[list[str], typer.Argument(metavar="STREAM...", help="What it reads, as SCOPE/STREAM each.")]
 
-group = typer.Typer(name="group")
+group: typer.Typer = typer.Typer(name="group")
 
 
 @group.command("list")

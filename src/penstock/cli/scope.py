@@ -13,7 +13,7 @@ from penstock.cli.output import confirm, tell
 if TYPE_CHECKING:
     from penstock.cli.session import Session
 
-scope = typer.Typer(name="scope")
+scope: typer.Typer = typer.Typer(name="scope")
 
 
 @scope.command("list")

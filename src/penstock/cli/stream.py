@@ -27,7 +27,7 @@ KeepMax = Annotated[
 ]
 Tag = Annotated[list[str] | None, typer.Option("--tag", help="A word to find it by. May be given several times.")]
 
-stream = typer.Typer(name="stream")
+stream: typer.Typer = typer.Typer(name="stream")
 
 
 def _scaling(segments: int | None, event_rate: int | None, data_rate: int | None, factor: int) -> Scaling | None:

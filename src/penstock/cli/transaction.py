@@ -12,7 +12,7 @@ from penstock.cli.output import table, tell
 
 Id = Annotated[str, typer.Argument(metavar="ID", help="Of the transaction, 32 hexadecimal digits.", show_default=False)]
 
-transaction = typer.Typer(name="transaction")
+transaction: typer.Typer = typer.Typer(name="transaction")
 
 
 @transaction.command("list")

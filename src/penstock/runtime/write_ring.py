@@ -71,7 +71,7 @@ class WriteRing:
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         """Raises `OSError` where the kernel has no io_uring, or does not let this process use it."""
         self.loop = loop
-        self.is_usable = True
+        self.is_usable: bool = True
         # It keeps the interpreter's lock: what is called returns at once.
         self._call = ctypes.PyDLL(None, use_errno=True).syscall
         self._call.argtypes = [ctypes.c_long] * 7

@@ -85,7 +85,7 @@ class SegmentContainer(SegmentOperations):
     ) -> None:
         super().__init__(container_id, runtime)
         #: When this incarnation was made, in milliseconds since the epoch.
-        self.created_ms = runtime.wall_clock_ms()
+        self.created_ms: int = runtime.wall_clock_ms()
         self.failure: BaseException | None = None
         self.recovered: Recovered | None = None
         self._log = log

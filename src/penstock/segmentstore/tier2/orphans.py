@@ -32,7 +32,7 @@ from penstock.segmentstore.tier2.chunk_storage import ChunkStorage
 #: Returns those of some chunks of earlier epochs that no durable record leads to.
 Unrecorded = Callable[[Sequence[str]], Awaitable[Sequence[str]]]
 
-logger = logging.getLogger(__name__)
+logger: logging.Logger = logging.getLogger(__name__)
 
 
 @dataclass(slots=True)
@@ -55,7 +55,7 @@ class OrphanChunks:
 
     def __init__(self, chunks: ChunkStorage, settings: OrphanSettings | None = None, *, mark: bytes = b"") -> None:
         self.mark = mark
-        self.deleted_count = 0
+        self.deleted_count: int = 0
         self._chunks = chunks
         self._settings = settings or OrphanSettings()
         self._orphans: OrderedDict[str, _Orphan] = OrderedDict()

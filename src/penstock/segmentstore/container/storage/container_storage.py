@@ -184,7 +184,7 @@ class ContainerStorage:
         self._storage_settings = ChunkedStorageSettings()
         pinned = state.metadata.pinned
         #: What was left behind of chunks.
-        self.orphans = OrphanChunks(chunks, settings.orphans, mark=pinned.get(_MARK_KEY, b""))
+        self.orphans: OrphanChunks = OrphanChunks(chunks, settings.orphans, mark=pinned.get(_MARK_KEY, b""))
         self._system = ChunkedStorage(
             chunks,
             MemoryMetadataTable(
