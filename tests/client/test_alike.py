@@ -9,8 +9,9 @@ import warnings
 import pytest
 
 import penstock
+import penstock.client.sync
 from penstock import aio
-from penstock.serializers import TextSerializer
+from penstock.serializers import BytesSerializer, TextSerializer
 from penstock.testing import memory_server
 
 STREAM = "alike/events"
@@ -22,6 +23,9 @@ def uri():
     """A server with one stream of one event."""
     with memory_server() as server, penstock.connect(server.uri) as client:
         client.create_stream(STREAM)
+        client.create_stream("alike/revisions")
+        client.create_stream("alike/state")
+        client.create_table("alike/table", key_length=8)
         with client.event_writer(STREAM) as writer:
             writer.write(b"first")
         yield server.uri
@@ -36,7 +40,18 @@ OPENERS = {
     "ByteWriter": lambda client: client.byte_writer(STREAM),
     "ByteReader": lambda client: client.byte_reader(STREAM),
     "SegmentReader": lambda client: client.segment_reader(SEGMENT, 0),
+    "Table": lambda client: client.table("alike/table"),
+    "RevisionedStream": lambda client: client.revisioned_stream("alike/revisions"),
+    "SharedState": lambda client: client.shared_state("alike/state", initial=b"", states=BytesSerializer()),
 }
+
+
+def test_everything_there_is_was_looked_at():
+    """What is new must be alike too, and be among the public names, blocking or not."""
+    # A reader is opened by its group, below; an ack is not opened, and a client opens them all.
+    assert OPENERS.keys() | {"Reader", "Ack", "Client"} == set(penstock.client.sync.__all__)
+    assert set(penstock.client.sync.__all__) <= set(penstock.__all__)
+    assert set(penstock.client.sync.__all__) <= set(aio.__all__)
 
 
 async def use(thing: object) -> None:
