@@ -238,8 +238,10 @@ class ContainerSettings:
         log_flush_percent: from this share of it on, segments that keep it are flushed before all others.
         carry_little_percent: what keeps `checkpoint_log_bytes` or more of it from being cut is stated again if it is
             at most this share of what is cut then.
-        log_alarm_percent: from this share of it on a warning says what keeps the log, ...
-        log_alarm_interval_s: ... once in so long.
+        log_alarm_percent: from this share of it on a warning says which segments keep the log, if storage takes nothing
+            of them: their flush fails or hangs, ...
+        log_alarm_age_s: ... or is overdue by so long. A log that is long for what is written calls for none.
+        log_alarm_interval_s: the warning comes once in so long.
         carry_record_bytes_max: longest record, and batch of records, that states bytes again.
         flush_bytes: a segment is flushed to long-term storage when this much is waiting ...
         flush_age_s: ... or when its oldest waiting byte is this old, ...
@@ -311,6 +313,7 @@ class ContainerSettings:
     log_flush_percent: int = 60
     carry_little_percent: int = 2
     log_alarm_percent: int = 75
+    log_alarm_age_s: float = 30.0
     log_alarm_interval_s: float = 60.0
     carry_record_bytes_max: int = 1 * MIB
     flush_bytes: int = 4 * MIB

@@ -5,14 +5,22 @@ The commands in `bench/` show the same with 100 000 segments and a million write
 
 from __future__ import annotations
 
+import asyncio
+from collections import Counter
 from collections.abc import AsyncIterator, Iterator
+from dataclasses import replace
 
 import pytest
 
 from penstock.model.segments import NO_VALUE
+from penstock.segmentstore.container.metadata import ContainerMetadata
+from penstock.segmentstore.container.pending import PendingQueue
+from penstock.segmentstore.container.reads.read_index import ReadIndex
 from penstock.segmentstore.container.segment import Segment
+from penstock.segmentstore.container.storage.container_storage import ContainerStorage
 from penstock.segmentstore.container.storage.storage_writer import StorageWriter
-from support.containers import Incarnations, append, read_all, until
+from penstock.segmentstore.settings import CacheSettings
+from support.containers import QUIET, Incarnations, append, read_all, until
 
 A = "s/a/0.#epoch.0"
 
@@ -147,3 +155,56 @@ async def test_a_log_that_cannot_be_cut_is_not_searched_again(
     container.checkpoints.truncate_log()
     assert len(asked) >= 49
     assert not container.checkpoints.marks
+
+
+async def test_start_stop_and_alarms_of_very_many_segments_give_others_their_turn(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Only so much is done between two turns of another task. `bench/crowd_stalls.py` takes the time."""
+    count = 3000
+    lives = Incarnations(replace(QUIET, active_segments_max=count + 100, log_bytes_max=1), cache=CacheSettings())
+    container = await lives.start()
+    names = [f"s/t/{number}.#epoch.0" for number in range(count)]
+    await asyncio.gather(*map(container.create, names))
+    await asyncio.gather(*(append(container, name, b"waits") for name in names))
+    calls: Counter[str] = Counter()
+    longest: Counter[str] = Counter()
+
+    def counted(owner: type, name: str) -> None:
+        original = getattr(owner, name)
+
+        def call(*arguments: object, **named: object) -> object:
+            calls[name] += 1
+            return original(*arguments, **named)
+
+        monkeypatch.setattr(owner, name, call)
+
+    counted(ContainerMetadata, "add")
+    counted(ContainerStorage, "_resolve")
+    counted(ReadIndex, "clear")
+    counted(PendingQueue, "first_unflushed")
+    counted(PendingQueue, "waits_since_s")
+
+    async def other() -> None:
+        while True:
+            for name, number in calls.items():
+                longest[name] = max(longest[name], number)
+            calls.clear()
+            await asyncio.sleep(0)
+
+    task = asyncio.ensure_future(other())
+    container.checkpoints.write_now()
+    await container.pipeline.barrier()
+    container.checkpoints.write_now()
+    await until(lambda: not container.checkpoints.is_pending)
+    for segment in container.segments():
+        segment.is_stuck = True
+    container.carrier.look()
+    await until(lambda: not container.carrier._is_looking)
+    assert container.carrier.is_alarmed
+    container = await lives.restart(container)
+    await lives.stop(container)
+    task.cancel()
+    assert set(longest) >= {"add", "_resolve", "clear", "first_unflushed", "waits_since_s"}
+    assert max(longest.values()) <= 1100, longest
+    await lives.close()

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Iterator, Sequence
 from dataclasses import replace
 
 from penstock.model.errors import (
@@ -65,6 +65,10 @@ from penstock.segmentstore.tier2.storage_health import StorageHealth, UnwatchedS
 __all__ = ["ContainerStatus", "SegmentContainer"]
 
 logger: logging.Logger = logging.getLogger(__name__)
+
+#: Segments whose memory is given back before others get a turn.
+_DROP_STEP = 1024
+
 
 class SegmentContainer(SegmentOperations):
     """One incarnation of a container. `on_failure` is called once, with the cause, if it ends by itself."""
@@ -383,7 +387,7 @@ class SegmentContainer(SegmentOperations):
             await self.reader.close()
             for mark_bytes in self._cache_marks:
                 self.state.cache.forget_fall_below(mark_bytes, self.throttle.notify)
-            self._drop_memory()
+            await self._drop_memory()
 
     async def _close_in_time(self, what: str, closing: Awaitable[None]) -> None:
         try:
@@ -393,11 +397,23 @@ class SegmentContainer(SegmentOperations):
             # Whatever is still under way there, the next incarnation's open fences it.
             logger.warning("container %d: %s did not close: %r", self.id, what, error)
 
-    def _drop_memory(self) -> None:
-        """End the waits of all readers and give the cache back."""
+    async def _drop_memory(self) -> None:
+        """End the waits of all readers and give the cache back; of very many segments step by step, or, cancelled,
+        at once."""
+        steps = self._drop_memory_in_steps()
+        try:
+            for _ in steps:
+                await asyncio.sleep(0)
+        finally:
+            for _ in steps:
+                pass
+
+    def _drop_memory_in_steps(self) -> Iterator[None]:
         offline = ContainerOfflineError(self.id, "stopped")
         self.tables.close(offline)
-        for segment in self.state.metadata.by_id.values():
+        for number, segment in enumerate(list(self.state.metadata.by_id.values())):
+            if number % _DROP_STEP == _DROP_STEP - 1:
+                yield
             waiters, segment.waiters = segment.waiters, {}
             for waiter in waiters:
                 waiter.fail(offline)

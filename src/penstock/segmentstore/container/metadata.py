@@ -66,6 +66,8 @@ class ContainerSnapshot(msgspec.Struct, frozen=True, array_like=True):
     pinned: dict[bytes, bytes]
 
 
+#: Segments that are restored before others get a turn.
+_RESTORE_STEP = 256
 #: What a segment costs to encode, in attributes.
 _SEGMENT_VALUES = 8
 
@@ -296,8 +298,11 @@ class ContainerMetadata:
             )
         return decoded
 
-    def restore(self, *parts: bytes) -> None:
-        """Replace everything by a checkpoint's parts. Raises `ValueError` when they are not of this container."""
+    def restore(self, *parts: bytes) -> Iterator[None]:
+        """Replace everything by a checkpoint's parts, step by step: others may have a turn at each.
+
+        Raises `ValueError` when they are not of this container.
+        """
         decoded = self._decode(parts[0])
         self.by_id.clear()
         self.by_name.clear()
@@ -306,5 +311,8 @@ class ContainerMetadata:
         self.merges = {source: (target, offset) for target, source, offset in decoded.merges}
         self.system_count = 0
         for part in parts:
-            for stored in self._decode(part).segments:
+            for number, stored in enumerate(self._decode(part).segments):
                 self.add(_segment_of(stored))
+                if number % _RESTORE_STEP == _RESTORE_STEP - 1:
+                    yield
+            yield

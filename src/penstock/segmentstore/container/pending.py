@@ -216,6 +216,20 @@ class PendingQueue(Generic[S]):
             )
         return next((piece.sequence_number for piece in self._pieces if type(piece) is not PendingSeal), NO_NUMBER)
 
+    def first_unflushed(self, storage_length: int) -> int:
+        """Return the first number once what storage has is taken out: `flushed` and `first_number` in one."""
+        if self._pieces and not self.is_carried:
+            first = self._pieces[0]
+            if type(first) is PendingAppend and first.start >= storage_length:
+                return first.sequence_number  # Nearly always, and there may be very many segments to ask.
+        self.flushed(storage_length)
+        return self.first_number()
+
+    def waits_since_s(self) -> float:
+        """Return when the first append came that waits at the head, in the loop's time; infinity if there is none."""
+        first = self._pieces[0] if self._pieces else None
+        return first.since_s if type(first) is PendingAppend else float("inf")
+
     def before(self, sequence_number: int) -> Iterator[PendingStorage[S]]:
         """Iterate over the pieces that keep the log from being cut at `sequence_number`."""
         return (

@@ -7,7 +7,7 @@ its record is synced (readers see it). Recovery calls both, one after the other,
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 
 import msgspec
 
@@ -49,6 +49,8 @@ from penstock.segmentstore.settings import ContainerSettings
 
 #: Merged segments whose names are remembered, for clients that ask again because they lost the answer.
 _LATELY_MERGED_MAX = 10_000
+#: Restored segments that are looked at before others get a turn.
+_RESTORE_STEP = 4096
 
 
 class ContainerState:
@@ -446,15 +448,19 @@ class ContainerState:
                     target.pending.remove(piece)
                     break
 
-    def restore(self, *parts: bytes) -> None:
-        """Begin from the log's first checkpoint, all parts of it. Raises `ValueError` when it is not this container's.
+    def restore(self, *parts: bytes) -> Iterator[None]:
+        """Begin from the log's first checkpoint, all parts of it, step by step: others may have a turn at each.
 
         Everything before that checkpoint was in long-term storage when the log was truncated to it, or never was.
+        Raises `ValueError` when it is not this container's.
         """
-        self.metadata.restore(*parts)
+        yield from self.metadata.restore(*parts)
         for segment in self.metadata.gone_segments():
             self._note_gone(segment)
-        for segment in self.metadata.by_id.values():
+        yield
+        for number, segment in enumerate(self.metadata.by_id.values()):
+            if number % _RESTORE_STEP == _RESTORE_STEP - 1:
+                yield
             if segment.id in self.gone:
                 continue
             if segment.is_sealed and not segment.storage_sealed:

@@ -172,7 +172,7 @@ class StorageContext:
 
 
 async def let_others_go_on(number: int) -> None:
-    """Give other tasks a turn after so many steps of a walk along a chunk list. `number`: of the step, from 0.
+    """Give other tasks a turn after so many steps of long work. `number`: of the step, from 0.
 
     A step costs up to some 60 us, and without it nothing in a walk need ever wait.
     """
@@ -200,6 +200,7 @@ async def run_bounded(function: Callable[[T], Awaitable[R]], items: Sequence[T],
     async def work() -> None:
         for index, item in pending:
             results[index] = await function(item)
+            await let_others_go_on(index)  # Not each of them need wait for something.
 
     workers = [asyncio.ensure_future(work()) for _ in range(min(limit, len(items)))]
     try:

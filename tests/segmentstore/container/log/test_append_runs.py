@@ -101,7 +101,7 @@ def one_by_one(frames: Sequence[bytes]) -> tuple[ContainerState, int]:
         for record in reader.feed(frame):
             number, operation = decode_operation(record)
             if isinstance(operation, Checkpoint):
-                state.restore(operation.snapshot)
+                list(state.restore(operation.snapshot))
             else:
                 state.replay(number, operation)
                 count += 1

@@ -19,6 +19,7 @@ from penstock.segmentstore.container.log.operations import (
     Truncate,
     decode_operation,
 )
+from penstock.segmentstore.container.pending import PendingAppend
 from penstock.segmentstore.settings import CacheSettings
 from penstock.segmentstore.tier2.wrapped import WrappedChunkStorage
 from support.containers import Incarnations, append, pause_writer, read_all, turns, until
@@ -130,11 +131,46 @@ async def test_the_alarm_names_what_keeps_the_log(world: World, caplog: pytest.L
             await append(container, B, bytes(2048))
             await until(lambda: container.segment(B).storage_length == container.segment(B).length)
         assert container.statistics(0.0).is_log_long
-        container.carrier.look()
+        for _ in range(3):
+            container.carrier.look()
+            await turns()
     warnings = [record.getMessage() for record in caplog.records if "its log has" in record.getMessage()]
     assert len(warnings) == 1
     assert A in warnings[0]
     assert B not in warnings[0]
+
+
+async def test_a_log_that_is_long_for_what_is_written_alarms_nobody(
+    world: World, caplog: pytest.LogCaptureFixture
+) -> None:
+    """At full speed what keeps the log is due, or is being flushed. What is long overdue is worth an alarm."""
+    container = await world.start()
+    await container.create(B)
+    await pause_writer(container)
+    while container.checkpoints.log_bytes <= LOG_BYTES_MAX:
+        await append(container, B, bytes(2048))
+    container.checkpoints.write_now()
+    await container.pipeline.barrier()
+    with caplog.at_level(logging.WARNING):
+        for _ in range(3):
+            container.carrier.look()
+            await turns()
+        assert container.carrier.is_long
+        assert not container.carrier.is_alarmed
+        assert not container.statistics(0.0).is_log_long
+        assert not [record for record in caplog.records if "its log has" in record.getMessage()]
+        (first, *_) = container.segment(B).pending
+        assert isinstance(first, PendingAppend)
+        first.since_s -= container._settings.flush_age_s + container._settings.log_alarm_age_s + 1.0
+        container.carrier.look()
+        await turns()
+        assert container.statistics(0.0).is_log_long
+    (warning,) = [record.getMessage() for record in caplog.records if "its log has" in record.getMessage()]
+    assert B in warning
+    await container.writer.flush(container.segment(B))
+    container.carrier.look()
+    await turns()
+    assert not container.carrier.is_alarmed
 
 
 async def test_nothing_is_carried_while_most_of_the_log_waits_for_storage(world: World) -> None:

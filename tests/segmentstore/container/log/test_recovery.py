@@ -322,7 +322,7 @@ async def test_appends_replayed_together_are_as_if_replayed_one_by_one(lives: In
     for frame in lives.frames():
         for number, operation in map(decode_operation, reader.feed(frame)):
             if isinstance(operation, Checkpoint) and not one_by_one.metadata.by_id:
-                one_by_one.restore(operation.snapshot)
+                list(one_by_one.restore(operation.snapshot))
             else:
                 one_by_one.replay(number, operation)
     container = await lives.start()

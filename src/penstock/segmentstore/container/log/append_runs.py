@@ -29,6 +29,8 @@ _COLUMN_LENGTH_MIN = 16
 _COLUMN_LENGTH_MAX = 4096
 #: Records of other lengths are taken one by one; after so many of them columns are tried again.
 _SINGLES = 64
+#: `AppendRuns.take` stops once it has taken so many.
+TAKEN_COUNT_MAX = 4096
 
 
 @dataclass(slots=True)
@@ -59,11 +61,12 @@ class AppendRuns:
         """Add the whole appends that follow each other from `position` of a frame; return where the next entry is.
 
         Stops before anything else, and before an append whose number is not above the one before (`last` at first);
-        returns also the number of the last append taken. `starts` gets the positions of the entries taken. This or
-        `flush` raises what `ContainerState.replay` does.
+        returns also the number of the last append taken. Stops after some thousands, too: call it again behind a turn
+        of the loop. `starts` gets the positions of the entries taken. This or `flush` raises what
+        `ContainerState.replay` does.
         """
         column_length = _COLUMN_LENGTH_MIN
-        while True:
+        while len(starts) < TAKEN_COUNT_MAX:
             before = position
             position, last = self._take_column(frame, position, last, starts, column_length)
             if position > before:
@@ -72,7 +75,8 @@ class AppendRuns:
             column_length = _COLUMN_LENGTH_MIN
             position, last = self._take_singles(frame, position, last, starts)
             if position == before:
-                return position, last
+                break
+        return position, last
 
     def _take_column(
         self, frame: memoryview, position: int, last: int, starts: list[int], count_max: int

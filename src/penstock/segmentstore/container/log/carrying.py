@@ -7,10 +7,9 @@ which has the failure cases.
 from __future__ import annotations
 
 import asyncio
-import heapq
 import logging
 from bisect import bisect_right
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 from penstock.model.checksum import crc32c_at_once
@@ -81,14 +80,25 @@ class Carrier:
         self._loop = asyncio.get_running_loop()
         self._is_carrying = False
         self._is_searching = False
+        self._is_looking = False
+        #: Segments that kept the log for too long at the last look, if it was long.
+        self._late_count = 0
         self._warned_at_s = float("-inf")
         self._tidied_at_s = float("-inf")
 
     @property
-    def is_alarmed(self) -> bool:
-        """Whether the log is so long that somebody should look at what keeps it."""
+    def is_long(self) -> bool:
+        """Whether the log is so long that it matters what keeps it."""
         settings = self._settings
         return self._checkpoints.log_bytes > settings.log_bytes_max * settings.log_alarm_percent // 100
+
+    @property
+    def is_alarmed(self) -> bool:
+        """Whether the log is long because of segments of which storage takes nothing: somebody should look at them.
+
+        A log that is long because much is written is none of this: what keeps it is flushed in its turn.
+        """
+        return self._late_count > 0 and self.is_long
 
     def look(self) -> None:
         """Warn if the log is long, and shorten it if it is too long, or cheaply done. Cheap when it is neither."""
@@ -97,26 +107,38 @@ class Carrier:
             self._tidied_at_s = now_s
             settings = self._settings
             self._begin_search(_Little(settings.carry_little_percent, 1 << 62, settings.checkpoint_log_bytes))
-        if not self.is_alarmed:
+        if not self.is_long:
+            self._late_count = 0
             return
-        if now_s - self._warned_at_s >= self._settings.log_alarm_interval_s:
-            self._warned_at_s = now_s
-            self._warn()
+        if not self._is_looking:
+            self._is_looking = True
+            self._spawn(self._look_at_long_log())
+
+    async def _look_at_long_log(self) -> None:
+        try:
+            mark = self._checkpoints.newest
+            pinned = await self._pinned(mark.sequence_number) if mark is not None else []
+            late = await self._late(pinned)
+            self._late_count = len(late)
+            now_s = self._loop.time()
+            if late and self.is_long and now_s - self._warned_at_s >= self._settings.log_alarm_interval_s:
+                self._warned_at_s = now_s
+                self._warn(late)
+        finally:
+            self._is_looking = False
         log_bytes = self._checkpoints.log_bytes
         if self._is_carrying or log_bytes <= self._settings.log_bytes_max:
             return
-        mark = self._checkpoints.newest
         cut_bytes = 0 if mark is None else self._checkpoints.cut_bytes(mark)
         if mark is None or cut_bytes < log_bytes * 3 // 4:
             # Cut there, the log would still be long: first a checkpoint that is worth it.
             self._checkpoints.write_now()
             return
-        pinned = self._pinned(mark.sequence_number)
         # What is cut off is at least twice what is copied: so the log gets shorter by as much as the copies cost, and
         # something else than copies has to be written before it can be as long again.
         if pinned and 2 * sum(map(_appended_bytes, pinned)) <= cut_bytes:
             self._is_carrying = True
-            self._spawn(self._carry_all(pinned, mark.sequence_number))
+            await self._carry_all(pinned, mark.sequence_number)
 
     def make_room(self, free_bytes: int) -> None:
         """Shorten the log, however short it is, by stating again what little of it keeps much: its disk is nearly full.
@@ -141,7 +163,8 @@ class Carrier:
             before = await self._number_to_carry_to(little)
         finally:
             self._is_searching = False
-        if before and not self._is_carrying and (pinned := self._pinned(before)):
+        pinned = await self._pinned(before) if before else []
+        if pinned and not self._is_carrying:
             self._is_carrying = True
             await self._carry_all(pinned, before)
 
@@ -170,28 +193,40 @@ class Carrier:
                 best = mark.sequence_number
         return best
 
-    def _pinned(self, before: int) -> list[Segment]:
+    async def _pinned(self, before: int) -> list[Segment]:
+        """Return the segments that keep the log from being cut at a durable checkpoint. Others get turns meanwhile."""
         found: list[Segment] = []
-        for segment in self._state.unflushed.values():
-            segment.pending.flushed(segment.storage_length)
-            if segment.pending.first_number() < before:
+        for number, segment in enumerate(list(self._state.unflushed.values())):
+            if number % _SLICE_SEGMENTS == _SLICE_SEGMENTS - 1:
+                await asyncio.sleep(0)
+            if segment.pending.first_unflushed(segment.storage_length) < before:
                 found.append(segment)
         return found
 
-    def _warn(self) -> None:
-        mark = self._checkpoints.newest
-        pinned = self._pinned(mark.sequence_number) if mark is not None else []
-        names = ", ".join(segment.name for segment in heapq.nlargest(_NAMED_MAX, pinned, key=_appended_bytes))
+    async def _late(self, pinned: Sequence[Segment]) -> list[Segment]:
+        """Return those of which storage takes nothing: their flush fails, or hangs, or is long overdue."""
+        settings = self._settings
+        late: list[Segment] = []
+        for number, segment in enumerate(pinned):
+            if number % _SLICE_SEGMENTS == _SLICE_SEGMENTS - 1:
+                await asyncio.sleep(0)
+            since_s = segment.pending.waits_since_s()
+            due_age_s = settings.flush_age_index_s if segment.is_offset_index else settings.flush_age_s
+            if segment.is_stuck or self._loop.time() - since_s > due_age_s + settings.log_alarm_age_s:
+                late.append(segment)
+        return late
+
+    def _warn(self, late: list[Segment]) -> None:
+        names = ", ".join(segment.name for segment in late[:_NAMED_MAX])
         logger.warning(
-            "container %d: its log has %d bytes, of at most %d; %d bytes of %d segments wait for long-term storage and "
+            "container %d: its log has %d bytes, of at most %d; long-term storage takes nothing of %d segments that "
             "keep it: %s%s",
             self._state.metadata.container_id,
             self._checkpoints.log_bytes,
             self._settings.log_bytes_max,
-            sum(map(_appended_bytes, pinned)),
-            len(pinned),
-            names or "none before the newest checkpoint",
-            ", ..." if len(pinned) > _NAMED_MAX else "",
+            len(late),
+            names,
+            ", ..." if len(late) > _NAMED_MAX else "",
         )
 
     async def _carry_all(self, segments: list[Segment], before: int) -> None:

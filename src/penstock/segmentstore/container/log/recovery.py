@@ -15,7 +15,8 @@ from functools import partial
 from penstock.model.checksum import crc32c
 from penstock.model.errors import CorruptionError
 from penstock.model.segments import Buffer
-from penstock.segmentstore.container.log.append_runs import AppendRuns
+from penstock.runtime.collector import let_live
+from penstock.segmentstore.container.log.append_runs import TAKEN_COUNT_MAX, AppendRuns
 from penstock.segmentstore.container.log.frames import ENTRY_HEADER, FIRST, RecordReader, check_frame_version
 from penstock.segmentstore.container.log.operations import RECORD_HEADER, Checkpoint, decode_operation
 from penstock.segmentstore.container.state import ContainerState
@@ -28,6 +29,8 @@ logger: logging.Logger = logging.getLogger(__name__)
 REPEATED_RECORDS_MAX = 25
 #: Longer records are not kept for the comparison, only their length and checksum.
 _KEPT_RECORD_LENGTH_MAX = 1024 * 1024
+#: Records that are no appends, or lie between the parts of a checkpoint, that are replayed before others get a turn.
+_REPLAY_STEP = 256
 _unpack_record_header = RECORD_HEADER.unpack_from
 
 
@@ -203,7 +206,7 @@ async def recover(
     latest = RepeatedRecords()
     appends = AppendRuns(state)
     last = 0
-    operations = frames = byte_count = repeated = 0
+    operations = frames = byte_count = repeated = rare_count = 0
     address: LogAddress | None = None
     first = FirstCheckpoint()
     later = LaterCheckpoints(checkpoints_max)
@@ -231,6 +234,9 @@ async def recover(
                         operations += len(starts)
                         reader.pass_whole()
                         records += map(partial(_entry_at, view), starts[-REPEATED_RECORDS_MAX:])
+                        if len(starts) >= TAKEN_COUNT_MAX:
+                            appends.flush()
+                            await asyncio.sleep(0)
                         continue
                 if view[position] & FIRST:
                     cut, cut_bytes = before if position == 1 else None, bytes_before
@@ -260,14 +266,22 @@ async def recover(
                     operations += 1
                     if isinstance(operation, Checkpoint):
                         later.add(operation, cut, cut_bytes)
+                    rare_count += 1
+                    if rare_count % _REPLAY_STEP == 0:  # A frame may hold very many, and each costs some 10 us.
+                        await asyncio.sleep(0)
                 elif first.add(record):
-                    state.restore(*first.parts)
-                    for between in first.later:
+                    for _ in state.restore(*first.parts):
+                        let_live()
+                        await asyncio.sleep(0)
+                    for step, between in enumerate(first.later):
                         state.replay(*decode_operation(between))
+                        if step % _REPLAY_STEP == _REPLAY_STEP - 1:
+                            await asyncio.sleep(0)
                     operations += len(first.later)
                     first.later.clear()
             appends.flush()
             latest.add(records)
+            let_live()
             progress()
         except (KeyError, ValueError) as error:
             raise CorruptionError(container, frame.address, f"record cannot be replayed: {error!r}") from error

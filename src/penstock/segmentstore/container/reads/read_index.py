@@ -419,8 +419,10 @@ class ReadIndex(Generic[S]):
 
     def clear(self) -> None:
         """Drop everything, for good: the segment is gone, or the container stops."""
-        dropped, self._entries = self._entries, []
-        self._starts = []
+        dropped = self._entries.copy()
+        # Not new lists: a container that stops has very many of these.
+        self._entries.clear()
+        self._starts.clear()
         self._is_closed = True
         self.cached_bytes = 0
         self._unfile(dropped)

@@ -312,8 +312,7 @@ class ContainerStorage:
         Drops what storage has from the segment's list of pending work. A truncation counts as bytes do, or the chunks
         that it frees would be forgotten with the log. A seal is found again in any checkpoint.
         """
-        segment.pending.flushed(segment.storage_length)
-        return segment.pending.first_number()
+        return segment.pending.first_unflushed(segment.storage_length)
 
     async def open_for_write(self, segment: Segment) -> StoredSegment | None:
         """Claim a segment's storage for this incarnation."""

@@ -16,6 +16,7 @@ import heapq
 import logging
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from dataclasses import dataclass
+from operator import itemgetter
 
 from penstock.model.errors import (
     ContainerOfflineError,
@@ -173,7 +174,7 @@ class StorageWriter:
         is_pressed = self._is_pressed
         kept_before = self._checkpoints.number_to_cut_at()
         early: list[Segment] = []
-        keepers: list[Segment] = []
+        keepers: list[tuple[int, Segment]] = []
         for number, segment in enumerate(list(state.unflushed.values())):
             if number % _LOOK_STEP == _LOOK_STEP - 1:
                 yield
@@ -181,14 +182,18 @@ class StorageWriter:
                 continue
             if not self._flusher.has_to_wait(segment):
                 if kept_before and self._keeps_log(segment, kept_before):
-                    keepers.append(segment)
+                    keepers.append((segment.pending.first_number(), segment))
                 elif self._is_due(segment, now_s):
                     self._want(segment, now_s)
                 elif is_pressed and segment.id not in self._jobs:
                     early.append(segment)
         self._first.clear()
-        for segment in sorted(keepers, key=_first_number):
-            self._want(segment, now_s, is_first=True)
+        keepers.sort(key=itemgetter(0))
+        for number, (_, segment) in enumerate(keepers):
+            if number % _LOOK_STEP == _LOOK_STEP - 1:
+                yield
+            if segment.id in state.unflushed and segment.id not in state.gone:
+                self._want(segment, now_s, is_first=True)
         for segment in self._largest(early):
             self._want(segment, now_s)
         for segment in self._attributes.due():
@@ -428,10 +433,6 @@ class StorageWriter:
     def _check_not_stopped(self) -> None:
         if self._is_stopped:
             raise ContainerOfflineError(self._state.metadata.container_id, "stopped")
-
-
-def _first_number(segment: Segment) -> int:
-    return segment.pending.first_number()
 
 
 def _taken_bytes(segment: Segment) -> int:
