@@ -78,8 +78,18 @@ class SegmentFlusher:
             head.end <= segment.storage_length or segment.storage_length < segment.durable_start_offset
         ):
             return False
+        if isinstance(head, PendingMerge) and self._can_leave_out(segment, head):
+            return False
         is_about_bytes = isinstance(head, (PendingAppend, PendingMerge))
         return is_about_bytes and self._can_free_before(segment) <= self._freed_before.get(segment.id, 0)
+
+    @staticmethod
+    def _can_leave_out(target: Segment, piece: PendingMerge[Segment]) -> bool:
+        """Whether all bytes of a merge are truncated that storage has not done. (Not of merges into its source.)"""
+        return (
+            target.storage_length < piece.end <= target.durable_start_offset
+            and not any(isinstance(waiting, PendingMerge) for waiting in piece.source.pending)
+        )
 
     @staticmethod
     def _can_free_before(segment: Segment) -> int:
@@ -206,6 +216,9 @@ class SegmentFlusher:
     async def _merge(self, target: Segment, piece: PendingMerge[Segment]) -> bool:
         """Merge in storage, and say whether that is done: not if the target is being deleted."""
         source = piece.source
+        if self._can_leave_out(target, piece):
+            await self._storage.of(target).skip(target.name, piece.end)
+            target.storage_length = piece.end
         if target.storage_length < piece.end:
             while source.storage_length < source.length or source.pending:
                 if target.is_deleted or source.is_deleted or self._state.is_name_taken(source):
@@ -215,11 +228,24 @@ class SegmentFlusher:
             await storage.seal(source.name)
             await storage.concat(target.name, piece.start, source.name)
             target.storage_length = piece.end
+        elif not self._state.is_name_taken(source):
+            # Left out, now or before a crash, so storage may have some of it. Of what it merged it has none.
+            await self._delete_stored(source)
         await self._finish_merge(target, source)
         if target.pending and target.pending[0] is piece:
             target.pending.popleft()
         await self._forget_merged(source)
         return True
+
+    async def _delete_stored(self, source: Segment) -> None:
+        """Free what storage has of a merged segment whose bytes nobody needs."""
+        async with source.flush_lock:
+            try:
+                await self._storage.of(source).delete(source.name)
+            except NoSuchSegmentError:
+                pass  # Nothing of it was ever flushed.
+            source.storage_length = source.length
+            source.index.stored(0)
 
     async def _finish_merge(self, target: Segment, source: Segment) -> None:
         """Make the target's what is in memory of a source that storage has merged, and of its own sources."""
