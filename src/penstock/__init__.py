@@ -40,10 +40,13 @@ if TYPE_CHECKING:
         SharedState,
         Table,
         Transaction,
+        ValueReader,
+        ValueTransaction,
         ValueWriter,
     )
     from penstock.client.table_keys import BytesKeys, Entry, TextKeys, TextPairKeys
     from penstock.client.tables import TableChange
+    from penstock.client.value_reader import ValueBatch, ValueEvent
     from penstock.model.errors import (
         BadOffsetError,
         ClosedError,
@@ -61,6 +64,7 @@ if TYPE_CHECKING:
         NoSuchSegmentError,
         NoSuchStreamError,
         NoSuchTableError,
+        NoSuchTransactionError,
         OutcomeUnknownError,
         PenstockError,
         ScopeExistsError,
@@ -75,7 +79,11 @@ if TYPE_CHECKING:
         TableExistsError,
         TableKeyMissingError,
         TableKeyVersionError,
+        TransactionAbortedError,
+        TransactionCommittedError,
         TransactionError,
+        TransactionExpiredError,
+        UndecodableEventError,
         UnsupportedOperationError,
         WriteTimeoutError,
     )
@@ -113,6 +121,7 @@ __all__ = [
     "NoSuchSegmentError",
     "NoSuchStreamError",
     "NoSuchTableError",
+    "NoSuchTransactionError",
     "OutcomeUnknownError",
     "PenstockError",
     "Positions",
@@ -145,8 +154,16 @@ __all__ = [
     "TextKeys",
     "TextPairKeys",
     "Transaction",
+    "TransactionAbortedError",
+    "TransactionCommittedError",
     "TransactionError",
+    "TransactionExpiredError",
+    "UndecodableEventError",
     "UnsupportedOperationError",
+    "ValueBatch",
+    "ValueEvent",
+    "ValueReader",
+    "ValueTransaction",
     "ValueWriter",
     "WriteTimeoutError",
     "aio",
@@ -189,7 +206,11 @@ _HOME = {
     "TextKeys": "penstock.client.table_keys",
     "TextPairKeys": "penstock.client.table_keys",
     "Transaction": "penstock.client.sync",
+    "ValueReader": "penstock.client.sync",
+    "ValueTransaction": "penstock.client.sync",
     "ValueWriter": "penstock.client.sync",
+    "ValueBatch": "penstock.client.value_reader",
+    "ValueEvent": "penstock.client.value_reader",
     "connect": "penstock.client.connecting",
 }
 

@@ -18,6 +18,8 @@ from penstock.client.segment_reader import SegmentReader
 from penstock.client.shared_state import SharedState
 from penstock.client.tables import Table
 from penstock.client.transaction import Transaction
+from penstock.client.value_reader import ValueBatch, ValueEvent, ValueReader
+from penstock.client.value_transaction import ValueTransaction
 from penstock.client.value_writer import ValueWriter
 
 __all__ = [
@@ -36,6 +38,10 @@ __all__ = [
     "SharedState",
     "Table",
     "Transaction",
+    "ValueBatch",
+    "ValueEvent",
+    "ValueReader",
+    "ValueTransaction",
     "ValueWriter",
     "connect",
 ]

@@ -18,7 +18,7 @@ from penstock.client.sync_classes import CLASSES, Blocking
 SYNC = Path(penstock.client.sync.__file__).parent
 
 #: In `penstock.aio`, and not a thing that blocks: values, and what `await` opens.
-NO_TWIN = {"Event", "EventBatch", "Opening", "connect"}
+NO_TWIN = {"Event", "EventBatch", "Opening", "ValueBatch", "ValueEvent", "connect"}
 #: Written as files of Python's `io`, which flush and close in their own way.
 FILES = {"ByteReader", "ByteWriter"}
 #: Of every ack, for the writer that gives it out.

@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from penstock.model.errors import BadOffsetError, InvalidArgumentError, TransactionError
+from penstock.model.errors import BadOffsetError, InvalidArgumentError, TransactionAbortedError, TransactionError
 
 
 async def test_lease_is_renewed_while_the_transaction_is_open(cluster):
@@ -32,7 +32,7 @@ async def test_transaction_aborted_elsewhere_fails_writes_and_commit(cluster):
         await (await transaction.write(b"x"))
         await client.controller.abort_transaction("retail", "orders", transaction._id)
         ack = await transaction.write(b"y")
-        with pytest.raises(TransactionError, match="committed or aborted"):
+        with pytest.raises(TransactionAbortedError, match="aborted, by somebody else"):
             await ack.wait(5)
         with pytest.raises(TransactionError):
             await transaction.commit()

@@ -34,6 +34,8 @@ from penstock.client.table_keys import BytesKeys, TableKeys
 from penstock.client.tables import Table, split_table_name
 from penstock.client.times import cut_at_time
 from penstock.client.transaction import Transaction
+from penstock.client.transaction_by_id import id_of
+from penstock.client.value_transaction import ValueTransaction
 from penstock.client.value_writer import ValueWriter
 from penstock.client.wire_segments import WireSegments
 from penstock.model.errors import (
@@ -290,24 +292,88 @@ class Client(LifeCycle):
         )  # fmt: skip
         return writer if serializer is None else ValueWriter(writer, serializer)
 
-    def begin_transaction(self, stream: str, *, lease_s: float | None = None) -> Opening[Transaction]:
+    @overload
+    def begin_transaction(
+        self, stream: str, *, lease_s: float | None = None, serializer: None = None
+    ) -> Opening[Transaction]: ...
+
+    @overload
+    def begin_transaction(
+        self, stream: str, *, lease_s: float | None = None, serializer: Serializer[Value]
+    ) -> Opening[ValueTransaction[Value]]: ...
+
+    def begin_transaction(
+        self, stream: str, *, lease_s: float | None = None, serializer: Serializer[Value] | None = None
+    ) -> Opening[Transaction | ValueTransaction[Value]]:
         """Begin a transaction: events that become readable all at once, or never. By `await` or `async with`.
 
         Its lease is renewed while the transaction is open. Leaving it as a context manager commits, or aborts
-        after an exception. Raises `NoSuchStreamError`, `InvalidArgumentError` for a lease out of the server's bounds.
-        """
-        return Opening(lambda: self._begin_transaction(stream, lease_s))
+        after an exception. With a serializer it takes values.
 
-    async def _begin_transaction(self, stream: str, lease_s: float | None) -> Transaction:
+        Raises `NoSuchStreamError`, `InvalidArgumentError` for a lease out of the server's bounds.
+        """
+
+        async def begin() -> Transaction | ValueTransaction[Value]:
+            transaction = self._new_transaction(stream, lease_s)
+            with self._deadline(f"begin a transaction on {stream}"):
+                await transaction.begin()
+            return transaction if serializer is None else ValueTransaction(transaction, serializer)
+
+        return Opening(begin)
+
+    @overload
+    def transaction(
+        self, stream: str, transaction_id: str, *, lease_s: float | None = None, serializer: None = None
+    ) -> Opening[Transaction]: ...
+
+    @overload
+    def transaction(
+        self, stream: str, transaction_id: str, *, lease_s: float | None = None, serializer: Serializer[Value]
+    ) -> Opening[ValueTransaction[Value]]: ...
+
+    def transaction(
+        self,
+        stream: str,
+        transaction_id: str,
+        *,
+        lease_s: float | None = None,
+        serializer: Serializer[Value] | None = None,
+    ) -> Opening[Transaction | ValueTransaction[Value]]:
+        """Go on with an open transaction that somebody else began, by its id. By `await` or `async with`.
+
+        From then on it is as one begun here: it can be written to, committed and aborted; leaving it undecided aborts
+        it. What the one who began it had not flushed is not in it: see `Transaction.detach`.
+
+        Raises:
+            TransactionCommittedError, TransactionAbortedError: it is decided; `transaction_state` tells more.
+            TransactionExpiredError: it has been open for as long as the server allows.
+            NoSuchTransactionError: the id is none of this stream, or it ended long ago.
+            InvalidArgumentError: what was given is no id, or the lease is out of the server's bounds.
+            NoSuchStreamError: there is no such stream.
+        """
+
+        async def resume() -> Transaction | ValueTransaction[Value]:
+            transaction = self._new_transaction(stream, lease_s)
+            with self._deadline(f"go on with transaction {transaction_id} on {stream}"):
+                await transaction.resume(transaction_id)
+            return transaction if serializer is None else ValueTransaction(transaction, serializer)
+
+        return Opening(resume)
+
+    async def transaction_state(self, stream: str, transaction_id: str) -> str:
+        """Return ``OPEN``, ``COMMITTING``, ``COMMITTED``, ``ABORTING``, ``ABORTED`` or ``UNKNOWN``.
+
+        Unknown is also what ended long ago. Raises `InvalidArgumentError` for what is no id.
+        """
+        return await self.controller.transaction_state(*split_scoped_name(stream), id_of(transaction_id))
+
+    def _new_transaction(self, stream: str, lease_s: float | None) -> Transaction:
         scope, name = split_scoped_name(stream)
-        transaction = Transaction(
+        return Transaction(
             self.controller, self._open_pool(), self._settings, self._runtime.rng, scope, name,
             lease_s=self._settings.transaction_lease_s if lease_s is None else lease_s,
             owner=self, ack_factory=self._ack_factory, is_threaded=self._is_threaded,
         )  # fmt: skip
-        with self._deadline(f"begin a transaction on {stream}"):
-            await transaction.begin()
-        return transaction
 
     def segment_reader(self, segment: str, start_offset: int, end_offset: int | None = None) -> SegmentReader:
         """Read the bytes `[start_offset, end_offset)` of a segment, given by its full name, block by block.

@@ -39,6 +39,7 @@ from penstock.model.errors import (
     MetadataConflictError,
     NoSuchScopeError,
     NoSuchStreamError,
+    NoSuchTransactionError,
     OutcomeUnknownError,
     PenstockError,
     ScopeExistsError,
@@ -47,7 +48,10 @@ from penstock.model.errors import (
     StreamExistsError,
     StreamNotSealedError,
     StreamSealedError,
+    TransactionAbortedError,
+    TransactionCommittedError,
     TransactionError,
+    TransactionExpiredError,
     UnsupportedOperationError,
 )
 from penstock.model.names import SegmentId, parent_segment_name, parse_segment_name
@@ -414,28 +418,33 @@ class ControllerClient(ReaderGroupCalls, TableCalls):
         return reply.txnId, [range_from_message(segment) for segment in reply.activeSegments]
 
     async def ping_transaction(self, scope: str, stream: str, transaction: pb.TxnId, *, lease_ms: int) -> None:
-        """Extend a transaction's lease to `lease_ms` from now. Raises `TransactionError`."""
+        """Extend a transaction's lease to `lease_ms` from now.
+
+        Raises `TransactionError`, of a kind that says what became of it; `InvalidArgumentError` for too long a lease.
+        """
         request = pb.PingTxnRequest(streamInfo=_stream(scope, stream), txnId=transaction, lease=lease_ms)
         reply = await self._ask(self._stub.pingTransaction, request, f"ping a transaction of {scope}/{stream}")
         if reply.status != pb.PingTxnStatus.OK:
-            answer = pb.PingTxnStatus.Status.Name(reply.status)
-            raise TransactionError(f"a transaction of stream {scope}/{stream} cannot be kept open: {answer}")
+            raise _ping_error(reply.status, f"{scope}/{stream}")
 
     async def commit_transaction(
         self, scope: str, stream: str, transaction: pb.TxnId, *, writer_id: str = "", timestamp: int = -(1 << 63)
     ) -> None:
-        """Decide that the transaction commits; its events become readable soon after. Safe to repeat."""
+        """Decide that the transaction commits; its events become readable soon after. Safe to repeat.
+
+        Raises `TransactionError`, of a kind that says why not.
+        """
         request = pb.TxnRequest(
             streamInfo=_stream(scope, stream), txnId=transaction, writerId=writer_id, timestamp=timestamp
         )
         reply, _ = await self._change(self._stub.commitTransaction, request, f"commit on stream {scope}/{stream}")
-        _check_transaction(reply, "committed", f"{scope}/{stream}")
+        _check_transaction(reply, TransactionAbortedError, "aborted", f"{scope}/{stream}")
 
     async def abort_transaction(self, scope: str, stream: str, transaction: pb.TxnId) -> None:
-        """Decide that the transaction aborts. Safe to repeat."""
+        """Decide that the transaction aborts. Safe to repeat. Raises `TransactionError`, of a kind that says why."""
         request = pb.TxnRequest(streamInfo=_stream(scope, stream), txnId=transaction)
         reply, _ = await self._change(self._stub.abortTransaction, request, f"abort on stream {scope}/{stream}")
-        _check_transaction(reply, "aborted", f"{scope}/{stream}")
+        _check_transaction(reply, TransactionCommittedError, "committed", f"{scope}/{stream}")
 
     async def transaction_state(self, scope: str, stream: str, transaction: pb.TxnId) -> str:
         """Return ``OPEN``, ``COMMITTING``, ``COMMITTED``, ``ABORTING``, ``ABORTED`` or ``UNKNOWN``."""
@@ -564,8 +573,29 @@ def _check_update(reply: pb.UpdateStreamStatus, verb: str, name: str) -> None:
         raise MetadataConflictError(f"{verb} {name}: refused; another change is under way, or the input does not fit")
 
 
-def _check_transaction(reply: pb.TxnStatus, verb: str, name: str) -> None:
+def _ping_error(status: int, name: str) -> PenstockError:
+    answers = pb.PingTxnStatus
+    if status == answers.LEASE_TOO_LARGE:
+        return InvalidArgumentError(f"the lease for a transaction of stream {name} is longer than the server allows")
+    if status == answers.MAX_EXECUTION_TIME_EXCEEDED:
+        return TransactionExpiredError(f"a transaction of stream {name} was open for as long as the server allows")
+    if status == answers.DISCONNECTED:
+        return ControllerUnavailableError(f"the controller is stopping, and keeps no transaction of stream {name} open")
+    if status == answers.COMMITTED:
+        return TransactionCommittedError(f"a transaction of stream {name} is committed")
+    if status == answers.ABORTED:
+        return TransactionAbortedError(f"a transaction of stream {name} was aborted, or its lease ran out")
+    if status == answers.UNKNOWN:
+        return NoSuchTransactionError(f"a transaction of stream {name} is unknown, or ended long ago")
+    return TransactionError(f"a transaction of stream {name} cannot be kept open: {answers.Status.Name(status)}")
+
+
+def _check_transaction(
+    reply: pb.TxnStatus, otherwise: type[TransactionError], decided: str, name: str
+) -> None:
     if reply.status == pb.TxnStatus.STREAM_NOT_FOUND:
         raise NoSuchStreamError(f"stream {name} does not exist")
+    if reply.status == pb.TxnStatus.TRANSACTION_NOT_FOUND:
+        raise NoSuchTransactionError(f"the transaction of stream {name} is unknown, or ended long ago")
     if reply.status != pb.TxnStatus.SUCCESS:
-        raise TransactionError(f"the transaction of stream {name} is unknown or past being {verb}")
+        raise otherwise(f"the transaction of stream {name} was {decided} before")

@@ -233,7 +233,8 @@ class _Writer:
                 returned = returned.slice
             self._use(returned)
             result = ast.unparse(returned)
-        signature = self._signature(node, result)
+        # Beside the indentation, an overload ends with " ...".
+        signature = self._signature(node, result, 8 if "overload" in decorators else 4)
         if "overload" in decorators:
             self._imports["overload"] = "typing"
             return "\n".join([*head, signature + " ..."])
@@ -274,10 +275,10 @@ class _Writer:
             lines += [f"if isinstance(opened, Async{name}):", f"    return {name}(self, self._portal, opened)"]
         return "\n".join([*lines, f"return {names[0]}(self, self._portal, opened)"])
 
-    def _signature(self, node: _Method, result: str) -> str:
+    def _signature(self, node: _Method, result: str, beside: int) -> str:
         parameters = list(self._parameters(node.args))
         line = f"def {node.name}({', '.join(['self', *parameters])}) -> {result}:"
-        if len(line) + 4 <= _LINE_LENGTH_MAX:
+        if len(line) + beside <= _LINE_LENGTH_MAX:
             return line
         short = indent(", ".join(["self", *parameters]), "    ")
         if len(short) + 4 <= _LINE_LENGTH_MAX:

@@ -17,7 +17,7 @@ class Closable(Protocol):
     ) -> None: ...
 
 
-Opened = TypeVar("Opened", bound=Closable)
+Opened = TypeVar("Opened", bound=Closable, covariant=True)
 
 
 async def awaiting(opening: Opening[Opened]) -> Opened:

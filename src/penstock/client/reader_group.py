@@ -12,7 +12,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from types import TracebackType
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, overload
 
 from penstock.client import reader_group_state as rgs
 from penstock.client.cluster import Cluster
@@ -25,7 +25,9 @@ from penstock.client.reader_group_calls import RegisteredGroup
 from penstock.client.reader_group_record import GroupRecord
 from penstock.client.reader_group_state import GroupState
 from penstock.client.reader_group_streams import GroupStreams, Sources, ends_of
+from penstock.client.serializers import Serializer, Value
 from penstock.client.starts import Start, checked_start, cuts_of, end_cuts, positions_in, start_cuts
+from penstock.client.value_reader import ValueReader
 from penstock.model.errors import InvalidArgumentError, NoSuchReaderGroupError, NoSuchSegmentError, PenstockError
 from penstock.model.names import check_scope_name, check_user_name, parse_segment_name
 from penstock.model.stream_cuts import StreamCut
@@ -217,14 +219,35 @@ class ReaderGroup(LifeCycle):
             raise self._closed_error()
         return self._open_record
 
+    @overload
     def reader(
         self,
         name: str | None = None,
         *,
         positions: Positions | str = Positions.AUTOMATIC,
         on_change: OnChange | None = None,
-    ) -> Opening[Reader]:
-        """Start a reader. By `await` or `async with`.
+        serializer: None = None,
+    ) -> Opening[Reader]: ...
+
+    @overload
+    def reader(
+        self,
+        name: str | None = None,
+        *,
+        positions: Positions | str = Positions.AUTOMATIC,
+        on_change: OnChange | None = None,
+        serializer: Serializer[Value],
+    ) -> Opening[ValueReader[Value]]: ...
+
+    def reader(
+        self,
+        name: str | None = None,
+        *,
+        positions: Positions | str = Positions.AUTOMATIC,
+        on_change: OnChange | None = None,
+        serializer: Serializer[Value] | None = None,
+    ) -> Opening[Reader | ValueReader[Value]]:
+        """Start a reader of events, or with a serializer of values. By `await` or `async with`.
 
         One that ran before under the same name goes on where that one last stored its positions.
 
@@ -236,8 +259,14 @@ class ReaderGroup(LifeCycle):
             positions: when its positions move: "automatic", "manual" or "at_exit", see `Positions`.
             on_change: called in the client's event loop with the names of segments that came, and of those that went.
                 It must not block; an error in it ends the reader.
+            serializer: makes values of the events' bytes, see `ValueReader`.
         """
-        return Opening(lambda: self._start_reader(name, positions, on_change))
+
+        async def start() -> Reader | ValueReader[Value]:
+            reader = await self._start_reader(name, positions, on_change)
+            return reader if serializer is None else ValueReader(reader, serializer)
+
+        return Opening(start)
 
     async def _start_reader(self, name: str | None, positions: Positions | str, on_change: OnChange | None) -> Reader:
         self._check_open()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 
 from penstock.client.controller import ControllerClient
 from penstock.client.stream_segments import SegmentRange
@@ -41,12 +41,20 @@ class TransactionSource:
     """The segments of one transaction. They have no successors: a sealed or missing one means it is over."""
 
     def __init__(
-        self, scope: str, stream: str, segments: Sequence[SegmentRange], *, high_bits: int, low_bits: int
+        self,
+        scope: str,
+        stream: str,
+        segments: Sequence[SegmentRange],
+        *,
+        high_bits: int,
+        low_bits: int,
+        why_over: Callable[[], Awaitable[TransactionError]],
     ) -> None:
         self._name = f"{scope}/{stream}"
         self._segments = segments
         self._high_bits = high_bits
         self._low_bits = low_bits
+        self._why_over = why_over
 
     @property
     def name(self) -> str:
@@ -58,11 +66,8 @@ class TransactionSource:
         return self._segments
 
     async def successors(self, sealed: SegmentRange) -> Sequence[SegmentRange]:
-        """See `SegmentSource`. Raises `TransactionError`."""
-        raise TransactionError(
-            f"the transaction on stream {self._name} takes no more events: it was committed or aborted, or its lease "
-            "ran out"
-        )
+        """See `SegmentSource`. Raises `TransactionError`, of a kind that says what became of it."""
+        raise await self._why_over()
 
     def segment_name(self, segment: SegmentRange) -> str:
         """See `SegmentSource`."""

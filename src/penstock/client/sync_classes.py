@@ -51,6 +51,14 @@ _CHUNK = "chunk = self._part.chunk_in_hand() or self._portal.call(self._part.nex
 _PAGES = "for page in self.{method}({arguments}):\n    yield from page\n"
 _SPAN = "primary=primary, prefix=prefix, start=start, end=end"
 
+_VALUE_CHUNK = (
+    "reader = self._part.events\n"
+    "chunk = reader.chunk_in_hand() or self._portal.call(reader.next_chunk(timeout_s))\n"
+)
+
+#: The serializer is the application's, and runs in the application's thread, before anything is written.
+_WRITE_VALUES = "self.events.write_many(list(map(self._serialize, values)), routing_keys, timeout_s=timeout_s)\n"
+
 #: Every class that `penstock.aio` offers, but for values and for those written by hand in `penstock.client.sync`.
 CLASSES: Sequence[Blocking] = (
     Blocking(
@@ -73,7 +81,36 @@ CLASSES: Sequence[Blocking] = (
             # The serializer is the application's, and runs in the application's thread.
             "write": "event = self._serialize(value)\n"
             "return self.events.write(event, routing_key, timeout_s=timeout_s, on_delivery=on_delivery)\n",
-            "write_many": "self.events.write_many(list(map(self._serialize, values)), routing_keys)\n",
+            "write_many": _WRITE_VALUES,
+        },
+    ),
+    Blocking(
+        "value_transaction",
+        "ValueTransaction",
+        base=("handle", "PlainHandle"),
+        init="self.events = Transaction(client, portal, part.events)\nself._serialize = part.serializer.serialize\n",
+        bodies={
+            "write": "event = self._serialize(value)\n"
+            "return self.events.write(event, routing_key, timeout_s=timeout_s, on_delivery=on_delivery)\n",
+            "write_many": _WRITE_VALUES,
+        },
+    ),
+    Blocking(
+        "value_reader",
+        "ValueReader",
+        base=("handle", "PlainHandle"),
+        init="self.events = Reader(client, portal, part.events)\nself._deserialize = part.serializer.deserialize\n",
+        bodies={
+            # The serializer is the application's, and runs in the application's thread.
+            "__iter__": "while (event := self.read()) is not None:\n    yield event\n",
+            "read": _VALUE_CHUNK + "return None if chunk is None else take_value(chunk, self._deserialize)\n",
+            "read_batch": _VALUE_CHUNK
+            + "return None if chunk is None else take_values(chunk, self._deserialize, max_bytes)\n",
+            "close": "self.events.close(timeout_s, is_done=is_done)\n",
+        },
+        imports={
+            "take_value": "penstock.client.value_reader",
+            "take_values": "penstock.client.value_reader",
         },
     ),
     Blocking(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Coroutine, Iterator
+from collections.abc import Callable, Coroutine, Iterator, Sequence
 from enum import Enum
 from random import Random
 from types import TracebackType
@@ -17,12 +17,23 @@ from penstock.client.event_writer import EventWriter
 from penstock.client.life_cycle import LifeCycle
 from penstock.client.settings import ClientSettings
 from penstock.client.sources import TransactionSource
+from penstock.client.stream_segments import SegmentRange
 from penstock.client.tasks import start_watched
-from penstock.client.transaction_by_id import transaction_text
-from penstock.model.errors import ControllerUnavailableError, PenstockError, TransactionError
+from penstock.client.transaction_by_id import id_of, transaction_text
+from penstock.model.errors import (
+    ControllerUnavailableError,
+    NoSuchTransactionError,
+    PenstockError,
+    TransactionAbortedError,
+    TransactionCommittedError,
+    TransactionError,
+    TransactionExpiredError,
+)
 from penstock.rpc import controller_pb2 as pb
 
 _log = logging.getLogger(__name__)
+
+_EPOCH_SHIFT = 32
 
 #: A lease is renewed when this part of it has passed.
 _RENEWAL_PART = 1 / 3
@@ -38,10 +49,12 @@ class _Fate(Enum):
     COMMITTING = "committing"
     COMMITTED = "committed"
     ABORTED = "aborted"
+    #: Everything is stored; whoever knows the id decides.
+    DETACHED = "left to others"
 
 
 class Transaction(LifeCycle):
-    """An open transaction on a stream. Made by `Client.begin_transaction`.
+    """An open transaction on a stream. Made by `Client.begin_transaction`, or `Client.transaction` for one by its id.
 
     As a context manager it commits on leaving, or aborts when an exception passes through. Closing it undecided aborts
     it. Its lease is renewed while it may still commit and is open here, and no longer.
@@ -73,6 +86,8 @@ class Transaction(LifeCycle):
         self._ack_factory = ack_factory
         self._is_threaded = is_threaded
         self._id = pb.TxnId()
+        # When the lease was granted last, on the loop's clock.
+        self._renewed_s = 0.0
         self._fate = _Fate.OPEN
         self._doomed_by: BaseException | None = None
         # Not a child: when this is closed undecided, its events need no flush.
@@ -86,9 +101,25 @@ class Transaction(LifeCycle):
         self._id, segments = await self._controller.create_transaction(
             self._scope, self._stream, lease_ms=round(self._lease_s * 1000)
         )
-        source = TransactionSource(
-            self._scope, self._stream, segments, high_bits=self._id.highBits, low_bits=self._id.lowBits
+        await self._start(segments)
+
+    async def resume(self, transaction_id: str) -> None:
+        """Go on with the transaction of this id. Called by `Client.transaction`."""
+        self._id = id_of(transaction_id)
+        await self._controller.ping_transaction(
+            self._scope, self._stream, self._id, lease_ms=round(self._lease_s * 1000)
         )
+        # The upper half of an id begins with the epoch whose segments the transaction has.
+        await self._start(
+            await self._controller.epoch_segments(self._scope, self._stream, self._id.highBits >> _EPOCH_SHIFT)
+        )
+
+    async def _start(self, segments: Sequence[SegmentRange]) -> None:
+        self._renewed_s = asyncio.get_running_loop().time()
+        source = TransactionSource(
+            self._scope, self._stream, segments, high_bits=self._id.highBits, low_bits=self._id.lowBits,
+            why_over=self._why_over,
+        )  # fmt: skip
         self._writer = await EventWriter(
             source, self._pool, self._settings, self._rng,
             ack_factory=self._ack_factory, is_threaded=self._is_threaded,
@@ -139,18 +170,28 @@ class Transaction(LifeCycle):
 
         Raises:
             OutcomeUnknownError: no answer; `state` tells what became of it, and `commit` may be repeated.
-            TransactionError: it was aborted, or its lease ran out, or not everything could be written. None of its
-                events will ever be read.
+            TransactionError: not everything could be written. None of its events will ever be read.
+            TransactionAbortedError, TransactionExpiredError: likewise, it was aborted, or its lease ran out.
+            NoSuchTransactionError: it ended so long ago that nobody knows how.
         """
         await self._decide(self._commit)
 
     async def abort(self) -> None:
         """Decide that none of the transaction's events are ever read. Aborting twice is fine.
 
-        Raises `TransactionError` if it was committed, `OutcomeUnknownError` without an answer; then it may be repeated,
-        and the end of the lease aborts it in any case.
+        Raises `TransactionCommittedError`, and `OutcomeUnknownError` without an answer; then it may be repeated, and
+        the end of the lease aborts it in any case.
         """
         await self._decide(self._abort)
+
+    async def detach(self) -> str:
+        """Flush and leave the transaction open for whoever goes on with it by its id, which this returns.
+
+        It has its whole lease from now on: who takes it up within that, by `Client.transaction`, may write, commit or
+        abort. Nothing more can be done here. If the flush fails it can only be aborted, as with `commit`.
+        """
+        await self._decide(self._detach)
+        return self.id
 
     async def state(self) -> str:
         """Return ``OPEN``, ``COMMITTING``, ``COMMITTED``, ``ABORTING``, ``ABORTED`` or ``UNKNOWN``."""
@@ -197,29 +238,46 @@ class Transaction(LifeCycle):
     async def _commit(self) -> None:
         if self._fate is _Fate.COMMITTED:
             return
-        if self._fate is _Fate.DOOMED or self._fate is _Fate.ABORTED:
+        if self._fate is not _Fate.OPEN and self._fate is not _Fate.COMMITTING:
             why = f", because of an earlier error: {self._doomed_by}" if self._doomed_by is not None else ""
             raise TransactionError(f"{self._name} cannot be committed, it is {self._fate.value}{why}")
         if self._fate is _Fate.OPEN:
-            self._check_open()
-            assert self._writer is not None
-            try:
-                await self._writer.flush()
-                # Takes no more, and has what somebody else may have written meanwhile.
-                await self._writer.close()
-            except BaseException as error:
-                self._fate = _Fate.DOOMED
-                self._doomed_by = error
-                raise
+            await self._store_all()
             self._fate = _Fate.COMMITTING
-        await self._controller.commit_transaction(self._scope, self._stream, self._id)
+        try:
+            await self._controller.commit_transaction(self._scope, self._stream, self._id)
+        except TransactionAbortedError as error:
+            raise await self._why_over() from error
         self._fate = _Fate.COMMITTED
+
+    async def _store_all(self) -> None:
+        self._check_open()
+        assert self._writer is not None
+        try:
+            await self._writer.flush()
+            # Takes no more, and has what somebody else may have written meanwhile.
+            await self._writer.close()
+        except BaseException as error:
+            self._fate = _Fate.DOOMED
+            self._doomed_by = error
+            raise
+
+    async def _detach(self) -> None:
+        if self._fate is _Fate.DETACHED:
+            return
+        if self._fate is not _Fate.OPEN:
+            raise TransactionError(f"{self._name} cannot be left to others, it is {self._fate.value}")
+        await self._store_all()
+        await self._renew()
+        self._fate = _Fate.DETACHED
 
     async def _abort(self) -> None:
         if self._fate is _Fate.ABORTED:
             return
         if self._fate is _Fate.COMMITTED:
-            raise TransactionError(f"{self._name} cannot be aborted, it is committed")
+            raise TransactionCommittedError(f"{self._name} cannot be aborted, it is committed")
+        if self._fate is _Fate.DETACHED:
+            raise TransactionError(f"{self._name} cannot be aborted here, it is {self._fate.value}")
         self._fate = _Fate.DOOMED
         if self._writer is not None:
             await self._writer.abandon()
@@ -262,10 +320,31 @@ class Transaction(LifeCycle):
             if self._fate is not _Fate.OPEN and self._fate is not _Fate.COMMITTING:
                 return
             try:
-                await self._controller.ping_transaction(
-                    self._scope, self._stream, self._id, lease_ms=round(self._lease_s * 1000)
-                )
+                await self._renew()
             except ControllerUnavailableError:
                 continue
             except PenstockError:
                 return
+
+    async def _renew(self) -> None:
+        await self._controller.ping_transaction(
+            self._scope, self._stream, self._id, lease_ms=round(self._lease_s * 1000)
+        )
+        self._renewed_s = asyncio.get_running_loop().time()
+
+    async def _why_over(self) -> TransactionError:
+        """Return what became of a transaction that was to be open, as far as it can be told."""
+        state = await self.state()
+        if state in ("COMMITTING", "COMMITTED"):
+            return TransactionCommittedError(f"{self._name} takes no more: it is {state.lower()}")
+        if state == "UNKNOWN":
+            return NoSuchTransactionError(f"{self._name} is unknown, or ended long ago")
+        if state == "OPEN":
+            # Its segments are gone all the same: somebody is about to end it.
+            return TransactionError(f"{self._name} takes no more events")
+        silent_s = asyncio.get_running_loop().time() - self._renewed_s
+        if silent_s >= self._lease_s:
+            return TransactionExpiredError(
+                f"{self._name} was aborted: its lease of {self._lease_s:g} s could not be renewed for {silent_s:.3g} s"
+            )
+        return TransactionAbortedError(f"{self._name} was aborted, by somebody else or for being open too long")

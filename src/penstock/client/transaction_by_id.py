@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import re
+import uuid
 from collections.abc import Mapping
 
 from penstock.client.controller import ControllerClient
 from penstock.model.errors import InvalidArgumentError
 from penstock.model.names import split_scoped_name
 from penstock.rpc import controller_pb2 as pb
-
-_ID = re.compile(r"[0-9a-f]{32}\Z")
 
 
 class TransactionById:
@@ -20,12 +18,10 @@ class TransactionById:
     """
 
     def __init__(self, controller: ControllerClient, stream: str, transaction_id: str) -> None:
-        if not _ID.match(transaction_id):
-            raise InvalidArgumentError(f"transaction id {transaction_id!r}: write it as 32 hexadecimal digits")
         self._controller = controller
         self._scope, self._stream = split_scoped_name(stream)
-        self.id: str = transaction_id
-        self._message = pb.TxnId(highBits=_signed(transaction_id[:16]), lowBits=_signed(transaction_id[16:]))
+        self._message = id_of(transaction_id)
+        self.id: str = transaction_text(self._message)
 
     async def state(self) -> str:
         """Return ``OPEN``, ``COMMITTING``, ``COMMITTED``, ``ABORTING``, ``ABORTED`` or ``UNKNOWN``."""
@@ -57,5 +53,13 @@ def transaction_text(transaction: pb.TxnId) -> str:
     return f"{transaction.highBits & (2**64 - 1):016x}{transaction.lowBits & (2**64 - 1):016x}"
 
 
-def _signed(half: str) -> int:
-    return int.from_bytes(bytes.fromhex(half), "big", signed=True)
+def id_of(text: str) -> pb.TxnId:
+    """Read a transaction's id, 32 hexadecimal digits or a UUID. Raises `InvalidArgumentError`."""
+    try:
+        value = uuid.UUID(text).int
+    except (ValueError, AttributeError, TypeError):
+        raise InvalidArgumentError(
+            f"transaction id {text!r}: give 32 hexadecimal digits, as Transaction.id, or a UUID"
+        ) from None
+    high, low = value >> 64, value & (2**64 - 1)
+    return pb.TxnId(highBits=high - (high >> 63 << 64), lowBits=low - (low >> 63 << 64))

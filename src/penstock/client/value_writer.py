@@ -3,18 +3,47 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Generator, Sequence
+from collections.abc import Callable, Generator, Sequence
 from types import TracebackType
-from typing import Generic, TypeVar
+from typing import Generic, Protocol
 
 from penstock.client.ack import Ack, OnDelivery
 from penstock.client.event_writer import EventWriter
-from penstock.client.serializers import Serializer
-
-Value = TypeVar("Value")
+from penstock.client.serializers import Serializer, Value
+from penstock.model.errors import InvalidArgumentError, WriteTimeoutError
 
 #: Values made bytes of in one turn of the event loop.
 _SLICE_VALUE_COUNT = 512
+
+
+class _WriteMany(Protocol):
+    async def __call__(
+        self, events: Sequence[bytes], routing_keys: str | Sequence[str] | None, *, timeout_s: float | None
+    ) -> None: ...
+
+
+async def write_values(
+    write_many: _WriteMany,
+    serialize: Callable[[Value], bytes],
+    values: Sequence[Value],
+    routing_keys: str | Sequence[str] | None,
+    timeout_s: float | None,
+) -> None:
+    """Write values by the `write_many` of an `EventWriter` or a `Transaction`, a slice at a time."""
+    if routing_keys is not None and not isinstance(routing_keys, str) and len(routing_keys) != len(values):
+        raise InvalidArgumentError(f"{len(values)} values came with {len(routing_keys)} routing keys")
+    loop = asyncio.get_running_loop()
+    deadline_s = None if timeout_s is None else loop.time() + timeout_s
+    for start in range(0, len(values), _SLICE_VALUE_COUNT):
+        end = start + _SLICE_VALUE_COUNT
+        keys = routing_keys if routing_keys is None or isinstance(routing_keys, str) else routing_keys[start:end]
+        left_s = None if deadline_s is None else max(deadline_s - loop.time(), 0.0)
+        try:
+            await write_many(list(map(serialize, values[start:end])), keys, timeout_s=left_s)
+        except WriteTimeoutError as error:
+            error.taken_count += start
+            raise
+        await asyncio.sleep(0)
 
 
 class ValueWriter(Generic[Value]):
@@ -43,13 +72,18 @@ class ValueWriter(Generic[Value]):
         event = self.serializer.serialize(value)
         return await self.events.write(event, routing_key, timeout_s=timeout_s, on_delivery=on_delivery)
 
-    async def write_many(self, values: Sequence[Value], routing_keys: str | Sequence[str] | None = None) -> None:
-        """Write many values; see `EventWriter.write_many`. Those before one that fails may be written."""
-        for start in range(0, len(values), _SLICE_VALUE_COUNT):
-            end = start + _SLICE_VALUE_COUNT
-            keys = routing_keys if routing_keys is None or isinstance(routing_keys, str) else routing_keys[start:end]
-            await self.events.write_many(list(map(self.serializer.serialize, values[start:end])), keys)
-            await asyncio.sleep(0)
+    async def write_many(
+        self,
+        values: Sequence[Value],
+        routing_keys: str | Sequence[str] | None = None,
+        *,
+        timeout_s: float | None = None,
+    ) -> None:
+        """Write many values; see `EventWriter.write_many`. Those before one that fails may be written.
+
+        `WriteTimeoutError` says how many were taken when not all were within `timeout_s`.
+        """
+        await write_values(self.events.write_many, self.serializer.serialize, values, routing_keys, timeout_s)
 
     async def flush(self, timeout_s: float | None = None) -> None:
         """Wait until everything written so far is durable; see `EventWriter.flush`."""

@@ -7,6 +7,7 @@
     │   ├── InvalidNameError
     │   ├── EventTooLargeError          fields `length_bytes`, `length_bytes_max`
     │   └── SerializationError          a value is not one of the serializer's, or an event's bytes are not
+    │       └── UndecodableEventError   ... of an event that was read: says which, and what to do
     ├── SegmentError                    about one segment (field `segment`)
     │   ├── NoSuchSegmentError
     │   ├── SegmentExistsError
@@ -50,6 +51,8 @@
         │                               NoSuchStreamError, StreamExistsError, StreamNotSealedError,
         │                               StreamSealedError, TransactionError, MetadataConflictError,
         │                               NoSuchTableError, TableExistsError, ...
+        ├── TransactionError            NoSuchTransactionError, TransactionCommittedError, TransactionAbortedError
+        │   └── TransactionExpiredError ... because nobody renewed its lease, or it was open for too long
         ├── WriteTimeoutError           no room for an event in time; also a TimeoutError; field `taken_count`
         └── ClosedError                 a client, writer, reader, ... takes no more work; also a ValueError
             └── ForkedError             ... because it is the parent process's
@@ -83,6 +86,28 @@ class InvalidNameError(InvalidArgumentError):
 
 class SerializationError(InvalidArgumentError):
     """A value is not one that the serializer can write, or the bytes of an event are not what it reads."""
+
+
+class UndecodableEventError(SerializationError):
+    """An event was read whose bytes are not what the serializer reads. It does not count as read, and comes again.
+
+    Attributes:
+        stream: ``scope/stream``.
+        segment_id: 64-bit segment id.
+        offset, position: bytes in the segment where the event begins, and where the next one does.
+        data: the payload.
+    """
+
+    def __init__(self, *, stream: str, segment_id: int, offset: int, position: int, data: bytes, reason: str) -> None:
+        super().__init__(
+            f"the event of {stream} in segment {segment_id} at byte {offset} ({len(data)} bytes) cannot be decoded: "
+            f"{reason}; it is still unread: take it as bytes with events.read() of the reader, and go on"
+        )
+        self.stream = stream
+        self.segment_id = segment_id
+        self.offset = offset
+        self.position = position
+        self.data = data
 
 
 class EventTooLargeError(InvalidArgumentError):
@@ -462,6 +487,22 @@ class StreamNotSealedError(StreamError):
 
 class TransactionError(StreamError):
     """The transaction does not exist, or is past the state the request needs."""
+
+
+class NoSuchTransactionError(TransactionError):
+    """The controller does not know the transaction: the id is none of the stream, or it ended so long ago."""
+
+
+class TransactionCommittedError(TransactionError):
+    """The transaction is committed, or certain to be: its events are read, and it takes no more."""
+
+
+class TransactionAbortedError(TransactionError):
+    """The transaction was aborted, by somebody or because its lease ran out: none of its events is ever read."""
+
+
+class TransactionExpiredError(TransactionAbortedError):
+    """The transaction was aborted because its lease ran out, or because it was open for longer than is allowed."""
 
 
 class NoSuchReaderGroupError(StreamError):

@@ -20,6 +20,8 @@ from penstock.client.sync.segment_reader import SegmentReader
 from penstock.client.sync.shared_state import SharedState
 from penstock.client.sync.tables import Table
 from penstock.client.sync.transaction import Transaction
+from penstock.client.sync.value_reader import ValueReader
+from penstock.client.sync.value_transaction import ValueTransaction
 from penstock.client.sync.value_writer import ValueWriter
 
 __all__ = [
@@ -35,5 +37,7 @@ __all__ = [
     "SharedState",
     "Table",
     "Transaction",
+    "ValueReader",
+    "ValueTransaction",
     "ValueWriter",
 ]

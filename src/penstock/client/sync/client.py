@@ -27,9 +27,12 @@ from penstock.client.sync.segment_reader import SegmentReader
 from penstock.client.sync.shared_state import SharedState
 from penstock.client.sync.tables import Table
 from penstock.client.sync.transaction import Transaction
+from penstock.client.sync.value_transaction import ValueTransaction
 from penstock.client.sync.value_writer import ValueWriter
 from penstock.client.table_keys import TableKeys
 from penstock.client.tables import Table as AsyncTable
+from penstock.client.transaction import Transaction as AsyncTransaction
+from penstock.client.value_transaction import ValueTransaction as AsyncValueTransaction
 from penstock.client.value_writer import ValueWriter as AsyncValueWriter
 from penstock.model.policies import Retention, Scaling, StreamConfig
 from penstock.model.segments import SegmentInfo
@@ -185,14 +188,82 @@ class Client(ClientLife):
             return ValueWriter(self, self._portal, opened)
         return EventWriter(self, self._portal, opened)
 
-    def begin_transaction(self, stream: str, *, lease_s: float | None = None) -> Transaction:
+    @overload
+    def begin_transaction(
+        self, stream: str, *, lease_s: float | None = None, serializer: None = None
+    ) -> Transaction: ...
+
+    @overload
+    def begin_transaction(
+        self, stream: str, *, lease_s: float | None = None, serializer: Serializer[Value]
+    ) -> ValueTransaction[Value]: ...
+
+    def begin_transaction(
+        self, stream: str, *, lease_s: float | None = None, serializer: Serializer[Value] | None = None
+    ) -> Transaction | ValueTransaction[Value]:
         """Begin a transaction: events that become readable all at once, or never. Use it as a context manager.
 
         Its lease is renewed while the transaction is open. Leaving it as a context manager commits, or aborts
-        after an exception. Raises `NoSuchStreamError`, `InvalidArgumentError` for a lease out of the server's bounds.
+        after an exception. With a serializer it takes values.
+
+        Raises `NoSuchStreamError`, `InvalidArgumentError` for a lease out of the server's bounds.
         """
-        opened = self._opened(lambda: self._part.begin_transaction(stream, lease_s=lease_s))
+        async def opening() -> AsyncTransaction | AsyncValueTransaction[Value]:
+            return await self._part.begin_transaction(
+            stream, lease_s=lease_s, serializer=serializer
+        )
+
+        opened = self._portal.call(opening())
+        if isinstance(opened, AsyncValueTransaction):
+            return ValueTransaction(self, self._portal, opened)
         return Transaction(self, self._portal, opened)
+
+    @overload
+    def transaction(
+        self, stream: str, transaction_id: str, *, lease_s: float | None = None, serializer: None = None
+    ) -> Transaction: ...
+
+    @overload
+    def transaction(
+        self, stream: str, transaction_id: str, *, lease_s: float | None = None, serializer: Serializer[Value]
+    ) -> ValueTransaction[Value]: ...
+
+    def transaction(
+        self,
+        stream: str,
+        transaction_id: str,
+        *,
+        lease_s: float | None = None,
+        serializer: Serializer[Value] | None = None,
+    ) -> Transaction | ValueTransaction[Value]:
+        """Go on with an open transaction that somebody else began, by its id. Use it as a context manager.
+
+        From then on it is as one begun here: it can be written to, committed and aborted; leaving it undecided aborts
+        it. What the one who began it had not flushed is not in it: see `Transaction.detach`.
+
+        Raises:
+            TransactionCommittedError, TransactionAbortedError: it is decided; `transaction_state` tells more.
+            TransactionExpiredError: it has been open for as long as the server allows.
+            NoSuchTransactionError: the id is none of this stream, or it ended long ago.
+            InvalidArgumentError: what was given is no id, or the lease is out of the server's bounds.
+            NoSuchStreamError: there is no such stream.
+        """
+        async def opening() -> AsyncTransaction | AsyncValueTransaction[Value]:
+            return await self._part.transaction(
+            stream, transaction_id, lease_s=lease_s, serializer=serializer
+        )
+
+        opened = self._portal.call(opening())
+        if isinstance(opened, AsyncValueTransaction):
+            return ValueTransaction(self, self._portal, opened)
+        return Transaction(self, self._portal, opened)
+
+    def transaction_state(self, stream: str, transaction_id: str) -> str:
+        """Return ``OPEN``, ``COMMITTING``, ``COMMITTED``, ``ABORTING``, ``ABORTED`` or ``UNKNOWN``.
+
+        Unknown is also what ended long ago. Raises `InvalidArgumentError` for what is no id.
+        """
+        return self._portal.call(self._part.transaction_state(stream, transaction_id))
 
     def segment_reader(self, segment: str, start_offset: int, end_offset: int | None = None) -> SegmentReader:
         """Read the bytes `[start_offset, end_offset)` of a segment, given by its full name, block by block.

@@ -6,14 +6,19 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import overload
 
 from penstock.client import reader_group as aio
 from penstock.client.membership import OnChange
 from penstock.client.reader import Positions
+from penstock.client.reader import Reader as AsyncReader
 from penstock.client.reader_group import GroupDescription
+from penstock.client.serializers import Serializer, Value
 from penstock.client.starts import Start
 from penstock.client.sync.handle import Handle
 from penstock.client.sync.reader import Reader
+from penstock.client.sync.value_reader import ValueReader
+from penstock.client.value_reader import ValueReader as AsyncValueReader
 from penstock.model.stream_cuts import StreamCut
 
 
@@ -35,14 +40,35 @@ class ReaderGroup(Handle[aio.ReaderGroup]):
         """The group's name in its scope."""
         return self._part.name
 
+    @overload
     def reader(
         self,
         name: str | None = None,
         *,
         positions: Positions | str = Positions.AUTOMATIC,
         on_change: OnChange | None = None,
-    ) -> Reader:
-        """Start a reader. Use it as a context manager.
+        serializer: None = None,
+    ) -> Reader: ...
+
+    @overload
+    def reader(
+        self,
+        name: str | None = None,
+        *,
+        positions: Positions | str = Positions.AUTOMATIC,
+        on_change: OnChange | None = None,
+        serializer: Serializer[Value],
+    ) -> ValueReader[Value]: ...
+
+    def reader(
+        self,
+        name: str | None = None,
+        *,
+        positions: Positions | str = Positions.AUTOMATIC,
+        on_change: OnChange | None = None,
+        serializer: Serializer[Value] | None = None,
+    ) -> Reader | ValueReader[Value]:
+        """Start a reader of events, or with a serializer of values. Use it as a context manager.
 
         One that ran before under the same name goes on where that one last stored its positions.
 
@@ -54,8 +80,16 @@ class ReaderGroup(Handle[aio.ReaderGroup]):
             positions: when its positions move: "automatic", "manual" or "at_exit", see `Positions`.
             on_change: called in the client's own thread with the names of segments that came, and of those that went.
                 It must not block; an error in it ends the reader.
+            serializer: makes values of the events' bytes, see `ValueReader`.
         """
-        opened = self._opened(lambda: self._part.reader(name, positions=positions, on_change=on_change))
+        async def opening() -> AsyncReader | AsyncValueReader[Value]:
+            return await self._part.reader(
+            name, positions=positions, on_change=on_change, serializer=serializer
+        )
+
+        opened = self._portal.call(opening())
+        if isinstance(opened, AsyncValueReader):
+            return ValueReader(self, self._portal, opened)
         return Reader(self, self._portal, opened)
 
     def stream_cuts(self) -> dict[str, StreamCut]:

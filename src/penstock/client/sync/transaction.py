@@ -15,11 +15,15 @@ from penstock.client.sync.handle import Handle
 
 
 class Transaction(Handle[aio.Transaction]):
-    """An open transaction on a stream. Made by `Client.begin_transaction`.
+    """An open transaction on a stream. Made by `Client.begin_transaction`, or `Client.transaction` for one by its id.
 
     As a context manager it commits on leaving, or aborts when an exception passes through. Closing it undecided aborts
     it. Its lease is renewed while it may still commit and is open here, and no longer.
     """
+
+    def resume(self, transaction_id: str) -> None:
+        """Go on with the transaction of this id. Called by `Client.transaction`."""
+        self._portal.call(self._part.resume(transaction_id))
 
     @property
     def id(self) -> str:
@@ -57,18 +61,27 @@ class Transaction(Handle[aio.Transaction]):
 
         Raises:
             OutcomeUnknownError: no answer; `state` tells what became of it, and `commit` may be repeated.
-            TransactionError: it was aborted, or its lease ran out, or not everything could be written. None of its
-                events will ever be read.
+            TransactionError: not everything could be written. None of its events will ever be read.
+            TransactionAbortedError, TransactionExpiredError: likewise, it was aborted, or its lease ran out.
+            NoSuchTransactionError: it ended so long ago that nobody knows how.
         """
         self._portal.call(self._part.commit())
 
     def abort(self) -> None:
         """Decide that none of the transaction's events are ever read. Aborting twice is fine.
 
-        Raises `TransactionError` if it was committed, `OutcomeUnknownError` without an answer; then it may be repeated,
-        and the end of the lease aborts it in any case.
+        Raises `TransactionCommittedError`, and `OutcomeUnknownError` without an answer; then it may be repeated, and
+        the end of the lease aborts it in any case.
         """
         self._portal.call(self._part.abort())
+
+    def detach(self) -> str:
+        """Flush and leave the transaction open for whoever goes on with it by its id, which this returns.
+
+        It has its whole lease from now on: who takes it up within that, by `Client.transaction`, may write, commit or
+        abort. Nothing more can be done here. If the flush fails it can only be aborted, as with `commit`.
+        """
+        return self._portal.call(self._part.detach())
 
     def state(self) -> str:
         """Return ``OPEN``, ``COMMITTING``, ``COMMITTED``, ``ABORTING``, ``ABORTED`` or ``UNKNOWN``."""

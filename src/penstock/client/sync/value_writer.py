@@ -10,10 +10,10 @@ from typing import Generic
 
 from penstock.client import value_writer as aio
 from penstock.client.ack import OnDelivery
+from penstock.client.serializers import Value
 from penstock.client.sync.ack import Ack
 from penstock.client.sync.event_writer import EventWriter
 from penstock.client.sync.handle import PlainHandle
-from penstock.client.value_writer import Value
 from penstock.runtime.portal import Portal
 
 
@@ -45,9 +45,18 @@ class ValueWriter(PlainHandle[aio.ValueWriter[Value]], Generic[Value]):
         event = self._serialize(value)
         return self.events.write(event, routing_key, timeout_s=timeout_s, on_delivery=on_delivery)
 
-    def write_many(self, values: Sequence[Value], routing_keys: str | Sequence[str] | None = None) -> None:
-        """Write many values; see `EventWriter.write_many`. Those before one that fails may be written."""
-        self.events.write_many(list(map(self._serialize, values)), routing_keys)
+    def write_many(
+        self,
+        values: Sequence[Value],
+        routing_keys: str | Sequence[str] | None = None,
+        *,
+        timeout_s: float | None = None,
+    ) -> None:
+        """Write many values; see `EventWriter.write_many`. Those before one that fails may be written.
+
+        `WriteTimeoutError` says how many were taken when not all were within `timeout_s`.
+        """
+        self.events.write_many(list(map(self._serialize, values)), routing_keys, timeout_s=timeout_s)
 
     def flush(self, timeout_s: float | None = None) -> None:
         """Wait until everything written so far is durable; see `EventWriter.flush`."""

@@ -1,0 +1,83 @@
+"""The blocking `ValueReader`. Generated from `penstock.client.value_reader`: do not edit.
+
+`python -m penstock.client.generate_sync` makes it anew; see ``docs/sync-client.md``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Generic
+
+from penstock.client import value_reader as aio
+from penstock.client.reader import BATCH_BYTES_MAX
+from penstock.client.serializers import Value
+from penstock.client.sync.handle import PlainHandle
+from penstock.client.sync.reader import Reader
+from penstock.client.value_reader import ValueBatch, ValueEvent, take_value, take_values
+from penstock.runtime.portal import Portal
+
+
+class ValueReader(PlainHandle[aio.ValueReader[Value]], Generic[Value]):
+    """Reads values; else as `Reader`. Made by `ReaderGroup.reader` with a serializer.
+
+    An event that the serializer cannot read raises `UndecodableEventError`, which says where it is. It stays the next
+    one, and unread, until the application takes it as bytes: ``events.read()``; so nothing is passed over unseen.
+
+    Attributes:
+        events: the reader of the bytes, for what this class does not offer.
+        serializer: makes values of the bytes.
+    """
+
+    def __init__(self, client: object, portal: Portal, part: aio.ValueReader[Value]) -> None:
+        super().__init__(client, portal, part)
+        self.events = Reader(client, portal, part.events)
+        self._deserialize = part.serializer.deserialize
+
+    @property
+    def name(self) -> str:
+        """The reader's name in its group."""
+        return self._part.name
+
+    @property
+    def is_finished(self) -> bool:
+        """True when everything that the group reads was read; see `Reader.is_finished`."""
+        return self._part.is_finished
+
+    def read(self, timeout_s: float | None = None) -> ValueEvent[Value] | None:
+        """Return the next event as a value; see `Reader.read`. Raises `UndecodableEventError`."""
+        reader = self._part.events
+        chunk = reader.chunk_in_hand() or self._portal.call(reader.next_chunk(timeout_s))
+        return None if chunk is None else take_value(chunk, self._deserialize)
+
+    def read_batch(self, max_bytes: int = BATCH_BYTES_MAX, timeout_s: float | None = None) -> ValueBatch[Value] | None:
+        """Return the next values of one segment, up to one that cannot be decoded; see `Reader.read_batch`.
+
+        Raises `UndecodableEventError` when that is the first.
+        """
+        reader = self._part.events
+        chunk = reader.chunk_in_hand() or self._portal.call(reader.next_chunk(timeout_s))
+        return None if chunk is None else take_values(chunk, self._deserialize, max_bytes)
+
+    def __iter__(self) -> Iterator[ValueEvent[Value]]:
+        while (event := self.read()) is not None:
+            yield event
+
+    def store_positions(self) -> None:
+        """Store how far this reader is, now; see `Reader.store_positions`."""
+        self._portal.call(self._part.store_positions())
+
+    def position(self) -> dict[str, int]:
+        """Return where the events end that were handed out so far (segment -> offset), for `commit` and `seek`."""
+        return self._portal.call_soon(lambda: self._part.position())
+
+    def commit(self, at: ValueEvent[Value] | ValueBatch[Value] | Mapping[str, int] | None = None) -> None:
+        """Say that events are done; see `Reader.commit`."""
+        self._portal.call(self._part.commit(at))
+
+    def seek(self, at: ValueEvent[Value] | Mapping[str, int]) -> None:
+        """Go on with `at` once more; see `Reader.seek`."""
+        self._portal.call(self._part.seek(at))
+
+    def close(self, timeout_s: float | None = None, *, is_done: bool | None = None) -> None:
+        """Store positions, leave the group and stop; see `Reader.close`."""
+        self.events.close(timeout_s, is_done=is_done)

@@ -1,0 +1,80 @@
+"""The blocking `ValueTransaction`. Generated from `penstock.client.value_transaction`: do not edit.
+
+`python -m penstock.client.generate_sync` makes it anew; see ``docs/sync-client.md``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Generic
+
+from penstock.client import value_transaction as aio
+from penstock.client.ack import OnDelivery
+from penstock.client.serializers import Value
+from penstock.client.sync.ack import Ack
+from penstock.client.sync.handle import PlainHandle
+from penstock.client.sync.transaction import Transaction
+from penstock.runtime.portal import Portal
+
+
+class ValueTransaction(PlainHandle[aio.ValueTransaction[Value]], Generic[Value]):
+    """Writes values into a transaction; else as `Transaction`. Made by `Client.begin_transaction` with a serializer.
+
+    A value that cannot be serialized raises `SerializationError`, and is not written.
+
+    Attributes:
+        events: the transaction of the bytes, for what this class does not offer.
+        serializer: makes bytes of the values.
+    """
+
+    def __init__(self, client: object, portal: Portal, part: aio.ValueTransaction[Value]) -> None:
+        super().__init__(client, portal, part)
+        self.events = Transaction(client, portal, part.events)
+        self._serialize = part.serializer.serialize
+
+    @property
+    def id(self) -> str:
+        """The transaction's id, 32 hexadecimal digits."""
+        return self._part.id
+
+    def write(
+        self,
+        value: Value,
+        routing_key: str | None = None,
+        *,
+        timeout_s: float | None = None,
+        on_delivery: OnDelivery | None = None,
+    ) -> Ack:
+        """Write a value into the transaction; see `EventWriter.write`. Raises `TransactionError` when it is over."""
+        event = self._serialize(value)
+        return self.events.write(event, routing_key, timeout_s=timeout_s, on_delivery=on_delivery)
+
+    def write_many(
+        self,
+        values: Sequence[Value],
+        routing_keys: str | Sequence[str] | None = None,
+        *,
+        timeout_s: float | None = None,
+    ) -> None:
+        """Write many values into the transaction; see `ValueWriter.write_many`."""
+        self.events.write_many(list(map(self._serialize, values)), routing_keys, timeout_s=timeout_s)
+
+    def flush(self, timeout_s: float | None = None) -> None:
+        """Wait until everything written so far is durable (not readable before the commit)."""
+        self._portal.call(self._part.flush(timeout_s))
+
+    def commit(self) -> None:
+        """Flush and decide that the transaction commits; see `Transaction.commit`."""
+        self._portal.call(self._part.commit())
+
+    def abort(self) -> None:
+        """Decide that none of the transaction's events are ever read; see `Transaction.abort`."""
+        self._portal.call(self._part.abort())
+
+    def detach(self) -> str:
+        """Flush and leave the transaction open for whoever goes on with it by its id; see `Transaction.detach`."""
+        return self._portal.call(self._part.detach())
+
+    def state(self) -> str:
+        """Return ``OPEN``, ``COMMITTING``, ``COMMITTED``, ``ABORTING``, ``ABORTED`` or ``UNKNOWN``."""
+        return self._portal.call(self._part.state())

@@ -1,0 +1,100 @@
+"""`ValueTransaction`: a `Transaction` of values that a serializer makes bytes of."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from types import TracebackType
+from typing import Generic
+
+from penstock.client.ack import Ack, OnDelivery
+from penstock.client.serializers import Serializer, Value
+from penstock.client.transaction import Transaction
+from penstock.client.value_writer import write_values
+
+
+class ValueTransaction(Generic[Value]):
+    """Writes values into a transaction; else as `Transaction`. Made by `Client.begin_transaction` with a serializer.
+
+    A value that cannot be serialized raises `SerializationError`, and is not written.
+
+    Attributes:
+        events: the transaction of the bytes, for what this class does not offer.
+        serializer: makes bytes of the values.
+    """
+
+    def __init__(self, events: Transaction, serializer: Serializer[Value]) -> None:
+        self.events = events
+        self.serializer = serializer
+
+    @property
+    def id(self) -> str:
+        """The transaction's id, 32 hexadecimal digits."""
+        return self.events.id
+
+    async def write(
+        self,
+        value: Value,
+        routing_key: str | None = None,
+        *,
+        timeout_s: float | None = None,
+        on_delivery: OnDelivery | None = None,
+    ) -> Ack:
+        """Write a value into the transaction; see `EventWriter.write`. Raises `TransactionError` when it is over."""
+        event = self.serializer.serialize(value)
+        return await self.events.write(event, routing_key, timeout_s=timeout_s, on_delivery=on_delivery)
+
+    async def write_many(
+        self,
+        values: Sequence[Value],
+        routing_keys: str | Sequence[str] | None = None,
+        *,
+        timeout_s: float | None = None,
+    ) -> None:
+        """Write many values into the transaction; see `ValueWriter.write_many`."""
+        await write_values(self.events.write_many, self.serializer.serialize, values, routing_keys, timeout_s)
+
+    async def flush(self, timeout_s: float | None = None) -> None:
+        """Wait until everything written so far is durable (not readable before the commit)."""
+        await self.events.flush(timeout_s)
+
+    async def commit(self) -> None:
+        """Flush and decide that the transaction commits; see `Transaction.commit`."""
+        await self.events.commit()
+
+    async def abort(self) -> None:
+        """Decide that none of the transaction's events are ever read; see `Transaction.abort`."""
+        await self.events.abort()
+
+    async def detach(self) -> str:
+        """Flush and leave the transaction open for whoever goes on with it by its id; see `Transaction.detach`."""
+        return await self.events.detach()
+
+    async def state(self) -> str:
+        """Return ``OPEN``, ``COMMITTING``, ``COMMITTED``, ``ABORTING``, ``ABORTED`` or ``UNKNOWN``."""
+        return await self.events.state()
+
+    @property
+    def is_open(self) -> bool:
+        """True from opening to the first call of `close`."""
+        return self.events.is_open
+
+    @property
+    def is_closed(self) -> bool:
+        """True once closing is over: nothing happens here any more."""
+        return self.events.is_closed
+
+    async def close(self, timeout_s: float | None = None) -> None:
+        """Abort the transaction if nobody has decided on it, and stop; see `Transaction`."""
+        await self.events.close(timeout_s)
+
+    async def __aenter__(self) -> ValueTransaction[Value]:
+        await self.events.__aenter__()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        await self.events.__aexit__(kind, error, traceback)
+
+    def __repr__(self) -> str:
+        return f"<ValueTransaction: {self.events!r}>"

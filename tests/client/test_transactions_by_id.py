@@ -1,0 +1,179 @@
+"""Transactions that another process goes on with, by their ids, and what is said of those that are over."""
+
+from __future__ import annotations
+
+import asyncio
+import uuid
+
+import pytest
+
+import penstock
+from penstock.client.client import Client
+from penstock.client.settings import ClientSettings
+from penstock.model.errors import (
+    ControllerUnavailableError,
+    InvalidArgumentError,
+    NoSuchStreamError,
+    NoSuchTransactionError,
+    SerializationError,
+    TransactionAbortedError,
+    TransactionCommittedError,
+    TransactionError,
+    TransactionExpiredError,
+)
+from penstock.serializers import JsonSerializer
+from penstock.testing import memory_server
+
+FAST = ClientSettings(retry_time_max_s=10.0)
+_names = iter(range(1_000_000))
+
+
+@pytest.fixture(scope="module")
+def server():
+    with memory_server() as server:
+        yield server
+
+
+@pytest.fixture
+def stream():
+    """A stream nobody has used."""
+    return f"ids/s{next(_names)}"
+
+
+async def contents(client, stream):
+    async with (
+        client.reader_group(f"g{next(_names)}", [stream], until="latest") as group,
+        group.reader() as reader,
+    ):
+        return [event.data async for event in reader]
+
+
+async def settled(client, stream, transaction_id, state):
+    async with asyncio.timeout(5):
+        while await client.transaction_state(stream, transaction_id) != state:  # noqa: ASYNC110  # nobody tells of it
+            await asyncio.sleep(0.02)
+
+
+async def test_transaction_that_was_detached_is_gone_on_with_by_its_id(server, stream):
+    """Its first client is closed, which aborts what nobody has decided on, but not this."""
+    async with Client(server.uri, FAST) as first:
+        await first.create_stream(stream)
+        transaction = await first.begin_transaction(stream)
+        await transaction.write(b"one", "k")
+        transaction_id = await transaction.detach()
+        assert await transaction.detach() == transaction_id == transaction.id
+        for step in (transaction.commit, transaction.abort, lambda: transaction.write(b"late")):
+            with pytest.raises(TransactionError, match="left to others"):
+                await step()
+    async with Client(server.uri, FAST) as second:
+        assert await second.transaction_state(stream, transaction_id) == "OPEN"
+        # A UUID is an id, too.
+        async with second.transaction(stream, str(uuid.UUID(transaction_id))) as resumed:
+            assert resumed.id == transaction_id
+            await resumed.write(b"two", "k")
+        await settled(second, stream, transaction_id, "COMMITTED")
+        assert await contents(second, stream) == [b"one", b"two"]
+
+
+async def test_transaction_of_a_client_that_crashed_is_decided_by_its_id(server, stream):
+    """What was flushed is in it."""
+    first = Client(server.uri, FAST)
+    async with first:
+        await first.create_stream(stream)
+        transaction = await first.begin_transaction(stream)
+        await transaction.write_many([b"one", b"two"], "k")
+        await transaction.flush()
+        await transaction.abandon()
+        async with Client(server.uri, FAST) as second:
+            resumed = await second.transaction(stream, transaction.id)
+            await resumed.commit()
+            await settled(second, stream, transaction.id, "COMMITTED")
+            assert await contents(second, stream) == [b"one", b"two"]
+
+
+async def test_resumed_transaction_that_nobody_decides_on_is_aborted(server, stream):
+    async with Client(server.uri, FAST) as client:
+        await client.create_stream(stream)
+        transaction_id = await (await client.begin_transaction(stream)).detach()
+        with pytest.raises(KeyError):
+            async with client.transaction(stream, transaction_id):
+                raise KeyError("processing failed")
+        await settled(client, stream, transaction_id, "ABORTED")
+
+
+async def test_transaction_that_is_over_says_how(server, stream):
+    async with Client(server.uri, FAST) as client:
+        await client.create_stream(stream)
+        committed = await client.begin_transaction(stream)
+        await committed.commit()
+        with pytest.raises(TransactionCommittedError):
+            await client.transaction(stream, committed.id)
+        aborted = await client.begin_transaction(stream)
+        await aborted.abort()
+        with pytest.raises(TransactionAbortedError):
+            await client.transaction(stream, aborted.id)
+        with pytest.raises(NoSuchTransactionError):
+            await client.transaction(stream, "0" * 31 + "7")
+        assert await client.transaction_state(stream, "0" * 31 + "7") == "UNKNOWN"
+        for bad in ("", "xyz", "12", None):
+            with pytest.raises(InvalidArgumentError, match="32 hexadecimal digits"):
+                await client.transaction(stream, bad)
+        with pytest.raises(NoSuchStreamError):
+            await client.transaction("ids/none", committed.id)
+        other = await client.begin_transaction(stream)
+        with pytest.raises(InvalidArgumentError, match="longer than the server allows"):
+            await client.transaction(stream, other.id, lease_s=10_000_000)
+
+
+async def test_transaction_whose_lease_ran_out_says_so(server, stream, monkeypatch):
+    """It could not be renewed for as long; one that somebody else aborted is told from that."""
+    async with Client(server.uri, FAST) as client:
+        await client.create_stream(stream)
+        transaction = await client.begin_transaction(stream, lease_s=10.0)
+        other = await client.begin_transaction(stream, lease_s=10.0)
+        await client.controller.abort_transaction(*stream.split("/"), other._id)
+
+        async def unreachable(*args, **more):
+            raise ControllerUnavailableError("the controller is away")
+
+        monkeypatch.setattr(client.controller, "ping_transaction", unreachable)
+        # As after the end of its lease: what is late here is the client, not the server.
+        await client.controller.abort_transaction(*stream.split("/"), transaction._id)
+        await settled(client, stream, transaction.id, "ABORTED")
+        await settled(client, stream, other.id, "ABORTED")
+        transaction._renewed_s -= 10.0
+        with pytest.raises(TransactionExpiredError, match=r"lease of 10 s could not be renewed for 1\d"):
+            await transaction.commit()
+        with pytest.raises(TransactionAbortedError) as raised:
+            await other.commit()
+        assert not isinstance(raised.value, TransactionExpiredError)
+
+
+async def test_transaction_takes_values(server, stream):
+    async with Client(server.uri, FAST) as client:
+        await client.create_stream(stream)
+        async with client.begin_transaction(stream, serializer=JsonSerializer()) as transaction:
+            await transaction.write({"order": 1}, "k")
+            await transaction.write_many([{"order": number} for number in range(2, 5)], "k")
+            with pytest.raises(SerializationError):
+                await transaction.write(object(), "k")
+            transaction_id = transaction.id
+        await settled(client, stream, transaction_id, "COMMITTED")
+        assert await contents(client, stream) == [b'{"order":%d}' % number for number in range(1, 5)]
+
+
+def test_blocking_client_goes_on_with_transactions_and_values(server, stream):
+    with penstock.connect(server.uri, settings=FAST) as client:
+        client.create_stream(stream)
+        transaction = client.begin_transaction(stream, serializer=JsonSerializer())
+        transaction.write({"order": 1}, "k")
+        transaction_id = transaction.detach()
+        with client.transaction(stream, transaction_id, serializer=JsonSerializer()) as resumed:
+            resumed.write_many([{"order": 2}, {"order": 3}], "k", timeout_s=5)
+        while client.transaction_state(stream, transaction_id) != "COMMITTED":
+            pass
+        group = client.reader_group(f"g{next(_names)}", [stream], until="latest")
+        with group, group.reader(serializer=JsonSerializer()) as reader:
+            found = list(reader)
+            assert [event.value for event in found] == [{"order": number} for number in range(1, 4)]
+            assert found[0].stream == stream
