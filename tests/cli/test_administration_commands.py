@@ -153,7 +153,7 @@ def test_a_transaction_of_another_program_is_committed_or_aborted(penstock: Run,
     assert penstock("tail", stream, "--from", "earliest", "-n", "1").ok.lines == ["commit"]
     other = penstock("transaction", "commit", stream, ids[1])
     assert other.code == 1
-    assert "unknown or past being committed" in other.stderr
+    assert "was aborted before" in other.stderr
     for wrong in ("1234", "g" * 32):
         refused = penstock("transaction", "describe", stream, wrong)
         assert "32 hexadecimal digits" in refused.stderr

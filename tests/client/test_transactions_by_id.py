@@ -177,3 +177,16 @@ def test_blocking_client_goes_on_with_transactions_and_values(server, stream):
             found = list(reader)
             assert [event.value for event in found] == [{"order": number} for number in range(1, 4)]
             assert found[0].stream == stream
+
+
+async def test_transaction_committed_elsewhere_closes_in_good_order(server, stream):
+    """Nothing of it is lost, so closing it undecided is no error."""
+    async with Client(server.uri, FAST) as client:
+        await client.create_stream(stream)
+        transaction = await client.begin_transaction(stream)
+        await transaction.write(b"one", "k")
+        await transaction.flush()
+        await client.controller.commit_transaction(*stream.split("/"), transaction._id)
+        await transaction.close()
+        await settled(client, stream, transaction.id, "COMMITTED")
+        assert await contents(client, stream) == [b"one"]

@@ -291,7 +291,12 @@ class Transaction(LifeCycle):
         if self._fate is _Fate.OPEN and self._is_in_program:
             _log.warning("%s was closed without a commit: aborting it", self._name)
         if self._fate is _Fate.OPEN or self._fate is _Fate.DOOMED:
-            await self._abort()
+            try:
+                await self._abort()
+            except TransactionCommittedError:
+                # By somebody else, who knows its id.
+                _log.warning("%s was committed elsewhere before it was closed here", self._name)
+                self._fate = _Fate.COMMITTED
 
     async def _release(self) -> None:
         for task in (self._keeper, self._deciding):
