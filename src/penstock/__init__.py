@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from penstock import aio, serializers
+    from penstock.client.batch_reads import BatchRange
     from penstock.client.connecting import connect
     from penstock.client.event import Event, EventBatch
     from penstock.client.reader import Positions
@@ -95,6 +96,7 @@ if TYPE_CHECKING:
 __all__ = [
     "Ack",
     "BadOffsetError",
+    "BatchRange",
     "ByteReader",
     "ByteWriter",
     "BytesKeys",
@@ -179,6 +181,7 @@ _HOME = {
     "Ack": "penstock.client.sync",
     "ByteReader": "penstock.client.sync",
     "ByteWriter": "penstock.client.sync",
+    "BatchRange": "penstock.client.batch_reads",
     "BytesKeys": "penstock.client.table_keys",
     "Client": "penstock.client.sync",
     "ClientSettings": "penstock.client.settings",

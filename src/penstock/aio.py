@@ -6,6 +6,7 @@ The blocking client, `penstock.connect`, has the same names.
 from __future__ import annotations
 
 from penstock.client.ack import Ack
+from penstock.client.batch_reads import BatchReader
 from penstock.client.byte_stream import ByteReader, ByteWriter
 from penstock.client.client import Client, connect
 from penstock.client.event import Event, EventBatch
@@ -24,6 +25,7 @@ from penstock.client.value_writer import ValueWriter
 
 __all__ = [
     "Ack",
+    "BatchReader",
     "ByteReader",
     "ByteWriter",
     "Client",

@@ -170,6 +170,9 @@ class FakeConnection(asyncio.BufferedProtocol):
                         command.request_id, name, True, info.is_sealed, False, 0, info.length, info.start_offset
                     )
                 )
+            case wire.LocateOffset():
+                border = await segments.locate_offset(name, command.target_offset)
+                self.send(wire.OffsetLocated(command.request_id, name, border))
             case wire.CreateSegment():
                 await segments.create_segment(name)
                 self.send(wire.SegmentCreated(command.request_id, name))

@@ -6,7 +6,7 @@ pyarrow and numpy come with the extra ``penstock[arrow]`` and are imported here 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, Protocol, TypeGuard, cast
+from typing import TYPE_CHECKING, Protocol, TypeAlias, TypeGuard, cast
 
 from penstock.model.errors import InvalidArgumentError, UnsupportedOperationError
 from penstock.model.events import EVENT_HEADER_LENGTH, HEADER_LENGTH_VALUE_MAX, event_starts
@@ -18,6 +18,12 @@ if TYPE_CHECKING:
     import numpy as np
     import numpy.typing as npt
     import pyarrow as pa
+
+if TYPE_CHECKING:
+    ArrowRecordBatch: TypeAlias = pa.RecordBatch
+else:
+    #: A `pyarrow.RecordBatch`, for signatures that are looked at while pyarrow may not be there.
+    ArrowRecordBatch = object
 
 #: Arrow's int32 offsets reach so far.
 UNFRAME_BYTES_MAX = (1 << 31) - 1

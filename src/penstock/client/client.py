@@ -11,6 +11,7 @@ from weakref import WeakSet
 
 from penstock.client import creation
 from penstock.client.ack import Ack, AckState
+from penstock.client.batch_reads import BatchRange, BatchReader
 from penstock.client.byte_stream import ByteReader, ByteWriter
 from penstock.client.cluster import Cluster
 from penstock.client.connection_pool import ConnectionPool, Resolver
@@ -605,6 +606,26 @@ class Client(LifeCycle):
             return await SharedState.open(self._open_cluster(), entries, initial, states, updates, apply, self)
 
         return Opening(open_state)
+
+    def batch(
+        self,
+        stream: str,
+        *,
+        start: Start = None,
+        end: Start = None,
+        range_bytes: int | None = None,
+        ranges: Sequence[BatchRange] | None = None,
+    ) -> Opening[BatchReader]:
+        """Open what lies between two cuts of a stream, as ranges to be read in any order. By `await` or `async with`.
+
+        Args:
+            start, end: as for reader groups: by default the head of the stream and its present end; a cut, or a time.
+            range_bytes: cut longer ranges into parts of about so many bytes, to read one segment in parallel.
+            ranges: instead: some of the ranges of another batch reader of the stream, as in another process.
+
+        Raises `NoSuchStreamError`, `InvalidArgumentError`; `SegmentTruncatedError` if the first events are gone.
+        """
+        return Opening(lambda: BatchReader.open(self._open_cluster(), stream, start, end, range_bytes, ranges, self))
 
     # -- inside -------------------------------------------------------------------------------------------------
 

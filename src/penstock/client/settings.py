@@ -75,6 +75,8 @@ class ClientSettings:
         table_watch_interval_s: how often a watched table is looked at.
         table_watch_key_count_max: keys that one watch remembers the versions of.
 
+        batch_range_count_max: ranges that `BatchReader.read_all` reads at the same time, if it is not told.
+
         shared_state_update_count_max: attempts at one change of a shared state before it is given up.
 
         transaction_lease_s: default lease of a transaction; it is renewed at a third of it.
@@ -133,6 +135,8 @@ class ClientSettings:
     table_update_count_max: int = 100
     table_watch_interval_s: float = 0.5
     table_watch_key_count_max: int = 1_000_000
+
+    batch_range_count_max: int = 4
 
     shared_state_update_count_max: int = 100
 

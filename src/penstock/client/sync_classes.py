@@ -161,6 +161,15 @@ CLASSES: Sequence[Blocking] = (
             "items": "for page in self.scan_pages():\n    for entry in page:\n        yield entry.key, entry.value\n",
         },
     ),
+    Blocking(
+        "batch_reads",
+        "BatchReader",
+        bodies={
+            "events": "for batch in self.read(part):\n"
+            "    for event, offset, position in zip(batch.events, batch.offsets, batch.offsets[1:], strict=False):\n"
+            "        yield Event(event, batch.segment_id, offset, batch.stream, position)\n",
+        },
+    ),
     Blocking("revisioned_stream", "RevisionedStream"),
     Blocking("shared_state", "SharedState"),
     Blocking("reader_group", "ReaderGroup", omitted=frozenset({"delete", "open", "state"})),

@@ -10,6 +10,7 @@ Most modules here are generated; see ``docs/sync-client.md``.
 from __future__ import annotations
 
 from penstock.client.sync.ack import Ack
+from penstock.client.sync.batch_reads import BatchReader
 from penstock.client.sync.byte_stream import ByteReader, ByteWriter
 from penstock.client.sync.client import Client
 from penstock.client.sync.event_writer import EventWriter
@@ -26,6 +27,7 @@ from penstock.client.sync.value_writer import ValueWriter
 
 __all__ = [
     "Ack",
+    "BatchReader",
     "ByteReader",
     "ByteWriter",
     "Client",

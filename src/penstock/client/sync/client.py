@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from typing import cast, overload
 
+from penstock.client.batch_reads import BatchRange
 from penstock.client.client import Key, State, Update, Value
 from penstock.client.event_writer import EventWriter as AsyncEventWriter
 from penstock.client.opening import Opening
@@ -18,6 +19,7 @@ from penstock.client.shared_state import SharedState as AsyncSharedState
 from penstock.client.starts import Start
 from penstock.client.statistics import ClusterStatistics
 from penstock.client.statistics_calls import Groups
+from penstock.client.sync.batch_reads import BatchReader
 from penstock.client.sync.byte_stream import ByteReader, ByteWriter
 from penstock.client.sync.client_life import ClientLife
 from penstock.client.sync.event_writer import EventWriter
@@ -490,3 +492,26 @@ class Client(ClientLife):
             )
 
         return SharedState(self, self._portal, self._portal.call(opening()))
+
+    def batch(
+        self,
+        stream: str,
+        *,
+        start: Start = None,
+        end: Start = None,
+        range_bytes: int | None = None,
+        ranges: Sequence[BatchRange] | None = None,
+    ) -> BatchReader:
+        """Open what lies between two cuts of a stream, as ranges to be read in any order. Use it as a context manager.
+
+        Args:
+            start, end: as for reader groups: by default the head of the stream and its present end; a cut, or a time.
+            range_bytes: cut longer ranges into parts of about so many bytes, to read one segment in parallel.
+            ranges: instead: some of the ranges of another batch reader of the stream, as in another process.
+
+        Raises `NoSuchStreamError`, `InvalidArgumentError`; `SegmentTruncatedError` if the first events are gone.
+        """
+        opened = self._opened(lambda: self._part.batch(
+            stream, start=start, end=end, range_bytes=range_bytes, ranges=ranges
+        ))
+        return BatchReader(self, self._portal, opened)

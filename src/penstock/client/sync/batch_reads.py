@@ -1,0 +1,65 @@
+"""The blocking `BatchReader`. Generated from `penstock.client.batch_reads`: do not edit.
+
+`python -m penstock.client.generate_sync` makes it anew; see ``docs/sync-client.md``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from penstock.client import batch_reads as aio
+from penstock.client.arrow import ArrowRecordBatch
+from penstock.client.batch_reads import BatchRange
+from penstock.client.event import Event, EventBatch
+from penstock.client.sync.handle import Handle
+from penstock.model.stream_cuts import StreamCut
+
+
+class BatchReader(Handle[aio.BatchReader]):
+    """See the module. Made by `Client.batch`; any number of ranges may be read at once.
+
+    What it is to read does not change: events that come later are behind its end.
+    """
+
+    @property
+    def ranges(self) -> Sequence[BatchRange]:
+        """What there is to read, by segment id and offset; none are empty."""
+        return self._part.ranges
+
+    @property
+    def start(self) -> StreamCut | None:
+        """The cut that it starts at; None for one that was given ranges."""
+        return self._part.start
+
+    @property
+    def end(self) -> StreamCut | None:
+        """The cut that it ends at: where a later batch begins. None for one that was given ranges."""
+        return self._part.end
+
+    def read(self, part: BatchRange) -> Iterator[EventBatch]:
+        """Iterate over the events of a range in order, some hundreds of KiB at a time.
+
+        Raises `SegmentTruncatedError` or `NoSuchSegmentError` if they are gone, `CorruptionError`, and
+        `InvalidArgumentError` for a range whose end is none of an event.
+        """
+        return self._portal.iterate(self._part.read(part))
+
+    def events(self, part: BatchRange) -> Iterator[Event]:
+        """Iterate over the events of a range one by one; see `read`."""
+        for batch in self.read(part):
+            for event, offset, position in zip(batch.events, batch.offsets, batch.offsets[1:], strict=False):
+                yield Event(event, batch.segment_id, offset, batch.stream, position)
+
+    def arrow(self, part: BatchRange) -> Iterator[ArrowRecordBatch]:
+        """As `read`, in Arrow: ``columns: event: binary, segment_id: int64, offset: int64``. Needs ``penstock[arrow]``.
+
+        No Python per event.
+        """
+        return self._portal.iterate(self._part.arrow(part))
+
+    def read_all(self, range_count: int | None = None) -> Iterator[EventBatch]:
+        """Read `range_count` ranges at the same time (None: `batch_range_count_max`); iterate over events as they come.
+
+        Those of one range are in order. Raises as `read`, for the first range that fails.
+        """
+        return self._portal.iterate(self._part.read_all(range_count))
