@@ -136,6 +136,84 @@ def test_a_group_is_created_described_reset_and_deleted(
     assert penstock("group", "list", "groups").ok.stdout == ""
 
 
+def test_a_group_reads_more_and_less_and_ends(penstock: Run) -> None:
+    """Also streams that match a pattern."""
+    for name in ("wider/orders-1", "wider/orders-2", "wider/other"):
+        penstock("stream", "create", name).ok  # noqa: B018
+        penstock("write", name, stdin=b"a\n").ok  # noqa: B018
+    penstock("group", "create", "wider/g", "wider/orders-*").ok  # noqa: B018
+    penstock("group", "create", "wider/ends", "wider/other", "--until", "latest").ok  # noqa: B018
+    described = penstock("group", "describe", "wider/g", "--json").ok.json
+    assert described["streams"] == ["wider/orders-1", "wider/orders-2"]
+    assert described["patterns"] == ["wider/orders-*"]
+    ends = penstock("group", "describe", "wider/ends", "--json").ok.json["ends"]
+    assert isinstance(ends, dict)
+    assert '"positions":{"0":9}' in ends["wider/other"]
+    added = penstock("group", "update", "wider/g", "--add", "wider/other", "--from", "latest").ok.stdout
+    assert added == "reader group wider/g reads wider/orders-1, wider/orders-2, wider/other\n"
+    assert penstock("group", "lag", "wider/g", "--json").ok.json["unread_bytes"] == {
+        "wider/orders-1": 9, "wider/orders-2": 9, "wider/other": 0,
+    }  # fmt: skip
+    less = penstock("group", "update", "wider/g", "--remove", "wider/other", "--json").ok.json
+    assert less["streams"] == ["wider/orders-1", "wider/orders-2"]
+    refused = penstock("group", "update", "wider/g", "--remove", "wider/orders-*")
+    assert refused.code == 1
+    assert "nothing to change" in penstock("group", "update", "wider/g").stderr
+
+
+def test_a_table_is_filled_looked_up_scanned_and_deleted(penstock: Run) -> None:
+    """Keys and values are text; versions are conditions."""
+    created = penstock("table", "create", "shelf/prices", "--partitions", "3").ok.stdout
+    assert created == "table shelf/prices is created\n"
+    penstock("table", "create", "shelf/prices", "--partitions", "3", "--exist-ok").ok  # noqa: B018
+    assert "another shape" in penstock("table", "create", "shelf/prices", "--exist-ok").stderr
+    assert penstock("table", "list", "shelf").ok.lines == ["shelf/prices"]
+    assert "table shelf/prices" in penstock("scope", "describe", "shelf").ok.lines
+    version = penstock("table", "put", "shelf/prices", "apple", "120", "--json").ok.json["version"]
+    penstock("table", "put", "shelf/prices", "pear", stdin=b"two\nlines").ok  # noqa: B018
+    assert penstock("table", "get", "shelf/prices", "apple").ok.stdout == "120\n"
+    entry = penstock("table", "get", "shelf/prices", "apple", "--json").ok.json
+    assert entry == {"event": "entry", "key": "apple", "version": version, "value": "120"}
+    assert penstock("table", "get", "shelf/prices", "pear").ok.stdout == "two\nlines\n"
+    missing = penstock("table", "get", "shelf/prices", "plum")
+    assert (missing.code, missing.stdout) == (1, "")
+    assert "key b'plum' does not exist" in missing.stderr
+    assert penstock("table", "put", "shelf/prices", "apple", "0", "--version", "-1").code == 1
+    penstock("table", "put", "shelf/prices", "apple", "130", "--version", str(version)).ok  # noqa: B018
+    stale = penstock("table", "put", "shelf/prices", "apple", "0", "--version", str(version), "--json")
+    assert stale.json["kind"] == "TableKeyVersionError"
+    assert penstock("table", "scan", "shelf/prices", "--prefix", "app").ok.lines == ["apple\t130"]
+    assert [json.loads(line)["key"] for line in penstock("table", "scan", "shelf/prices", "--json").ok.lines] == [
+        "apple", "pear",
+    ]  # fmt: skip
+    assert penstock("table", "scan", "shelf/prices", "-n", "1").ok.lines == ["apple\t130"]
+    assert "keys: 2, of 32 bytes at most, partitions: 3" in penstock("table", "describe", "shelf/prices").ok.stdout
+    penstock("table", "remove", "shelf/prices", "pear").ok  # noqa: B018
+    penstock("table", "remove", "shelf/prices", "pear").ok  # noqa: B018
+    assert penstock("table", "remove", "shelf/prices", "pear", "--version", "7").code == 1
+    assert penstock("table", "delete", "shelf/prices").code == 2
+    assert "Delete table shelf/prices with 1 keys?" in penstock("table", "delete", "shelf/prices").stderr
+    penstock("table", "delete", "shelf/prices", "--yes").ok  # noqa: B018
+    gone = penstock("table", "describe", "shelf/prices")
+    assert "penstock table list shows what there is" in gone.stderr
+
+
+def test_a_table_whose_keys_have_two_parts_is_asked_by_the_first(penstock: Run) -> None:
+    """What is no text is told apart in JSON."""
+    penstock("table", "create", "shelf/carts", "--key-length", "16", "--second-length", "8").ok  # noqa: B018
+    for customer, item, count in (("ann", "apple", b"3"), ("ann", "pear", b"\xff"), ("bob", "apple", b"1")):
+        penstock("table", "put", "shelf/carts", customer, "--second", item, stdin=count).ok  # noqa: B018
+    assert penstock("table", "get", "shelf/carts", "bob", "--second", "apple").ok.stdout == "1\n"
+    scanned = [json.loads(line) for line in penstock("table", "scan", "shelf/carts", "--key", "ann", "--json").ok.lines]
+    assert [(each["key"], each["second"]) for each in scanned] == [("ann", "apple"), ("ann", "pear")]
+    assert scanned[1]["value_base64"] == "/w=="
+    assert penstock("table", "scan", "shelf/carts", "--key", "bob").ok.lines == ["bob/apple\t1"]
+    described = penstock("table", "describe", "shelf/carts", "--json").ok.json
+    assert (described["keys"], described["key_length"], described["second_length"]) == (3, 16, 8)
+    too_long = penstock("table", "put", "shelf/carts", "x" * 17, "1")
+    assert "there is room for 16" in too_long.stderr
+
+
 def test_a_transaction_of_another_program_is_committed_or_aborted(penstock: Run, penstock_client: Client) -> None:
     """By its id; how they ended is listed."""
     stream = "decided/stream"
@@ -181,6 +259,9 @@ def test_a_transaction_of_another_program_is_committed_or_aborted(penstock: Run,
         (["read", "s/x", "--from", '{"v": 2}'], "format version 2"),
         (["read", "s/x", "--from", OTHER_CUT], "is one of s/y, not of s/x"),
         (["write", "s/x", "--key", "a", "--key-field", "b"], "exclude each other"),
+        (["table", "create", "no-slash"], "write it as 'scope/table'"),
+        (["table", "describe", "s/nope"], "does not exist"),
+        (["read", "s/x", "--from", "2026-11-22T10:30"], "has no time zone"),
         (["group", "describe", "no-slash"], "write it as 'scope/group'"),
         (["group", "create", "s/g", "nope/nope"], "does not exist"),
         (["scope", "describe", "not-there"], "does not exist"),

@@ -163,6 +163,17 @@ def test_read_ends_where_it_is_told_to(penstock: Run, penstock_client: Client) -
     assert "the end lies before the start" in backwards.stderr
 
 
+def test_read_begins_and_ends_at_a_time(penstock: Run) -> None:
+    """Nothing of then or later is left out; a time to come is refused."""
+    stream = created(penstock, "events/times")
+    penstock("write", stream, stdin=b"a\n").ok  # noqa: B018
+    assert penstock("read", stream, "--from", "2020-01-01T00:00Z").ok.lines == ["a"]
+    assert penstock("read", stream, "--until", "2020-01-01T00:00Z").ok.lines in ([], ["a"])
+    late = penstock("read", stream, "--from", "2200-01-01T00:00Z")
+    assert late.code == 1
+    assert "ahead of this machine's clock" in late.stderr
+
+
 def test_tail_ends_with_a_sealed_stream(penstock: Run) -> None:
     """There is nothing more to come."""
     stream = created(penstock, "events/sealed", "--segments", "2")

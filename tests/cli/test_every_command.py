@@ -48,6 +48,15 @@ ARGUMENTS = {
     "transaction describe": ["s/x", "0" * 32],
     "transaction commit": ["s/x", "0" * 32],
     "transaction abort": ["s/x", "0" * 32],
+    "group update": ["s/g", "--add", "s/x"],
+    "table list": [],
+    "table create": ["s/t"],
+    "table describe": ["s/t"],
+    "table delete": ["s/t", "--yes"],
+    "table get": ["s/t", "key"],
+    "table put": ["s/t", "key", "value"],
+    "table remove": ["s/t", "key"],
+    "table scan": ["s/t"],
     "ready": [],
 }
 #: Those that ask no server.

@@ -49,6 +49,7 @@ COMMANDS = {
     "scope": _Command("scope:scope", "Scopes, which hold streams, reader groups and tables.", True),
     "group": _Command("group:group", "Reader groups: who reads what, and how far.", True),
     "transaction": _Command("transaction:transaction", "Transactions: state, commit, abort.", True),
+    "table": _Command("table:table", "Key-value tables: keys, values, scans.", True),
     "quickstart": _Command(
         "quickstart:quickstart",
         "Stream a year of real flights through a store and Spark, restart both half-way, and check every count.",

@@ -23,6 +23,7 @@ from penstock.model.errors import (
     NoSuchReaderGroupError,
     NoSuchScopeError,
     NoSuchStreamError,
+    NoSuchTableError,
     PenstockError,
     ScopeNotEmptyError,
 )
@@ -41,6 +42,7 @@ _HINTS: tuple[tuple[type[PenstockError], str], ...] = (
     (NoSuchStreamError, "penstock stream list shows what there is, penstock stream create makes one"),
     (NoSuchScopeError, "penstock scope list shows what there is, penstock scope create makes one"),
     (NoSuchReaderGroupError, "penstock group list shows what there is"),
+    (NoSuchTableError, "penstock table list shows what there is, penstock table create makes one"),
     (ScopeNotEmptyError, "penstock scope describe shows what is in it"),
     (ControllerUnavailableError, "penstock ready tells whether a server serves; --uri or PENSTOCK_URI name another"),
 )

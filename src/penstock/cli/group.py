@@ -17,7 +17,11 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-Streams = Annotated[list[str], typer.Argument(metavar="STREAM...", help="What it reads, as SCOPE/STREAM each.")]
+Streams = Annotated[
+    list[str],
+    typer.Argument(metavar="STREAM...", help="What it reads, as SCOPE/STREAM, or patterns: 'SCOPE/orders-*'."),
+]
+_POSITION = "'earliest', 'latest', a time as 2026-11-22T10:30Z, a cut, or @FILE with one."
 
 group: typer.Typer = typer.Typer(name="group")
 
@@ -42,7 +46,8 @@ def list_groups(
 def create(
     group: Group,
     streams: Streams,
-    start: Annotated[str, typer.Option("--from", help="Where it begins: 'earliest' or 'latest'.")] = "earliest",
+    start: Annotated[str, typer.Option("--from", help=f"Where it begins: {_POSITION}")] = "earliest",
+    until: Annotated[str | None, typer.Option(help="Where it ends: likewise. [default: nowhere]")] = None,
     holds_data: Annotated[
         bool, typer.Option("--holds-data", help="Retention keeps what it has not read, up to the stream's --keep-max.")
     ] = False,
@@ -53,10 +58,12 @@ def create(
     from penstock.cli.session import connected
 
     with failures_told(as_json=as_json):
+        from penstock.cli.positions import cut_text
         from penstock.client.opening import awaiting
 
         with connected(uri) as session:
-            opening = session.client.reader_group(group, streams, start=start, holds_data=holds_data)
+            begin, end = cut_text(start), None if until is None else cut_text(until)
+            opening = session.client.reader_group(group, streams, start=begin, until=end, holds_data=holds_data)
             session.call(awaiting(opening))
     tell("created", {"group": group, "streams": streams}, [f"reader group {group} is created"], as_json=as_json)
 
@@ -73,6 +80,8 @@ def describe(group: Group, uri: Uri = URI, as_json: AsJson = False) -> None:
         "unassigned": list(found.unassigned),
         "positions": {stream: cut.to_text() for stream, cut in found.positions.items()},
         "unread_bytes": dict(found.unread_bytes),
+        "patterns": list(found.patterns),
+        "ends": {stream: cut.to_text() for stream, cut in found.ends.items()},
     }
     tell("group", fields, _described(group, found), as_json=as_json)
 
@@ -102,7 +111,7 @@ def lag(group: Group, uri: Uri = URI, as_json: AsJson = False) -> None:
 @group.command()
 def reset(
     group: Group,
-    to: Annotated[str, typer.Option("--to", help="'earliest', 'latest', a cut, or @FILE that holds one.")],
+    to: Annotated[str, typer.Option("--to", help=_POSITION)],
     uri: Uri = URI,
     as_json: AsJson = False,
 ) -> None:
@@ -116,12 +125,41 @@ def reset(
 
 
 @group.command()
+def update(
+    group: Group,
+    add: Annotated[list[str] | None, typer.Option("--add", help="Read this stream, or pattern, too.")] = None,
+    remove: Annotated[list[str] | None, typer.Option("--remove", help="Read this stream, or pattern, no more.")] = None,
+    start: Annotated[str, typer.Option("--from", help=f"Where to begin in those added: {_POSITION}")] = "earliest",
+    uri: Uri = URI,
+    as_json: AsJson = False,
+) -> None:
+    """Let a group read more streams, or fewer; readers that run follow. What it does not read any more it forgets."""
+    from penstock.cli.positions import cut_text
+    from penstock.model.errors import InvalidArgumentError
+
+    async def change(joined: ReaderGroup) -> list[str]:
+        if add:
+            await joined.add_streams(add, start=begin)
+        if remove:
+            await joined.remove_streams(remove)
+        return list((await joined.describe()).streams)
+
+    with failures_told(as_json=as_json):
+        begin = cut_text(start)
+        if not add and not remove:
+            raise InvalidArgumentError("nothing to change was given: see penstock group update --help")
+    streams = _with_group(group, uri, as_json, change)
+    lines = [f"reader group {group} reads {', '.join(streams)}"]
+    tell("updated", {"group": group, "streams": streams}, lines, as_json=as_json)
+
+
+@group.command()
 def delete(group: Group, yes: Yes = False, uri: Uri = URI, as_json: AsJson = False) -> None:
     """Delete a reader group, and with it how far it is. Asks first."""
     from penstock.cli.session import connected
 
     with failures_told(as_json=as_json), connected(uri) as session:
-        session.call(_streams_of(session.client, group))
+        session.call(_joined(session.client, group))
         confirm(f"Delete reader group {group}, and how far it is?", is_agreed=yes, as_json=as_json)
         session.call(session.client.delete_reader_group(group))
     tell("deleted", {"group": group}, [f"reader group {group} is deleted"], as_json=as_json)
@@ -132,22 +170,22 @@ def _with_group(group: str, uri: str, as_json: bool, work: Callable[[ReaderGroup
     from penstock.cli.session import connected
 
     async def joined_and_done(client: Client) -> T:
-        async with client.reader_group(group, await _streams_of(client, group)) as joined:
+        async with client.reader_group(_checked(group)) as joined:
             return await work(joined)
 
     with failures_told(as_json=as_json), connected(uri) as session:
         return session.call(joined_and_done(session.client))
 
 
-async def _streams_of(client: Client, group: str) -> list[str]:
-    """Return what a group reads. Raises `NoSuchReaderGroupError`."""
-    from penstock.model.errors import InvalidArgumentError, NoSuchReaderGroupError
-    from penstock.model.names import check_scope_name, check_user_name
+async def _joined(client: Client, group: str) -> None:
+    """Raise `NoSuchReaderGroupError` if there is no such group."""
+    async with client.reader_group(_checked(group)):
+        pass
 
-    scope, slash, name = group.partition("/")
-    if not slash:
-        raise InvalidArgumentError(f"reader group {group!r}: write it as 'scope/group'")
-    known = await client.controller.reader_group(check_scope_name(scope), check_user_name("reader group", name))
-    if known is None:
-        raise NoSuchReaderGroupError(f"reader group {group} does not exist")
-    return list(known.starts)
+
+def _checked(group: str) -> str:
+    from penstock.model.errors import InvalidNameError
+
+    if "/" not in group:
+        raise InvalidNameError(f"reader group {group!r}: write it as 'scope/group'")
+    return group

@@ -1,4 +1,4 @@
-"""Positions in a stream as people name them on a command line: earliest, latest, or a stream cut."""
+"""Positions in a stream as people name them on a command line: earliest, latest, a time, or a stream cut."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from penstock.client.client import Client
 from penstock.model.errors import InvalidArgumentError
 from penstock.model.names import split_scoped_name
 from penstock.model.stream_cuts import EARLIEST, LATEST, StreamCut
+from penstock.model.times import is_time
 
 #: What the options say that take a position.
-HELP = "'earliest', 'latest', a cut as penstock stream describe prints it, or @FILE that holds one."
-
+HELP = "'earliest', 'latest', a time as 2026-11-22T10:30Z, a cut as stream describe prints it, or @FILE with one."
 
 
 def cut_text(at: str) -> str:
@@ -24,8 +24,8 @@ def cut_text(at: str) -> str:
         raise InvalidArgumentError(f"the cut cannot be read from {at[1:]}: {error}") from error
 
 
-async def cut_at(client: Client, stream: str, at: str) -> StreamCut:
-    """Return the cut of `stream` that `at` names.
+async def cut_at(client: Client, stream: str, at: str, *, is_end: bool = False) -> StreamCut:
+    """Return the cut of `stream` that `at` names. `is_end`: of a time, the cut behind it rather than before it.
 
     Raises `InvalidArgumentError` for what names none, or a cut of another stream.
     """
@@ -35,6 +35,8 @@ async def cut_at(client: Client, stream: str, at: str) -> StreamCut:
         return await client.head(scoped)
     if text in LATEST:
         return await client.tail(scoped)
+    if is_time(text):
+        return await client.cut_at_time(scoped, text, is_end=is_end)
     if not text.startswith("{"):
         raise InvalidArgumentError(f"{at!r} is no position in a stream: use {HELP}")
     cut = StreamCut.from_text(text)

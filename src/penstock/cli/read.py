@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from penstock.client.event import EventBatch
     from penstock.model.stream_cuts import StreamCut
 
-_POSITION = "'earliest', 'latest', a cut as penstock stream describe prints it, or @FILE that holds one."
+_POSITION = "'earliest', 'latest', a time as 2026-11-22T10:30Z, a cut as stream describe prints it, or @FILE with one."
 
 Form = Annotated[
     Literal["text", "json", "hex"],
@@ -94,7 +94,7 @@ async def _cuts(client: Client, stream: str, start: str, until: str | None) -> t
     from penstock.cli.positions import cut_at
 
     first = await cut_at(client, stream, start)
-    return first, None if until is None else await cut_at(client, stream, until)
+    return first, None if until is None else await cut_at(client, stream, until, is_end=True)
 
 
 def _copy(

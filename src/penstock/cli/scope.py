@@ -47,9 +47,9 @@ def describe(scope: Scope, uri: Uri = URI, as_json: AsJson = False) -> None:
     from penstock.cli.session import connected
 
     with failures_told(as_json=as_json), connected(uri) as session:
-        streams, groups = _held(session, scope)
-    fields: dict[str, object] = {"scope": scope, "streams": streams, "groups": groups}
-    lines = [*(f"stream {scope}/{name}" for name in streams), *(f"group {scope}/{name}" for name in groups)]
+        held = _held(session, scope)
+    fields: dict[str, object] = {"scope": scope, **{f"{kind}s": names for kind, names in held.items()}}
+    lines = [f"{kind} {scope}/{name}" for kind, names in held.items() for name in names]
     tell("scope", fields, lines or [f"scope {scope} is empty"], as_json=as_json)
 
 
@@ -65,7 +65,11 @@ def delete(scope: Scope, yes: Yes = False, uri: Uri = URI, as_json: AsJson = Fal
     tell("deleted", {"scope": scope}, [f"scope {scope} is deleted"], as_json=as_json)
 
 
-def _held(session: Session, scope: str) -> tuple[list[str], list[str]]:
-    """Return the names of streams and groups of a scope. Raises `NoSuchScopeError`."""
+def _held(session: Session, scope: str) -> dict[str, list[str]]:
+    """Return the names of what a scope holds, by kind. Raises `NoSuchScopeError`."""
     client = session.client
-    return sorted(session.iterate(client.streams(scope))), sorted(session.iterate(client.reader_groups(scope)))
+    return {
+        "stream": sorted(session.iterate(client.streams(scope))),
+        "group": sorted(session.iterate(client.reader_groups(scope))),
+        "table": sorted(session.iterate(client.tables(scope))),
+    }

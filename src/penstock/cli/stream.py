@@ -274,7 +274,9 @@ def seal(stream: Stream, uri: Uri = URI, as_json: AsJson = False) -> None:
 @stream.command()
 def truncate(
     stream: Stream,
-    at: Annotated[str, typer.Option("--at", help="'latest', or a cut as penstock stream describe prints it.")],
+    at: Annotated[
+        str, typer.Option("--at", help="'latest', a time as 2026-11-22T10:30Z, a cut as describe prints it, or @FILE.")
+    ],
     yes: Yes = False,
     uri: Uri = URI,
     as_json: AsJson = False,
