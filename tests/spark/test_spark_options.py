@@ -33,6 +33,8 @@ def test_keys_are_compared_without_case() -> None:
         ("approx_bytes_per_trigger", "trigger_bytes_max", "33", 33),
         ("start_stream_cut", "start", "latest", "latest"),
         ("end_stream_cut", "end", "unbounded", "unbounded"),
+        ("start", "start", "earliest", "earliest"),
+        ("until", "end", "2026-11-22T10:30:00Z", "2026-11-22T10:30:00Z"),
         ("maxBytesPerPartition", "partition_bytes_max", "2k", 2048),
         ("maxBytesPerPartition", "partition_bytes_max", "8MiB", 8 << 20),
         ("minPartitions", "partition_count_min", "7", 7),
@@ -40,6 +42,15 @@ def test_keys_are_compared_without_case() -> None:
 )
 def test_aliases_and_units_are_understood(alias: str, attribute: str, text: str, value: object) -> None:
     assert getattr(parse_source_options({"stream": "a/b", alias: text}), attribute) == value
+
+
+def test_without_a_uri_the_environment_says_where_the_store_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PENSTOCK_URI", "tcp://elsewhere:9090")
+    assert parse_source_options({"stream": "a/b"}).store.uri == "tcp://elsewhere:9090"
+    assert parse_sink_options({"stream": "a/b"}).store.uri == "tcp://elsewhere:9090"
+    assert parse_sink_options({"stream": "a/b", "uri": "tcp://h:1"}).store.uri == "tcp://h:1"
+    monkeypatch.delenv("PENSTOCK_URI")
+    assert parse_source_options({"stream": "a/b"}).store.uri == "tcp://localhost:9090"
 
 
 def test_controller_is_another_name_of_uri() -> None:

@@ -133,6 +133,23 @@ def test_both_spellings_of_a_place_in_a_stream_are_read(
     assert _resolve(stream, text, "earliest", "latest") == cut
 
 
+def test_a_place_in_a_stream_may_be_a_time(monkeypatch: pytest.MonkeyPatch, stream: StoredStream) -> None:
+    """Of which the store makes a cut, a little early for a start and a little late for an end."""
+    pytest.importorskip("pyspark", reason="needs pyspark: pip install 'penstock[spark]'")
+    from penstock.spark.source import _resolve
+
+    asked: list[tuple[str, bool]] = []
+
+    def at_time(self: StoredStream, time: str, *, is_end: bool) -> dict[int, int]:
+        asked.append((time, is_end))
+        return {2: 5}
+
+    monkeypatch.setattr(StoredStream, "at_time", at_time)
+    for is_end in (False, True):
+        assert _resolve(stream, "2026-11-22T10:30:00Z", "earliest", "latest", is_end=is_end) == {2: 5}
+    assert asked == [("2026-11-22T10:30:00Z", False), ("2026-11-22T10:30:00Z", True)]
+
+
 def test_passing_faults_are_sat_out_without_a_gap(monkeypatch: pytest.MonkeyPatch, stream: StoredStream) -> None:
     """Five faults with progress in between, though only two in a row are allowed."""
     faults = [(at, ConnectionLostError("gone")) for at in (0, 30, 60, 90, 120)]

@@ -11,12 +11,10 @@ from __future__ import annotations
 import difflib
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from penstock.model.errors import InvalidArgumentError, UnsupportedOperationError
 from penstock.model.names import check_scope_name, check_stream_name, split_scoped_name
-
-DEFAULT_URI = "tcp://localhost:9090"
 
 #: Columns of the source, in order, with their Spark types. The order and names of Pravega's own Spark connector.
 COLUMN_TYPES: Mapping[str, str] = {
@@ -34,8 +32,8 @@ _SHARED = {
     "stream": ("stream",),
 }
 _READ = _SHARED | {
-    "startingStreamCut": ("startingStreamCut", "start_stream_cut"),
-    "endingStreamCut": ("endingStreamCut", "end_stream_cut"),
+    "startingStreamCut": ("startingStreamCut", "start_stream_cut", "start"),
+    "endingStreamCut": ("endingStreamCut", "end_stream_cut", "until"),
     "maxBytesPerTrigger": ("maxBytesPerTrigger", "approx_bytes_per_trigger"),
     "maxBytesPerPartition": ("maxBytesPerPartition",),
     "minPartitions": ("minPartitions",),
@@ -77,12 +75,19 @@ _BYTES = re.compile(r"(\d+)\s*([kmgt]?)(?:i?b)?\Z")
 _BYTES_UNITS = {"": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30, "t": 1 << 40}
 
 
+def _default_uri() -> str:
+    # Not above: Spark imports this in processes that only plan, and the settings load more than that needs.
+    from penstock.runtime.settings import default_uri
+
+    return default_uri()
+
+
 @dataclass(frozen=True, slots=True)
 class StoreSettings:
     """How to reach the store and how patient to be. Hashable: it keys the cache of clients.
 
     Attributes:
-        uri: the controller's address.
+        uri: the controller's address, by default that of `PENSTOCK_URI` where the query is planned, then this machine.
         retry_count_max: how often in a row a read is resumed after a passing fault, before the task fails; None: as
             often as `outage_s_max` allows.
         retry_interval_s: pause before each resumption.
@@ -90,7 +95,7 @@ class StoreSettings:
             further, takes so long at most, all that is tried again included.
     """
 
-    uri: str = DEFAULT_URI
+    uri: str = field(default_factory=_default_uri)
     retry_count_max: int | None = None
     retry_interval_s: float = 0.5
     outage_s_max: float = 120.0
@@ -101,7 +106,8 @@ class SourceOptions:
     """Settings of one read.
 
     Attributes:
-        start, end: `earliest`, `latest`, the text of a stream cut, or None for the default of the kind of query.
+        start, end: `earliest`, `latest`, a time in ISO 8601, the text of a stream cut, or None for the default of the
+            kind of query.
         trigger_bytes_max: most bytes in one micro-batch; None means all there is.
         partition_bytes_max: a segment's range above this is split among tasks; None means never.
         partition_count_min: split until there are about so many tasks; 0 means one task per segment.
@@ -248,7 +254,7 @@ def parse_source_options(options: Mapping[str, str]) -> SourceOptions:
     scope, stream = _scoped_stream(found)
     return SourceOptions(
         store=StoreSettings(
-            uri=found.get("uri", DEFAULT_URI).strip(),
+            uri=found.get("uri", "").strip() or _default_uri(),
             retry_count_max=_count(found, "numRetries", 0, 0) if "numRetries" in found else None,
             retry_interval_s=_duration_s(found, "retryInterval", StoreSettings().retry_interval_s),
             outage_s_max=_timeout_s(found, "readTimeout"),
@@ -282,6 +288,6 @@ def parse_sink_options(options: Mapping[str, str]) -> SinkOptions:
             "Leave option 'exactlyOnce' out, and deduplicate where it matters"
         )
     store = StoreSettings(
-        uri=found.get("uri", DEFAULT_URI).strip(), outage_s_max=_timeout_s(found, "writeTimeout")
+        uri=found.get("uri", "").strip() or _default_uri(), outage_s_max=_timeout_s(found, "writeTimeout")
     )
     return SinkOptions(store, scope, stream)

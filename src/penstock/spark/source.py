@@ -14,6 +14,7 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMa
 
 from penstock.model.errors import InvalidArgumentError, UnsupportedOperationError
 from penstock.model.stream_cuts import EARLIEST, LATEST
+from penstock.model.times import is_time
 from penstock.spark.offsets import Cut, Offset, from_offset, from_text, to_offset
 from penstock.spark.options import SourceOptions
 from penstock.spark.planner import ByteRange, advance, check_ranges, ranges_between, split_ranges
@@ -42,8 +43,10 @@ def _stored_stream(options: SourceOptions) -> StoredStream:
     return StoredStream(options.store, options.scope, options.stream)
 
 
-def _resolve(stream: StoredStream, text: str | None, default: str, unbounded: str) -> dict[int, int]:
-    """Return the cut that an option's text means."""
+def _resolve(
+    stream: StoredStream, text: str | None, default: str, unbounded: str, *, is_end: bool = False
+) -> dict[int, int]:
+    """Return the cut that an option's text means. `is_end`: of the end, before which a time leaves nothing out."""
     choice = (text or default).strip()
     lowered = choice.lower()
     if lowered == UNBOUNDED:
@@ -52,6 +55,8 @@ def _resolve(stream: StoredStream, text: str | None, default: str, unbounded: st
         return stream.head()
     if lowered in LATEST:
         return stream.tail()
+    if is_time(choice):
+        return stream.at_time(choice, is_end=is_end)
     return from_text(choice, stream.scope, stream.stream)
 
 
@@ -95,7 +100,7 @@ class PenstockBatchReader(DataSourceReader):
         """Plan the ranges between the cuts of the options; by default all that the stream holds now."""
         stream = _stored_stream(self._options)
         start = _resolve(stream, self._options.start, EARLIEST[0], EARLIEST[0])
-        end = _resolve(stream, self._options.end, LATEST[0], LATEST[0])
+        end = _resolve(stream, self._options.end, LATEST[0], LATEST[0], is_end=True)
         return _partitions(stream, self._options, start, end, is_checked=True)
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
@@ -163,7 +168,7 @@ class PenstockStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         close_clients()
 
     def _end(self, stream: StoredStream) -> dict[int, int]:
-        return _resolve(stream, self._options.end, LATEST[0], LATEST[0])
+        return _resolve(stream, self._options.end, LATEST[0], LATEST[0], is_end=True)
 
     def _offset(self, cut: Cut) -> Offset:
         return to_offset(self._options.scope, self._options.stream, cut)

@@ -112,6 +112,11 @@ class StoredStream:
         """Return the cut behind the last event acknowledged so far."""
         return dict(sorted(client_of(self.settings).tail(self.name).positions.items()))
 
+    def at_time(self, time: str, *, is_end: bool) -> dict[int, int]:
+        """Return the cut at a time, a little early or with `is_end` a little late; see `Client.cut_at_time`."""
+        cut = client_of(self.settings).cut_at_time(self.name, time, is_end=is_end)
+        return dict(sorted(cut.positions.items()))
+
     def extent(self, segment: int) -> Extent:
         """See `StreamView.extent`."""
         info = client_of(self.settings).segment_info(self.segment_name(segment))
