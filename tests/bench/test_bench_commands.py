@@ -30,6 +30,7 @@ COMMANDS = {
     "checkpoint_stall": ([], {"rounds", "at_once_cpu_ms"}),
     "catch_up": ([], {"mb_per_s", "in_chunks_share"}),
     "chunk_lists": ([], {"steps", "longest_turn_ms"}),
+    "command_line": ([], {"write", "write_key_field", "read", "read_json", "help_cpu_ms"}),
     "crowd_stalls": ([], {"steps", "longest_turn_ms"}),
     "log_batches": ([], {"log_threads", "device_bytes_per_byte"}),
     "latency": (["--read"], {"append_to_ack", "write_to_reader"}),

@@ -209,3 +209,16 @@ def test_control_characters_of_events_do_not_reach_a_terminal() -> None:
     shown = lines_of("text", with_offsets=False, is_terminal=True)(batch).decode()
     assert shown == "\\x1b[2Jred\\x07\n\\x9b31m\tx\n\\xff\n"
     assert lines_of("text", with_offsets=False, is_terminal=False)(batch) == b"\n".join([*batch.events, b""])
+
+
+def test_somebody_who_looks_sees_how_far_it_is(penstock: Run) -> None:
+    """Long work draws on standard error, where it is a terminal; what is printed stays the same."""
+    stream = created(penstock, "events/progress")
+    written = penstock("write", stream, stdin=b"a\x1b[2J\n", is_screen=True)
+    assert (written.code, written.stdout) == (0, f"1 line is stored in {stream}\n")
+    assert "events/progress" in written.stderr
+    assert "\x1b[" in written.stderr
+    shown = penstock("read", stream, is_screen=True)
+    assert (shown.stdout, shown.stderr) == ("a\\x1b[2J\n", "")
+    typed = penstock("write", stream, stdin=b"b\n", is_terminal=True)
+    assert typed.stderr == "Each line that you type becomes an event. Ctrl-D ends.\n"

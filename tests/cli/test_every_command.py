@@ -57,6 +57,10 @@ ARGUMENTS = {
     "table put": ["s/t", "key", "value"],
     "table remove": ["s/t", "key"],
     "table scan": ["s/t"],
+    "bench write": [],
+    "bench read": [],
+    "bench end-to-end": [],
+    "top": [],
     "ready": [],
 }
 #: Those that ask no server.

@@ -5,18 +5,22 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
+import pytest
+
 from penstock.cli import COMMANDS, failure
 from penstock.testing import memory_server
 from support.command_line import run_command
 from support.shell_session import play, steps_of
 
-GUIDE = Path(__file__).parents[2] / "docs" / "guide" / "command-line.md"
+ROOT = Path(__file__).parents[2]
+GUIDE = ROOT / "docs" / "guide" / "command-line.md"
 
 
-def test_the_sessions_of_the_guide_are_true(tmp_path: Path) -> None:
-    """Line by line, as one session: what each command prints is what the guide says it prints."""
-    steps = list(steps_of(GUIDE))
-    assert len(steps) > 20
+@pytest.mark.parametrize(("document", "step_count_min"), [("docs/guide/command-line.md", 25), ("README.md", 3)])
+def test_the_sessions_of_documents_are_true(document: str, step_count_min: int, tmp_path: Path) -> None:
+    """Line by line, as one session: what each command prints is what the document says it prints."""
+    steps = list(steps_of(ROOT / document))
+    assert len(steps) >= step_count_min
     with memory_server() as server:
         for step in steps:
             assert play(step.command, uri=server.uri, directory=tmp_path) == step.output, step.command
@@ -29,11 +33,14 @@ def test_the_guide_names_every_option_of_events_and_every_verb() -> None:
     own: set[str] = set()
     for name in ("write", "read", "tail"):
         own |= set(re.findall(r"--[\w-]+", run_command(name, "--help").ok.stdout))
-    everywhere = {"--help", "--json", "--uri", "--yes", "--install-completion"}
+    everywhere = {"--help", "--json", "--uri", "--yes", "--install-completion", "--stream"}
     assert own - everywhere <= told
     assert told <= own | everywhere
     for name, command in COMMANDS.items():
-        if command.is_group and name != "log":
+        if command.is_group and name == "bench":
+            for verb in re.findall(r"^  ([\w-]+) ", run_command(name, "--help").stdout.partition("Commands:")[2], re.M):
+                assert f"| `penstock bench {verb}` |" in guide
+        elif command.is_group and name != "log":
             row = next(line for line in guide.splitlines() if line.startswith(f"| `penstock {name}`"))
             verbs = run_command(name, "--help").stdout.partition("Commands:")[2]
             listed = set(re.findall(r"^  ([\w-]+) ", verbs, re.M))

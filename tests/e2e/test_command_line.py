@@ -173,3 +173,22 @@ def test_a_write_that_loses_its_server_says_what_is_stored(make_server: Callable
         assert told["lines_stored"] == 500
         assert told["lines_unsure"] in (0, 20)
         assert "the first 500 lines are stored in cut/off" in told["message"]
+
+
+def test_an_interrupted_measurement_tells_its_figures_and_deletes_its_stream(penstock_server: MemoryServer) -> None:
+    """Exit code 130; what was measured until then is told."""
+    with command("bench", "write", "--rate", "1000", "--json", uri=penstock_server.uri) as bench:
+
+        def is_writing() -> bool:
+            with penstock_server.connect() as client:
+                names = [name for name in client.scopes() if name == "penstock-bench"]
+                streams = [f"{name}/{stream}" for name in names for stream in client.streams(name)]
+                return any(sum(client.tail(stream).positions.values()) for stream in streams)
+
+        wait_for(is_writing)
+        bench.send_signal(signal.SIGINT)
+        output, errors = bench.communicate(timeout=_TIMEOUT_S)
+        assert (bench.returncode, errors) == (130, b"")
+        assert json.loads(output)["events"] > 0
+    with penstock_server.connect() as client:
+        assert "penstock-bench" not in list(client.scopes())

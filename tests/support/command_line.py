@@ -45,11 +45,17 @@ class _Terminal(io.BytesIO):
         return True
 
 
-def run_command(*arguments: str, stdin: bytes = b"", uri: str | None = None, is_terminal: bool = False) -> Ran:
-    """Run ``penstock`` with `arguments`. `uri`: the server that `PENSTOCK_URI` names. `is_terminal`: somebody types."""
+def run_command(
+    *arguments: str, stdin: bytes = b"", uri: str | None = None, is_terminal: bool = False, is_screen: bool = False
+) -> Ran:
+    """Run ``penstock`` with `arguments`. `uri`: the server that `PENSTOCK_URI` names.
+
+    `is_terminal`: somebody types. `is_screen`: somebody looks at what is printed.
+    """
     source = io.TextIOWrapper(_Terminal(stdin) if is_terminal else io.BytesIO(stdin), encoding="utf-8")
-    output = io.TextIOWrapper(io.BytesIO(), encoding="utf-8", write_through=True)
-    errors = io.TextIOWrapper(io.BytesIO(), encoding="utf-8", write_through=True)
+    kind = _Terminal if is_screen else io.BytesIO
+    output = io.TextIOWrapper(kind(), encoding="utf-8", write_through=True)
+    errors = io.TextIOWrapper(kind(), encoding="utf-8", write_through=True)
     environment = {} if uri is None else {"PENSTOCK_URI": uri}
     code: object = 0
     with (

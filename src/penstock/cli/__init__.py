@@ -50,6 +50,11 @@ COMMANDS = {
     "group": _Command("group:group", "Reader groups: who reads what, and how far.", True),
     "transaction": _Command("transaction:transaction", "Transactions: state, commit, abort.", True),
     "table": _Command("table:table", "Key-value tables: keys, values, scans.", True),
+    "bench": _Command("bench:bench", "How fast the server takes and gives events, as seen from here.", True),
+    "top": _Command(
+        "top:top",
+        "Show rates, lag, segments, memory, logs and what long-term storage lacks, live in the terminal, until Ctrl-C.",
+    ),
     "quickstart": _Command(
         "quickstart:quickstart",
         "Stream a year of real flights through a store and Spark, restart both half-way, and check every count.",

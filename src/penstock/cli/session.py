@@ -5,7 +5,9 @@ So its connections are looked after while it waits for its input, or for whoever
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator, Coroutine, Iterator
+from concurrent.futures import Future, wait
 from contextlib import contextmanager
 from typing import TypeVar
 
@@ -31,6 +33,22 @@ class Session:
     def call(self, coroutine: Coroutine[object, object, T]) -> T:
         """Run a call of the client and return what it returns, or raise what it raises."""
         return self._portal.call(coroutine)
+
+    def start(self, coroutine: Coroutine[object, object, T]) -> Future[T]:
+        """Let a call of the client run while the command does something else; see `is_done`, and `cancel` it after."""
+        return asyncio.run_coroutine_threadsafe(coroutine, self._portal.loop)
+
+    def is_done(self, future: Future[T], timeout_s: float) -> bool:
+        """Wait up to `timeout_s` for the end of what was started. Raises what it raised."""
+        done, _ = wait([future], timeout_s)
+        if not done:
+            return False
+        future.result()
+        return True
+
+    def cancel(self, future: Future[T]) -> None:
+        """End what was started, if it still runs."""
+        future.cancel()
 
     def iterate(self, source: AsyncIterator[T]) -> Iterator[T]:
         """Iterate over what a call of the client yields."""
