@@ -77,6 +77,20 @@ async def cluster() -> AsyncIterator[Cluster]:
 
 
 @pytest.fixture
+async def fresh(cluster) -> AsyncIterator[Callable[[], object]]:
+    """Make empty clusters; their controllers are stopped at the end."""
+    made = []
+
+    def make():
+        made.append(type(cluster)())
+        return made[-1]
+
+    yield make
+    for one in made:
+        await one.stop()
+
+
+@pytest.fixture
 async def service(cluster: Cluster) -> ControllerService:
     """A started controller with the scope "scope"."""
     started = await cluster.start()

@@ -10,21 +10,18 @@ Shows S-008, S-087, S-092, S-141, S-152, S-171.
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import Awaitable, Callable
 
 import pytest
 
-from penstock.controller.metadata import layout
 from penstock.controller.metadata.records import TransactionStatus
 from penstock.controller.service import ControllerService
-from penstock.controller.settings import ControllerSettings
 from penstock.model.errors import ScopeExistsError, StreamExistsError
 from penstock.model.names import segment_name, transaction_segment_name
 from penstock.model.policies import Retention, Scaling, StreamConfig
 from penstock.testing.memory_segments import MemorySegments
-from support.failing_segments import FailingSegments, Fault, attempt
-
-SETTINGS = ControllerSettings(retry_delay_ms_first=0, retry_delay_ms_max=0, transaction_id_range=3)
+from support.crash_script import run
+from support.failing_segments import Fault
 
 
 class Script:
@@ -142,63 +139,14 @@ class Script:
             await service.delete_scope("s")
 
 
-async def run(cluster, at: int, fault: Fault, *, again_at: int = 0) -> int:
-    """Run the script with a fault at write `at`; return the number of writes that it took.
-
-    With `again_at` the controller that comes after the first death dies at its own write of that number.
-    """
-    store = cluster.store
-    failing = FailingSegments(store, at, fault)
-    service = cluster.build(SETTINGS, segments=failing)
-    script = Script(store)
-    steps = [ControllerService.start, *script.steps()]
-    for step in steps:
-        for _ in range(5):
-            if await attempt(step, service, failing):
-                break
-            while failing.is_dead:
-                await service.stop()
-                failing, again_at = FailingSegments(store, again_at, fault), 0
-                service = cluster.build(SETTINGS, segments=failing)
-                if await attempt(ControllerService.start, service, failing):
-                    await attempt(ControllerService.idle, service, failing)
-        else:
-            raise AssertionError(f"{step} did not succeed")
-    await service.idle()
-    await service.stop()
-    # A transaction whose creation failed is cleaned up when its lease ends, or by the next controller.
-    last = await cluster.start(SETTINGS)
-    await last.idle()
-    assert not store.segments
-    for table in (layout.PENDING_WORK, layout.TRANSACTION_INDEX):
-        assert not [key for key in store.tables[table].entries if b"/" in key]
-    left = [name for name in store.tables if name not in layout.SYSTEM_TABLES and "Batch-" not in name]
-    assert sorted(left) == sorted(name for name in store.tables if name.startswith("_system/_tables/_system/"))
-    return failing.count
-
-
-@pytest.fixture
-async def fresh(cluster) -> AsyncIterator[Callable[[], object]]:
-    """Make empty clusters; their controllers are stopped at the end."""
-    made = []
-
-    def make():
-        made.append(type(cluster)())
-        return made[-1]
-
-    yield make
-    for one in made:
-        await one.stop()
-
-
 @pytest.mark.parametrize("fault", list(Fault))
 async def test_script_ends_the_same_whichever_write_fails(fault, fresh):
     """For every write of the script in turn: fail there, repeat, and compare the end."""
-    writes = await run(fresh(), 0, fault)
+    writes = await run(fresh(), Script, 0, fault)
     assert writes > 100
     for at in range(1, writes + 1):
         try:
-            await run(fresh(), at, fault)
+            await run(fresh(), Script, at, fault)
         except Exception as error:
             raise AssertionError(f"{fault.value}, at write {at} of {writes}") from error
 
@@ -207,4 +155,4 @@ async def test_controller_that_dies_during_recovery_is_recovered_too(fresh):
     """The recovery from a death at one of many writes is itself cut off at one of its first writes."""
     for at in range(5, 140, 7):
         for again_at in (1, 2, 4, 8):
-            await run(fresh(), at, Fault.DIES_AFTER, again_at=again_at)
+            await run(fresh(), Script, at, Fault.DIES_AFTER, again_at=again_at)

@@ -6,6 +6,8 @@
     ├── WorkflowTimeoutError (OutcomeUnknownError)  not ended yet, goes on
     ├── WorkElsewhereError (MetadataConflictError)  a controller that started later is at work on it
     ├── HalfCreatedStreamError (ControllerUnavailableError)  its creation is not finished
+    ├── ScalePreconditionError      a segment to seal is not current, or too few would remain
+    ├── ScaleUnderWayError          another scale is not complete
     ├── ReaderGroupMismatchError    id or generation is not the group's
     ├── NoSuchSubscriberError       no such subscriber, or one of another group's life
     ├── SubscriberGenerationError   the subscriber's generation is another one
@@ -35,20 +37,6 @@ from penstock.model.errors import (
     UnsupportedOperationError,
 )
 
-#: Doing the same again changes nothing. Not corruption: what is damaged may be repaired, and must not be given up.
-PERMANENT_ERRORS: tuple[type[PenstockError], ...] = (
-    BadOffsetError,
-    InvalidArgumentError,
-    NoSuchSegmentError,
-    NoSuchStreamError,
-    SegmentMergedError,
-    SegmentSealedError,
-    SegmentTruncatedError,
-    StreamSealedError,
-    TransactionError,
-    UnsupportedOperationError,
-)
-
 
 class WorkflowTimeoutError(StreamError, OutcomeUnknownError):
     """A workflow has not ended in the time a caller waits for it. It goes on; ask for the state later."""
@@ -60,6 +48,14 @@ class WorkElsewhereError(MetadataConflictError):
 
 class HalfCreatedStreamError(ControllerUnavailableError):
     """The stream's creation has begun and is not finished."""
+
+
+class ScalePreconditionError(StreamError):
+    """A scale names a segment that is not of the current epoch, or would leave fewer than the policy asks for."""
+
+
+class ScaleUnderWayError(StreamError):
+    """Another scale of the stream is not complete. Ask again when it is."""
 
 
 class ReaderGroupMismatchError(StreamError):
@@ -88,3 +84,19 @@ class WriterTimeError(StreamError):
 
 class WriterPositionError(StreamError):
     """The writer noted a position before the one it noted last."""
+
+
+#: Doing the same again changes nothing. Not corruption: what is damaged may be repaired, and must not be given up.
+PERMANENT_ERRORS: tuple[type[PenstockError], ...] = (
+    BadOffsetError,
+    InvalidArgumentError,
+    NoSuchSegmentError,
+    NoSuchStreamError,
+    ScalePreconditionError,
+    SegmentMergedError,
+    SegmentSealedError,
+    SegmentTruncatedError,
+    StreamSealedError,
+    TransactionError,
+    UnsupportedOperationError,
+)

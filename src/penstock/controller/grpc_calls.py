@@ -14,7 +14,13 @@ from collections.abc import Awaitable, Callable, Mapping
 from google.protobuf.message import Message
 
 from penstock.controller import grpc_convert as convert
-from penstock.controller.errors import NoSuchWriterError, WriterPositionError, WriterTimeError
+from penstock.controller.errors import (
+    NoSuchWriterError,
+    ScalePreconditionError,
+    ScaleUnderWayError,
+    WriterPositionError,
+    WriterTimeError,
+)
 from penstock.controller.grpc_errors import LateArgumentError
 from penstock.controller.grpc_replies import give_up_unless_retriable, page_of
 from penstock.controller.grpc_scope_calls import GroupCalls, TableCalls
@@ -22,6 +28,7 @@ from penstock.controller.metadata.catalog import NamePage
 from penstock.controller.metadata.records import TransactionStatus
 from penstock.controller.service import ControllerService
 from penstock.controller.transactions.service import PingResult
+from penstock.controller.workflows.scale_stream import ScaleStatus
 from penstock.model.errors import (
     ControllerUnavailableError,
     InvalidArgumentError,
@@ -56,6 +63,11 @@ _TRANSACTION_STATES = {
     TransactionStatus.COMMITTED: pb.TxnState.COMMITTED,
     TransactionStatus.ABORTING: pb.TxnState.ABORTING,
     TransactionStatus.ABORTED: pb.TxnState.ABORTED,
+}
+_SCALE_STATUS = {
+    ScaleStatus.IN_PROGRESS: pb.ScaleStatusResponse.IN_PROGRESS,
+    ScaleStatus.SUCCESS: pb.ScaleStatusResponse.SUCCESS,
+    ScaleStatus.UNKNOWN_EPOCH: pb.ScaleStatusResponse.INVALID_INPUT,
 }
 _COMMITS = (TransactionStatus.COMMITTING, TransactionStatus.COMMITTED)
 _ABORTS = (TransactionStatus.ABORTING, TransactionStatus.ABORTED)
@@ -184,6 +196,34 @@ class GrpcCalls:
             give_up_unless_retriable(error, what, f"{info.scope}/{info.stream}")
             return reply(status=reply.FAILURE)
         return reply(status=reply.SUCCESS)
+
+    async def scale(self, request: pb.ScaleRequest) -> pb.ScaleResponse:
+        """Answer scale."""
+        reply, info = pb.ScaleResponse, request.streamInfo
+        # Two ranges with one start are one, as in Pravega.
+        ranges = list({entry.start: entry.end for entry in request.newKeyRanges}.items())
+        try:
+            begun = await self._service.scale_stream(info.scope, info.stream, list(request.sealedSegments), ranges)
+        except ScalePreconditionError as error:
+            _logger.info("scale %s/%s: %s", info.scope, info.stream, error)
+            return reply(status=reply.PRECONDITION_FAILED)
+        except (InvalidArgumentError, NoSuchStreamError, ScaleUnderWayError, StreamSealedError) as error:
+            _logger.info("scale %s/%s: %s", info.scope, info.stream, error)
+            return reply(status=reply.FAILURE)
+        return reply(
+            status=reply.STARTED,
+            segments=[convert.segment_range(info.scope, info.stream, segment) for segment in begun.created],
+            epoch=begun.active_epoch,
+        )
+
+    async def check_scale(self, request: pb.ScaleStatusRequest) -> pb.ScaleStatusResponse:
+        """Answer checkScale."""
+        reply, info = pb.ScaleStatusResponse, request.streamInfo
+        try:
+            status = await self._service.scale_status(info.scope, info.stream, request.epoch)
+        except NoSuchStreamError:
+            return reply(status=reply.INVALID_INPUT)
+        return reply(status=_SCALE_STATUS[status])
 
     async def delete_stream(self, request: pb.StreamInfo) -> pb.DeleteStreamStatus:
         """Answer deleteStream."""
@@ -443,6 +483,8 @@ def call_table(calls: GrpcCalls) -> Mapping[str, Callable[..., Awaitable[Message
         "updateStream": calls.update_stream,
         "truncateStream": calls.truncate_stream,
         "sealStream": calls.seal_stream,
+        "scale": calls.scale,
+        "checkScale": calls.check_scale,
         "deleteStream": calls.delete_stream,
         "getCurrentSegments": calls.get_current_segments,
         "getEpochSegments": calls.get_epoch_segments,

@@ -9,7 +9,7 @@ Source: controller API specification, section 9.
 from __future__ import annotations
 
 import logging
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TypeVar, assert_never
 
@@ -23,7 +23,7 @@ from penstock.controller.mark_streams import MarkStreams, marked_stream
 from penstock.controller.metadata import layout
 from penstock.controller.metadata.catalog import Catalog, NamePage
 from penstock.controller.metadata.completed import CompletedTransactions
-from penstock.controller.metadata.records import EpochRecord, SegmentRecord, StreamState
+from penstock.controller.metadata.records import EpochRecord, EpochTransition, ScaleOrder, SegmentRecord, StreamState
 from penstock.controller.metadata.scope_records import (
     ChildKind,
     ChildWorkKind,
@@ -46,6 +46,7 @@ from penstock.controller.workflow_runner import Subject, WorkflowRunner
 from penstock.controller.workflows.context import WorkflowContext
 from penstock.controller.workflows.create_stream import create_stream
 from penstock.controller.workflows.delete_stream import delete_stream
+from penstock.controller.workflows.scale_stream import ScaleStatus, begin_scale, pending_scale, scale_status
 from penstock.controller.workflows.seal_stream import seal_stream
 from penstock.controller.workflows.truncate_stream import truncate_stream
 from penstock.controller.workflows.update_stream import update_stream
@@ -330,6 +331,32 @@ class ControllerService:
         Raises `NoSuchStreamError`, `StreamSealedError`; `InvalidArgumentError` for a cut that is not valid, or behind.
         """
         await self._on_stream_alone(scope, stream, lambda tables: truncate_stream(self._context, tables, cut))
+
+    async def scale_stream(
+        self, scope: str, stream: str, to_seal: Sequence[int], ranges: Sequence[tuple[float, float]]
+    ) -> EpochTransition:
+        """Begin to replace segments by new ones, one for each key range; return what will be done, once it is durable.
+
+        The same request again gets the same answer until the scale is complete (`scale_status`). Raises
+        `NoSuchStreamError`, `StreamSealedError`, `ScaleUnderWayError`, `ScalePreconditionError`;
+        `InvalidArgumentError` for ranges that do not cover exactly what the segments cover.
+        """
+
+        async def look(tables: StreamTables) -> EpochTransition | None:
+            epoch = (await tables.current_epoch()).epoch
+            return await pending_scale(tables, ScaleOrder(epoch, tuple(to_seal), tuple(ranges)))
+
+        pending = await self._on_stream(scope, stream, look)
+        if pending is None:
+            pending = await self._on_stream_alone(
+                scope, stream, lambda tables: begin_scale(self._context, tables, to_seal, ranges)
+            )
+        self._runner.finish_what_is_left(self._runner.stream(scope, stream))
+        return pending
+
+    async def scale_status(self, scope: str, stream: str, epoch: int) -> ScaleStatus:
+        """Say how the scale that began in `epoch` is doing. Raises `NoSuchStreamError`."""
+        return await self._on_stream(scope, stream, lambda tables: scale_status(tables, epoch))
 
     async def delete_stream(self, scope: str, stream: str) -> None:
         """Delete a sealed stream. Raises `NoSuchStreamError`, `StreamNotSealedError`."""

@@ -73,6 +73,7 @@ class WorkKind(Enum):
     TRUNCATE = "truncate"
     SEAL = "seal"
     DELETE = "delete"
+    SCALE = "scale"
 
 
 @dataclass(frozen=True, slots=True)
@@ -174,7 +175,7 @@ class EpochRecord:
 
 @dataclass(frozen=True, slots=True)
 class HistoryEntry:
-    """What changed at one epoch. Duplicates have no sealed and no created segments here."""
+    """What changed at one epoch. Duplicates and large changes have no sealed and no created segments here."""
 
     epoch: int
     reference_epoch: int
@@ -246,12 +247,17 @@ class StreamCutRecord:
 
 @dataclass(frozen=True, slots=True)
 class EpochTransition:
-    """A scale in progress; empty when `active_epoch` is `EPOCH_NONE`."""
+    """A scale in progress, from `active_epoch` to the next; empty when `active_epoch` is `EPOCH_NONE`."""
 
     active_epoch: int = EPOCH_NONE
     started_ms: int = 0
     to_seal: tuple[int, ...] = ()
     created: tuple[SegmentRecord, ...] = ()
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether no scale is in progress."""
+        return self.active_epoch == EPOCH_NONE
 
 
 @dataclass(frozen=True, slots=True)
@@ -367,12 +373,22 @@ class TransactionIndexEntry:
 
 
 @dataclass(frozen=True, slots=True)
+class ScaleOrder:
+    """Segments of epoch `active_epoch` to be sealed, by id, and the key ranges (start, end) of those that replace them.
+    """
+
+    active_epoch: int
+    to_seal: tuple[int, ...]
+    ranges: tuple[tuple[float, float], ...]
+
+
+@dataclass(frozen=True, slots=True)
 class PendingWork:
     """The announcement of a workflow that was begun and must be finished.
 
     `host` is the controller that owns it; `work_id` (a UUID) tells this announcement from every other one.
     `stream_id` pins the life of the stream that is meant. `configuration` comes with CREATE and UPDATE,
-    `stream_cut` with TRUNCATE.
+    `stream_cut` with TRUNCATE, `scale` with SCALE.
     """
 
     kind: WorkKind
@@ -382,6 +398,7 @@ class PendingWork:
     configuration: StreamConfig | None = None
     stream_cut: dict[int, int] = field(default_factory=dict)
     work_id: str = ""
+    scale: ScaleOrder | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,13 +7,13 @@ together are read in one request.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
 from penstock.controller.metadata import layout
+from penstock.controller.metadata.epoch_tables import EpochTables
 from penstock.controller.metadata.records import (
-    HISTORY_CHUNK_EPOCHS,
     STATE_TRANSITIONS,
     CommitCounter,
     CommitPosition,
@@ -25,7 +25,6 @@ from penstock.controller.metadata.records import (
     HistoryChunk,
     HistoryEntry,
     RetentionSet,
-    SealedEpoch,
     SealedSizes,
     SegmentRecord,
     StateRecord,
@@ -33,9 +32,8 @@ from penstock.controller.metadata.records import (
     SubscriberSet,
     TruncationRecord,
 )
-from penstock.controller.metadata.transaction_tables import TransactionTables
-from penstock.controller.metadata.typed import Tables, Versioned
-from penstock.model.errors import MetadataConflictError, NoSuchStreamError
+from penstock.controller.metadata.typed import Versioned
+from penstock.model.errors import MetadataConflictError
 from penstock.model.key_ranges import initial_ranges
 from penstock.model.policies import StreamConfig
 from penstock.model.segments import VERSION_ABSENT
@@ -52,24 +50,14 @@ class StreamBirth:
     state: StreamState
 
 
-class StreamTables(TransactionTables):
+class StreamTables(EpochTables):
     """All records of the stream `scope`/`stream` with id `stream_id`.
 
     `NoSuchSegmentError` naming a table means that the stream was deleted, or never completely created.
     """
 
-    def __init__(self, tables: Tables, scope: str, stream: str, stream_id: str) -> None:
-        super().__init__(tables, scope, stream, stream_id)
-        self.metadata: str = layout.stream_metadata(scope, stream, stream_id)
-
     def __repr__(self) -> str:
         return f"StreamTables({self.name}, {self.stream_id})"
-
-    async def _need(self, key: str, kind: type[R]) -> Versioned[R]:
-        found = await self.tables.get(self.metadata, key, kind)
-        if found is None:
-            raise NoSuchStreamError(f"stream {self.name} has no record {key}: it is not completely created")
-        return found
 
     # Birth and death.
 
@@ -132,7 +120,7 @@ class StreamTables(TransactionTables):
 
     async def configuration(self) -> Versioned[ConfigurationRecord]:
         """Read the configuration. 1 read."""
-        return await self._need(layout.CONFIGURATION, ConfigurationRecord)
+        return await self.need(layout.CONFIGURATION, ConfigurationRecord)
 
     async def put_configuration(self, record: ConfigurationRecord, version: int) -> int:
         """Replace the configuration read at `version`."""
@@ -140,7 +128,7 @@ class StreamTables(TransactionTables):
 
     async def state(self) -> Versioned[StateRecord]:
         """Read the state. 1 read."""
-        return await self._need(layout.STATE, StateRecord)
+        return await self.need(layout.STATE, StateRecord)
 
     async def set_state(
         self, state: StreamState, *, of: Versioned[StateRecord] | None = None
@@ -158,82 +146,11 @@ class StreamTables(TransactionTables):
         record = StateRecord(state)
         return Versioned(record, await self.tables.put(self.metadata, layout.STATE, record, version=current.version))
 
-    # Epochs.
-
-    async def state_and_current_epoch(self) -> tuple[StreamState, EpochRecord]:
-        """Read state and current epoch. 2 reads in one request."""
-        keys = [layout.STATE, layout.CURRENT_EPOCH]
-        state_row, epoch_row = await self.tables.get_rows(self.metadata, keys)
-        state = self.tables.decoded(self.metadata, state_row, StateRecord)
-        epoch = self.tables.decoded(self.metadata, epoch_row, EpochRecord)
-        if state is None or epoch is None:
-            raise NoSuchStreamError(f"stream {self.name} is not completely created")
-        return state.record.state, epoch.record
-
-    async def current_epoch(self) -> EpochRecord:
-        """Read the current epoch. 1 read."""
-        return (await self._need(layout.CURRENT_EPOCH, EpochRecord)).record
-
-    async def epoch(self, epoch: int) -> EpochRecord | None:
-        """Read one epoch's record; None when there is none. 1 read."""
-        found = await self.tables.get(self.metadata, layout.epoch_key(epoch), EpochRecord)
-        return None if found is None else found.record
-
-    async def epoch_pair(self, epoch: int) -> tuple[EpochRecord | None, EpochRecord | None]:
-        """Read `epoch` and the one before it. 2 reads in one request."""
-        keys = [layout.epoch_key(epoch), layout.epoch_key(epoch - 1)]
-        rows = await self.tables.get_rows(self.metadata, keys)
-        this, before = (self.tables.decoded(self.metadata, row, EpochRecord) for row in rows)
-        return None if this is None else this.record, None if before is None else before.record
-
-    async def sealed_epoch(self, segment: int) -> int | None:
-        """Return the first epoch without this segment; None while it is active. 1 read."""
-        found = await self.tables.get(self.metadata, layout.sealed_epoch_key(segment), SealedEpoch)
-        return None if found is None else found.record.epoch
-
-    async def history(self, first: int, last: int) -> AsyncIterator[HistoryEntry]:
-        """Yield the history entries of epochs `first` to `last`, both included. 1 read per chunk."""
-        for number in range(first // HISTORY_CHUNK_EPOCHS, last // HISTORY_CHUNK_EPOCHS + 1):
-            key = layout.history_chunk_key(number * HISTORY_CHUNK_EPOCHS)
-            for entry in (await self._need(key, HistoryChunk)).record.entries:
-                if first <= entry.epoch <= last:
-                    yield entry
-
-    async def epochs(self, first: int, last: int) -> list[EpochRecord]:
-        """Return the records of epochs `first` to `last`, both included.
-
-        1 read of an epoch record, 1 per history chunk, 1 per duplicate epoch inside.
-        """
-        start = await self.epoch(first)
-        if start is None:
-            raise NoSuchStreamError(f"stream {self.name} has no epoch {first}")
-        result = [start]
-        async for entry in self.history(first, last):
-            if entry.epoch == first:
-                continue
-            before = result[-1]
-            if not entry.created:  # A duplicate: its segments are in its own record alone.
-                duplicate = await self.epoch(entry.epoch)
-                if duplicate is None:
-                    raise NoSuchStreamError(f"stream {self.name} has no epoch {entry.epoch}")
-                result.append(duplicate)
-                continue
-            sealed = {segment.id for segment in entry.sealed}
-            kept = [segment for segment in before.segments if segment.id not in sealed]
-            segments = tuple(sorted([*kept, *entry.created], key=lambda segment: segment.key_start))
-            result.append(EpochRecord(entry.epoch, entry.reference_epoch, segments, entry.created_ms))
-        return result
-
-    async def sealed_sizes(self, segment: int) -> SealedSizes | None:
-        """Read the shard that holds the sealed size of a segment. 1 read."""
-        found = await self.tables.get(self.metadata, layout.sealed_sizes_key(segment), SealedSizes)
-        return None if found is None else found.record
-
     # Truncation.
 
     async def truncation(self) -> Versioned[TruncationRecord]:
         """Read where the stream begins. 1 read."""
-        return await self._need(layout.TRUNCATION, TruncationRecord)
+        return await self.need(layout.TRUNCATION, TruncationRecord)
 
     async def put_truncation(self, record: TruncationRecord, version: int) -> int:
         """Replace the truncation record read at `version`."""
@@ -243,7 +160,7 @@ class StreamTables(TransactionTables):
 
     async def committing(self) -> Versioned[CommittingTransactions]:
         """Read which transactions are being merged. 1 read."""
-        return await self._need(layout.COMMITTING_TRANSACTIONS, CommittingTransactions)
+        return await self.need(layout.COMMITTING_TRANSACTIONS, CommittingTransactions)
 
     async def put_committing(self, record: CommittingTransactions, version: int) -> int:
         """Replace the record of the commit in progress, read at `version`."""

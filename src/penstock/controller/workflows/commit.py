@@ -16,6 +16,7 @@ from dataclasses import replace
 
 from penstock.controller.metadata.records import (
     CommittingTransactions,
+    EpochRecord,
     StreamState,
     TransactionStatus,
 )
@@ -24,11 +25,11 @@ from penstock.controller.metadata.transaction_ids import TransactionId
 from penstock.controller.metadata.typed import Versioned
 from penstock.controller.segment_requests import together
 from penstock.controller.workflows.context import WorkflowContext
+from penstock.controller.workflows.roll_transactions import roll_transactions
 from penstock.model.errors import (
     MetadataConflictError,
     NoSuchSegmentError,
     OutcomeUnknownError,
-    UnsupportedOperationError,
 )
 from penstock.model.names import segment_name, transaction_segment_name
 
@@ -100,7 +101,7 @@ async def merge_batch(context: WorkflowContext, tables: StreamTables) -> tuple[T
         await tables.remove_commit_positions(batch[1])
     if state.record.state is not StreamState.SEALING:
         state = await tables.set_state(StreamState.COMMITTING_TXN, of=state)
-    await _merge(context, tables, committing.record, is_sealing=state.record.state is StreamState.SEALING)
+    committing = await _merge(context, tables, committing, is_sealing=state.record.state is StreamState.SEALING)
     await _complete(context, tables, committing)
     if state.record.state is StreamState.COMMITTING_TXN:
         await tables.set_state(StreamState.ACTIVE, of=state)
@@ -140,18 +141,34 @@ async def _pick(
 
 
 async def _merge(
-    context: WorkflowContext, tables: StreamTables, batch: CommittingTransactions, *, is_sealing: bool
-) -> None:
+    context: WorkflowContext, tables: StreamTables, committing: Versioned[CommittingTransactions], *, is_sealing: bool
+) -> Versioned[CommittingTransactions]:
+    """Merge a batch into the stream; return it with the version that it has then."""
+    batch = committing.record
     current = await tables.current_epoch()
-    origin = current if current.epoch == batch.epoch else await tables.epoch(batch.epoch)
-    if origin is None or origin.reference_epoch != current.reference_epoch:
-        raise UnsupportedOperationError(
-            f"transactions of epoch {batch.epoch} of {tables.name} cannot be merged into epoch {current.epoch}: "
-            "rolling transactions are not built"
-        )
+    origin = current if current.epoch == batch.epoch else await tables.need_epoch(batch.epoch)
+    if batch.active_epoch is None and origin.reference_epoch == current.reference_epoch:
+        await _merge_into(context, tables, batch, origin, current, is_lost_told=is_sealing)
+        return committing
+
+    async def merge(source: EpochRecord, target: EpochRecord) -> None:
+        await _merge_into(context, tables, batch, source, target, is_lost_told=True)
+
+    return await roll_transactions(context, tables, committing, origin, merge)
+
+
+async def _merge_into(
+    context: WorkflowContext,
+    tables: StreamTables,
+    batch: CommittingTransactions,
+    origin: EpochRecord,
+    epoch: EpochRecord,
+    *,
+    is_lost_told: bool,
+) -> None:
     transactions = [TransactionId.from_text(text) for text in batch.transactions]
     # A duplicate epoch has the same segment numbers and ranges in the same order.
-    pairs = zip(origin.segments, current.segments, strict=True)
+    pairs = zip(origin.segments, epoch.segments, strict=True)
     await together(
         _merge_segment(
             context,
@@ -162,17 +179,17 @@ async def _merge(
                 )
                 for transaction in transactions
             ],
-            is_sealing=is_sealing,
+            is_lost_told=is_lost_told,
         )
         for source, target in pairs
     )
 
 
-async def _merge_segment(context: WorkflowContext, target: str, sources: list[str], *, is_sealing: bool) -> None:
+async def _merge_segment(context: WorkflowContext, target: str, sources: list[str], *, is_lost_told: bool) -> None:
     try:
         await context.segments.merge(target, sources)
     except NoSuchSegmentError:
-        if not is_sealing:
+        if not is_lost_told:
             raise
         # Otherwise a stream that has lost a segment could never be sealed, and so never be deleted.
         _logger.error("%s is missing: what %d transactions had for it is lost", target, len(sources))

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from penstock.controller.locks import StreamLocks
 from penstock.controller.metadata.catalog import Catalog
 from penstock.controller.metadata.completed import CompletedTransactions
-from penstock.controller.metadata.records import PendingWork, WorkKind
+from penstock.controller.metadata.records import PendingWork, ScaleOrder, WorkKind
 from penstock.controller.metadata.scope_records import (
     ChildWorkKind,
     KeyValueTableRecord,
@@ -60,10 +60,11 @@ class WorkflowContext:
         *,
         configuration: StreamConfig | None = None,
         stream_cut: dict[int, int] | None = None,
+        scale: ScaleOrder | None = None,
     ) -> PendingWork:
         """Return the announcement of a workflow that begins now."""
         now_ms = self.runtime.wall_clock_ms()
-        return PendingWork(kind, self.host, stream_id, now_ms, configuration, stream_cut or {}, self.new_id())
+        return PendingWork(kind, self.host, stream_id, now_ms, configuration, stream_cut or {}, self.new_id(), scale)
 
     def child_work(self, kind: ChildWorkKind, life: str) -> PendingChildWork:
         """Return the announcement of a workflow on the group, table or scope with the id `life`."""

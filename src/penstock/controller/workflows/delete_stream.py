@@ -73,8 +73,10 @@ async def _delete_segments(context: WorkflowContext, tables: StreamTables) -> No
     await context.catalog.record_last_segment(tables.scope, tables.stream, last_number)
     deleted = set((await tables.truncation()).record.deleted_segments)
     async for entry in tables.history(0, current.epoch):
+        # Of a duplicate, and of a large change, the segments are in the epoch's own record alone.
+        created = entry.created or (await tables.need_epoch(entry.epoch)).segments
         await together(
             context.segments.delete(segment_name(tables.scope, tables.stream, segment.id))
-            for segment in entry.created
+            for segment in created
             if segment.id not in deleted
         )

@@ -5,13 +5,14 @@ from __future__ import annotations
 import logging
 
 from penstock.controller.errors import PERMANENT_ERRORS
-from penstock.controller.metadata.records import StreamState, WorkKind
+from penstock.controller.metadata.records import ScaleOrder, StreamState, WorkKind
 from penstock.controller.metadata.stream_tables import StreamTables
 from penstock.controller.metadata.work_index import StreamWork
 from penstock.controller.workflows.commit import merge_batch
 from penstock.controller.workflows.context import WorkflowContext
 from penstock.controller.workflows.create_stream import resume_create
 from penstock.controller.workflows.delete_stream import resume_delete
+from penstock.controller.workflows.scale_stream import give_up_scale, resume_scale
 from penstock.controller.workflows.seal_stream import resume_seal
 from penstock.controller.workflows.truncate_stream import resume_truncate
 from penstock.controller.workflows.update_stream import resume_update
@@ -62,6 +63,8 @@ async def _finish_change(context: WorkflowContext, scope: str, stream: str, anno
         await resume_update(context, tables, announced)
     elif announced.work.kind is WorkKind.TRUNCATE:
         await resume_truncate(context, tables, announced)
+    elif announced.work.kind is WorkKind.SCALE:
+        await resume_scale(context, tables, announced)
     else:
         await resume_seal(context, tables, announced)
 
@@ -78,8 +81,10 @@ async def _give_up(
     _logger.error("%s of stream %s/%s is given up, nothing can mend it: %s", what, scope, stream, error)
     try:
         tables = context.catalog.tables_of(scope, stream, announced.work.stream_id)
+        if announced.work.kind in (WorkKind.SCALE, WorkKind.UPDATE):
+            await give_up_scale(context, tables)
         state = await tables.state()
-        if state.record.state in (StreamState.UPDATING, StreamState.TRUNCATING):
+        if state.record.state in (StreamState.UPDATING, StreamState.TRUNCATING, StreamState.SCALING):
             await tables.set_state(StreamState.ACTIVE, of=state)
     except (NoSuchStreamError, NoSuchSegmentError):
         _logger.info("stream %s/%s has no state any more", scope, stream)
@@ -128,3 +133,19 @@ async def _free_state(context: WorkflowContext, tables: StreamTables) -> None:
         announced = await context.index.add(tables.scope, tables.stream, work)
         if announced is not None:
             await resume_truncate(context, tables, announced)
+    elif state is StreamState.SCALING:
+        await _finish_scale(context, tables)
+
+
+async def _finish_scale(context: WorkflowContext, tables: StreamTables) -> None:
+    planned = (await tables.transition()).record
+    if planned.is_empty:
+        await tables.set_state(StreamState.ACTIVE)
+        return
+    ranges = tuple((segment.key_start, segment.key_end) for segment in planned.created)
+    order = ScaleOrder(planned.active_epoch, planned.to_seal, ranges)
+    announced = await context.index.add(
+        tables.scope, tables.stream, context.work(WorkKind.SCALE, tables.stream_id, scale=order)
+    )
+    if announced is not None:
+        await resume_scale(context, tables, announced)

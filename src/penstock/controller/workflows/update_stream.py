@@ -1,31 +1,31 @@
 """Changing a stream's configuration.
 
-Order: announce; record with the new configuration, updating; state UPDATING; policy to the active segments; tags;
-record no longer updating; state ACTIVE; withdraw the announcement. Source: controller internals specification, 3.2.
+Order: announce; record with the new configuration, updating; state UPDATING; policy to the active segments; another
+number of segments, if the policy asks for it; tags; record no longer updating; state ACTIVE; withdraw the announcement.
+Source: controller internals specification, 3.2.
 """
 
 from __future__ import annotations
 
-import logging
 from dataclasses import replace
 
-from penstock.controller.metadata.records import EpochRecord, StreamState, WorkKind
+from penstock.controller.metadata.records import StreamState, WorkKind
 from penstock.controller.metadata.stream_tables import StreamTables
 from penstock.controller.metadata.work_index import StreamWork
+from penstock.controller.scaling.plan import is_due
 from penstock.controller.segment_requests import together
 from penstock.controller.workflows.context import WorkflowContext
+from penstock.controller.workflows.scale_stream import scale_evenly
 from penstock.model.errors import InvalidArgumentError, MetadataConflictError, StreamSealedError
 from penstock.model.names import segment_name
-from penstock.model.policies import ScalingKind, StreamConfig
-
-_logger = logging.getLogger(__name__)
+from penstock.model.policies import StreamConfig
 
 
 async def update_stream(context: WorkflowContext, tables: StreamTables, configuration: StreamConfig) -> None:
     """Replace the whole configuration. The caller holds the stream's lock and has finished what was pending.
 
-    A number of segments that differs from the present one is stored but not acted on: streams do not scale yet.
-    Raises `StreamSealedError`.
+    A stream with another number of segments than a fixed policy asks for, or with less than any policy does, gets
+    that number of equal ranges. Raises `StreamSealedError`.
     """
     state = (await tables.state()).record.state
     if state in (StreamState.SEALING, StreamState.SEALED):
@@ -60,7 +60,8 @@ async def resume_update(context: WorkflowContext, tables: StreamTables, announce
             context.segments.update_policy(segment_name(tables.scope, tables.stream, segment.id), wanted.scaling)
             for segment in epoch.segments
         )
-        _warn_if_scaling_is_due(tables.name, wanted, epoch)
+        if is_due(wanted.scaling, epoch):
+            await scale_evenly(context, tables, announced, epoch, wanted)
         await context.catalog.add_tags(tables.scope, tables.stream, wanted.tags)
         await context.catalog.remove_tags(tables.scope, tables.stream, record.removed_tags)
         await tables.put_configuration(replace(record, is_updating=False, removed_tags=()), version)
@@ -70,13 +71,3 @@ async def resume_update(context: WorkflowContext, tables: StreamTables, announce
         await tables.set_state(StreamState.ACTIVE, of=state)
     await context.index.withdraw(announced)
 
-
-def _warn_if_scaling_is_due(name: str, wanted: StreamConfig, epoch: EpochRecord) -> None:
-    count, least = len(epoch.segments), wanted.scaling.min_segments
-    if count < least or (wanted.scaling.kind is ScalingKind.FIXED and count != least):
-        _logger.warning(
-            "stream %s: the new policy asks for %d segments, it keeps its %d (policy stored; scaling is not built)",
-            name,
-            least,
-            count,
-        )

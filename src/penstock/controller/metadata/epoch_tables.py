@@ -1,0 +1,190 @@
+"""`EpochTables`: the records of a stream's epochs: what its segments are, were, and are about to be."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Mapping, Sequence
+from typing import TypeVar
+
+from penstock.controller.metadata import layout
+from penstock.controller.metadata.records import (
+    HISTORY_CHUNK_EPOCHS,
+    EpochRecord,
+    EpochTransition,
+    HistoryChunk,
+    HistoryEntry,
+    SealedEpoch,
+    SealedSizes,
+    StateRecord,
+    StreamState,
+)
+from penstock.controller.metadata.transaction_tables import TransactionTables
+from penstock.controller.metadata.typed import Tables, Versioned
+from penstock.controller.scaling.plan import epoch_after
+from penstock.model.errors import MetadataConflictError, NoSuchStreamError
+from penstock.model.segments import VERSION_ABSENT
+
+R = TypeVar("R")
+
+#: Key, record, and the version at which it is replaced.
+Row = tuple[str, object, int]
+
+
+class EpochTables(TransactionTables):
+    """Reads and writes epochs. See `StreamTables`."""
+
+    def __init__(self, tables: Tables, scope: str, stream: str, stream_id: str) -> None:
+        super().__init__(tables, scope, stream, stream_id)
+        self.metadata: str = layout.stream_metadata(scope, stream, stream_id)
+
+    async def need(self, key: str, kind: type[R]) -> Versioned[R]:
+        """Read a record that every stream has. 1 read."""
+        found = await self.tables.get(self.metadata, key, kind)
+        if found is None:
+            raise NoSuchStreamError(f"stream {self.name} has no record {key}: it is not completely created")
+        return found
+
+    async def state_and_current_epoch(self) -> tuple[StreamState, EpochRecord]:
+        """Read state and current epoch. 2 reads in one request."""
+        keys = [layout.STATE, layout.CURRENT_EPOCH]
+        state_row, epoch_row = await self.tables.get_rows(self.metadata, keys)
+        state = self.tables.decoded(self.metadata, state_row, StateRecord)
+        epoch = self.tables.decoded(self.metadata, epoch_row, EpochRecord)
+        if state is None or epoch is None:
+            raise NoSuchStreamError(f"stream {self.name} is not completely created")
+        return state.record.state, epoch.record
+
+    async def current_epoch(self) -> EpochRecord:
+        """Read the current epoch. 1 read."""
+        return (await self.need(layout.CURRENT_EPOCH, EpochRecord)).record
+
+    async def epoch(self, epoch: int) -> EpochRecord | None:
+        """Read one epoch's record; None when there is none. 1 read."""
+        found = await self.tables.get(self.metadata, layout.epoch_key(epoch), EpochRecord)
+        return None if found is None else found.record
+
+    async def need_epoch(self, epoch: int) -> EpochRecord:
+        """As `epoch`. Raises `NoSuchStreamError` when there is none."""
+        found = await self.epoch(epoch)
+        if found is None:
+            raise NoSuchStreamError(f"stream {self.name} has no epoch {epoch}")
+        return found
+
+    async def epoch_pair(self, epoch: int) -> tuple[EpochRecord | None, EpochRecord | None]:
+        """Read `epoch` and the one before it. 2 reads in one request."""
+        keys = [layout.epoch_key(epoch), layout.epoch_key(epoch - 1)]
+        rows = await self.tables.get_rows(self.metadata, keys)
+        this, before = (self.tables.decoded(self.metadata, row, EpochRecord) for row in rows)
+        return None if this is None else this.record, None if before is None else before.record
+
+    async def sealed_epoch(self, segment: int) -> int | None:
+        """Return the first epoch without this segment; None while it is active. 1 read."""
+        found = await self.tables.get(self.metadata, layout.sealed_epoch_key(segment), SealedEpoch)
+        return None if found is None else found.record.epoch
+
+    async def history(self, first: int, last: int) -> AsyncIterator[HistoryEntry]:
+        """Yield the history entries of epochs `first` to `last`, both included. 1 read per chunk."""
+        for number in range(first // HISTORY_CHUNK_EPOCHS, last // HISTORY_CHUNK_EPOCHS + 1):
+            key = layout.history_chunk_key(number * HISTORY_CHUNK_EPOCHS)
+            for entry in (await self.need(key, HistoryChunk)).record.entries:
+                if first <= entry.epoch <= last:
+                    yield entry
+
+    async def epochs(self, first: int, last: int) -> list[EpochRecord]:
+        """Return the records of epochs `first` to `last`, both included.
+
+        1 read of an epoch record, 1 per history chunk, 1 per duplicate epoch inside.
+        """
+        result = [await self.need_epoch(first)]
+        async for entry in self.history(first, last):
+            if entry.epoch == first:
+                continue
+            before = result[-1]
+            if not entry.created:  # A duplicate, or a large change: its segments are in its own record alone.
+                result.append(await self.need_epoch(entry.epoch))
+                continue
+            change = EpochTransition(
+                before.epoch, entry.created_ms, tuple(segment.id for segment in entry.sealed), entry.created
+            )
+            result.append(epoch_after(before, change))
+        return result
+
+    async def sealed_sizes(self, segment: int) -> SealedSizes | None:
+        """Read the shard that holds the sealed size of a segment. 1 read."""
+        found = await self.tables.get(self.metadata, layout.sealed_sizes_key(segment), SealedSizes)
+        return None if found is None else found.record
+
+    # Changes.
+
+    async def transition(self) -> Versioned[EpochTransition]:
+        """Read the scale in progress. 1 read."""
+        return await self.need(layout.EPOCH_TRANSITION, EpochTransition)
+
+    async def put_transition(self, record: EpochTransition, version: int) -> int:
+        """Replace the scale in progress, read at `version`."""
+        return await self.tables.put(self.metadata, layout.EPOCH_TRANSITION, record, version=version)
+
+    async def add_epochs(
+        self,
+        added: Sequence[tuple[EpochRecord, HistoryEntry]],
+        ended: Mapping[int, int],
+        sizes: Mapping[int, int],
+        fence: Row,
+    ) -> int:
+        """Write successive epochs, for each segment that ends (`ended`) its first epoch without it, and sealed sizes.
+
+        All of it or nothing; `fence` alone when the epochs are there already. The current epoch stays what it is.
+        Return the new version of `fence`: only who owns the work knows the version it had.
+        """
+        key, record, version = fence
+        present = await self.epoch(added[0][0].epoch)
+        if present is not None:
+            if present != added[0][0]:
+                raise MetadataConflictError(f"stream {self.name}: epoch {present.epoch} is on record as another one")
+            return await self.tables.put(self.metadata, key, record, version=version)
+        rows: list[Row] = [fence]
+        rows.extend((layout.epoch_key(epoch.epoch), epoch, VERSION_ABSENT) for epoch, _ in added)
+        rows.extend(await self._history_rows([entry for _, entry in added]))
+        rows.extend(
+            (layout.sealed_epoch_key(segment), SealedEpoch(epoch), VERSION_ABSENT)
+            for segment, epoch in sorted(ended.items())
+        )
+        rows.extend(await self._size_rows(sizes))
+        return (await self.tables.put_all(self.metadata, rows))[0]
+
+    async def _history_rows(self, entries: Sequence[HistoryEntry]) -> list[Row]:
+        chunks: dict[str, list[HistoryEntry]] = {}
+        for entry in entries:
+            chunks.setdefault(layout.history_chunk_key(entry.epoch), []).append(entry)
+        result: list[Row] = []
+        for key, new in chunks.items():
+            found = await self.tables.get(self.metadata, key, HistoryChunk)
+            if found is None:
+                result.append((key, HistoryChunk(tuple(new)), VERSION_ABSENT))
+            else:
+                result.append((key, HistoryChunk((*found.record.entries, *new)), found.version))
+        return result
+
+    async def _size_rows(self, sizes: Mapping[int, int]) -> list[Row]:
+        """Return the shards with these sizes added; the first value written for a segment stays."""
+        shards: dict[str, dict[int, int]] = {}
+        for segment, size_bytes in sorted(sizes.items()):
+            shards.setdefault(layout.sealed_sizes_key(segment), {})[segment] = size_bytes
+        result: list[Row] = []
+        for key, new in shards.items():
+            found = await self.tables.get(self.metadata, key, SealedSizes)
+            if found is None:
+                result.append((key, SealedSizes(new), VERSION_ABSENT))
+            else:
+                result.append((key, SealedSizes({**new, **found.record.sizes}), found.version))
+        return result
+
+    async def enter_epoch(self, epoch: EpochRecord, sizes: Mapping[int, int], others: Sequence[Row]) -> Sequence[int]:
+        """Make `epoch` the current one, with the sealed sizes of those before it and with `others`: all or nothing.
+
+        Return the new versions of `others`.
+        """
+        current = await self.need(layout.CURRENT_EPOCH, EpochRecord)
+        rows = [*others, *await self._size_rows(sizes)]
+        if current.record.epoch < epoch.epoch:
+            rows.append((layout.CURRENT_EPOCH, epoch, current.version))
+        return (await self.tables.put_all(self.metadata, rows))[: len(others)]

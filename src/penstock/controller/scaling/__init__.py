@@ -1,0 +1,1 @@
+"""How streams change their number of segments."""

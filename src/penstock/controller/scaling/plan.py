@@ -1,0 +1,154 @@
+"""What a scale changes: pure functions over epoch records.
+
+Source: controller internals specification, sections 2 (rules R2 to R8) and 5; controller API specification, 9.13.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from penstock.controller.errors import ScalePreconditionError
+from penstock.controller.metadata.records import (
+    EpochRecord,
+    EpochTransition,
+    HistoryEntry,
+    ScaleOrder,
+    SegmentRecord,
+)
+from penstock.model.errors import InvalidArgumentError
+from penstock.model.key_ranges import KeyRange, initial_ranges, merged
+from penstock.model.policies import Scaling, ScalingKind
+
+#: A change of more segments than this is not repeated in the history: its epoch's own record has it.
+_HISTORY_SEGMENTS_MAX = 8
+
+
+def check_ranges(to_seal: Sequence[SegmentRecord], ranges: Sequence[KeyRange]) -> None:
+    """Raise `InvalidArgumentError` unless the ranges cover what the segments cover, each key once."""
+    if not to_seal or not ranges:
+        raise InvalidArgumentError("a scale seals one segment at least, and makes one at least")
+    sealed = merged(KeyRange(segment.key_start, segment.key_end) for segment in to_seal)
+    if merged(ranges) != sealed:
+        text = ", ".join(f"[{keys.start}, {keys.end})" for keys in sealed)
+        raise InvalidArgumentError(f"the new key ranges do not cover exactly those of the sealed segments: {text}")
+
+
+def plan_scale(
+    current: EpochRecord, order: ScaleOrder, *, segment_count_min: int, segment_count_max: int, now_ms: int
+) -> EpochTransition:
+    """Return the transition from `current` that an order asks for, segments to seal and to create sorted by key.
+
+    Raises `InvalidArgumentError` for ranges that do not fit, `ScalePreconditionError` for segments that are not of this
+    epoch and for a result of less than `segment_count_min` segments.
+    """
+    wanted = set(order.to_seal)
+    to_seal = [segment for segment in current.segments if segment.id in wanted]
+    if len(to_seal) != len(wanted):
+        missing = sorted(wanted - {segment.id for segment in to_seal})
+        raise ScalePreconditionError(f"segments {missing} are not of epoch {current.epoch}, the current one")
+    ranges = sorted(KeyRange(start, end) for start, end in order.ranges)
+    check_ranges(to_seal, ranges)
+    count = len(current.segments) - len(to_seal) + len(ranges)
+    if count < segment_count_min:
+        raise ScalePreconditionError(f"{count} segments would remain, the policy asks for {segment_count_min}")
+    if count > segment_count_max:
+        raise InvalidArgumentError(f"{count} segments: a stream has {segment_count_max} at most")
+    created_ms = max(now_ms, current.created_ms + 1)
+    first_number = max(segment.number for segment in current.segments) + 1
+    return EpochTransition(
+        active_epoch=current.epoch,
+        started_ms=created_ms,
+        to_seal=tuple(segment.id for segment in to_seal),
+        created=tuple(
+            SegmentRecord(first_number + index, current.epoch + 1, created_ms, keys.start, keys.end)
+            for index, keys in enumerate(ranges)
+        ),
+    )
+
+
+def is_ordered_by(transition: EpochTransition, order: ScaleOrder) -> bool:
+    """Say whether a transition is what an order asks for."""
+    return (
+        not transition.is_empty
+        and set(transition.to_seal) == set(order.to_seal)
+        and [(segment.key_start, segment.key_end) for segment in transition.created] == sorted(order.ranges)
+    )
+
+
+def moved_to(order: ScaleOrder, ordered_for: EpochRecord, current: EpochRecord) -> ScaleOrder:
+    """Return an order given for one epoch as an order for `current`, a duplicate of that epoch with other segment ids.
+    """
+    wanted = set(order.to_seal)
+    numbers = {segment.number for segment in ordered_for.segments if segment.id in wanted}
+    to_seal = tuple(segment.id for segment in current.segments if segment.number in numbers)
+    return ScaleOrder(current.epoch, to_seal, order.ranges)
+
+
+def even_order(current: EpochRecord, count: int) -> ScaleOrder:
+    """Return the order to replace all segments by `count` with equal ranges."""
+    ranges = tuple((keys.start, keys.end) for keys in initial_ranges(count))
+    return ScaleOrder(current.epoch, tuple(segment.id for segment in current.segments), ranges)
+
+
+def is_due(policy: Scaling, current: EpochRecord) -> bool:
+    """Say whether a policy asks for another number of segments than there are, whatever their load is."""
+    count, least = len(current.segments), policy.min_segments
+    return count < least or (policy.kind is ScalingKind.FIXED and count != least)
+
+
+def epoch_after(current: EpochRecord, transition: EpochTransition) -> EpochRecord:
+    """Return the record of the epoch to which a transition from `current` leads."""
+    sealed = set(transition.to_seal)
+    ended = [segment for segment in current.segments if segment.id in sealed]
+    kept = (segment for segment in current.segments if segment.id not in sealed)
+    segments = sorted([*kept, *transition.created], key=lambda segment: segment.key_start)
+    return EpochRecord(
+        current.epoch + 1,
+        current.epoch + 1,
+        tuple(segments),
+        transition.started_ms,
+        current.splits + _divided(ended, transition.created),
+        current.merges + _divided(transition.created, ended),
+    )
+
+
+def _divided(whole: Sequence[SegmentRecord], parts: Sequence[SegmentRecord]) -> int:
+    """Count the segments of `whole` whose keys belong to more than one of `parts`. Both are sorted by key."""
+    count = index = 0
+    for segment in whole:
+        while index < len(parts) and parts[index].key_end <= segment.key_start:
+            index += 1
+        count += index + 1 < len(parts) and parts[index + 1].key_start < segment.key_end
+    return count
+
+
+def history_entry(epoch: EpochRecord, before: EpochRecord) -> HistoryEntry:
+    """Return what changed with `epoch`. A large change is left out: the epoch's own record has it."""
+    created = _difference(epoch.segments, before.segments)
+    sealed = _difference(before.segments, epoch.segments)
+    if len(created) + len(sealed) > _HISTORY_SEGMENTS_MAX:
+        created = sealed = ()
+    return HistoryEntry(epoch.epoch, epoch.reference_epoch, sealed, created, epoch.created_ms)
+
+
+def _difference(those: Iterable[SegmentRecord], without: Iterable[SegmentRecord]) -> tuple[SegmentRecord, ...]:
+    known = {segment.id for segment in without}
+    return tuple(segment for segment in those if segment.id not in known)
+
+
+def duplicate_of(original: EpochRecord, epoch: int, created_ms: int, counted: EpochRecord) -> EpochRecord:
+    """Return `original` again as a later epoch: the same numbers and keys, other segments.
+
+    Its splits and merges are those of `counted`, the epoch before it.
+    """
+    return EpochRecord(
+        epoch,
+        original.reference_epoch,
+        tuple(
+            SegmentRecord(segment.number, epoch, created_ms, segment.key_start, segment.key_end)
+            for segment in original.segments
+        ),
+        created_ms,
+        counted.splits,
+        counted.merges,
+    )

@@ -1,0 +1,330 @@
+"""Streams that change their segments, over segments in memory: what is seen when, and what transactions make of it.
+
+Shows S-021, S-022, S-023, S-024, S-027, S-028, S-031, S-033, S-034, S-039 to S-041, S-047, S-050, S-052, S-057, S-059,
+S-079 to S-081.
+"""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from penstock.controller.errors import ScalePreconditionError, ScaleUnderWayError
+from penstock.controller.metadata.records import EpochTransition, StreamState, TransactionStatus
+from penstock.controller.workflows.commit import merge_batch
+from penstock.controller.workflows.scale_stream import ScaleStatus, begin_scale, resume_scale
+from penstock.model.errors import InvalidArgumentError, NoSuchStreamError, StreamSealedError
+from penstock.model.names import segment_id, segment_name, transaction_segment_name
+from penstock.model.policies import Scaling, StreamConfig
+
+HALVES = [(0.0, 0.5), (0.5, 1.0)]
+
+
+def ids(segments):
+    return [segment.id for segment in segments]
+
+
+async def scale(service, to_seal, ranges, stream="stream"):
+    """Scale, and wait until it is complete."""
+    begun = await service.scale_stream("scope", stream, to_seal, ranges)
+    await service.idle()
+    assert await service.scale_status("scope", stream, begun.active_epoch) is ScaleStatus.SUCCESS
+    return ids(begun.created)
+
+
+async def tables_of(service, stream="stream"):
+    return await service._catalog.on_stream("scope", stream, _itself)
+
+
+async def _itself(tables):
+    return tables
+
+
+@pytest.fixture
+async def stream(service):
+    await service.create_stream("scope", "stream", StreamConfig(Scaling.fixed(1)))
+    return service
+
+
+async def fill(store, transaction, segment, data):
+    name = transaction_segment_name(segment_name("scope", "stream", segment), transaction.high, transaction.low)
+    await store.append(name, data)
+
+
+async def test_a_split_and_a_merge(stream, cluster):
+    """The segments of each epoch, who follows whom, lengths, and the policy that new segments report against."""
+    await cluster.store.append("scope/stream/0.#epoch.0", b"twelve bytes")
+    left, right = await scale(stream, [0], HALVES)
+    assert (left, right) == (segment_id(1, 1), segment_id(2, 1))
+    assert ids(await stream.current_segments("scope", "stream")) == [left, right]
+    assert cluster.store.segments["scope/stream/0.#epoch.0"].is_sealed
+    following = await stream.successors("scope", "stream", 0)
+    assert [(one.segment.id, one.predecessors) for one in following] == [(left, (0,)), (right, (0,))]
+    (whole,) = await scale(stream, [left, right], [(0.0, 1.0)])
+    for before in (left, right):
+        following = await stream.successors("scope", "stream", before)
+        assert [(one.segment.id, one.predecessors) for one in following] == [(whole, (left, right))]
+    assert await stream.successors("scope", "stream", whole) == []
+    with pytest.raises(NoSuchStreamError):
+        await stream.successors("scope", "stream", segment_id(9, 9))
+    tables = await tables_of(stream)
+    assert (await tables.sealed_sizes(0)).sizes == {0: 12, left: 0, right: 0}
+    assert [epoch.epoch for epoch in await tables.epochs(0, 2)] == [0, 1, 2]
+    assert await tables.epochs(0, 2) == [await tables.epoch(number) for number in range(3)]
+    assert (await tables.current_epoch()).splits == 1
+    assert (await tables.current_epoch()).merges == 1
+    assert [(at.segment, at.offset) for at in await stream.head("scope", "stream")] == [(0, 0)]
+
+
+async def test_twelve_segments_over_five_scales(stream):
+    """S-021: predecessors and successors of every segment of a lattice."""
+    one, two, three = await scale(stream, [0], [(0.0, 0.25), (0.25, 0.5), (0.5, 1.0)])
+    four, five = await scale(stream, [one, two], [(0.0, 0.125), (0.125, 0.5)])
+    six, seven = await scale(stream, [three], [(0.5, 0.75), (0.75, 1.0)])
+    (eight,) = await scale(stream, [five, six], [(0.125, 0.75)])
+    nine, ten, eleven = await scale(stream, [four, eight, seven], [(0.0, 0.4), (0.4, 0.6), (0.6, 1.0)])
+    expected = {
+        0: {one: (0,), two: (0,), three: (0,)},
+        one: {four: (one,), five: (one, two)},
+        two: {five: (one, two)},
+        three: {six: (three,), seven: (three,)},
+        four: {nine: (four, eight)},
+        five: {eight: (five, six)},
+        six: {eight: (five, six)},
+        seven: {eleven: (eight, seven)},
+        eight: {nine: (four, eight), ten: (eight,), eleven: (eight, seven)},
+        nine: {},
+        ten: {},
+        eleven: {},
+    }
+    for segment, following in expected.items():
+        found = await stream.successors("scope", "stream", segment)
+        assert {successor.segment.id: successor.predecessors for successor in found} == following
+    between = await stream.segments_between("scope", "stream", {0: 0}, {nine: 0, ten: 0, eleven: 0})
+    assert ids(between) == sorted(expected)
+
+
+async def test_what_is_seen_at_each_step(cluster):
+    """S-023: the active set changes at the last step alone, and a segment has successors before it is sealed."""
+    service = await cluster.start()
+    await service.create_scope("scope")
+    await service.create_stream("scope", "stream", StreamConfig(Scaling.fixed(1)))
+    seen = []
+    store = cluster.store
+    seal, create = store.seal_segment, store.create_segment
+
+    async def look(step):
+        epoch = (await (await tables_of(service)).current_epoch()).epoch
+        successors = len(await service.successors("scope", "stream", 0))
+        status = await service.scale_status("scope", "stream", 0)
+        seen.append((step, epoch, len(await service.current_segments("scope", "stream")), successors, status))
+
+    async def seal_seen(segment):
+        if "scope/stream" in segment:
+            await look("seal")
+        return await seal(segment)
+
+    async def create_seen(segment, **options):
+        if segment == "scope/stream/1.#epoch.1":
+            await look("create")
+        return await create(segment, **options)
+
+    store.seal_segment, store.create_segment = seal_seen, create_seen
+    await scale(service, [0], HALVES)
+    await look("end")
+    assert seen == [
+        ("create", 0, 1, 0, ScaleStatus.IN_PROGRESS),
+        ("seal", 0, 1, 2, ScaleStatus.IN_PROGRESS),
+        ("end", 1, 2, 2, ScaleStatus.SUCCESS),
+    ]
+    assert await service.scale_status("scope", "stream", 2) is ScaleStatus.UNKNOWN_EPOCH
+    assert await service.scale_status("scope", "stream", 1) is ScaleStatus.IN_PROGRESS
+
+
+async def test_the_same_request_again_gets_the_same_answer_and_another_one_waits_its_turn(cluster):
+    """S-039, S-040: while a scale is under way."""
+    service = await cluster.start()
+    await service.create_scope("scope")
+    await service.create_stream("scope", "stream", StreamConfig(Scaling.fixed(1)))
+    go_on = asyncio.Event()
+    create = cluster.store.create_segment
+
+    async def held(segment, **options):
+        if segment.startswith("scope/stream/"):
+            await go_on.wait()
+        return await create(segment, **options)
+
+    cluster.store.create_segment = held
+    first = await service.scale_stream("scope", "stream", [0], HALVES)
+    assert await service.scale_stream("scope", "stream", [0], list(reversed(HALVES))) == first
+    with pytest.raises(ScaleUnderWayError):
+        await service.scale_stream("scope", "stream", [0], [(0.0, 0.25), (0.25, 1.0)])
+    go_on.set()
+    await service.idle()
+    assert ids(await service.current_segments("scope", "stream")) == ids(first.created)
+    with pytest.raises(ScalePreconditionError):
+        await service.scale_stream("scope", "stream", [0], HALVES)
+
+
+async def test_orders_that_do_not_fit_change_nothing(stream):
+    """Bad ranges, unknown segments, too few segments, no such stream, a sealed stream."""
+    with pytest.raises(InvalidArgumentError):
+        await stream.scale_stream("scope", "stream", [0], [(0.0, 0.5)])
+    with pytest.raises(ScalePreconditionError):
+        await stream.scale_stream("scope", "stream", [5], HALVES)
+    with pytest.raises(NoSuchStreamError):
+        await stream.scale_stream("scope", "none", [0], HALVES)
+    await stream.create_stream("scope", "wide", StreamConfig(Scaling.by_event_rate(1, min_segments=2)))
+    with pytest.raises(ScalePreconditionError):
+        await stream.scale_stream("scope", "wide", [0, 1], [(0.0, 1.0)])
+    assert (await (await tables_of(stream)).transition()).record == EpochTransition()
+    await stream.idle()
+    assert ids(await stream.current_segments("scope", "stream")) == [0]
+    await stream.seal_stream("scope", "stream")
+    with pytest.raises(StreamSealedError):
+        await stream.scale_stream("scope", "stream", [0], HALVES)
+
+
+async def test_a_stream_that_has_scaled_is_truncated_sealed_and_deleted(stream, cluster):
+    """S-050 and the ends: nothing is left of any epoch, and numbers of segments go on in the next life of the name."""
+    left, right = await scale(stream, [0], HALVES)
+    await cluster.store.append(segment_name("scope", "stream", left), b"12345678")
+    await stream.truncate_stream("scope", "stream", {left: 4, right: 0})
+    assert "scope/stream/0.#epoch.0" not in cluster.store.segments
+    with pytest.raises(ScalePreconditionError):
+        await stream.scale_stream("scope", "stream", [0], HALVES)
+    await scale(stream, [left], [(0.0, 0.125), (0.125, 0.25), (0.25, 0.5)])
+    many = await scale(stream, [right], [(0.5 + n / 40, 0.5 + (n + 1) / 40) for n in range(20)])
+    await stream.seal_stream("scope", "stream")
+    await stream.delete_stream("scope", "stream")
+    await stream.idle()
+    assert not [name for name in cluster.store.segments if name.startswith("scope/")]
+    await stream.create_stream("scope", "stream", StreamConfig(Scaling.fixed(1)))
+    (again,) = await stream.current_segments("scope", "stream")
+    assert again.number == max(segment & 0xFFFFFFFF for segment in many) + 1
+
+
+async def test_a_transaction_that_a_scale_overtook_is_rolled_over(stream, cluster):
+    """S-024, S-028, S-047, S-057: epochs 2 and 3 follow the scale, with references 0 and 1; nothing is lost, once each.
+    """
+    created = await stream.transactions.create("scope", "stream", 30_000)
+    await fill(cluster.store, created.id, 0, b"of the transaction")
+    await cluster.store.append("scope/stream/0.#epoch.0", b"before")
+    left, right = await scale(stream, [0], HALVES)
+    await cluster.store.append(segment_name("scope", "stream", left), b"after the scale")
+    assert (await stream.transactions.status("scope", "stream", created.id)) is TransactionStatus.OPEN
+    await stream.transactions.commit("scope", "stream", created.id, writer_id="w", timestamp=1)
+    await stream.idle()
+    assert (await stream.transactions.status("scope", "stream", created.id)) is TransactionStatus.COMMITTED
+    middle, new_left, new_right = segment_id(0, 2), segment_id(1, 3), segment_id(2, 3)
+    assert ids(await stream.current_segments("scope", "stream")) == [new_left, new_right]
+    store = cluster.store.segments
+    assert bytes(store[segment_name("scope", "stream", middle)].data) == b"of the transaction"
+    assert all(store[segment_name("scope", "stream", old)].is_sealed for old in (0, left, right, middle))
+    assert not [name for name in store if "#transaction" in name]
+    for old in (left, right):
+        following = await stream.successors("scope", "stream", old)
+        assert [(one.segment.id, one.predecessors) for one in following] == [(middle, (left, right))]
+    following = await stream.successors("scope", "stream", middle)
+    assert [(one.segment.id, one.predecessors) for one in following] == [(new_left, (middle,)), (new_right, (middle,))]
+    tables = await tables_of(stream)
+    epochs = await tables.epochs(0, 3)
+    assert [epoch.reference_epoch for epoch in epochs] == [0, 1, 0, 1]
+    assert epochs[2:] == [await tables.epoch(2), await tables.epoch(3)]
+    assert await stream.scale_status("scope", "stream", 0) is ScaleStatus.SUCCESS
+    sizes = (await tables.sealed_sizes(0)).sizes
+    assert sizes == {0: 6, left: 15, right: 0, middle: 18}
+    # One that began after the scale goes straight into the copy of its epoch.
+    later = await stream.transactions.create("scope", "stream", 30_000)
+    await fill(cluster.store, later.id, left, b"straight")
+    await stream.transactions.commit("scope", "stream", later.id, writer_id="w", timestamp=2)
+    await stream.idle()
+    assert (await tables.current_epoch()).epoch == 3
+    assert bytes(store[segment_name("scope", "stream", new_left)].data) == b"straight"
+    await stream.seal_stream("scope", "stream")
+    await stream.delete_stream("scope", "stream")
+    assert not [name for name in store if name.startswith("scope/")]
+
+
+async def test_a_scale_that_was_ordered_before_a_roll_is_done_after_it(stream, cluster):
+    """S-048, S-059: the segments of the same numbers are meant."""
+    created = await stream.transactions.create("scope", "stream", 30_000)
+    left, _right = await scale(stream, [0], HALVES)
+    tables = await tables_of(stream)
+    context = stream._context
+    # Announced by a controller that stops there; transactions are rolled over by an earlier one that lives on.
+    async with context.locks.hold("scope/stream"):
+        planned = await begin_scale(context, tables, [left], [(0.0, 0.25), (0.25, 0.5)])
+        await stream.transactions.commit("scope", "stream", created.id, writer_id="w", timestamp=1)
+        assert await merge_batch(context, tables)
+        await resume_scale(context, tables, await context.index.claim("scope", "stream"))
+    await stream.idle()
+    current = await stream.current_segments("scope", "stream")
+    assert [(s.number, s.creation_epoch, s.key_start) for s in current] == [(3, 4, 0.0), (4, 4, 0.25), (2, 3, 0.5)]
+    assert (await tables.state()).record.state is StreamState.ACTIVE
+    assert (await tables.transition()).record == EpochTransition()
+    assert planned.active_epoch == 1
+
+
+async def test_a_stream_is_sealed_with_committed_transactions_of_an_earlier_epoch(stream, cluster):
+    """A seal ends what was decided, whatever epoch it is of."""
+    created = await stream.transactions.create("scope", "stream", 30_000)
+    await fill(cluster.store, created.id, 0, b"kept")
+    await scale(stream, [0], HALVES)
+    await stream.transactions.commit("scope", "stream", created.id, writer_id="w", timestamp=1)
+    await stream.seal_stream("scope", "stream")
+    await stream.idle()
+    assert bytes(cluster.store.segments["scope/stream/0.#epoch.2"].data) == b"kept"
+    assert all(found.is_sealed for name, found in cluster.store.segments.items() if name.startswith("scope/"))
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "count"),
+    [
+        (Scaling.fixed(2), Scaling.fixed(3), 3),
+        (Scaling.fixed(3), Scaling.fixed(1), 1),
+        (Scaling.by_event_rate(10, min_segments=2), Scaling.by_event_rate(10, min_segments=4), 4),
+        (Scaling.by_event_rate(10, min_segments=4), Scaling.by_event_rate(10, min_segments=2), 4),
+        (Scaling.fixed(2), Scaling.by_event_rate(10, min_segments=2), 2),
+    ],
+)
+async def test_an_update_brings_the_number_of_segments_that_its_policy_asks_for(service, cluster, before, after, count):
+    """S-079, S-080, S-081."""
+    await service.create_stream("scope", "stream", StreamConfig(before))
+    await service.update_stream("scope", "stream", StreamConfig(after))
+    found = await service.current_segments("scope", "stream")
+    assert len(found) == count
+    assert {cluster.store.segments[segment_name("scope", "stream", one.id)].target_rate for one in found} == {
+        after.target_rate
+    }
+    is_scaled = count != before.min_segments
+    assert {one.creation_epoch for one in found} == {1 if is_scaled else 0}
+    if is_scaled:
+        assert [one.key_start for one in found] == [n / count for n in range(count)]
+
+
+async def test_a_lost_segment_does_not_stop_a_scale(stream, cluster, caplog):
+    """It is reported, and its successors take over its keys."""
+    del cluster.store.segments["scope/stream/0.#epoch.0"]
+    await scale(stream, [0], HALVES)
+    assert "scope/stream/0.#epoch.0 is missing" in caplog.text
+    assert len(await stream.current_segments("scope", "stream")) == 2
+
+
+async def test_history_goes_on_in_the_next_chunk(stream, monkeypatch):
+    """S-027, S-031: epochs over several chunks are read as they were written."""
+    from penstock.controller.metadata import epoch_tables, layout
+
+    monkeypatch.setattr(epoch_tables, "HISTORY_CHUNK_EPOCHS", 3)
+    monkeypatch.setattr(layout, "HISTORY_CHUNK_EPOCHS", 3)
+    current = [0]
+    for _ in range(8):
+        current = await scale(stream, current, HALVES if len(current) == 1 else [(0.0, 1.0)])
+    tables = await tables_of(stream)
+    every = [await tables.epoch(number) for number in range(9)]
+    for first, last in ((0, 8), (2, 3), (3, 3), (5, 8), (8, 8)):
+        found = await tables.epochs(first, last)
+        assert [(e.epoch, e.segments, e.created_ms) for e in found] == [
+            (e.epoch, e.segments, e.created_ms) for e in every[first : last + 1]
+        ]

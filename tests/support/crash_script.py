@@ -1,0 +1,49 @@
+"""Runs a script of changes over a segment store that fails at one of its writes.
+
+A script is made of the store, and has `steps`: each takes the controller, can be repeated, and leaves the same behind
+however often it was. At the end of all steps nothing may be left.
+"""
+
+from __future__ import annotations
+
+from penstock.controller.metadata import layout
+from penstock.controller.service import ControllerService
+from penstock.controller.settings import ControllerSettings
+from support.failing_segments import FailingSegments, Fault, attempt
+
+SETTINGS = ControllerSettings(retry_delay_ms_first=0, retry_delay_ms_max=0, transaction_id_range=3)
+
+
+async def run(cluster, script_type, at: int, fault: Fault, *, again_at: int = 0) -> int:
+    """Run a script with a fault at write `at`; return the number of writes that it took.
+
+    With `again_at` the controller that comes after the first death dies at its own write of that number.
+    """
+    store = cluster.store
+    failing = FailingSegments(store, at, fault)
+    service = cluster.build(SETTINGS, segments=failing)
+    script = script_type(store)
+    steps = [ControllerService.start, *script.steps()]
+    for step in steps:
+        for _ in range(5):
+            if await attempt(step, service, failing):
+                break
+            while failing.is_dead:
+                await service.stop()
+                failing, again_at = FailingSegments(store, again_at, fault), 0
+                service = cluster.build(SETTINGS, segments=failing)
+                if await attempt(ControllerService.start, service, failing):
+                    await attempt(ControllerService.idle, service, failing)
+        else:
+            raise AssertionError(f"{step} did not succeed")
+    await service.idle()
+    await service.stop()
+    # A transaction whose creation failed is cleaned up when its lease ends, or by the next controller.
+    last = await cluster.start(SETTINGS)
+    await last.idle()
+    assert not store.segments
+    for table in (layout.PENDING_WORK, layout.TRANSACTION_INDEX):
+        assert not [key for key in store.tables[table].entries if b"/" in key]
+    left = [name for name in store.tables if name not in layout.SYSTEM_TABLES and "Batch-" not in name]
+    assert sorted(left) == sorted(name for name in store.tables if name.startswith("_system/_tables/_system/"))
+    return failing.count
