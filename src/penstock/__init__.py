@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from penstock.client.revisioned_stream import Revision
     from penstock.client.settings import ClientSettings
     from penstock.client.statistics import ClusterStatistics
+    from penstock.client.stream_segments import SegmentRange
     from penstock.client.sync import (
         Ack,
         ByteReader,
@@ -136,6 +137,7 @@ __all__ = [
     "ScopeExistsError",
     "ScopeNotEmptyError",
     "SegmentInfo",
+    "SegmentRange",
     "SegmentReader",
     "SegmentTruncatedError",
     "SerializationError",
@@ -199,6 +201,7 @@ _HOME = {
     "RevisionedStream": "penstock.client.sync",
     "Scaling": "penstock.model.policies",
     "SegmentInfo": "penstock.model.segments",
+    "SegmentRange": "penstock.client.stream_segments",
     "SegmentReader": "penstock.client.sync",
     "SharedState": "penstock.client.sync",
     "StreamConfig": "penstock.model.policies",

@@ -31,6 +31,7 @@ from penstock.client.starts import Start
 from penstock.client.state_entries import StateEntrySerializer
 from penstock.client.statistics import ClusterStatistics
 from penstock.client.statistics_calls import Groups, StatisticsCalls
+from penstock.client.stream_segments import SegmentRange
 from penstock.client.table_keys import BytesKeys, TableKeys
 from penstock.client.tables import Table, split_table_name
 from penstock.client.times import cut_at_time
@@ -209,6 +210,30 @@ class Client(LifeCycle):
                 old.rollover_bytes,
             )
             await self.controller.update_stream(scope, name, config.checked())
+
+    async def segments_of(self, stream: str) -> Sequence[SegmentRange]:
+        """Return the segments that take events now, by the keys they take; none of a sealed stream.
+
+        Raises `NoSuchStreamError`.
+        """
+        return await self.controller.current_segments(*split_scoped_name(stream))
+
+    async def scale_stream(
+        self, stream: str, *, seal: Sequence[int], key_ranges: Sequence[tuple[float, float]], timeout_s: float = 60.0
+    ) -> None:
+        """Replace the segments `seal`, given by id, by one new segment per key range, and wait until that is done.
+
+        Ranges are (low, high) with 0.0 <= low < high <= 1.0; together they are those of the segments they replace.
+        To get a number of equal segments, set `Scaling.fixed` with `update_stream`. Writers and readers follow by
+        themselves, and events of one routing key stay in order.
+
+        Raises `NoSuchStreamError`; `InvalidArgumentError`, `MetadataConflictError` for what does not fit or while
+        another scale is under way; `OutcomeUnknownError` when it is not done within `timeout_s` seconds: it goes on.
+        """
+        scope, name = split_scoped_name(stream)
+        await self.controller.scale_stream(
+            scope, name, seal=[SegmentId(segment) for segment in seal], key_ranges=key_ranges, timeout_s=timeout_s
+        )
 
     async def seal_stream(self, stream: str) -> None:
         """Let a stream take no more events. Raises `NoSuchStreamError`."""

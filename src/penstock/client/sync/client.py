@@ -19,6 +19,7 @@ from penstock.client.shared_state import SharedState as AsyncSharedState
 from penstock.client.starts import Start
 from penstock.client.statistics import ClusterStatistics
 from penstock.client.statistics_calls import Groups
+from penstock.client.stream_segments import SegmentRange
 from penstock.client.sync.batch_reads import BatchReader
 from penstock.client.sync.byte_stream import ByteReader, ByteWriter
 from penstock.client.sync.client_life import ClientLife
@@ -110,6 +111,29 @@ class Client(ClientLife):
         """
         self._portal.call(self._part.update_stream(
             stream, scaling=scaling, retention=retention, tags=tags
+        ))
+
+    def segments_of(self, stream: str) -> Sequence[SegmentRange]:
+        """Return the segments that take events now, by the keys they take; none of a sealed stream.
+
+        Raises `NoSuchStreamError`.
+        """
+        return self._portal.call(self._part.segments_of(stream))
+
+    def scale_stream(
+        self, stream: str, *, seal: Sequence[int], key_ranges: Sequence[tuple[float, float]], timeout_s: float = 60.0
+    ) -> None:
+        """Replace the segments `seal`, given by id, by one new segment per key range, and wait until that is done.
+
+        Ranges are (low, high) with 0.0 <= low < high <= 1.0; together they are those of the segments they replace.
+        To get a number of equal segments, set `Scaling.fixed` with `update_stream`. Writers and readers follow by
+        themselves, and events of one routing key stay in order.
+
+        Raises `NoSuchStreamError`; `InvalidArgumentError`, `MetadataConflictError` for what does not fit or while
+        another scale is under way; `OutcomeUnknownError` when it is not done within `timeout_s` seconds: it goes on.
+        """
+        self._portal.call(self._part.scale_stream(
+            stream, seal=seal, key_ranges=key_ranges, timeout_s=timeout_s
         ))
 
     def seal_stream(self, stream: str) -> None:

@@ -59,5 +59,5 @@ def short_profile(
     )
     return Profile(
         name=name, plan=plan, workloads=("events", *workloads), share=1.0, takeover_gap_s=0.0, writing_s=14.0,
-        store_count_max=1, memory_flip_rate=0.0,
+        store_count_max=1, memory_flip_rate=0.0, scale_rate=0.0,
     )  # fmt: skip

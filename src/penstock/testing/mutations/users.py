@@ -41,6 +41,7 @@ USERS = Profile(
     store_count_max=2,
     refused_rate=0.0,
     memory_flip_rate=0.0,
+    scale_rate=0.0,
 )
 """Everything that users do and that befalls them."""
 

@@ -12,6 +12,8 @@ from penstock.client.reader_group import ReaderGroup
 from penstock.model.errors import (
     ControllerUnavailableError,
     CorruptionError,
+    InvalidArgumentError,
+    MetadataConflictError,
     OutcomeUnknownError,
     PenstockError,
     SegmentTruncatedError,
@@ -38,51 +40,78 @@ def key_of(event: bytes) -> str:
 
 
 async def read_fully(workload: Workload, stream: str) -> None:
-    """Read a stream from its head to its tail, segment by segment, and record that as a `FullRead`."""
+    """Read a stream from its head to its tail and record that as a `FullRead`.
+
+    A segment is read when all that it replaces have been, so that each key's events come in their order.
+    """
     world, client = workload.world, workload.client
     history = world.history
     world.full_reads += 1
     read = f"full-{world.full_reads}"
     invocation = history.invoke(workload.name, FullRead(stream, read))
-    scope, name = split_scoped_name(stream)
     head = await world.insist(f"head of {stream}", partial(client.head, stream))
-    for number, start in sorted(head.positions.items()):
-        segment = segment_name(scope, name, number)
-        info = await world.insist(f"info of {segment}", partial(client.segments.segment_info, segment))
-        offset = max(start, info.start_offset)
-        assembler = EventAssembler(segment, offset)
-        while offset < info.length:
-            length = min(_READ_BYTES, info.length - offset)
-            data = await world.insist(
-                f"read of {segment}", partial(client.segments.read, segment, offset, length)
-            )
-            block = data.joined()
-            if not block:
-                world.problem(f"{segment}: read at {offset} came empty, its length is {info.length}")
-                return
-            offset += len(block)
-            try:
-                assembler.feed(block)
-                events, first = assembler.take()
-            except CorruptionError as error:
-                world.problem(f"{segment}: what was read are not events: {error}")
-                return
-            for event, at in zip(events, offsets_of(events, first), strict=False):
-                history.see(workload.name, EventSeen(stream, read, segment, at, event, key_of(event)))
-        if assembler.pending_bytes:
-            world.problem(f"{segment}: ends {assembler.pending_bytes} bytes into an event")
+    ready = dict(head.positions)
+    #: For each segment that follows others, those of them that are still to be read.
+    missing: dict[int, set[int]] = {}
+    while ready:
+        number = min(ready)
+        if not await _read_segment(workload, stream, read, number, ready.pop(number)):
+            return
+        following = await world.insist(
+            f"successors of {number} in {stream}", partial(client.successors, stream, number)
+        )
+        for successor, predecessors in following.items():
+            left = missing.setdefault(successor, set(predecessors))
+            left.discard(number)
+            if not left:
+                ready[successor] = 0
     history.ok(invocation)
 
 
+async def _read_segment(workload: Workload, stream: str, read: str, number: int, start: int) -> bool:
+    """Read a segment from `start` on, which may lie before its first byte; say whether it holds whole events."""
+    world, client = workload.world, workload.client
+    segment = segment_name(*split_scoped_name(stream), number)
+    info = await world.insist(f"info of {segment}", partial(client.segments.segment_info, segment))
+    offset = max(start, info.start_offset)
+    assembler = EventAssembler(segment, offset)
+    while offset < info.length:
+        length = min(_READ_BYTES, info.length - offset)
+        data = await world.insist(
+            f"read of {segment}", partial(client.segments.read, segment, offset, length)
+        )
+        block = data.joined()
+        if not block:
+            world.problem(f"{segment}: read at {offset} came empty, its length is {info.length}")
+            return False
+        offset += len(block)
+        try:
+            assembler.feed(block)
+            events, first = assembler.take()
+        except CorruptionError as error:
+            world.problem(f"{segment}: what was read are not events: {error}")
+            return False
+        for event, at in zip(events, offsets_of(events, first), strict=False):
+            world.history.see(workload.name, EventSeen(stream, read, segment, at, event, key_of(event)))
+    if assembler.pending_bytes:
+        world.problem(f"{segment}: ends {assembler.pending_bytes} bytes into an event")
+    return True
+
+
 class StreamKeeper(Workload):
-    """Creates a stream, and reads it back at the end; `is_truncated`: forgets its oldest events now and then."""
+    """Creates a stream, and reads it back at the end.
+
+    Now and then, if `is_truncated`, it forgets the stream's oldest events; if `is_scaled`, it splits or merges
+    segments. Not both: where a stream begins is a matter of one epoch here.
+    """
 
     def __init__(
         self, world: World, host: Host, name: str, rng: random.Random, *, stream: str, segment_count: int,
-        rollover_bytes: int, is_truncated: bool = False,
+        rollover_bytes: int, is_truncated: bool = False, is_scaled: bool = False,
     ) -> None:  # fmt: skip
         super().__init__(world, host, name, rng)
         self.stream = stream
+        self._is_scaled = is_scaled
         self._segment_count = segment_count
         self._rollover_bytes = rollover_bytes
         self.is_truncated = is_truncated
@@ -110,6 +139,33 @@ class StreamKeeper(Workload):
                     return
                 continue
             self.world.counts["stream truncations"] += 1
+        while self._is_scaled and self.world.is_writing:
+            await self.rest(3.0)
+            await self._scale()
+
+    async def _scale(self) -> None:
+        """Split a segment in two, or put two neighbours together."""
+        try:
+            current = sorted(await self.client.segments_of(self.stream), key=lambda segment: segment.key_low)
+            at = self.rng.randrange(len(current))
+            pair = current[at : at + 2]
+            if len(pair) == 2 and self.rng.random() < len(current) / 6:
+                ranges = [(pair[0].key_low, pair[1].key_high)]
+            else:
+                pair = pair[:1]
+                middle = (pair[0].key_low + pair[0].key_high) / 2
+                ranges = [(pair[0].key_low, middle), (middle, pair[0].key_high)]
+            await self.client.scale_stream(
+                self.stream, seal=[segment.segment_id for segment in pair], key_ranges=ranges
+            )
+        except (InvalidArgumentError, MetadataConflictError):
+            # It was done by an earlier attempt whose reply was lost, or transactions were rolled over since.
+            self.world.counts["stream scales refused"] += 1
+        except PenstockError as error:
+            if not self.world.is_passing(error):
+                self.world.problem(f"{self.name} cannot scale {self.stream}: {error!r}")
+        else:
+            self.world.counts["stream scales"] += 1
 
     async def verify(self) -> None:
         """See `Workload.verify`."""

@@ -95,6 +95,7 @@ class Profile:
         log_bytes_max: bound of each container's log; 0: as drawn.
         memory_flip_rate: probability that bits flip in what stores have in memory and nowhere else but in their log ...
         memory_flip_gap_s: ... and mean time between two of them.
+        scale_rate: probability that streams split and merge all the time.
         habits: what users do, if "user writers" are among the workloads, and "users", who read what those write.
     """
 
@@ -124,6 +125,7 @@ class Profile:
     log_bytes_max: int = 0
     memory_flip_rate: float = 0.1
     memory_flip_gap_s: float = 8.0
+    scale_rate: float = 0.3
     habits: UserHabits = field(default_factory=UserHabits)
 
     def of_length(self, work_s: float) -> Profile:
@@ -149,6 +151,7 @@ class Scenario:
     payload_bytes_max: int
     crowd_size: int
     has_memory_flips: bool
+    has_scales: bool
     plan: FaultPlan
 
     @classmethod
@@ -187,6 +190,7 @@ class Scenario:
             payload_bytes_max=rng.choice((50, 500, 3000)),
             crowd_size=_crowd_size(profile, seed),
             has_memory_flips=random.Random(f"{seed}/memory/{profile.name}").random() < profile.memory_flip_rate,
+            has_scales=random.Random(f"{seed}/scales/{profile.name}").random() < profile.scale_rate,
             plan=draw_plan(rng, names, clients, profile.plan).with_faults(changes),
         )
 
@@ -212,7 +216,7 @@ class Scenario:
         def keeper(name: str, stream: str, *, is_truncated: bool = False) -> StreamKeeper:
             return StreamKeeper(
                 *place(name), stream=stream, segment_count=self.segment_count, rollover_bytes=self.rollover_bytes,
-                is_truncated=is_truncated,
+                is_truncated=is_truncated, is_scaled=not is_truncated and self.has_scales,
             )  # fmt: skip
 
         made.append(keeper("keeper", MAIN_STREAM))
@@ -286,7 +290,7 @@ class Scenario:
         made.append(
             StreamKeeper(
                 *place("user-keeper"), stream=USER_STREAM, segment_count=self.segment_count,
-                rollover_bytes=self.rollover_bytes,
+                rollover_bytes=self.rollover_bytes, is_scaled=self.has_scales,
             )
         )  # fmt: skip
         for number in range(2):
