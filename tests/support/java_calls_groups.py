@@ -24,8 +24,14 @@ def _group(java: JavaSession, group: str) -> JavaObject:
     return java.keep(f"group {group}", lambda: _manager(java).getReaderGroup(group))
 
 
-def _configuration(java: JavaSession, streams: Mapping[str, tuple[str, str]]) -> JavaObject:
-    builder = java.java("stream.ReaderGroupConfig").builder().disableAutomaticCheckpoints()
+def _configuration(
+    java: JavaSession, streams: Mapping[str, tuple[str, str]], checkpoint_ms: int = 0
+) -> JavaObject:
+    builder = java.java("stream.ReaderGroupConfig").builder()
+    if checkpoint_ms:
+        builder = builder.automaticCheckpointIntervalMillis(checkpoint_ms)
+    else:
+        builder = builder.disableAutomaticCheckpoints()
     builder = builder.groupRefreshTimeMillis(500)
     cuts = java.java("stream.StreamCut")
     for stream, texts in streams.items():
@@ -34,12 +40,15 @@ def _configuration(java: JavaSession, streams: Mapping[str, tuple[str, str]]) ->
     return builder.build()
 
 
-def create_group(java: JavaSession, group: str, streams: Mapping[str, tuple[str, str]]) -> bool:
+def create_group(
+    java: JavaSession, group: str, streams: Mapping[str, tuple[str, str]], checkpoint_ms: int = 0
+) -> bool:
     """Create a group over streams, each from a stream cut in text form to another (empty: unbounded).
 
+    With checkpoints every so often, if `checkpoint_ms`: without any, its readers stay with sealed segments.
     Returns whether it is new.
     """
-    return bool(_manager(java).createReaderGroup(group, _configuration(java, streams)))
+    return bool(_manager(java).createReaderGroup(group, _configuration(java, streams, checkpoint_ms)))
 
 
 def group_exists(java: JavaSession, group: str) -> bool:
