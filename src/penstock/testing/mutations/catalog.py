@@ -51,6 +51,7 @@ from penstock.testing.mutations.memory import MEMORY_MUTATIONS
 from penstock.testing.mutations.mutation import Mutation, patched, short_profile
 from penstock.testing.mutations.order import ORDER_MUTATIONS
 from penstock.testing.mutations.readers import READER_MUTATIONS
+from penstock.testing.mutations.scaling import SCALING_MUTATIONS
 from penstock.testing.mutations.shortages import SHORTAGE_MUTATIONS
 from penstock.testing.mutations.stuck import STUCK_MUTATIONS
 from penstock.testing.mutations.users import USER_MUTATIONS
@@ -449,6 +450,7 @@ MUTATIONS: tuple[Mutation, ...] = (
     ),
     *MEMORY_MUTATIONS,
     *CONTROLLER_MUTATIONS,
+    *SCALING_MUTATIONS,
     *ORDER_MUTATIONS,
     *STUCK_MUTATIONS,
     *SHORTAGE_MUTATIONS,

@@ -1,0 +1,51 @@
+"""Planted bugs of streams that change their segments. See `catalog`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import replace
+
+from penstock.client import reader_group_state
+from penstock.client.reader_group_state import GroupState, HeldSegment
+from penstock.controller.metadata.stream_tables import StreamTables
+from penstock.controller.workflows import roll_transactions
+from penstock.controller.workflows.context import WorkflowContext
+from penstock.testing.mutations.mutation import Mutation, patched, short_profile
+
+
+def _leave_rolled_segments_open() -> AbstractContextManager[None]:
+    async def seal_segments(
+        context: WorkflowContext, tables: StreamTables, segments: Sequence[int]
+    ) -> dict[int, int]:
+        return dict.fromkeys(segments, 0)
+
+    return patched(roll_transactions, "seal_segments", seal_segments)
+
+
+@contextmanager
+def _read_on_after_one_of_several() -> Iterator[None]:
+    original = reader_group_state.finish
+
+    def finish(
+        state: GroupState, name: str, segment: str, end: HeldSegment, successors: Mapping[str, Sequence[str]]
+    ) -> GroupState:
+        return original(state, name, segment, end, dict.fromkeys(successors, (segment,)))
+
+    with patched(reader_group_state, "finish", finish):
+        yield
+
+
+_SCALES = replace(short_profile("scales", "readers", kinds=("Pause",)), scale_rate=1.0, pace=2.0)
+_ROLLS = replace(short_profile("rolls", "readers", "transactions", kinds=("Pause",)), scale_rate=1.0, pace=2.0)
+
+SCALING_MUTATIONS: tuple[Mutation, ...] = (
+    Mutation(
+        "leave segments open that a roll replaces", "events of one key stay in order",
+        _ROLLS, _leave_rolled_segments_open,
+    ),
+    Mutation(
+        "read on after one of several predecessors", "events of one key stay in order",
+        _SCALES, _read_on_after_one_of_several,
+    ),
+)  # fmt: skip
