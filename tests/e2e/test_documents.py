@@ -20,6 +20,7 @@ README = ROOT / "README.md"
 GUIDE = ROOT / "docs" / "getting-started.md"
 #: Of parts of the client, each a program from top to bottom.
 CLIENT_GUIDES = [ROOT / "docs" / "guide" / f"{name}.md" for name in ("tables", "shared-state", "batch-reads")]
+SCALING = ROOT / "docs" / "scaling.md"
 URI = "tcp://localhost:9090"
 
 
@@ -28,7 +29,7 @@ def snippets(document: Path, language: str) -> list[str]:
     return re.findall(rf"^```{language}\n(.*?)^```", document.read_text(), re.MULTILINE | re.DOTALL)
 
 
-@pytest.mark.parametrize("document", [README, GUIDE, *CLIENT_GUIDES], ids=lambda document: document.name)
+@pytest.mark.parametrize("document", [README, GUIDE, SCALING, *CLIENT_GUIDES], ids=lambda document: document.name)
 def test_python_snippets_run(server: StandaloneProcess, document: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """In order, as one program; those of Spark need a session and are run with the Spark guide."""
     found = [text for text in snippets(document, "python") if "spark." not in text]
