@@ -176,8 +176,8 @@ def test_any_history_of_scales_tiles_the_keys_and_numbers_segments_upwards(data)
         last = data.draw(st.integers(first, min(first + 3, len(current.segments) - 1)))
         sealed = current.segments[first : last + 1]
         low, high = sealed[0].key_start, sealed[-1].key_end
-        inner = data.draw(st.lists(st.floats(low, high, exclude_min=True, exclude_max=True), unique=True, max_size=3))
-        bounds = [low, *sorted(inner), high]
+        inner = data.draw(st.lists(st.floats(low, high), unique=True, max_size=3))
+        bounds = [low, *sorted(key for key in inner if low < key < high), high]
         ranges = list(itertools.pairwise(bounds))
         following = epoch_after(current, plan(current, [s.id for s in sealed], ranges, now_ms=0))
         assert following.epoch == following.reference_epoch == current.epoch + 1
