@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from penstock.client.stream_segments import SegmentRange
     from penstock.client.sync import (
         Ack,
+        BatchReader,
         ByteReader,
         ByteWriter,
         Client,
@@ -98,6 +99,7 @@ __all__ = [
     "Ack",
     "BadOffsetError",
     "BatchRange",
+    "BatchReader",
     "ByteReader",
     "ByteWriter",
     "BytesKeys",
@@ -181,9 +183,10 @@ os.environ.setdefault("GRPC_VERBOSITY", "ERROR")
 
 _HOME = {
     "Ack": "penstock.client.sync",
+    "BatchRange": "penstock.client.batch_reads",
+    "BatchReader": "penstock.client.sync",
     "ByteReader": "penstock.client.sync",
     "ByteWriter": "penstock.client.sync",
-    "BatchRange": "penstock.client.batch_reads",
     "BytesKeys": "penstock.client.table_keys",
     "Client": "penstock.client.sync",
     "ClientSettings": "penstock.client.settings",
@@ -212,11 +215,11 @@ _HOME = {
     "TextKeys": "penstock.client.table_keys",
     "TextPairKeys": "penstock.client.table_keys",
     "Transaction": "penstock.client.sync",
+    "ValueBatch": "penstock.client.value_reader",
+    "ValueEvent": "penstock.client.value_reader",
     "ValueReader": "penstock.client.sync",
     "ValueTransaction": "penstock.client.sync",
     "ValueWriter": "penstock.client.sync",
-    "ValueBatch": "penstock.client.value_reader",
-    "ValueEvent": "penstock.client.value_reader",
     "connect": "penstock.client.connecting",
 }
 

@@ -36,10 +36,12 @@ OPENERS = {
     "EventWriter": lambda client: client.event_writer(STREAM),
     "ValueWriter": lambda client: client.event_writer(STREAM, serializer=TextSerializer()),
     "Transaction": lambda client: client.begin_transaction(STREAM),
+    "ValueTransaction": lambda client: client.begin_transaction(STREAM, serializer=TextSerializer()),
     "ReaderGroup": lambda client: client.reader_group("alike", [STREAM]),
     "ByteWriter": lambda client: client.byte_writer(STREAM),
     "ByteReader": lambda client: client.byte_reader(STREAM),
     "SegmentReader": lambda client: client.segment_reader(SEGMENT, 0),
+    "BatchReader": lambda client: client.batch(STREAM),
     "Table": lambda client: client.table("alike/table"),
     "RevisionedStream": lambda client: client.revisioned_stream("alike/revisions"),
     "SharedState": lambda client: client.shared_state("alike/state", initial=b"", states=BytesSerializer()),
@@ -48,8 +50,8 @@ OPENERS = {
 
 def test_everything_there_is_was_looked_at():
     """What is new must be alike too, and be among the public names, blocking or not."""
-    # A reader is opened by its group, below; an ack is not opened, and a client opens them all.
-    assert OPENERS.keys() | {"Reader", "Ack", "Client"} == set(penstock.client.sync.__all__)
+    # Readers are opened by their group, below; an ack is not opened, and a client opens them all.
+    assert OPENERS.keys() | {"Reader", "ValueReader", "Ack", "Client"} == set(penstock.client.sync.__all__)
     assert set(penstock.client.sync.__all__) <= set(penstock.__all__)
     assert set(penstock.client.sync.__all__) <= set(aio.__all__)
 
@@ -87,7 +89,10 @@ async def test_a_reader_is_opened_as_everything_is(uri):
         await use(await group.reader("a"))
         async with group.reader("b") as reader:
             await use(reader)
-        async with await group.reader("c") as reader:
+        await use(await group.reader("c", serializer=TextSerializer()))
+        async with group.reader("d", serializer=TextSerializer()) as reader:
+            await use(reader)
+        async with await group.reader("e") as reader:
             assert (await reader.read(10)).data == b"first"
 
 
@@ -119,6 +124,10 @@ def test_a_blocking_reader_closes_twice_and_after_its_client(uri):
             assert repr(reader) == "<Reader: reader a of group alike/alike-sync, open>"
         reader.close()
         other = group.reader("b")
+        values = group.reader("c", serializer=TextSerializer())
+        assert repr(values).startswith("<ValueReader: ")
+    values.close()
+    assert values.is_closed
     other.close()
     other.close()
     group.close()

@@ -179,14 +179,14 @@ def test_every_event_is_stored_once_in_order_whatever_breaks(data):
                 apply(wire.pop(0))
             case "ack" if last_stored != NO_VALUE and last_stored > acknowledged:
                 for block in window.acknowledge(last_stored):
-                    block.ack.settle()
+                    block.ack._settle()
                 acknowledged = last_stored
             case "break":
                 for _ in range(data.draw(st.integers(0, len(wire)))):
                     apply(wire.pop(0))
                 wire.clear()
                 for block in window.reconnect(last_stored):
-                    block.ack.settle()
+                    block.ack._settle()
                 acknowledged = max(last_stored, 0)
     while not window.is_empty:
         while (block := window.next_to_send()) is not None:
@@ -194,20 +194,20 @@ def test_every_event_is_stored_once_in_order_whatever_breaks(data):
         while wire:
             apply(wire.pop(0))
         for block in window.acknowledge(last_stored):
-            block.ack.settle()
+            block.ack._settle()
     assert [int(event.split(b".")[0]) for event in stored] == list(range(count))
     assert all(ack.is_done and ack.error is None for ack in acks)
 
 
 def test_ack_follows_its_parts():
     whole, one, two = AckState(), AckState(), AckState()
-    whole.follow([one, two])
-    one.settle()
+    whole._follow([one, two])
+    one._settle()
     assert not whole.is_done
-    two.settle(ProtocolError("lost"))
+    two._settle(ProtocolError("lost"))
     assert str(whole.error) == "lost"
     nothing = AckState()
-    nothing.follow([])
+    nothing._follow([])
     assert nothing.is_done
 
 

@@ -22,7 +22,7 @@ NO_TWIN = {"Event", "EventBatch", "Opening", "ValueBatch", "ValueEvent", "connec
 #: Written as files of Python's `io`, which flush and close in their own way.
 FILES = {"ByteReader", "ByteWriter"}
 #: Of every ack, for the writer that gives it out.
-OF_WRITERS = {"follow", "settle", "settled", "when_done"}
+OF_WRITERS = {"settled", "when_done"}
 
 
 def test_what_is_committed_is_what_the_generator_makes():

@@ -185,7 +185,7 @@ async def test_unassigned_reader_waits_for_its_turn(cluster):
             await first.close()
             assert numbers(await read_count(second, 6)) == list(range(4, 10))
             with pytest.raises(StreamError, match="closed"):
-                await first.next_chunk()
+                await first._next_chunk()
 
 
 async def test_order_holds_across_a_split_and_a_merge(cluster):

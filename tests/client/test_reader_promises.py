@@ -331,10 +331,10 @@ async def test_read_returns_in_its_time_while_the_record_is_away(cluster):
                 await asyncio.sleep(1000)
 
             client.segments.table_get = client.segments.table_put = hang
-            first.needs_attention = True
+            first._needs_attention = True
             async with asyncio.timeout(2):
                 while await first.read(0.1) is not None:
-                    first.needs_attention = True
+                    first._needs_attention = True
             client.segments.table_get, client.segments.table_put = original
 
 

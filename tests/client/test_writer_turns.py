@@ -104,16 +104,16 @@ async def test_what_is_written_meanwhile_is_stored_behind_what_moves(cluster, mo
             cluster.store.gate.set()
             await moved.begun.wait()
             assert moved.total() < 500
-            assert writer.is_full
+            assert writer._is_full
             for number in range(1000, 1050):
-                writer.put(b"k %d" % number, "k")
+                writer._put(b"k %d" % number, "k")
                 await asyncio.sleep(0)
             assert moved.total() < 1000
             waiting = asyncio.create_task(writer.write(b"k 1050", "k"))
             await asyncio.sleep(0)
             assert not waiting.done()
             await asyncio.wait_for(await waiting, 10)
-            assert not writer.is_full
+            assert not writer._is_full
     assert (await all_stored(cluster))["k"] == list(range(1051))
 
 
@@ -184,7 +184,7 @@ def test_keys_of_an_arrow_array_are_made_part_by_part():
 async def test_write_many_takes_so_many_bytes_in_a_turn(cluster, monkeypatch):
     """Also of buffers that have to be copied: one by one, as there is room."""
     counts: Counter[int] = Counter()
-    put = event_writer.EventWriter.put
+    put = event_writer.EventWriter._put
 
     async with cluster.client(write_turn_bytes_max=100_000, max_unacknowledged_bytes=1_000_000) as client:
         await client.create_stream(STREAM)
@@ -194,7 +194,7 @@ async def test_write_many_takes_so_many_bytes_in_a_turn(cluster, monkeypatch):
             counts[turns.number] += len(event)
             return put(self, event, *arguments)
 
-        monkeypatch.setattr(event_writer.EventWriter, "put", counted)
+        monkeypatch.setattr(event_writer.EventWriter, "_put", counted)
         async with client.event_writer(STREAM) as writer:
             await writer.write_many([bytearray(10_000) for _ in range(500)])
             await writer.write_many([memoryview(bytes(10_000)) for _ in range(20)], [f"k{n}" for n in range(20)])

@@ -49,7 +49,7 @@ class AckState:
             return "<Ack: not durable yet>"
         return "<Ack: durable>" if self._error is None else f"<Ack: failed: {self._error}>"
 
-    def settle(self, error: PenstockError | None = None) -> None:
+    def _settle(self, error: PenstockError | None = None) -> None:
         """Say that the events are durable, or failed. Only the first call counts."""
         if self._is_settled:
             return
@@ -66,21 +66,21 @@ class AckState:
         else:
             self._then.append(callback)
 
-    def follow(self, parts: Iterable[AckState]) -> None:
+    def _follow(self, parts: Iterable[AckState]) -> None:
         """Settle when all `parts` are settled, with the error of one of them if there is any."""
         pending = [part for part in parts if part is not self]
         self._open_parts = len(pending)
         if not pending:
-            self.settle()
+            self._settle()
         for part in pending:
             part.when_done(partial(self._part_done, part))
 
     def _part_done(self, part: AckState) -> None:
         self._open_parts -= 1
         if part.error is not None:
-            self.settle(part.error)
+            self._settle(part.error)
         elif self._open_parts == 0:
-            self.settle()
+            self._settle()
 
     async def settled(self) -> None:
         """Wait until this is settled, either way."""

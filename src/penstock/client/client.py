@@ -342,7 +342,7 @@ class Client(LifeCycle):
         async def begin() -> Transaction | ValueTransaction[Value]:
             transaction = self._new_transaction(stream, lease_s)
             with self._deadline(f"begin a transaction on {stream}"):
-                await transaction.begin()
+                await transaction._begin()
             return transaction if serializer is None else ValueTransaction(transaction, serializer)
 
         return Opening(begin)
@@ -381,7 +381,7 @@ class Client(LifeCycle):
         async def resume() -> Transaction | ValueTransaction[Value]:
             transaction = self._new_transaction(stream, lease_s)
             with self._deadline(f"go on with transaction {transaction_id} on {stream}"):
-                await transaction.resume(transaction_id)
+                await transaction._resume(transaction_id)
             return transaction if serializer is None else ValueTransaction(transaction, serializer)
 
         return Opening(resume)
@@ -450,7 +450,7 @@ class Client(LifeCycle):
         async def join() -> ReaderGroup:
             readers = ReaderGroup(self._open_cluster(), group, streams, scope=scope)
             with self._deadline(f"join reader group {group}"):
-                await readers.open(
+                await readers._open(
                     start,
                     until=until,
                     reader_timeout_s=reader_timeout_s,
@@ -468,7 +468,7 @@ class Client(LifeCycle):
 
     async def delete_reader_group(self, group: str, *, scope: str | None = None) -> None:
         """Delete a reader group: ``scope/group``, or `group` and `scope`. Raises `NoSuchReaderGroupError`."""
-        await ReaderGroup.delete(self._open_cluster(), group, scope=scope)
+        await ReaderGroup._delete(self._open_cluster(), group, scope=scope)
 
     # -- looking after the cluster ------------------------------------------------------------------------------
 

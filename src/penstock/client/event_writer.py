@@ -1,7 +1,7 @@
 """`EventWriter`: routes events to segments, batches them, and follows the stream through splits and merges.
 
 Events of one routing key are stored in the order written, each exactly once, also across reconnects and scaling.
-`put` is safe to call from a thread other than the loop's: it only adds to a block under a lock and wakes the
+`_put` is safe to call from a thread other than the loop's: it only adds to a block under a lock and wakes the
 loop once per burst. Everything else belongs to the event loop.
 """
 
@@ -77,8 +77,8 @@ class EventWriter(LifeCycle):
             in_flight_block_count_max=settings.in_flight_block_count_max,
             in_flight_bytes_max=settings.in_flight_bytes_max,
         )
-        # Writers with acks of another kind are those of front ends, which call `put` themselves.
-        self._put_for_ack = cast(Callable[[bytes, str | None, OnDelivery | None], Ack], self.put)
+        # Writers with acks of another kind are those of front ends, which call `_put` themselves.
+        self._put_for_ack = cast(Callable[[bytes, str | None, OnDelivery | None], Ack], self._put)
         #: From here on a single event is checked against `large_event_bytes_max`, and a run has one event.
         self._checked_size_min = min(_LARGE_SIZE_BYTES_MIN, settings.large_event_bytes_max + EVENT_HEADER_LENGTH + 1)
         self._run_bytes_max = min(settings.block_bytes_max, settings.large_event_bytes_max + EVENT_HEADER_LENGTH)
@@ -169,8 +169,8 @@ class EventWriter(LifeCycle):
         return self._unacknowledged_bytes
 
     @property
-    def is_full(self) -> bool:
-        """True when a write should wait for `has_space` first.
+    def _is_full(self) -> bool:
+        """True when a write should wait for `_has_space` first.
 
         That is also while events of a sealed segment are spread over its successors: what came would have to be spread,
         too, to be stored behind them.
@@ -190,12 +190,12 @@ class EventWriter(LifeCycle):
         """Events written that are durable. After a failure: those that are known to be."""
         return self._acknowledged_event_count
 
-    async def has_space(self, timeout_s: float | None = None) -> None:
+    async def _has_space(self, timeout_s: float | None = None) -> None:
         """Wait until half of `max_unacknowledged_bytes` is free, if they are used up.
 
         Raises what the writer failed with, `ClosedError`, or `WriteTimeoutError` after `timeout_s`.
         """
-        if self.is_full and self._failure is None and self.is_open:
+        if self._is_full and self._failure is None and self.is_open:
             future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
             self._space_waiters.append(future)
             try:
@@ -235,8 +235,8 @@ class EventWriter(LifeCycle):
             EventTooLargeError: the event is larger than `large_event_bytes_max`.
             WriteTimeoutError: there was no room within `timeout_s`.
         """
-        if self.is_full:
-            await self.has_space(timeout_s)
+        if self._is_full:
+            await self._has_space(timeout_s)
         elif self._has_used_its_turn():
             # Whoever writes without ever waiting leaves no turn to others, nor to the sending of what it wrote.
             await asyncio.sleep(0)
@@ -251,8 +251,8 @@ class EventWriter(LifeCycle):
     def _has_used_its_turn_of_bytes(self) -> bool:
         return self._unacknowledged_bytes - self._turn_start_bytes >= self._settings.write_turn_bytes_max
 
-    def put(self, event: bytes, routing_key: str | None = None, on_delivery: OnDelivery | None = None) -> AckState:
-        """As `write`, but never waits: ask `is_full` first. Safe in any thread."""
+    def _put(self, event: bytes, routing_key: str | None = None, on_delivery: OnDelivery | None = None) -> AckState:
+        """As `write`, but never waits: ask `_is_full` first. Safe in any thread."""
         if type(event) is not bytes:
             event = as_bytes(event)
         size_bytes = len(event) + EVENT_HEADER_LENGTH
@@ -303,9 +303,9 @@ class EventWriter(LifeCycle):
                 await asyncio.sleep(0)
             self._turn_event_count += 1 + len(part) // _EVENTS_OF_MANY_PER_SINGLE
             for step in self._steps(part, part_keys):
-                if self.is_full:
+                if self._is_full:
                     try:
-                        await self.has_space(None if deadline_s is None else max(deadline_s - loop.time(), 0))
+                        await self._has_space(None if deadline_s is None else max(deadline_s - loop.time(), 0))
                     except WriteTimeoutError as error:
                         error.taken_count = start + step.start
                         raise
@@ -329,12 +329,12 @@ class EventWriter(LifeCycle):
                 for start, event in enumerate(payloads):
                     # Copied one by one: all of them may be far more than is let in.
                     key = keys if keys is None or isinstance(keys, str) else keys[start]
-                    yield Step(start, partial(self.put, event, key))
+                    yield Step(start, partial(self._put, event, key))
                 return
         for start, end in runs(payloads, self._run_bytes_max):
             if end - start == 1:
                 key = keys if keys is None or isinstance(keys, str) else keys[start]
-                yield Step(start, partial(self.put, payloads[start], key))
+                yield Step(start, partial(self._put, payloads[start], key))
             elif keys is None or isinstance(keys, str):
                 yield Step(start, partial(self._put_run, payloads[start:end], keys))
             else:
@@ -537,7 +537,7 @@ class EventWriter(LifeCycle):
                     self._routes.clear()
             if block is not None and not block.event_count:
                 # Not under the lock: what waits for a part that has failed is called at once, and may write.
-                block.ack.follow(acks)
+                block.ack._follow(acks)
                 acks = {}
             self._schedule()
             if not is_done:
@@ -578,7 +578,7 @@ class EventWriter(LifeCycle):
             if error is not None and blocks and self._failure is None:
                 self._failure = error
         for block in blocks:
-            block.ack.settle(error)
+            block.ack._settle(error)
         self._let_waiters_go_if_there_is_room()
 
     def _let_waiters_go_if_there_is_room(self) -> None:

@@ -38,30 +38,30 @@ OnChange = Callable[[Sequence[str], Sequence[str]], None]
 
 
 class Hands(Protocol):
-    """What is with the application."""
+    """What is with the application: its reader. The names are private because the application calls that as well."""
 
-    def position_of(self, source: SegmentEvents, *, is_leaving: bool) -> int | None:
+    def _position_of(self, source: SegmentEvents, *, is_leaving: bool) -> int | None:
         """Return where the group goes on in a segment if this reader ends now. None: where it was stored last.
 
         `is_leaving`: the segment is given up for good.
         """
 
-    def handed_out(self) -> dict[str, int]:
+    def _handed_out(self) -> dict[str, int]:
         """Return how far events are with the application that do not count as read (segment -> offset)."""
 
-    def is_settled(self, source: SegmentEvents) -> bool:
+    def _is_settled(self, source: SegmentEvents) -> bool:
         """Say whether nothing of a segment is with the application, so that it may move."""
 
-    def idle_s(self) -> float:
+    def _idle_s(self) -> float:
         """Return for how long, in seconds, the application has not come back for more. 0 while it waits for more."""
 
-    def enqueue(self, source: SegmentEvents) -> None:
+    def _enqueue(self, source: SegmentEvents) -> None:
         """Take notice that a segment has something to take."""
 
-    def revoke(self, source: SegmentEvents) -> None:
+    def _revoke(self, source: SegmentEvents) -> None:
         """Hand out nothing more of a segment: it is not this reader's any more."""
 
-    def notice(self) -> None:
+    def _notice(self) -> None:
         """Look at what has changed."""
 
 
@@ -176,7 +176,7 @@ class Membership:
         """Return where the group goes on in each segment if this reader ends now."""
         found = {}
         for segment, source in self.open_segments.items():
-            offset = self._hands.position_of(source, is_leaving=is_leaving)
+            offset = self._hands._position_of(source, is_leaving=is_leaving)
             if offset is not None:
                 found[segment] = HeldSegment(offset, source.turn)
         return found
@@ -258,14 +258,14 @@ class Membership:
             self._fail(error)
         elif not is_passing or now_s - self._working_s >= self._settings.retry_time_max_s:
             self._trouble = error
-            self._hands.notice()
+            self._hands._notice()
         _log.warning("reader %s cannot keep its place in group %s up: %s", self._name, self._record.name, error)
 
     def _fail(self, error: PenstockError) -> None:
         self.failure = error
         self._drop_all()
         self._settle_requests(error)
-        self._hands.notice()
+        self._hands._notice()
 
     def _settle_requests(self, error: PenstockError) -> None:
         requests, self._requests = self._requests, []
@@ -275,18 +275,18 @@ class Membership:
         """Look at the record, change what is this reader's part, and follow."""
         now_s = asyncio.get_running_loop().time()
         if self._aside_until_s is not None:
-            if now_s < self._aside_until_s or self._hands.idle_s():
+            if now_s < self._aside_until_s or self._hands._idle_s():
                 return
             self._aside_until_s = None
         ends = await self._ends()
         leaving = {
             segment: HeldSegment(offset, source.turn)
             for segment, source in self.open_segments.items()
-            if source.is_leaving and segment not in ends and self._hands.is_settled(source)
-            and (offset := self._hands.position_of(source, is_leaving=True)) is not None
+            if source.is_leaving and segment not in ends and self._hands._is_settled(source)
+            and (offset := self._hands._position_of(source, is_leaving=True)) is not None
         }  # fmt: skip
         positions = self.positions(is_leaving=False) if is_beat and self._is_joined else {}
-        handed_out = self._hands.handed_out()
+        handed_out = self._hands._handed_out()
         dead = self._dead_readers()
 
         def step(state: GroupState) -> GroupState:
@@ -344,7 +344,7 @@ class Membership:
         for segment, held in me.segments.items():
             if segment not in self.open_segments:
                 self.open_segments[segment] = SegmentEvents(
-                    self._cluster.segments, segment, held, self._settings, self._hands.enqueue, self._read_ahead,
+                    self._cluster.segments, segment, held, self._settings, self._hands._enqueue, self._read_ahead,
                     state.redeliveries.get(segment), state.ends.get(segment),
                 )  # fmt: skip
                 came.append(segment)
@@ -355,17 +355,17 @@ class Membership:
                 self.wake()
             elif segment not in surplus and source.is_leaving and not source.is_at_end:
                 source.is_leaving = False
-                self._hands.enqueue(source)
+                self._hands._enqueue(source)
         self.is_finished = state.is_finished
         if came or went or surplus or self.is_finished:
-            self._hands.notice()
+            self._hands._notice()
         if (came or went) and self._on_change is not None:
             self._on_change(came, went)
 
     async def _ends(self) -> dict[str, tuple[HeldSegment, dict[str, Sequence[str]]]]:
         """Return the segments that were read to their end, with that and their successors."""
         ended = [
-            source for source in self.open_segments.values() if source.is_at_end and self._hands.is_settled(source)
+            source for source in self.open_segments.values() if source.is_at_end and self._hands._is_settled(source)
         ]
         ends = {} if self._state is None else self._state.ends
         for source in ended:
@@ -406,7 +406,7 @@ class Membership:
         """Say whether others should have the segments: the application does not come back, or cannot read them."""
         if len(state.readers) < 2 or not self.open_segments:
             return False
-        if self._hands.idle_s() > state.processing_time_max_s:
+        if self._hands._idle_s() > state.processing_time_max_s:
             _log.warning(
                 "reader %s: the application has not come back for more than %g s (processing_time_max_s); others go on",
                 self._name, state.processing_time_max_s,
@@ -425,7 +425,7 @@ class Membership:
 
     async def _step_aside(self) -> None:
         """Leave the group until the application comes back: what it has in hand comes again elsewhere."""
-        handed_out = self._hands.handed_out()
+        handed_out = self._hands._handed_out()
         positions = self.positions(is_leaving=False)
         self._drop_all()
         self._aside_until_s = max(self._aside_until_s or 0.0, asyncio.get_running_loop().time())
@@ -454,7 +454,7 @@ class Membership:
         if self.open_segments.get(source.segment) is source:
             del self.open_segments[source.segment]
         source.stop()
-        self._hands.revoke(source)
+        self._hands._revoke(source)
 
     def _drop_all(self) -> None:
         for source in list(self.open_segments.values()):

@@ -84,8 +84,8 @@ class Reader(LifeCycle):
         )
         self.name = name
         self.skip_truncated = False
-        #: `next_chunk` should be called soon, even if the chunk in hand is not used up.
-        self.needs_attention: bool = False
+        #: `_next_chunk` should be called soon, even if the chunk in hand is not used up.
+        self._needs_attention: bool = False
         self._cluster = cluster
         self._mode = positions
         self._membership = Membership(group, name, incarnation, cluster, self, on_change)
@@ -109,7 +109,7 @@ class Reader(LifeCycle):
 
     # -- life ---------------------------------------------------------------------------------------------------
 
-    async def open(self, owner: LifeCycle | None = None) -> None:
+    async def _open(self, owner: LifeCycle | None = None) -> None:
         """Join the group. Called by `ReaderGroup.reader`. Cancelled, it leaves again by itself."""
         self._open_life(owner)
         self._progress_s = asyncio.get_running_loop().time()
@@ -164,7 +164,7 @@ class Reader(LifeCycle):
             return
         # Nothing is handed out any more: the positions hold still.
         self._last_positions = self._membership.positions(is_leaving=not self._is_failed)
-        self._last_handed_out = self.handed_out() if self._is_failed else None
+        self._last_handed_out = self._handed_out() if self._is_failed else None
         await self._membership.stop()
         backoff = Backoff(self._cluster.settings, self._cluster.rng)
         while True:
@@ -225,12 +225,12 @@ class Reader(LifeCycle):
             StreamError: a reader of the same name was started elsewhere, or this one is closed.
             NoSuchReaderGroupError: the group was deleted.
         """
-        chunk = self.chunk_in_hand() or await self.next_chunk(timeout_s)
+        chunk = self._chunk_in_hand() or await self._next_chunk(timeout_s)
         return None if chunk is None else chunk.hand_out()
 
     async def read_batch(self, max_bytes: int = BATCH_BYTES_MAX, timeout_s: float | None = None) -> EventBatch | None:
         """Return the next events of one segment, up to `max_bytes` framed bytes but at least one. Else as `read`."""
-        chunk = self.chunk_in_hand() or await self.next_chunk(timeout_s)
+        chunk = self._chunk_in_hand() or await self._next_chunk(timeout_s)
         return None if chunk is None else chunk.hand_out_many(max_bytes)
 
     def __aiter__(self) -> Self:
@@ -242,12 +242,12 @@ class Reader(LifeCycle):
             raise StopAsyncIteration
         return event
 
-    def chunk_in_hand(self) -> EventChunk | None:
-        """Return the chunk that `next_chunk` gave last if it can be gone on with, in any thread. Else None."""
+    def _chunk_in_hand(self) -> EventChunk | None:
+        """Return the chunk that `_next_chunk` gave last if it can be gone on with, in any thread. Else None."""
         chunk = self._chunk
-        return None if chunk is None or chunk.is_used_up or self.needs_attention else chunk
+        return None if chunk is None or chunk.is_used_up or self._needs_attention else chunk
 
-    async def next_chunk(self, timeout_s: float | None = None) -> EventChunk | None:
+    async def _next_chunk(self, timeout_s: float | None = None) -> EventChunk | None:
         """Return a chunk with events to hand out; what was handed out before counts as read. Else as `read`.
 
         For front ends that hand out events themselves, with `EventChunk.hand_out`.
@@ -260,7 +260,7 @@ class Reader(LifeCycle):
             self._come_back()
             while True:
                 self._check_readable()
-                self.needs_attention = False
+                self._needs_attention = False
                 chunk = self._chunk_to_go_on_with()
                 if chunk is not None or self._take():
                     if self._chunk is not None:
@@ -269,7 +269,7 @@ class Reader(LifeCycle):
                 if self.is_finished:
                     return None
                 self._something.clear()
-                if self._queue or self.needs_attention:
+                if self._queue or self._needs_attention:
                     continue
                 if (trouble := self._membership.take_trouble()) is not None:
                     raise trouble
@@ -360,7 +360,7 @@ class Reader(LifeCycle):
             self._paused = None
         elif self._paused is not None:
             self._paused.update(streams)
-        self.needs_attention = True
+        self._needs_attention = True
 
     def resume(self, *streams: str) -> None:
         """Hand out events of these streams (none given: of all) again."""
@@ -372,12 +372,12 @@ class Reader(LifeCycle):
             self._paused.difference_update(streams)
         parked, self._parked = self._parked, []
         for source in parked:
-            self.enqueue(source)
+            self._enqueue(source)
 
     # -- see `Hands` --------------------------------------------------------------------------------------------
 
-    def position_of(self, source: SegmentEvents, *, is_leaving: bool) -> int | None:
-        """See `Hands.position_of`."""
+    def _position_of(self, source: SegmentEvents, *, is_leaving: bool) -> int | None:
+        """See `Hands._position_of`."""
         if self._mode is Positions.MANUAL:
             return source.committed
         if self._mode is Positions.AT_EXIT and not is_leaving:
@@ -387,8 +387,8 @@ class Reader(LifeCycle):
         is_clean_end = not self.is_open and not self._is_failed
         return self._chunk.next_offset if is_clean_end else self._chunk.safe_offset
 
-    def handed_out(self) -> dict[str, int]:
-        """See `Hands.handed_out`."""
+    def _handed_out(self) -> dict[str, int]:
+        """See `Hands._handed_out`."""
         found = {}
         for segment, end in self.position().items():
             source = self._membership.open_segments[segment]
@@ -399,14 +399,14 @@ class Reader(LifeCycle):
                 found[segment] = end
         return found
 
-    def is_settled(self, source: SegmentEvents) -> bool:
-        """See `Hands.is_settled`."""
+    def _is_settled(self, source: SegmentEvents) -> bool:
+        """See `Hands._is_settled`."""
         if self._chunk is not None and source is self._source:
             return False
         return self._mode is not Positions.MANUAL or source.committed >= source.offset
 
-    def idle_s(self) -> float:
-        """See `Hands.idle_s`."""
+    def _idle_s(self) -> float:
+        """See `Hands._idle_s`."""
         if self._reading_count:
             return 0.0
         now_s = asyncio.get_running_loop().time()
@@ -416,21 +416,21 @@ class Reader(LifeCycle):
             self._progress_s = now_s
         return now_s - self._progress_s
 
-    def enqueue(self, source: SegmentEvents) -> None:
-        """See `Hands.enqueue`."""
+    def _enqueue(self, source: SegmentEvents) -> None:
+        """See `Hands._enqueue`."""
         if not source.is_queued:
             source.is_queued = True
             self._queue.append(source)
         self._something.set()
 
-    def revoke(self, source: SegmentEvents) -> None:
-        """See `Hands.revoke`."""
+    def _revoke(self, source: SegmentEvents) -> None:
+        """See `Hands._revoke`."""
         if source is self._source and self._chunk is not None:
             self._chunk.is_revoked = True
 
-    def notice(self) -> None:
-        """See `Hands.notice`."""
-        self.needs_attention = True
+    def _notice(self) -> None:
+        """See `Hands._notice`."""
+        self._needs_attention = True
         self._something.set()
 
     # -- inside -------------------------------------------------------------------------------------------------
@@ -457,7 +457,7 @@ class Reader(LifeCycle):
         self._chunk = self._source = None
         if is_held and not chunk.is_revoked:
             source.put_back(chunk)
-            self.enqueue(source)
+            self._enqueue(source)
             if source.is_leaving:
                 self._membership.wake()
         return None
@@ -491,7 +491,7 @@ class Reader(LifeCycle):
         if chunk is not None:
             self._chunk, self._source = chunk, source
             # Back to the end of the queue: segments take turns.
-            self.enqueue(source)
+            self._enqueue(source)
         elif source.is_at_end:
             self._membership.wake()
         return True
@@ -501,7 +501,7 @@ class Reader(LifeCycle):
 
     def _check_not_waiting_for_commit(self) -> None:
         for source in self._membership.open_segments.values():
-            if (source.is_at_end or source.is_leaving) and not self.is_settled(source):
+            if (source.is_at_end or source.is_leaving) and not self._is_settled(source):
                 raise CommitNeededError(
                     f"reader {self.name} hands out nothing more of {source.segment}, which has ended or is to move to "
                     "another reader, before commit(): commit what is done, and go on"

@@ -109,7 +109,7 @@ class ReaderGroup(LifeCycle):
         self._open_record: GroupRecord | None = None
         self._readers: dict[str, Reader] = {}
 
-    async def open(
+    async def _open(
         self,
         start: Start,
         *,
@@ -203,7 +203,7 @@ class ReaderGroup(LifeCycle):
             )
 
     @classmethod
-    async def delete(cls, cluster: Cluster, group: str, *, scope: str | None) -> None:
+    async def _delete(cls, cluster: Cluster, group: str, *, scope: str | None) -> None:
         """Delete a group. Raises `NoSuchReaderGroupError`. Readers still running fail at their next step."""
         where, name = _split_group(group, scope, None)
         registered = await cluster.controller.reader_group(where, name)
@@ -282,7 +282,7 @@ class ReaderGroup(LifeCycle):
             self._record, name, f"{self._cluster.rng.getrandbits(64):016x}", self._cluster,
             positions=mode, on_change=on_change,
         )  # fmt: skip
-        await reader.open(self)
+        await reader._open(self)
         self._readers = {other: value for other, value in self._readers.items() if value.is_open}
         self._readers[name] = reader
         return reader

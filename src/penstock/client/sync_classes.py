@@ -38,14 +38,14 @@ class Blocking:
 #: A single event is added to its block in the calling thread: nothing crosses into the loop per event.
 _WRITE = """\
 writer = {writer}
-if writer.is_full:
-    self._portal.call(writer.has_space(timeout_s))
+if writer._is_full:
+    self._portal.call(writer._has_space(timeout_s))
 # Its acks were made for this front end.
 return cast(Ack, {put}(event, routing_key, on_delivery))
 """
 
 #: A chunk is handed out in the calling thread; the next one is asked for when it is used up.
-_CHUNK = "chunk = self._part.chunk_in_hand() or self._portal.call(self._part.next_chunk(timeout_s))\n"
+_CHUNK = "chunk = self._part._chunk_in_hand() or self._portal.call(self._part._next_chunk(timeout_s))\n"
 
 #: A page crosses into the calling thread at once.
 _PAGES = "for page in self.{method}({arguments}):\n    yield from page\n"
@@ -53,7 +53,7 @@ _SPAN = "primary=primary, prefix=prefix, start=start, end=end"
 
 _VALUE_CHUNK = (
     "reader = self._part.events\n"
-    "chunk = reader.chunk_in_hand() or self._portal.call(reader.next_chunk(timeout_s))\n"
+    "chunk = reader._chunk_in_hand() or self._portal.call(reader._next_chunk(timeout_s))\n"
 )
 
 #: The serializer is the application's, and runs in the application's thread, before anything is written.
@@ -64,8 +64,8 @@ CLASSES: Sequence[Blocking] = (
     Blocking(
         "event_writer",
         "EventWriter",
-        omitted=frozenset({"has_space", "is_full", "put", "start"}),
-        init="self._put = part.put\n",
+        omitted=frozenset({"start"}),
+        init="self._put = part._put\n",
         bodies={"write": _WRITE.format(writer="self._part", put="self._put")},
         imports={"cast": "typing"},
     ),
@@ -88,7 +88,9 @@ CLASSES: Sequence[Blocking] = (
         "value_transaction",
         "ValueTransaction",
         base=("handle", "PlainHandle"),
-        init="self.events = Transaction(client, portal, part.events)\nself._serialize = part.serializer.serialize\n",
+        init="#: The transaction of the bytes.\n"
+        "self.events: Transaction = Transaction(client, portal, part.events)\n"
+        "self._serialize = part.serializer.serialize\n",
         bodies={
             "write": "event = self._serialize(value)\n"
             "return self.events.write(event, routing_key, timeout_s=timeout_s, on_delivery=on_delivery)\n",
@@ -99,7 +101,9 @@ CLASSES: Sequence[Blocking] = (
         "value_reader",
         "ValueReader",
         base=("handle", "PlainHandle"),
-        init="self.events = Reader(client, portal, part.events)\nself._deserialize = part.serializer.deserialize\n",
+        init="#: The reader of the bytes.\n"
+        "self.events: Reader = Reader(client, portal, part.events)\n"
+        "self._deserialize = part.serializer.deserialize\n",
         bodies={
             # The serializer is the application's, and runs in the application's thread.
             "__iter__": "while (event := self.read()) is not None:\n    yield event\n",
@@ -116,8 +120,8 @@ CLASSES: Sequence[Blocking] = (
     Blocking(
         "transaction",
         "Transaction",
-        omitted=frozenset({"begin", "writer"}),
-        bodies={"write": _WRITE.format(writer="self._part.writer", put="writer.put")},
+        omitted=frozenset({"writer"}),
+        bodies={"write": _WRITE.format(writer="self._part.writer", put="writer._put")},
         imports={"cast": "typing"},
     ),
     Blocking(
@@ -129,17 +133,13 @@ CLASSES: Sequence[Blocking] = (
     Blocking(
         "reader",
         "Reader",
-        omitted=frozenset({
-            "chunk_in_hand", "enqueue", "handed_out", "idle_s", "is_settled", "needs_attention", "next_chunk", "notice",
-            "open", "position_of", "revoke",
-        }),
         bodies={
             "__iter__": "reader = self._part\n"
             "while True:\n"
-            "    chunk = self._portal.call(reader.next_chunk())\n"
+            "    chunk = self._portal.call(reader._next_chunk())\n"
             "    if chunk is None:\n"
             "        return\n"
-            "    while not chunk.is_used_up and not reader.needs_attention:\n"
+            "    while not chunk.is_used_up and not reader._needs_attention:\n"
             "        yield chunk.hand_out()\n",
             "read": _CHUNK + "return None if chunk is None else chunk.hand_out()\n",
             "read_batch": _CHUNK + "return None if chunk is None else chunk.hand_out_many(max_bytes)\n",
@@ -172,7 +172,7 @@ CLASSES: Sequence[Blocking] = (
     ),
     Blocking("revisioned_stream", "RevisionedStream"),
     Blocking("shared_state", "SharedState"),
-    Blocking("reader_group", "ReaderGroup", omitted=frozenset({"delete", "open", "state"})),
+    Blocking("reader_group", "ReaderGroup", omitted=frozenset({"state"})),
     Blocking(
         "client",
         "Client",

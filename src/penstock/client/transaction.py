@@ -96,14 +96,14 @@ class Transaction(LifeCycle):
         #: A commit or abort under way. The caller's cancellation does not cut it in two.
         self._deciding: asyncio.Task[None] | None = None
 
-    async def begin(self) -> None:
+    async def _begin(self) -> None:
         """Open the transaction. Called by `Client.begin_transaction`."""
         self._id, segments = await self._controller.create_transaction(
             self._scope, self._stream, lease_ms=round(self._lease_s * 1000)
         )
         await self._start(segments)
 
-    async def resume(self, transaction_id: str) -> None:
+    async def _resume(self, transaction_id: str) -> None:
         """Go on with the transaction of this id. Called by `Client.transaction`."""
         self._id = id_of(transaction_id)
         await self._controller.ping_transaction(

@@ -71,7 +71,7 @@ class ValueReader(Generic[Value]):
 
     async def read(self, timeout_s: float | None = None) -> ValueEvent[Value] | None:
         """Return the next event as a value; see `Reader.read`. Raises `UndecodableEventError`."""
-        chunk = self.events.chunk_in_hand() or await self.events.next_chunk(timeout_s)
+        chunk = self.events._chunk_in_hand() or await self.events._next_chunk(timeout_s)
         return None if chunk is None else take_value(chunk, self.serializer.deserialize)
 
     async def read_batch(
@@ -81,7 +81,7 @@ class ValueReader(Generic[Value]):
 
         Raises `UndecodableEventError` when that is the first.
         """
-        chunk = self.events.chunk_in_hand() or await self.events.next_chunk(timeout_s)
+        chunk = self.events._chunk_in_hand() or await self.events._next_chunk(timeout_s)
         return None if chunk is None else take_values(chunk, self.serializer.deserialize, max_bytes)
 
     def __aiter__(self) -> ValueReader[Value]:

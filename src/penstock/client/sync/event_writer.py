@@ -24,7 +24,7 @@ class EventWriter(Handle[aio.EventWriter]):
 
     def __init__(self, client: object, portal: Portal, part: aio.EventWriter) -> None:
         super().__init__(client, portal, part)
-        self._put = part.put
+        self._put = part._put
 
     @property
     def unacknowledged_bytes(self) -> int:
@@ -67,8 +67,8 @@ class EventWriter(Handle[aio.EventWriter]):
             WriteTimeoutError: there was no room within `timeout_s`.
         """
         writer = self._part
-        if writer.is_full:
-            self._portal.call(writer.has_space(timeout_s))
+        if writer._is_full:
+            self._portal.call(writer._has_space(timeout_s))
         # Its acks were made for this front end.
         return cast(Ack, self._put(event, routing_key, on_delivery))
 

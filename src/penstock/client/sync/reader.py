@@ -79,21 +79,21 @@ class Reader(Handle[aio.Reader]):
             StreamError: a reader of the same name was started elsewhere, or this one is closed.
             NoSuchReaderGroupError: the group was deleted.
         """
-        chunk = self._part.chunk_in_hand() or self._portal.call(self._part.next_chunk(timeout_s))
+        chunk = self._part._chunk_in_hand() or self._portal.call(self._part._next_chunk(timeout_s))
         return None if chunk is None else chunk.hand_out()
 
     def read_batch(self, max_bytes: int = BATCH_BYTES_MAX, timeout_s: float | None = None) -> EventBatch | None:
         """Return the next events of one segment, up to `max_bytes` framed bytes but at least one. Else as `read`."""
-        chunk = self._part.chunk_in_hand() or self._portal.call(self._part.next_chunk(timeout_s))
+        chunk = self._part._chunk_in_hand() or self._portal.call(self._part._next_chunk(timeout_s))
         return None if chunk is None else chunk.hand_out_many(max_bytes)
 
     def __iter__(self) -> Iterator[Event]:
         reader = self._part
         while True:
-            chunk = self._portal.call(reader.next_chunk())
+            chunk = self._portal.call(reader._next_chunk())
             if chunk is None:
                 return
-            while not chunk.is_used_up and not reader.needs_attention:
+            while not chunk.is_used_up and not reader._needs_attention:
                 yield chunk.hand_out()
 
     def store_positions(self) -> None:

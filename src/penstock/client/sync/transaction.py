@@ -21,10 +21,6 @@ class Transaction(Handle[aio.Transaction]):
     it. Its lease is renewed while it may still commit and is open here, and no longer.
     """
 
-    def resume(self, transaction_id: str) -> None:
-        """Go on with the transaction of this id. Called by `Client.transaction`."""
-        self._portal.call(self._part.resume(transaction_id))
-
     @property
     def id(self) -> str:
         """The transaction's id, 32 hexadecimal digits."""
@@ -40,10 +36,10 @@ class Transaction(Handle[aio.Transaction]):
     ) -> Ack:
         """Write an event into the transaction; see `EventWriter.write`. Raises `TransactionError` when it is over."""
         writer = self._part.writer
-        if writer.is_full:
-            self._portal.call(writer.has_space(timeout_s))
+        if writer._is_full:
+            self._portal.call(writer._has_space(timeout_s))
         # Its acks were made for this front end.
-        return cast(Ack, writer.put(event, routing_key, on_delivery))
+        return cast(Ack, writer._put(event, routing_key, on_delivery))
 
     def write_many(self, events: Events, routing_keys: RoutingKeys = None, *, timeout_s: float | None = None) -> None:
         """Write many events into the transaction; see `EventWriter.write_many`."""

@@ -30,7 +30,8 @@ class ValueReader(PlainHandle[aio.ValueReader[Value]], Generic[Value]):
 
     def __init__(self, client: object, portal: Portal, part: aio.ValueReader[Value]) -> None:
         super().__init__(client, portal, part)
-        self.events = Reader(client, portal, part.events)
+        #: The reader of the bytes.
+        self.events: Reader = Reader(client, portal, part.events)
         self._deserialize = part.serializer.deserialize
 
     @property
@@ -46,7 +47,7 @@ class ValueReader(PlainHandle[aio.ValueReader[Value]], Generic[Value]):
     def read(self, timeout_s: float | None = None) -> ValueEvent[Value] | None:
         """Return the next event as a value; see `Reader.read`. Raises `UndecodableEventError`."""
         reader = self._part.events
-        chunk = reader.chunk_in_hand() or self._portal.call(reader.next_chunk(timeout_s))
+        chunk = reader._chunk_in_hand() or self._portal.call(reader._next_chunk(timeout_s))
         return None if chunk is None else take_value(chunk, self._deserialize)
 
     def read_batch(self, max_bytes: int = BATCH_BYTES_MAX, timeout_s: float | None = None) -> ValueBatch[Value] | None:
@@ -55,7 +56,7 @@ class ValueReader(PlainHandle[aio.ValueReader[Value]], Generic[Value]):
         Raises `UndecodableEventError` when that is the first.
         """
         reader = self._part.events
-        chunk = reader.chunk_in_hand() or self._portal.call(reader.next_chunk(timeout_s))
+        chunk = reader._chunk_in_hand() or self._portal.call(reader._next_chunk(timeout_s))
         return None if chunk is None else take_values(chunk, self._deserialize, max_bytes)
 
     def __iter__(self) -> Iterator[ValueEvent[Value]]:

@@ -29,7 +29,8 @@ class ValueTransaction(PlainHandle[aio.ValueTransaction[Value]], Generic[Value])
 
     def __init__(self, client: object, portal: Portal, part: aio.ValueTransaction[Value]) -> None:
         super().__init__(client, portal, part)
-        self.events = Transaction(client, portal, part.events)
+        #: The transaction of the bytes.
+        self.events: Transaction = Transaction(client, portal, part.events)
         self._serialize = part.serializer.serialize
 
     @property

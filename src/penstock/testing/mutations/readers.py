@@ -17,14 +17,14 @@ def _count_what_failed_as_read() -> AbstractContextManager[None]:
         # Whether the application got through with it is what is not asked.
         return self.position()[source.segment]
 
-    return patched(Reader, "position_of", position_of)
+    return patched(Reader, "_position_of", position_of)
 
 
 def _give_away_what_is_in_hand() -> AbstractContextManager[None]:
     def is_settled(self: Reader, source: SegmentEvents) -> bool:
         return True
 
-    return patched(Reader, "is_settled", is_settled)
+    return patched(Reader, "_is_settled", is_settled)
 
 
 READER_MUTATIONS = (
