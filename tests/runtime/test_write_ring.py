@@ -17,8 +17,15 @@ from penstock.model.errors import StorageFullError
 from penstock.model.segments import Buffer
 from penstock.runtime import write_ring
 from penstock.runtime.disk import LocalDisk, LocalFile
-from penstock.runtime.work import PoolSettings, ThreadedWork
-from penstock.runtime.write_ring import SLOT_COUNT, SLOT_LENGTH, WriteNotDoneError, WriteRing, open_write_ring
+from penstock.runtime.work import PoolSettings, ThreadedWork, WorkPool
+from penstock.runtime.write_ring import (
+    SLOT_COUNT,
+    SLOT_LENGTH,
+    OnWritten,
+    WriteNotDoneError,
+    WriteRing,
+    open_write_ring,
+)
 
 
 @pytest.fixture
@@ -47,9 +54,8 @@ def file(tmp_path: Path) -> Iterator[LocalFile]:
     made.close()
 
 
-def begin(ring: WriteRing, file: LocalFile, offset: int, buffers: list[Buffer]) -> asyncio.Future[None]:
-    """Begin a write that the ring takes."""
-    future: asyncio.Future[None] = ring.loop.create_future()
+def completer(future: asyncio.Future[None]) -> OnWritten:
+    """Return what ends the future."""
 
     def written(error: BaseException | None) -> None:
         if error is None:
@@ -57,7 +63,20 @@ def begin(ring: WriteRing, file: LocalFile, offset: int, buffers: list[Buffer]) 
         else:
             future.set_exception(error)
 
-    assert ring.begin(file, offset, buffers, written)
+    return written
+
+
+def begin(ring: WriteRing, file: LocalFile, offset: int, buffers: list[Buffer]) -> asyncio.Future[None]:
+    """Begin a write that the ring takes."""
+    future: asyncio.Future[None] = ring.loop.create_future()
+    assert ring.begin(file, offset, buffers, completer(future))
+    return future
+
+
+def write(pool: WorkPool, file: LocalFile, offset: int, buffers: list[Buffer]) -> asyncio.Future[None]:
+    """Have a pool write."""
+    future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+    pool.write_synced(file, offset, buffers, completer(future))
     return future
 
 
@@ -139,9 +158,9 @@ async def test_a_small_write_of_a_pool_starts_no_thread_and_a_large_one_does(
 ) -> None:
     pool = work.pool("writes", PoolSettings(thread_count_max=1))
     assert pool.writes_without_thread
-    assert await pool.write_synced(file, 0, [b"small"]) == 5
+    await write(pool, file, 0, [b"small"])
     assert "penstock writes" not in threads()
-    assert await pool.write_synced(file, 5, [bytes(SLOT_LENGTH + 1)]) == SLOT_LENGTH + 1
+    await write(pool, file, 5, [bytes(SLOT_LENGTH + 1)])
     assert "penstock writes" in threads()
     assert file.read(0, 6) == b"small\0"
     pool.close()
@@ -154,7 +173,7 @@ async def test_a_write_that_the_ring_gives_back_is_done_by_the_pools_thread(
     pool = work.pool("writes", PoolSettings(thread_count_max=1))
     monkeypatch.setattr(WriteRing, "_error", lambda *arguments: WriteNotDoneError())
     monkeypatch.setattr(write_ring, "_WRITE", 0)  # The operation that does nothing.
-    assert await pool.write_synced(file, 0, [b"whole"]) == 5
+    await write(pool, file, 0, [b"whole"])
     assert "penstock writes" in threads()
     assert file.read(0, 6) == b"whole"
     assert pool.is_idle
@@ -173,7 +192,7 @@ async def test_pools_work_with_threads_where_there_is_no_ring(
     work = ThreadedWork(2)
     pool = work.pool("writes", PoolSettings(thread_count_max=1))
     assert not pool.writes_without_thread
-    assert await pool.write_synced(file, 0, [b"threaded"]) == 8
+    await write(pool, file, 0, [b"threaded"])
     assert file.read(0, 8) == b"threaded"
     await work.close()
 

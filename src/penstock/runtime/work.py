@@ -27,7 +27,7 @@ from typing import Protocol, TypeVar
 from penstock.model.errors import InvalidArgumentError, StorageNotRespondingError
 from penstock.model.segments import Buffer
 from penstock.runtime.disk import DiskFile
-from penstock.runtime.write_ring import WriteNotDoneError, WriteRing, open_write_ring
+from penstock.runtime.write_ring import OnWritten, WriteNotDoneError, WriteRing, open_write_ring
 
 T = TypeVar("T")
 
@@ -107,10 +107,11 @@ class WorkPool(Protocol):
     def writes_without_thread(self) -> bool:
         """Whether `write_synced` needs no thread for small writes."""
 
-    def write_synced(self, file: DiskFile, offset: int, buffers: Sequence[Buffer]) -> asyncio.Future[int]:
+    def write_synced(self, file: DiskFile, offset: int, buffers: Sequence[Buffer], on_written: OnWritten) -> None:
         """Run `file.write_synced(offset, buffers)` as `run` would; without a thread where that is possible.
 
-        The buffers must not change, nor the file be closed, before the future is done.
+        `on_written` is called on the loop, in the turn in which it hears of the end. The buffers must not change, nor
+        the file be closed, before that.
         """
 
     def tell(self, function: Callable[[T], object], news: T) -> None:
@@ -218,32 +219,10 @@ class WorkQueue(ABC):
         discard: Callable[[T], object] | None = None,
     ) -> asyncio.Future[T]:
         """See `WorkPool.run`."""
-        return self._run(partial(function, *args), on_end, discard, None)
-
-    @property
-    def writes_without_thread(self) -> bool:
-        """See `WorkPool.writes_without_thread`."""
-        return False
-
-    def write_synced(self, file: DiskFile, offset: int, buffers: Sequence[Buffer]) -> asyncio.Future[int]:
-        """See `WorkPool.write_synced`."""
-        write = SyncedWrite(file, offset, buffers)
-        return self._run(partial(file.write_synced, offset, buffers), None, None, write)
-
-    def _run(
-        self,
-        call: Callable[[], T],
-        on_end: Callable[[], object] | None,
-        discard: Callable[[T], object] | None,
-        write: SyncedWrite | None,
-    ) -> asyncio.Future[T]:
-        if self._is_closed:
-            raise RuntimeError(f"cannot run more blocking work in the pool {self._name!r}: it was closed")
         loop = self._loop()
         future: asyncio.Future[T] = loop.create_future()
-        job = Job(loop, call)
+        job = Job(loop, partial(function, *args))
         job.on_end = on_end
-        job.write = write
         job.is_settled = future.done
 
         def settle(result: object, error: BaseException | None) -> None:
@@ -256,18 +235,48 @@ class WorkQueue(ABC):
                 discard(result)  # type: ignore[arg-type]  # likewise
 
         job.settle = settle
+        if self._admit(job):
+            future.add_done_callback(partial(self._done, job))
+        return future
+
+    @property
+    def writes_without_thread(self) -> bool:
+        """See `WorkPool.writes_without_thread`."""
+        return False
+
+    def write_synced(self, file: DiskFile, offset: int, buffers: Sequence[Buffer], on_written: OnWritten) -> None:
+        """See `WorkPool.write_synced`."""
+        job = Job(self._loop(), partial(file.write_synced, offset, buffers))
+        job.write = SyncedWrite(file, offset, buffers)
+        is_told = False
+
+        def settle(result: object, error: BaseException | None) -> None:
+            nonlocal is_told
+            if not is_told:
+                is_told = True
+                self._done(job)
+                on_written(error)
+
+        job.is_settled = lambda: is_told
+        job.settle = settle
+        self._admit(job)
+
+    def _admit(self, job: Job) -> bool:
+        """Let a job wait for its turn, or refuse it."""
+        if self._is_closed:
+            raise RuntimeError(f"cannot run more blocking work in the pool {self._name!r}: it was closed")
         settings = self._settings
         if self._hung_count >= settings.thread_count_max + settings.hung_count_max:
             self._refuse(job, f"{self._hung_count} calls of it hang already")
-        elif len(self._waiting) >= settings.waiting_count_max:
+            return False
+        if len(self._waiting) >= settings.waiting_count_max:
             self._refuse(job, f"{len(self._waiting)} calls wait for it already")
-        else:
-            future.add_done_callback(partial(self._done, job))
-            if settings.timeout_s:
-                job.timer = loop.call_later(settings.timeout_s, self._expire, job)
-            self._waiting[job] = None
-            self._start_waiting()
-        return future
+            return False
+        if settings.timeout_s:
+            job.timer = job.loop.call_later(settings.timeout_s, self._expire, job)
+        self._waiting[job] = None
+        self._start_waiting()
+        return True
 
     def close(self) -> None:
         """See `WorkPool.close`."""
@@ -329,7 +338,7 @@ class WorkQueue(ABC):
         self._start_waiting()
         self._tell_idle()
 
-    def _done(self, job: Job, future: asyncio.Future[T]) -> None:
+    def _done(self, job: Job, _: object = None) -> None:
         """The caller has its answer, or waits no longer."""
         if job.is_abandoned:
             return

@@ -114,14 +114,15 @@ class WriteRing:
     def begin(self, file: DiskFile, offset: int, buffers: Sequence[Buffer], on_written: OnWritten) -> bool:
         """Begin to write and sync; call `on_written` on the loop when that has ended. False: a thread is needed.
 
-        The bytes are copied. The file may be closed meanwhile.
+        The bytes are copied, and the file may be closed meanwhile. What only looks like a file of the system is for a
+        thread.
         """
         length = sum(map(len, buffers))
         if not (
             self.is_usable
             and self._free
             and 0 < length <= SLOT_LENGTH
-            and isinstance(file, LocalFile)
+            and type(file) is LocalFile
             and LocalFile.knows_synced_writes
         ):
             return False
@@ -172,7 +173,10 @@ class WriteRing:
         if not self._on_written:
             _busy_rings.discard(self)
         for on_written, error in ended:
-            on_written(error)
+            try:
+                on_written(error)
+            except Exception as fault:  # noqa: BLE001 - a bug of one caller; the others must hear of their writes
+                self.loop.call_exception_handler({"message": "the end of a write was not taken", "exception": fault})
 
     def _error(self, result: int, path: str, length: int) -> BaseException:
         number = -result

@@ -345,7 +345,7 @@ async def test_file_of_an_earlier_owner_is_never_recycled() -> None:
 async def test_open_overtaken_before_its_clean_up_removes_nothing() -> None:
     """The slower opener saw a file as unused that the faster one has made part of the log meanwhile."""
     disk = new_disk()
-    first = make_log(disk, seed=1)
+    first = make_log(disk, seed=2)
     await first.open()
     await append(first, bytes(1000))
     await append(first, bytes(1000))

@@ -34,7 +34,14 @@ from penstock.model.segments import Buffer
 from penstock.runtime.disk import DiskSpace
 from penstock.runtime.runtime import Runtime
 from penstock.segmentstore.tier1.durable_log import LogAddress, LogFrame
-from penstock.segmentstore.tier1.log_batch import Append, BatchResult, BatchWriter, NoRoomToGrowError, WritableFile
+from penstock.segmentstore.tier1.log_batch import (
+    Append,
+    BatchResult,
+    BatchWriter,
+    NoRoomToGrowError,
+    PreparedBatch,
+    WritableFile,
+)
 from penstock.segmentstore.tier1.log_directory import LogDirectory, log_container_ids
 from penstock.segmentstore.tier1.log_files import LogFiles
 from penstock.segmentstore.tier1.log_owner import LogOwner
@@ -49,6 +56,8 @@ _log = logging.getLogger(__name__)
 
 #: A complete reserve is looked at so many times less often than one that is not.
 _RESERVE_CALM_FACTOR = 10
+#: Loops call a timer up to so much early.
+_TIMER_GRAIN_S = 0.001
 
 
 class _State(Enum):
@@ -103,6 +112,11 @@ class LocalLog:
         self._closing: asyncio.Task[None] | None = None
         #: Whether nothing behind the last batch says yet that it was synced.
         self._needs_trailer = False
+        self._trailer_due_s = 0.0
+        self._trailer_timer: asyncio.TimerHandle | None = None
+        #: What is being written without a thread; and such a batch that could not be, for the writer.
+        self._small: tuple[WritableFile, PreparedBatch] | None = None
+        self._small_failure: tuple[WritableFile, PreparedBatch, BaseException] | None = None
         self._last_address = LogAddress(0)
         self._confirmed_s = float("-inf")
 
@@ -183,7 +197,7 @@ class LocalLog:
         self._unacknowledged.append(append)
         self._queue.append(append)
         self._outstanding_bytes += length
-        self._wake()
+        self._go_on()
         return future
 
     async def truncate(self, address: LogAddress) -> None:
@@ -253,20 +267,22 @@ class LocalLog:
     # Writing.
 
     async def _write_loop(self) -> None:
+        """Write what `_go_on` does not, and see to what goes wrong."""
         try:
-            while self._state is _State.OPEN or (self._state is _State.CLOSING and self._queue):
-                if not self._queue:
+            while self._has_work():
+                if self._small_failure is not None:
+                    failure, self._small_failure = self._small_failure, None
+                    await self._small_failed(*failure)
+                    continue
+                if self._small is not None or not self._queue:
                     await self._idle()
                     continue
                 file = await self._files.with_room(self._queue[0].length)
-                if not self._queue:
-                    continue  # Failed meanwhile.
+                if not self._queue or self._begin_small(file):
+                    continue
                 self._batches.noted_s = self._runtime.monotonic_s()
                 try:
-                    if self._may_loop_write():
-                        result = await self._write_small(file)
-                    else:
-                        result = await self._work.run_write("append to", self._batches.write_queued, file)
+                    result = await self._work.run_write("append to", self._batches.write_queued, file)
                 except NoRoomToGrowError as error:
                     await self._wait_for_room(file, error)
                     continue
@@ -281,41 +297,97 @@ class LocalLog:
             if self._state is _State.OPEN or self._unacknowledged:
                 self._fail(StorageError(f"the writer of {self._describe()} was stopped"))
 
-    def _may_loop_write(self) -> bool:
-        """Say whether everything that waits is one small batch, which needs no thread. Nothing is being written."""
-        return (
+    def _has_work(self) -> bool:
+        """Whether the writer is to go on: there is or may come something to write, or to hear the end of."""
+        is_busy = self._small is not None or self._small_failure is not None
+        return is_busy or self._state is _State.OPEN or (self._state is _State.CLOSING and bool(self._queue))
+
+    async def _idle(self) -> None:
+        """Wait for something that the writer has to do, and see to the trailer if it is that."""
+        self._wakeup = asyncio.get_running_loop().create_future()
+        if self._needs_trailer:
+            self._await_trailer()
+        await self._wakeup
+        if self._needs_trailer and self._is_trailer_due():
+            self._needs_trailer = False
+            assert self._files.current is not None
+            await self._work.run_write("append to", self._batches.write_trailer, self._files.current)
+
+    def _is_trailer_due(self) -> bool:
+        is_quiet = self._small is None and self._small_failure is None and not self._queue
+        now_s = asyncio.get_running_loop().time()
+        return is_quiet and self._state is _State.OPEN and now_s >= self._trailer_due_s - _TIMER_GRAIN_S
+
+    def _await_trailer(self) -> None:
+        """Have the writer say behind the last batch that it was synced, when it is time."""
+        if self._trailer_timer is None:
+            loop = asyncio.get_running_loop()
+            self._trailer_timer = loop.call_at(self._trailer_due_s, self._look_at_trailer)
+
+    def _look_at_trailer(self) -> None:
+        self._trailer_timer = None
+        if self._is_trailer_due():
+            self._wake()
+        elif self._small is None and not self._queue and self._state is _State.OPEN:
+            self._await_trailer()
+
+    # Small batches, without a thread: begun in the turn in which they come, ended in the one that hears of it.
+
+    def _go_on(self) -> None:
+        """Begin to write what is queued, or wake the writer for it, if nothing is being written."""
+        is_writer_idle = self._wakeup is not None and not self._wakeup.done()
+        if self._small is not None or self._small_failure is not None or not is_writer_idle:
+            return
+        file = self._files.current
+        if file is None or not self._files.fits(file, self._queue[0].length) or not self._begin_small(file):
+            self._wake()
+
+    def _begin_small(self, file: WritableFile) -> bool:
+        """Write everything that waits if it is one small batch, and needs no thread. Nothing is being written."""
+        may_begin = (
             self._outstanding_bytes <= self._settings.threadless_batch_bytes_max
             and self._work.writes.writes_without_thread
             and self._directory.shows_claims_in_memory
         )
-
-    async def _write_small(self, file: WritableFile) -> BatchResult | None:
-        """Write a batch out of the loop. Raises as `BatchWriter.write_queued`."""
-        batches = self._batches
-        batch = batches.prepare(file)
+        if not may_begin:
+            return False
+        self._batches.noted_s = self._runtime.monotonic_s()
+        batch = self._batches.prepare(file)
         if batch is None:
-            return None
-        try:
-            await self._work.write("append to", file.file, file.position, batch.buffers)
-        except StorageError as error:
-            batches.give_back(file, batch, error)
-            raise
-        return batches.complete(file, batch)
+            return False
+        self._small = file, batch
+        self._work.writes.write_synced(file.file, file.position, batch.buffers, self._small_written)
+        return True
 
-    async def _idle(self) -> None:
-        """Wait for an append, or the end. Say meanwhile, once, that what was written last was synced."""
-        loop = asyncio.get_running_loop()
-        self._wakeup = loop.create_future()
-        timer = loop.call_later(self._settings.trailer_delay_s, self._wake) if self._needs_trailer else None
-        try:
-            await self._wakeup
-        finally:
-            if timer is not None:
-                timer.cancel()
-        if self._needs_trailer and not self._queue and self._state is _State.OPEN:
-            self._needs_trailer = False
-            assert self._files.current is not None
-            await self._work.run_write("append to", self._batches.write_trailer, self._files.current)
+    def _small_written(self, error: BaseException | None) -> None:
+        assert self._small is not None
+        file, batch = self._small
+        self._small = None
+        if error is None:
+            try:
+                result = self._batches.complete(file, batch)
+            except PenstockError as failure:
+                error = failure
+            else:
+                self._committed(result)
+        if error is not None or self._state is not _State.OPEN:
+            self._small_failure = None if error is None else (file, batch, error)
+            self._wake()
+        elif self._queue:
+            self._go_on()
+        else:
+            self._await_trailer()
+
+    async def _small_failed(self, file: WritableFile, batch: PreparedBatch, error: BaseException) -> None:
+        if isinstance(error, (OSError, StorageError)):
+            try:
+                self._batches.give_back(file, batch, error)
+            except NoRoomToGrowError as no_room:
+                await self._wait_for_room(file, no_room)
+                return
+        if isinstance(error, OSError):
+            raise self._work.translated("append to", error) from error
+        raise error
 
     def _committed(self, result: BatchResult) -> None:
         """Acknowledge a batch. Batches come in order."""
@@ -330,6 +402,7 @@ class LocalLog:
                 append.future.set_result(address)
         self._last_address = result.addresses[-1]
         self._needs_trailer = True
+        self._trailer_due_s = asyncio.get_running_loop().time() + self._settings.trailer_delay_s
         self._files.prepare_ahead()
 
     async def _wait_for_room(self, file: WritableFile, error: StorageFullError) -> None:
@@ -393,6 +466,8 @@ class LocalLog:
     async def _close(self) -> None:
         if self._writer is not None:
             await asyncio.wait([self._writer])
+        if self._trailer_timer is not None:
+            self._trailer_timer.cancel()
         await self._work.tasks_ended()
         self._state = _State.CLOSED
         # Each step is done even if one before it fails; the last one first.

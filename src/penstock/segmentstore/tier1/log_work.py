@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import errno
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Coroutine
 from typing import TypeVar
 
 from penstock.model.errors import DataDirectoryInUseError, StorageError, StorageFullError
-from penstock.model.segments import Buffer
-from penstock.runtime.disk import DiskFile
 from penstock.runtime.runtime import Runtime
 from penstock.runtime.work import PoolSettings, WorkPool
 from penstock.segmentstore.tier1.log_settings import LocalLogSettings
@@ -37,21 +35,14 @@ class LogWork:
         try:
             return await self.files.run(function, *args)
         except OSError as error:
-            raise self._translated(what, error) from error
+            raise self.translated(what, error) from error
 
     async def run_write(self, what: str, function: Callable[..., T], *args: object) -> T:
         """Run blocking work in the thread for appends."""
         try:
             return await self.writes.run(function, *args)
         except OSError as error:
-            raise self._translated(what, error) from error
-
-    async def write(self, what: str, file: DiskFile, offset: int, buffers: Sequence[Buffer]) -> None:
-        """Write and sync, in the order of `run_write`; without a thread where that is possible."""
-        try:
-            await self.writes.write_synced(file, offset, buffers)
-        except OSError as error:
-            raise self._translated(what, error) from error
+            raise self.translated(what, error) from error
 
     async def run_locked(self, what: str, function: Callable[..., T], *args: object) -> T:
         """Run blocking work that takes the log's lock, again and again while another holds it."""
@@ -92,6 +83,7 @@ class LogWork:
         self.writes.close()
         self.files.close()
 
-    def _translated(self, what: str, error: OSError) -> StorageError:
+    def translated(self, what: str, error: OSError) -> StorageError:
+        """Return what users of the log hear of an error of the operating system."""
         kind = StorageFullError if error.errno in (errno.ENOSPC, errno.EDQUOT) else StorageError
         return kind(f"could not {what} {self._description}: {error}")

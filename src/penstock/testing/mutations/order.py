@@ -12,7 +12,7 @@ from msgspec import structs
 from penstock.client.event import EventChunk
 from penstock.controller.metadata.records import CommittingTransactions
 from penstock.controller.metadata.stream_tables import StreamTables
-from penstock.model.errors import BadOffsetError, NoSuchSegmentError
+from penstock.model.errors import BadOffsetError, LogFencedError, NoSuchSegmentError
 from penstock.model.segments import NO_VALUE
 from penstock.segmentstore.container.append_request import AppendRequest
 from penstock.segmentstore.container.attributes.attributes import Attributes
@@ -95,14 +95,18 @@ def _index_what_is_not_durable() -> Iterator[None]:
 @contextmanager
 def _check_the_fence_before_the_sync() -> Iterator[None]:
     prepare_original, complete_original = BatchWriter.prepare, BatchWriter.complete
+    claimed: set[BatchWriter] = set()
 
     def prepare(self: BatchWriter, file: WritableFile) -> PreparedBatch | None:
-        batch = prepare_original(self, file)
-        if batch is not None:
+        try:
             self.directory.check_unclaimed()
-        return batch
+        except LogFencedError:
+            claimed.add(self)
+        return prepare_original(self, file)
 
     def complete(self: BatchWriter, file: WritableFile, batch: PreparedBatch) -> BatchResult:
+        if self in claimed:
+            return complete_original(self, file, batch)
         # Behind the sync nobody looks again.
         with patched(LogDirectory, "check_unclaimed", lambda self: None):
             return complete_original(self, file, batch)
@@ -197,7 +201,7 @@ ORDER_MUTATIONS: tuple[Mutation, ...] = (
         "check the fence before the sync", "an old owner can do no harm",
         replace(
             short_profile("owners overtaken in a sync", "bytes", kinds=("SlowLink", "Pause")), takeover_gap_s=1.0,
-            store_count_min=2, store_count_max=3, shared_storage_rate=1.0, work_cut_rate=0.1, pace=4.0,
+            store_count_min=2, store_count_max=3, shared_storage_rate=1.0, work_cut_rate=0.3, pace=4.0,
         ),
         _check_the_fence_before_the_sync,
     ),
