@@ -54,6 +54,7 @@ from penstock.testing.mutations.readers import READER_MUTATIONS
 from penstock.testing.mutations.scaling import SCALING_MUTATIONS
 from penstock.testing.mutations.shortages import SHORTAGE_MUTATIONS
 from penstock.testing.mutations.stuck import STUCK_MUTATIONS
+from penstock.testing.mutations.tables import TABLE_MUTATIONS
 from penstock.testing.mutations.users import USER_MUTATIONS
 from penstock.wire.commands import SetupAppend, WireCommand
 
@@ -457,6 +458,7 @@ MUTATIONS: tuple[Mutation, ...] = (
     *ISOLATION_MUTATIONS,
     *USER_MUTATIONS,
     *READER_MUTATIONS,
+    *TABLE_MUTATIONS,
 )  # fmt: skip
 """All planted bugs."""
 

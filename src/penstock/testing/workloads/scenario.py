@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, TypeVar
@@ -38,6 +39,7 @@ from penstock.testing.workloads.segments import ByteAppender, ByteReader, Segmen
 from penstock.testing.workloads.stream_lives import StreamLives
 from penstock.testing.workloads.tables import CounterClient, TableClient
 from penstock.testing.workloads.transactions import TransactionWriter
+from penstock.testing.workloads.user_tables import UserStates, UserTables
 from penstock.testing.workloads.user_writers import UserTransactions, UserWriter
 from penstock.testing.workloads.users import UserHabits, UserReader
 from penstock.testing.workloads.world import REFUSED_PREFIX, SCOPE, Workload, World
@@ -60,7 +62,7 @@ ALL_WORKLOADS = (
 #: They cost much: where not every workload takes part anyway they do less often than others.
 _RARE = ("names", "mortals", "user writers")
 #: They came later.
-_LATER = ("streams", "user writers", "users")
+_LATER = ("streams", "user writers", "users", "user tables", "user states")
 _RARE_SHARE = 0.4
 
 
@@ -278,6 +280,7 @@ class Scenario:
         self._add_crowds(made, place)
         self._add_short_lives(made, place)
         self._add_users(made, place)
+        self._add_table_users(made, place)
         if "streams" in self.workloads:
             made.append(StreamLives(*place("streams"), prefix=f"{SCOPE}/stream", mean_gap_s=self.mean_gap_s))
         return made
@@ -306,6 +309,26 @@ class Scenario:
                     machine=machine, habits=habits,
                 )
             )  # fmt: skip
+
+    def _add_table_users(
+        self, made: list[Workload], place: Callable[[str], tuple[World, Host, str, random.Random]]
+    ) -> None:
+        """Add users of a key-value table, and of a shared state."""
+        habits, mean_gap_s = self.profile.habits, self.mean_gap_s / 2
+        counted: Counter[str] = Counter()
+        for number in range(2 if "user tables" in self.workloads else 0):
+            made.append(
+                UserTables(
+                    *place(f"table-user-{number}"), table=f"{SCOPE}/user-table", counted=counted, habits=habits,
+                    mean_gap_s=mean_gap_s,
+                )
+            )  # fmt: skip
+        for number in range(3 if "user states" in self.workloads else 0):
+            made.append(
+                UserStates(
+                    *place(f"state-user-{number}"), stream=f"{SCOPE}/user-state", habits=habits, mean_gap_s=mean_gap_s
+                )
+            )
 
     def _add_short_lives(
         self, made: list[Workload], place: Callable[[str], tuple[World, Host, str, random.Random]]
