@@ -22,7 +22,7 @@ ALLOWED = {
     "segmentstore": {"model", "runtime", "wire"},
     "client": {"model", "runtime", "wire", "rpc"},
     "controller": {"model", "runtime", "wire", "rpc", "segmentstore", "client"},
-    "spark": {"model", "runtime", "wire", "rpc", "segmentstore", "client"},
+    "spark": {"model", "runtime", "client"},
     # Stands in for the outside world, and runs a whole cluster in a simulation; nothing imports it but tests.
     "testing": {"model", "runtime", "wire", "rpc", "segmentstore", "client", "controller", "top"},
     # The top: what is assembled for users.
@@ -190,6 +190,25 @@ def test_the_check_itself_finds_an_import_upwards() -> None:
     for source in ("import penstock.cli", "from penstock.cli import main", "from penstock import cli"):
         ((module, names, _),) = imports(ast.parse(source))
         assert list(layers_imported(module, names)) == ["cli"]
+
+
+def test_spark_uses_the_client_as_anybody_can() -> None:
+    """Names of `penstock`, and no controller calls, segment stores or connections of its own.
+
+    What it has besides: `unframe`, which makes Arrow of blocks, and the default address.
+    """
+    found = {
+        (module, name)
+        for path in modules()
+        if path.relative_to(ROOT).parts[0] == "spark"
+        for module, names, _ in imports(ast.parse(path.read_text()), with_types=True)
+        if module == "penstock" or module.startswith(("penstock.client", "penstock.runtime", "penstock.wire"))
+        for name in names
+    }
+    public = {(module, name) for module, name in found if module == "penstock"}
+    assert {name for _, name in public} <= set(penstock.__all__)
+    assert ("penstock", "connect") in public
+    assert found - public == {("penstock.client.arrow", "unframe"), ("penstock.runtime.settings", "default_uri")}
 
 
 # No circles.
