@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 
 from penstock.controller.metadata.records import EpochRecord, SegmentRecord
 from penstock.model.errors import InvalidArgumentError
@@ -73,7 +74,8 @@ def _record(segment: int, epochs: Sequence[EpochRecord]) -> SegmentRecord:
 
 
 def is_valid_cut(cut: Mapping[int, int], epochs: Sequence[EpochRecord]) -> bool:
-    """Say whether a cut covers the key space once, future segments filling the gaps.
+    """Say whether readers can have come to a cut: it covers the key space once, future segments filling the gaps, and
+    every segment before another one of the cut has been read to its end.
 
     Raises `InvalidArgumentError` for an unknown segment, and for a cut that has no reached segment at all.
     """
@@ -94,7 +96,35 @@ def is_valid_cut(cut: Mapping[int, int], epochs: Sequence[EpochRecord]) -> bool:
         if segment.key_start > covered_to and not _is_covered(covered_to, segment.key_start, future):
             return False
         covered_to = segment.key_end
-    return covered_to >= 1.0 or _is_covered(covered_to, 1.0, future)
+    if covered_to < 1.0 and not _is_covered(covered_to, 1.0, future):
+        return False
+    return _is_reached(cut, reached, epochs)
+
+
+def _is_reached(cut: Mapping[int, int], reached: Sequence[SegmentRecord], epochs: Sequence[EpochRecord]) -> bool:
+    """Say whether all that was read before a cut could be read.
+
+    From the oldest epoch of the cut on, a segment outside the cut was read to its end, and what follows it is looked at
+    in turn. Unless it lies behind a segment of the cut for some of its keys: then nothing of it can have been read,
+    and it had to be in the cut as a future one.
+    """
+    oldest, newest = epoch_bounds(cut)
+    span = [epoch for epoch in epochs if oldest <= epoch.epoch <= newest]
+    ends: dict[int, EpochRecord] = {}
+    for before, epoch in pairwise(span):
+        kept = {segment.id for segment in epoch.segments}
+        ends.update((segment.id, epoch) for segment in before.segments if segment.id not in kept)
+    waiting, seen = list(span[0].segments), set(cut)
+    while waiting:
+        segment = waiting.pop()
+        if segment.id in seen:
+            continue
+        seen.add(segment.id)
+        if any(one.id < segment.id and one.overlaps(segment) for one in reached):
+            return False
+        if segment.id in ends:
+            waiting.extend(following for following in ends[segment.id].segments if following.overlaps(segment))
+    return True
 
 
 def _is_covered(start: float, end: float, segments: Sequence[SegmentRecord]) -> bool:
