@@ -204,6 +204,8 @@ def test_a_table_whose_keys_have_two_parts_is_asked_by_the_first(penstock: Run) 
     for customer, item, count in (("ann", "apple", b"3"), ("ann", "pear", b"\xff"), ("bob", "apple", b"1")):
         penstock("table", "put", "shelf/carts", customer, "--second", item, stdin=count).ok  # noqa: B018
     assert penstock("table", "get", "shelf/carts", "bob", "--second", "apple").ok.stdout == "1\n"
+    seen = penstock("table", "get", "shelf/carts", "ann", "--second", "pear", is_screen=True)
+    assert seen.stdout == "\\xff\n"
     scanned = [json.loads(line) for line in penstock("table", "scan", "shelf/carts", "--key", "ann", "--json").ok.lines]
     assert [(each["key"], each["second"]) for each in scanned] == [("ann", "apple"), ("ann", "pear")]
     assert scanned[1]["value_base64"] == "/w=="
@@ -232,6 +234,7 @@ def test_a_transaction_of_another_program_is_committed_or_aborted(penstock: Run,
     other = penstock("transaction", "commit", stream, ids[1])
     assert other.code == 1
     assert "was aborted before" in other.stderr
+    assert penstock("transaction", "abort", stream, ids[0]).code == 1
     for wrong in ("1234", "g" * 32):
         refused = penstock("transaction", "describe", stream, wrong)
         assert "32 hexadecimal digits" in refused.stderr
@@ -241,6 +244,29 @@ def test_a_transaction_of_another_program_is_committed_or_aborted(penstock: Run,
     assert isinstance(listed, list)
     assert {"transaction": ids[0], "state": "COMMITTED"} in listed
     assert all(json.dumps(each) for each in listed)
+
+
+def test_several_writes_are_one_transaction(penstock: Run) -> None:
+    """It is begun, written to twice, kept open and committed by commands of their own; what fails leaves it open."""
+    stream = "decided/shared"
+    penstock("stream", "create", stream).ok  # noqa: B018
+    transaction = penstock("transaction", "create", stream, "--lease-s", "20").ok.stdout.strip()
+    for line in (b"a\n", b"b\n"):
+        written = penstock("write", stream, "--transaction-id", transaction, stdin=line).ok.stdout
+        assert written == f"1 line is in transaction {transaction}\n"
+    bad = penstock("write", stream, "--transaction-id", transaction, "--key-field", "k", stdin=b"no\n")
+    assert bad.code == 1
+    assert f"transaction {transaction} is still open" in bad.stderr
+    assert penstock("transaction", "update", stream, transaction, "--lease-s", "30").ok.stdout == (
+        f"transaction {transaction} on {stream}: open for 30 s more\n"
+    )
+    assert penstock("read", stream).ok.stdout == ""
+    penstock("transaction", "commit", stream, transaction).ok  # noqa: B018
+    assert sorted(penstock("tail", stream, "--from", "earliest", "-n", "2").ok.lines) == ["a", "b"]
+    late = penstock("write", stream, "--transaction-id", transaction, stdin=b"c\n")
+    assert late.code == 1
+    assert "committed" in late.stderr.lower()
+    assert "32 hexadecimal digits" in penstock("write", stream, "--transaction-id", "x", stdin=b"c\n").stderr
 
 
 @pytest.mark.parametrize(
@@ -259,6 +285,7 @@ def test_a_transaction_of_another_program_is_committed_or_aborted(penstock: Run,
         (["read", "s/x", "--from", '{"v": 2}'], "format version 2"),
         (["read", "s/x", "--from", OTHER_CUT], "is one of s/y, not of s/x"),
         (["write", "s/x", "--key", "a", "--key-field", "b"], "exclude each other"),
+        (["write", "s/x", "--transaction", "--transaction-id", "0" * 32], "exclude each other"),
         (["table", "create", "no-slash"], "write it as 'scope/table'"),
         (["table", "describe", "s/nope"], "does not exist"),
         (["read", "s/x", "--from", "2026-11-22T10:30"], "has no time zone"),

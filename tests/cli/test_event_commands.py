@@ -209,6 +209,9 @@ def test_control_characters_of_events_do_not_reach_a_terminal() -> None:
     shown = lines_of("text", with_offsets=False, is_terminal=True)(batch).decode()
     assert shown == "\\x1b[2Jred\\x07\n\\x9b31m\tx\n\\xff\n"
     assert lines_of("text", with_offsets=False, is_terminal=False)(batch) == b"\n".join([*batch.events, b""])
+    as_json = lines_of("json", with_offsets=False, is_terminal=True)(batch).decode()
+    assert not {character for character in as_json if not character.isprintable()} - {"\n"}
+    assert json.loads(as_json.splitlines()[1])["event"] == "\x9b31m\tx"
 
 
 def test_somebody_who_looks_sees_how_far_it_is(penstock: Run) -> None:

@@ -45,6 +45,8 @@ ARGUMENTS = {
     "group reset": ["s/g", "--to", "latest"],
     "group delete": ["s/g", "--yes"],
     "transaction list": ["s/x"],
+    "transaction create": ["s/x"],
+    "transaction update": ["s/x", "0" * 32],
     "transaction describe": ["s/x", "0" * 32],
     "transaction commit": ["s/x", "0" * 32],
     "transaction abort": ["s/x", "0" * 32],

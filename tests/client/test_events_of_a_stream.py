@@ -71,6 +71,26 @@ async def test_a_scaled_stream_is_read_in_order_of_its_keys(cluster):
         in_order(following, 0, 1200)
 
 
+async def test_a_merged_segment_waits_for_all_that_it_replaces(cluster):
+    # One of the two has much more to read than the other: what follows both must not come when the shorter is done.
+    from penstock.model.policies import Scaling
+
+    async with cluster.client(read_bytes=4096) as client:
+        await client.create_stream(STREAM, scaling=Scaling.fixed(2))
+        async with client.event_writer(STREAM) as writer:
+            await writer.write_many([b"x" * 1000] * 300, "customer-1")
+            await writer.write_many([b"few"] * 3, "customer-2")
+        current = list(cluster.controller.all["shop", "orders"].current)
+        lengths = sorted((await client.tail(STREAM)).positions.values())
+        assert lengths[0] < 100 < 100_000 < lengths[1]
+        head = await client.head(STREAM)
+        await cluster.controller.scale(STREAM, current, [(0.0, 1.0)])
+        async with client.event_writer(STREAM) as writer:
+            await writer.write_many([b"after"] * 3)
+        found = await events_of(StreamEvents(client, head, None, on_truncated=no_truncation), 306)
+        assert found[-3:] == ["after"] * 3
+
+
 async def test_what_lies_between_two_cuts_is_read_and_nothing_else(cluster):
     async with cluster.client() as client:
         tails = await scaled_stream(cluster, client)

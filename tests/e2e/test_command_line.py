@@ -24,12 +24,15 @@ _TIMEOUT_S = 60
 @contextmanager
 def command(*arguments: str, uri: str, stdout: int | None = subprocess.PIPE) -> Iterator[subprocess.Popen[bytes]]:
     """Run ``penstock`` with pipes at all ends; killed at the end of the block if it still runs."""
+    environment = {**child_environment(), "PENSTOCK_URI": uri}
+    # As at a shell: output is buffered.
+    environment.pop("PYTHONUNBUFFERED", None)
     running = subprocess.Popen(
         [sys.executable, "-m", "penstock", *arguments],
         stdin=subprocess.PIPE,
         stdout=stdout,
         stderr=subprocess.PIPE,
-        env={**child_environment(), "PENSTOCK_URI": uri},
+        env=environment,
     )
     try:
         yield running

@@ -8,6 +8,7 @@ from typing import Literal
 
 import msgspec
 
+from penstock.cli.output import made_visible
 from penstock.client.event import EventBatch
 
 Format = Literal["text", "json", "hex"]
@@ -16,8 +17,8 @@ Lines = Callable[[EventBatch], bytes]
 
 _encoder = msgspec.json.Encoder()
 
-#: What would move the cursor or set colours, were it an event's: shown as it is written in Python.
-_VISIBLE = {code: f"\\x{code:02x}" for code in (*range(0x20), 0x7F, *range(0x80, 0xA0)) if chr(code) not in "\t\n"}
+#: In JSON only these are left: the others are escaped there in any case.
+_VISIBLE_IN_JSON = {code: f"\\u{code:04x}" for code in range(0x7F, 0xA0)}
 
 
 class _Line(msgspec.Struct, omit_defaults=True):
@@ -36,11 +37,13 @@ def lines_of(form: Format, *, with_offsets: bool, is_terminal: bool) -> Lines:
     control characters of events are made visible, for they are not the events' to give.
     """
     if form == "json":
+        if is_terminal:
+            return lambda batch: _json_lines(batch).decode().translate(_VISIBLE_IN_JSON).encode()
         return _json_lines
     if form == "hex":
         return _hex_lines_with_offsets if with_offsets else _hex_lines
     plain = _text_lines_with_offsets if with_offsets else _text_lines
-    return (lambda batch: _made_visible(plain(batch))) if is_terminal else plain
+    return (lambda batch: made_visible(plain(batch))) if is_terminal else plain
 
 
 def _text_lines(batch: EventBatch) -> bytes:
@@ -81,7 +84,3 @@ def _json_line(segment: int, offset: int, event: bytes) -> _Line:
         return _Line(segment, offset, event.decode())
     except UnicodeDecodeError:
         return _Line(segment, offset, event_base64=base64.b64encode(event).decode())
-
-
-def _made_visible(lines: bytes) -> bytes:
-    return lines.decode("utf-8", "backslashreplace").translate(_VISIBLE).encode()

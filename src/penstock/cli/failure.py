@@ -89,6 +89,7 @@ def failures_told(*, as_json: bool) -> Iterator[None]:
         forget_output()
         raise typer.Exit(0) from None
     except OSError as error:
+        forget_output()
         raise fail(f"{error.strerror or error}", kind="OSError", as_json=False) from error
     except (KeyboardInterrupt, Interrupted) as error:
         raise typer.Exit(exit_code_of(error)) from error

@@ -10,6 +10,8 @@ import typer
 
 from penstock.cli.failure import EXIT_USAGE, fail
 
+#: What would move the cursor or set colours, which is not for stored data to do.
+_VISIBLE = {code: f"\\x{code:02x}" for code in (*range(0x20), *range(0x7F, 0xA0)) if chr(code) not in "\t\n"}
 _UNITS = ("B", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB")
 
 
@@ -28,6 +30,26 @@ def write_text(text: str) -> None:
     except UnicodeEncodeError:
         encoding = sys.stdout.encoding or "ascii"
         sys.stdout.write(text.encode(encoding, "backslashreplace").decode(encoding))
+
+
+def write_bytes(lines: bytes) -> None:
+    """Write what users have stored to standard output: to a terminal without what would control it."""
+    write_all(made_visible(lines) if sys.stdout.isatty() else lines)
+
+
+def write_all(data: bytes) -> None:
+    """Write to standard output, and let whoever reads it have it now."""
+    output = sys.stdout.buffer
+    left = memoryview(data)
+    while left:
+        # All at once as a rule; under PYTHONUNBUFFERED it is a file without a buffer, and a signal may cut a write.
+        left = left[output.write(left) :]
+    output.flush()
+
+
+def made_visible(lines: bytes) -> bytes:
+    """Return lines with control characters, but for line feeds and tabs, as Python writes them. So with no UTF-8."""
+    return lines.decode("utf-8", "backslashreplace").translate(_VISIBLE).encode()
 
 
 def table(headers: Sequence[str], rows: Iterable[Sequence[object]]) -> Iterable[str]:

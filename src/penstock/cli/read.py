@@ -101,21 +101,20 @@ def _copy(
     session: Session, first: StreamCut, last: StreamCut | None, count: int | None, key: str | None, lines: Lines
 ) -> None:
     """Write the events between two cuts to standard output, a batch at a time."""
+    from penstock.cli.output import write_all
     from penstock.cli.progress import shown_progress
     from penstock.cli.stream_events import StreamEvents
 
-    output = sys.stdout.buffer
     is_shown = last is not None and not sys.stdout.isatty()
-    with shown_progress(f"{first.scope}/{first.stream}", None, is_wanted=is_shown) as progress:
+    total_bytes = None if last is None else _length_between(first, last)
+    with shown_progress(f"{first.scope}/{first.stream}", total_bytes, is_wanted=is_shown) as progress:
         events = StreamEvents(session.client, first, last, key=key, on_truncated=_tell_truncated)
         event_count = length_bytes = 0
         try:
             for batch in session.iterate(events.batches()):
                 if count is not None and event_count + len(batch) > count:
                     batch = _first_of(batch, count - event_count)
-                output.write(lines(batch))
-                # Who follows wants to see it now; and a reader that went away is noticed.
-                output.flush()
+                write_all(lines(batch))
                 event_count += len(batch)
                 length_bytes += batch.position - batch.offsets[0]
                 progress.note(event_count, length_bytes)
@@ -123,6 +122,13 @@ def _copy(
                     return
         finally:
             session.call(events.close())
+
+
+def _length_between(first: StreamCut, last: StreamCut) -> int | None:
+    """Return the bytes between two cuts; None if that takes more than the two, because the stream was scaled."""
+    if set(first.positions) != set(last.positions):
+        return None
+    return sum(end - first.positions[segment] for segment, end in last.positions.items())
 
 
 def _first_of(batch: EventBatch, count: int) -> EventBatch:

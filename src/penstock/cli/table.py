@@ -13,7 +13,7 @@ import typer
 
 from penstock.cli.failure import failures_told
 from penstock.cli.options import URI, AsJson, Uri, Yes
-from penstock.cli.output import confirm, tell, write_text
+from penstock.cli.output import confirm, tell, write_bytes, write_text
 from penstock.cli.quantities import bytes_of
 
 if TYPE_CHECKING:
@@ -138,7 +138,7 @@ def get(table: TableName, key: Key, second: Second = "", uri: Uri = URI, as_json
         tell("entry", _fields(entry), (), as_json=True)
         return
     with failures_told(as_json=False):
-        sys.stdout.buffer.write(entry.value + b"\n")
+        write_bytes(entry.value + b"\n")
 
 
 @table.command()
@@ -212,8 +212,7 @@ def _print_entries(entries: Sequence[TextEntry], *, as_json: bool) -> None:
     if as_json:
         write_text("".join(json.dumps(_fields(entry)) + "\n" for entry in entries))
     else:
-        output = sys.stdout.buffer
-        output.write(b"".join(b"%b\t%b\n" % (_shown_key(entry.key).encode(), entry.value) for entry in entries))
+        write_bytes(b"".join([b"%b\t%b\n" % (_shown_key(entry.key).encode(), entry.value) for entry in entries]))
     sys.stdout.flush()
 
 

@@ -11,6 +11,7 @@ from penstock.cli.options import URI, AsJson, Stream, Uri
 from penstock.cli.output import table, tell
 
 Id = Annotated[str, typer.Argument(metavar="ID", help="Of the transaction, 32 hexadecimal digits.", show_default=False)]
+Lease = Annotated[float, typer.Option("--lease-s", min=0.001, help="Seconds that it stays open without a word.")]
 
 transaction: typer.Typer = typer.Typer(name="transaction")
 
@@ -30,6 +31,49 @@ def list_transactions(stream: Stream, uri: Uri = URI, as_json: AsJson = False) -
         "stream": stream, "transactions": [{"transaction": name, "state": state} for name, state in rows],
     }  # fmt: skip
     tell("transactions", fields, table(("transaction", "state"), rows), as_json=as_json)
+
+
+@transaction.command()
+def create(
+    stream: Stream,
+    lease_s: Lease = 90.0,
+    uri: Uri = URI,
+    as_json: AsJson = False,
+) -> None:
+    """Begin a transaction and print its id, for penstock write --transaction-id, commit and abort.
+
+    It is aborted when its lease ends before anybody has gone on with it.
+    """
+    from penstock.cli.session import connected
+
+    with failures_told(as_json=as_json):
+        from penstock.client.opening import awaiting
+
+        with connected(uri) as session:
+            opened = session.call(awaiting(session.client.begin_transaction(stream, lease_s=lease_s)))
+            found = session.call(opened.detach())
+    tell("created", {"stream": stream, "transaction": found, "lease_s": lease_s}, [found], as_json=as_json)
+
+
+@transaction.command()
+def update(
+    stream: Stream,
+    transaction: Id,
+    lease_s: Lease = 90.0,
+    uri: Uri = URI,
+    as_json: AsJson = False,
+) -> None:
+    """Renew the lease of an open transaction."""
+    from penstock.cli.session import connected
+
+    with failures_told(as_json=as_json):
+        from penstock.client.opening import awaiting
+
+        with connected(uri) as session:
+            opened = session.call(awaiting(session.client.transaction(stream, transaction, lease_s=lease_s)))
+            session.call(opened.detach())
+    fields: dict[str, object] = {"stream": stream, "transaction": transaction, "lease_s": lease_s}
+    tell("updated", fields, [f"transaction {transaction} on {stream}: open for {lease_s:g} s more"], as_json=as_json)
 
 
 @transaction.command()

@@ -47,6 +47,10 @@ def write(
     transaction: Annotated[
         bool, typer.Option("--transaction", help="All lines become readable together at the end, or none.")
     ] = False,
+    transaction_id: Annotated[
+        str | None,
+        typer.Option(help="Write into this transaction, of penstock transaction create, and leave it open."),
+    ] = None,
     uri: Uri = URI,
     as_json: AsJson = False,
 ) -> None:
@@ -62,12 +66,18 @@ def write(
     with failures_told(as_json=as_json), termination_interrupts():
         if key is not None and key_field is not None:
             raise InvalidArgumentError("--key and --key-field exclude each other")
+        if transaction and transaction_id is not None:
+            raise InvalidArgumentError("--transaction and --transaction-id exclude each other")
         lines = _Lines(stream, key, None if key_field is None else KeyField(key_field), rate)
         if sys.stdin.isatty():
             sys.stderr.write("Each line that you type becomes an event. Ctrl-D ends.\n")
         with connected(uri) as session:
-            write_all = _write_as_one if transaction else _write
-            write_all(session, lines, as_json=as_json)
+            if transaction_id is not None:
+                _write_into(session, lines, transaction_id, as_json=as_json)
+            elif transaction:
+                _write_as_one(session, lines, as_json=as_json)
+            else:
+                _write(session, lines, as_json=as_json)
 
 
 def _write(session: Session, lines: _Lines, *, as_json: bool) -> None:
@@ -132,6 +142,32 @@ def _write_as_one(session: Session, lines: _Lines, *, as_json: bool) -> None:
     }  # fmt: skip
     what = f"{_lines(lines.count)} stored in {lines.stream}, in transaction {transaction.id}"
     tell("written", fields, [what], as_json=as_json)
+
+
+def _write_into(session: Session, lines: _Lines, transaction_id: str, *, as_json: bool) -> None:
+    """Write all lines into a transaction that others have begun, and leave it open, also when that cannot be."""
+    from penstock.client.opening import awaiting
+    from penstock.model.errors import PenstockError
+
+    transaction = session.call(awaiting(session.client.transaction(lines.stream, transaction_id)))
+    stopped_by: Exception | KeyboardInterrupt | Interrupted | None = None
+    try:
+        lines.copy(session, transaction)
+    except (PenstockError, OSError, KeyboardInterrupt, Interrupted) as error:
+        stopped_by = error
+    try:
+        session.call(transaction.detach())
+    except (PenstockError, KeyboardInterrupt, Interrupted) as error:
+        # What was not flushed is lost, and so a commit would not be of all that was to be in it.
+        what = f"not all lines are in transaction {transaction.id}, which is aborted"
+        raise _cut_off(stopped_by or error, what, {"transaction": transaction.id}, as_json=as_json) from error
+    if stopped_by is not None:
+        what = f"transaction {transaction.id} is still open, with some of the lines in it"
+        raise _cut_off(stopped_by, what, {"transaction": transaction.id}, as_json=as_json) from stopped_by
+    fields: dict[str, object] = {
+        "stream": lines.stream, "lines": lines.count, "bytes": lines.length_bytes, "transaction": transaction.id,
+    }  # fmt: skip
+    tell("written", fields, [f"{_lines(lines.count)} in transaction {transaction.id}"], as_json=as_json)
 
 
 def _is_refused(error: BaseException) -> bool:
