@@ -325,3 +325,32 @@ def test_a_wrong_command_line_ends_with_2(penstock: Run, arguments: list[str], t
     refused = penstock(*arguments)
     assert (refused.code, refused.stdout) == (2, "")
     assert told in refused.stderr
+
+
+def test_a_stream_is_split_and_merged(penstock: Run, penstock_client: Client) -> None:
+    """By the ids that describe prints; what is read comes in the order of its keys whatever was in between."""
+    stream = "scaled/orders"
+    penstock("stream", "create", stream)
+    with penstock_client.event_writer(stream) as writer:
+        writer.write(b"1", routing_key="a")
+    split = penstock("stream", "scale", stream, "--split", "0", "--into", "3", "--json").ok.json
+    ids = [each["segment"] for each in split["segments"]]
+    assert [each["key_low"] for each in split["segments"]] == [0.0, 1 / 3, 2 / 3]
+    with penstock_client.event_writer(stream) as writer:
+        writer.write(b"2", routing_key="a")
+    merged = penstock("stream", "scale", stream, "--merge", str(ids[1]), "--merge", str(ids[0]))
+    assert merged.ok.lines[0] == f"stream {stream} has 2 segments"
+    with penstock_client.event_writer(stream) as writer:
+        writer.write(b"3", routing_key="a")
+    assert penstock("read", stream).ok.lines == ["1", "2", "3"]
+    assert penstock("stream", "update", stream, "--segments", "4").ok
+    described = penstock("stream", "describe", stream, "--json").ok.json
+    assert sum(not segment["is_sealed"] for segment in described["segments"]) == 4
+    for wrong, said in (
+        (["--split", "0"], "0 is no current segment"),
+        ([], "say what to do"),
+        (["--split", "1", "--merge", "2"], "say what to do"),
+    ):
+        refused = penstock("stream", "scale", stream, *wrong)
+        assert refused.code != 0
+        assert said in refused.stderr

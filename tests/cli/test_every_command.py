@@ -32,6 +32,7 @@ ARGUMENTS = {
     "stream describe": ["s/x"],
     "stream update": ["s/x", "--tag", "a"],
     "stream seal": ["s/x"],
+    "stream scale": ["s/x", "--split", "0"],
     "stream truncate": ["s/x", "--at", "latest", "--yes"],
     "stream delete": ["s/x", "--yes"],
     "scope list": [],

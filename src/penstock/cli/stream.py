@@ -10,6 +10,7 @@ from penstock.cli.failure import failures_told
 from penstock.cli.options import URI, AsJson, Stream, Uri, Yes
 from penstock.cli.output import confirm, in_bytes, in_time, table, tell
 from penstock.cli.quantities import bytes_of, milliseconds_of
+from penstock.cli.stream_scale import scale
 
 if TYPE_CHECKING:
     from penstock.cli.session import Session
@@ -28,6 +29,7 @@ KeepMax = Annotated[
 Tag = Annotated[list[str] | None, typer.Option("--tag", help="A word to find it by. May be given several times.")]
 
 stream: typer.Typer = typer.Typer(name="stream")
+stream.command()(scale)
 
 
 def _scaling(segments: int | None, event_rate: int | None, data_rate: int | None, factor: int) -> Scaling | None:
