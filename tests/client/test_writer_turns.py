@@ -170,7 +170,7 @@ def test_arrow_arrays_are_cut_by_bytes_as_well_as_by_count():
     assert parts[0][0] == 0
     assert [size for _, part, _ in parts for size in map(len, part.to_pylist())] == sizes
     assert all(len(part) == 1 or part.nbytes <= 4_000_000 for _, part, _ in parts)
-    assert max(len(part) for _, part, _ in parts) == 8192
+    assert max(len(part) for _, part, _ in parts) == 4096
 
 
 def test_keys_of_an_arrow_array_are_made_part_by_part():
@@ -178,7 +178,7 @@ def test_keys_of_an_arrow_array_are_made_part_by_part():
     events = [b"e"] * 20_000
     parts = list(parts_of(events, keys, 4_000_000))
     assert [key for _, _, part in parts for key in part] == keys.to_pylist()
-    assert [len(part) for _, _, part in parts] == [8192, 8192, 3616]
+    assert [len(part) for _, _, part in parts] == [4096, 4096, 4096, 4096, 3616]
 
 
 async def test_write_many_takes_so_many_bytes_in_a_turn(cluster, monkeypatch):
@@ -220,4 +220,23 @@ async def test_writes_of_a_few_after_one_another_take_no_longer_turns_than_one_o
                 await writer.write_many([b"event"] * 10)
             await writer.write_many([b"event"] * 30_000)
     assert counts.total() == 60_000
-    assert max(counts.values()) < 2 * 8192  # What was left of a turn is not measured against the next part.
+    assert max(counts.values()) < 2 * 4096  # What was left of a turn is not measured against the next part.
+
+
+async def test_reading_what_is_there_lets_others_have_their_turn_between_chunks(cluster):
+    """However much was read ahead: a loop over a reader that never waits is not alone in the program."""
+    async with cluster.client(read_bytes=10_000, read_ahead_block_count=1000) as client:
+        await client.create_stream(STREAM)
+        async with client.event_writer(STREAM) as writer:
+            await writer.write_many([b"x" * 92] * 20_000)
+        async with client.reader_group("audit", [STREAM]) as group, group.reader() as reader:
+            await reader.read(5)
+            async with asyncio.timeout(5):
+                while reader.read_ahead_bytes < 1_500_000:  # noqa: ASYNC110  # nobody tells of it
+                    await asyncio.sleep(0.01)
+            turns = Turns()
+            seen = Counter([turns.number])
+            for _ in range(10_000):
+                await reader.read()
+                seen[turns.number] += 1
+    assert max(seen.values()) <= 200

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import re
 import struct
+from itertools import pairwise
 
 import pytest
 from hypothesis import given
@@ -117,3 +119,21 @@ def test_assembler_reports_a_bad_header_at_its_offset():
     with pytest.raises(CorruptionError) as caught:
         assembler.take()
     assert caught.value.offset == 509
+
+
+@given(st.integers(0, 300), st.integers(0, 60), st.binary(max_size=30), st.data())
+def test_events_of_one_length_are_split_like_any_others(length, count, rest, data):
+    """Also when one of very many has another length, or is none, and when something follows that is shorter."""
+    events = [bytes([index % 256]) * length for index in range(16 + count * 100)]
+    framed = bytearray(frame_events(events) + frame_events([b"short"]) + rest)
+    if data.draw(st.booleans()):
+        at = data.draw(st.integers(0, len(events) - 1)) * (length + 8) + data.draw(st.integers(0, 7))
+        framed[at] ^= data.draw(st.sampled_from([1, 2, 128]))
+    try:
+        starts, used = event_starts(bytes(framed), source="s", base_offset=7)
+    except CorruptionError as error:
+        with pytest.raises(CorruptionError, match=re.escape(str(error))):
+            split_events(bytes(framed), source="s", base_offset=7)
+        return
+    expected = [bytes(framed[start + 8 : end]) for start, end in pairwise([*starts, used])]
+    assert split_events(bytes(framed), source="s", base_offset=7) == (expected, used)

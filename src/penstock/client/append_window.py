@@ -16,6 +16,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import cast
 
 from penstock.client.ack import AckState
 from penstock.model.errors import ProtocolError
@@ -45,6 +46,7 @@ class Block:
     def __init__(self, ack: AckState) -> None:
         self.ack: AckState = ack
         self.events: list[Buffer] = []
+        #: Once the block is closed a tuple, which is as good to look at.
         self.keys: list[str | None] = []
         self.data: Buffer | None = None
         self.event_count: int = 0
@@ -58,6 +60,9 @@ class Block:
         if self.data is None:
             self.data = frame_events(self.events)
             self.events = []
+            # Python's collector does not look into a tuple of text; a list of it is gone through time and again, and
+            # half a million keys may be on their way.
+            self.keys = cast("list[str | None]", tuple(self.keys))
         return self.data
 
     def cut(self, bytes_max: int, event_count_max: int) -> tuple[Sequence[Buffer], list[str | None]]:
@@ -81,8 +86,8 @@ class Block:
             del self.events[: len(events)]
         else:
             self.data = data[size_bytes:]
-        keys = self.keys[: len(events)]
-        del self.keys[: len(events)]
+        keys = list(self.keys[: len(events)])
+        self.keys = self.keys[len(events) :]
         self.event_count -= len(events)
         self.size_bytes -= size_bytes
         return events, keys
@@ -166,15 +171,16 @@ class AppendWindow:
         self.close_open()
         block = Block(self._ack_factory())
         block.data = data
-        block.keys = list(keys)
+        block.keys = cast("list[str | None]", tuple(keys))
         block.event_count = event_count
         block.size_bytes = len(data)
         self.ready.append(block)
         return block.ack
 
     def close_open(self) -> None:
-        """Let the open block take no more events."""
+        """Let the open block take no more events. It is framed: what waits is one buffer, not thousands of objects."""
         if self.open is not None:
+            self.open.framed()
             self.ready.append(self.open)
             self.open = None
 

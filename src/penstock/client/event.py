@@ -98,7 +98,8 @@ class EventBatch:
             [
                 pyarrow.array(self.events, pyarrow.binary()),
                 pyarrow.array(numpy.full(count, self.segment_id, dtype=numpy.int64)),
-                pyarrow.array(self.offsets[:count], pyarrow.int64()),
+                # numpy makes an array of a list of numbers in half the time that pyarrow takes.
+                pyarrow.array(numpy.fromiter(self.offsets, dtype=numpy.int64, count=count)),
             ],
             names=["event", "segment_id", "offset"],
         )

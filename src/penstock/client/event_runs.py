@@ -19,7 +19,7 @@ Events = Sequence[bytes] | ArrowStrings
 RoutingKeys = None | str | Sequence[str] | ArrowStrings
 
 #: Events that are looked at in one turn of the event loop, a few milliseconds' worth.
-_PART_EVENT_COUNT_MAX = 8192
+_PART_EVENT_COUNT_MAX = 4096
 
 
 @dataclass(frozen=True, slots=True)

@@ -30,6 +30,7 @@ from penstock.model.errors import (
     InvalidArgumentError,
     OutcomeUnknownError,
     PenstockError,
+    ProtocolError,
     StreamError,
     StreamSealedError,
     WriteTimeoutError,
@@ -41,7 +42,7 @@ from penstock.model.segments import Buffer
 from penstock.runtime.portal import Lock
 
 #: Taken together they cost so much less than single ones.
-_EVENTS_OF_MANY_PER_SINGLE = 8
+_EVENTS_OF_MANY_PER_SINGLE = 4
 _LARGE_SIZE_BYTES_MIN = EVENT_LENGTH_MAX + EVENT_HEADER_LENGTH + 1
 
 
@@ -95,7 +96,7 @@ class EventWriter(LifeCycle):
         #: Sealed segments whose events are being spread over their successors; one at a time, whatever their number.
         self._spread_count = 0
         self._spreading = asyncio.Lock()
-        #: Since the loop last had its turn: events taken by `write`, those of `write_many` counting an eighth; and what
+        #: Since the loop last had its turn: events taken by `write`, those of `write_many` counting a quarter; and what
         #: was unacknowledged then.
         self._turn_event_count = 0
         self._turn_start_bytes = 0
@@ -237,16 +238,14 @@ class EventWriter(LifeCycle):
         """
         if self._is_full:
             await self._has_space(timeout_s)
-        elif self._has_used_its_turn():
+        elif (
+            self._turn_event_count >= self._settings.write_turn_event_count_max
+            or self._unacknowledged_bytes - self._turn_start_bytes >= self._settings.write_turn_bytes_max
+        ):
             # Whoever writes without ever waiting leaves no turn to others, nor to the sending of what it wrote.
             await asyncio.sleep(0)
         self._turn_event_count += 1
         return self._put_for_ack(event, routing_key, on_delivery)
-
-    def _has_used_its_turn(self) -> bool:
-        return (
-            self._turn_event_count >= self._settings.write_turn_event_count_max or self._has_used_its_turn_of_bytes()
-        )
 
     def _has_used_its_turn_of_bytes(self) -> bool:
         return self._unacknowledged_bytes - self._turn_start_bytes >= self._settings.write_turn_bytes_max
@@ -299,7 +298,10 @@ class EventWriter(LifeCycle):
         loop = asyncio.get_running_loop()
         deadline_s = None if timeout_s is None else loop.time() + timeout_s
         for start, part, part_keys in parts_of(events, keys, self._settings.write_turn_bytes_max):
-            if self._has_used_its_turn():
+            if (
+                self._turn_event_count >= self._settings.write_turn_event_count_max
+                or self._has_used_its_turn_of_bytes()
+            ):
                 await asyncio.sleep(0)
             self._turn_event_count += 1 + len(part) // _EVENTS_OF_MANY_PER_SINGLE
             for step in self._steps(part, part_keys):
@@ -379,7 +381,7 @@ class EventWriter(LifeCycle):
             if event_count == 1 and len(data) >= _LARGE_SIZE_BYTES_MIN:
                 window.add(bytes(data[EVENT_HEADER_LENGTH:]), key, len(data))
             else:
-                window.add_framed(data, event_count, [key] * event_count)
+                window.add_framed(data, event_count, (key,) * event_count)
             self._turn += 1
             self._note(appender, len(data))
         self._schedule()
@@ -495,6 +497,9 @@ class EventWriter(LifeCycle):
         else:
             failure = StreamSealedError(f"stream {self._source.name} is sealed and takes no more events")
             failure.__cause__ = cause
+        if any(successor.segment_id == segment.segment_id for successor in successors):
+            failure = ProtocolError(f"{appender.segment}: the controller says that it follows itself")
+            successors = []
         if not successors:
             with self._lock:
                 self._failure = self._failure or failure
@@ -509,9 +514,7 @@ class EventWriter(LifeCycle):
             self._spread_count -= 1
             self._let_waiters_go_if_there_is_room()
 
-    async def _spread(
-        self, segment: SegmentRange, sealed: SegmentAppender, successors: Sequence[SegmentRange]
-    ) -> None:
+    async def _spread(self, segment: SegmentRange, sealed: SegmentAppender, successors: Sequence[SegmentRange]) -> None:
         """Move events of a sealed segment to its successors, some in each turn, then let new ones go there.
 
         Until then what is written for it is put behind what it has: nothing is stored before older events of its key.

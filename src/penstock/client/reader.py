@@ -256,6 +256,8 @@ class Reader(LifeCycle):
         deadline_s = None if timeout_s is None else loop.time() + timeout_s
         self._reading_count += 1
         try:
+            # Whoever reads what is there, for as long as there is some, leaves others their turn between chunks.
+            await asyncio.sleep(0)
             self._check_readable()
             self._come_back()
             while True:

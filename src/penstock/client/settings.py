@@ -36,7 +36,7 @@ class ClientSettings:
         in_flight_block_count_max, in_flight_bytes_max: unacknowledged blocks of one segment on the wire.
         max_unacknowledged_bytes: events of one writer that are not durable yet; a write past it waits.
         write_turn_event_count_max: events that single writes take before they let others have a turn of the event loop;
-            for writes of many eight times as many, ...
+            for writes of many four times as many, ...
         write_turn_bytes_max: ... and so many bytes.
         spread_turn_event_count_max: events of a sealed segment that are moved to its successors in one turn, which are
             at most a block.
@@ -104,7 +104,7 @@ class ClientSettings:
     in_flight_bytes_max: int = 8 * _MIB
     max_unacknowledged_bytes: int = 64 * _MIB
     write_turn_event_count_max: int = 1024
-    write_turn_bytes_max: int = 4 * _MIB
+    write_turn_bytes_max: int = _MIB
     spread_turn_event_count_max: int = 4096
     routing_cache_size_max: int = 65536
     large_event_bytes_max: int = 1024 * _MIB

@@ -26,6 +26,9 @@ HEADER_LENGTH_VALUE_MAX = 0x7FFFFFFF
 
 _HEADER = struct.Struct(">Q")
 _HEADER_CACHE_SIZE_MAX = 16384
+#: With fewer bytes or events it is not worth the look whether all are of one length.
+_EQUAL_BYTES_MIN = 4096
+_EQUAL_COUNT_MIN = 16
 
 
 class _HeaderCache(dict[int, bytes]):
@@ -69,11 +72,10 @@ def split_events(data: Buffer, *, source: str = "buffer", base_offset: int = 0) 
     if not isinstance(data, bytes):
         data = bytes(data)
     unpack = _HEADER.unpack_from
-    events: list[bytes] = []
+    events, at = _split_equal(data)
     append = events.append
     end = len(data)
     last_header = end - EVENT_HEADER_LENGTH
-    at = 0
     while at <= last_header:
         # Type code and length read as one number: more than 31 bits means a bad type code or a negative length.
         length = unpack(data, at)[0]
@@ -86,6 +88,27 @@ def split_events(data: Buffer, *, source: str = "buffer", base_offset: int = 0) 
         append(data[start:following])
         at = following
     return events, at
+
+
+def _split_equal(data: bytes) -> tuple[list[bytes], int]:
+    """Split events that are all as long as the first one, in C loops; return none if some are not, or they are few."""
+    if len(data) < _EQUAL_BYTES_MIN:
+        return [], 0
+    header = data[:EVENT_HEADER_LENGTH]
+    (length,) = _HEADER.unpack(header)
+    stride = EVENT_HEADER_LENGTH + length
+    count = len(data) // stride
+    if count < _EQUAL_COUNT_MIN:
+        return [], 0
+    for at in (stride, count // 2 * stride, (count - 1) * stride):
+        if data[at : at + EVENT_HEADER_LENGTH] != header:
+            return [], 0  # Of most that are not equal this tells.
+    whole = count * stride
+    for index, value in enumerate(header):
+        if data[index:whole:stride].count(value) != count:
+            return [], 0
+    payloads = struct.iter_unpack(f"{EVENT_HEADER_LENGTH}x{length}s", memoryview(data)[:whole])
+    return list(chain.from_iterable(payloads)), whole
 
 
 def event_starts(data: Buffer, *, source: str = "buffer", base_offset: int = 0) -> tuple[list[int], int]:
