@@ -93,6 +93,24 @@ def test_names_are_the_same_for_all_at_once():
     simulate(check)
 
 
+def test_directory_that_another_host_makes_while_one_is_held_is_the_same():
+    """Both make a directory that neither has seen: what the other has put into it meanwhile stays there."""
+
+    def check(simulation, server, one, other):
+        mine, theirs = server.mounted(one), server.mounted(other)
+        hook = server.disk.hook
+
+        def hold(call, path):
+            server.disk.hook = hook
+            as_host(simulation, other, theirs.make_directory, "/data/other")
+
+        server.disk.hook = hold
+        as_host(simulation, one, mine.make_directory, "/data/one")
+        assert as_host(simulation, one, mine.list_directory, "/data") == ["one", "other"]
+
+    simulate(check)
+
+
 def test_faults_are_those_of_the_host_that_calls():
     def check(simulation, server, one, other):
         mine, theirs = server.mounted(one), server.mounted(other)

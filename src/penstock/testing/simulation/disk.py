@@ -104,13 +104,16 @@ class SimulatedDisk:
         parts = parts_of(path)
         directory = self.tree.directory("/")
         for depth, name in enumerate(parts, 1):
-            node = directory.live.get(name)
             here = "/" + "/".join(parts[:depth])
+            node = directory.live.get(name)
+            if node is None:
+                self.hook(DiskCall.MAKE_DIRECTORY, here)
+                # It may have been held there, and another host have made it meanwhile.
+                node = directory.live.get(name)
             if isinstance(node, FileNode):
                 is_last = depth == len(parts)
                 raise (FileExistsError if is_last else NotADirectoryError)(errno.ENOTDIR, "not a directory", here)
             if node is None:
-                self.hook(DiskCall.MAKE_DIRECTORY, here)
                 node = DirectoryNode()
                 self.tree.change(f"make directory {here}", (directory, name, node), moved=node)
                 self.sync_directory(posixpath.dirname(here))
