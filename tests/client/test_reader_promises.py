@@ -17,6 +17,7 @@ from penstock.model.errors import (
     InvalidArgumentError,
     NoSuchReaderGroupError,
     NoSuchScopeError,
+    OutcomeUnknownError,
     PenstockError,
     ScopeNotEmptyError,
 )
@@ -336,6 +337,27 @@ async def test_read_returns_in_its_time_while_the_record_is_away(cluster):
                 while await first.read(0.1) is not None:
                     first._needs_attention = True
             client.segments.table_get, client.segments.table_put = original
+
+
+async def test_storing_positions_ends_in_its_time_while_another_look_is_under_way(cluster):
+    """The look that was begun before waits for the record, and would have its whole time before this one had any."""
+    async with cluster.client(**{**FAST, "retry_time_max_s": 0.3}) as client:
+        await fill(client, 5)
+        group = await client.reader_group("audit", [STREAM])
+        async with await group.reader("r1") as reader:
+            original, asked = client.segments.table_get, asyncio.Event()
+
+            async def hang(*args, **kwargs):
+                asked.set()
+                await asyncio.sleep(1000)
+
+            client.segments.table_get = hang
+            await asked.wait()
+            async with asyncio.timeout(5):
+                with pytest.raises(OutcomeUnknownError, match="retry_time_max_s"):
+                    await reader.store_positions()
+            client.segments.table_get = original
+            await reader.abandon()
 
 
 async def test_close_ends_in_its_time_while_the_store_is_away(cluster):

@@ -131,14 +131,24 @@ class Membership:
     async def store(self) -> None:
         """Have the positions stored; returns once they are. A cancelled caller only stops waiting.
 
-        Raises what the membership failed with, or `OutcomeUnknownError` when the store was away for too long.
+        Raises what the membership failed with, or `OutcomeUnknownError` when the store was away for too long: longer
+        than `retry_time_max_s`, also if the task was in the midst of another look, and has as long for this one.
         """
         if self.failure is not None:
             raise self.failure
         done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._requests.append(done)
         self.wake()
-        await done
+        what = f"store positions of reader {self._name}"
+        with within(what, self._settings.retry_time_max_s, "retry_time_max_s") as deadline:
+            try:
+                async with asyncio.timeout_at(deadline.at_s):
+                    await done
+            except TimeoutError:
+                raise OutcomeUnknownError(
+                    f"{what}: no answer in the {deadline.limit_s:g} s that {deadline.what} may take "
+                    f"({deadline.limit_name}); they may be stored or not"
+                ) from None
 
     def wake(self) -> None:
         """Look at the record soon: something is settled, at its end, or asked for."""

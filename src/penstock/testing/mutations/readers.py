@@ -2,13 +2,22 @@
 
 from __future__ import annotations
 
-from contextlib import AbstractContextManager
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import replace
+from weakref import WeakKeyDictionary
 
+import msgspec
+
+from penstock.client import reader_group_state as rgs
+from penstock.client.event import EventChunk
+from penstock.client.membership import Membership
 from penstock.client.reader import Reader
+from penstock.client.reader_group_state import GroupState
 from penstock.client.segment_events import SegmentEvents
 from penstock.testing.mutations.mutation import Mutation, patched
 from penstock.testing.mutations.users import USERS
+from penstock.testing.workloads.scenario import Profile
 from penstock.testing.workloads.users import Fate, UserHabits
 
 
@@ -27,6 +36,97 @@ def _give_away_what_is_in_hand() -> AbstractContextManager[None]:
     return patched(Reader, "_is_settled", is_settled)
 
 
+@contextmanager
+def _keep_the_error_of_an_outage() -> Iterator[None]:
+    original = SegmentEvents.restart
+
+    def restart(self: SegmentEvents, offset: int) -> None:
+        if self._reader._error is not None and offset == self.offset:
+            # It is told at each read, and the reader shows that it is alive all the same.
+            self._on_ready(self)
+        else:
+            original(self, offset)
+
+    with patched(SegmentEvents, "restart", restart):
+        yield
+
+
+@contextmanager
+def _take_segments_in_the_callers_task() -> Iterator[None]:
+    """Take free segments in `read` itself, in two steps: the record, then what is read. Cancelled, it takes one."""
+    acquire, next_chunk, follow = rgs.acquire, Reader.next_chunk, Membership._follow
+    taken: WeakKeyDictionary[Membership, set[tuple[str, int]]] = WeakKeyDictionary()
+
+    def held(membership: Membership, state: GroupState) -> set[tuple[str, int]]:
+        me = state.readers.get(membership._name)
+        return set() if me is None else {(segment, held.turn) for segment, held in me.segments.items()}
+
+    async def take_and_read(self: Reader, timeout_s: float | None = None) -> EventChunk | None:
+        membership = self._membership
+        before: set[tuple[str, int]] = set()
+
+        def step(state: GroupState) -> GroupState:
+            nonlocal before
+            before = held(membership, state)
+            count_max = membership._settings.reader_segment_count_max
+            return acquire(state, membership._name, count_max)
+
+        if membership._state is not None and membership._state.unassigned:
+            state = await membership._record.update(step)
+            taken.setdefault(membership, set()).update(held(membership, state) - before)
+            membership.wake()
+        return await next_chunk(self, timeout_s)
+
+    def follow_what_was_taken(self: Membership, state: GroupState) -> None:
+        me = state.readers.get(self._name)
+        if me is not None:
+            known = taken.get(self, set())
+            mine = {segment: each for segment, each in me.segments.items() if (segment, each.turn) in known}
+            state = msgspec.structs.replace(
+                state, readers={**state.readers, self._name: msgspec.structs.replace(me, segments=mine)}
+            )
+        follow(self, state)
+
+    def acquire_nothing(state: GroupState, name: str, count_max: int) -> GroupState:
+        return state
+
+    with (
+        patched(rgs, "acquire", acquire_nothing),
+        patched(Reader, "next_chunk", take_and_read),
+        patched(Membership, "_follow", follow_what_was_taken),
+    ):
+        yield
+
+
+@contextmanager
+def _balance_in_the_time_of_a_read() -> Iterator[None]:
+    original = Reader.next_chunk
+
+    async def next_chunk(self: Reader, timeout_s: float | None = None) -> EventChunk | None:
+        if self.chunk_in_hand() is None:
+            await self._membership.store()
+        return await original(self, timeout_s)
+
+    with patched(Reader, "next_chunk", next_chunk):
+        yield
+
+
+@contextmanager
+def _leave_for_as_long_as_it_takes() -> Iterator[None]:
+    original = Reader.close
+
+    async def close(self: Reader, timeout_s: float | None = None, *, is_done: bool | None = None) -> None:
+        await original(self, self._cluster.settings.retry_time_max_s, is_done=is_done)
+
+    with patched(Reader, "close", close):
+        yield
+
+
+def _trying(name: str, limit_s: float) -> Profile:
+    """Return a profile of users whose clients try for so long, and who read on after an error."""
+    return replace(USERS, name=name, habits=UserHabits(fates=(Fate.LEAVES,), cut_rate=0.0, limits_s=(limit_s,)))
+
+
 READER_MUTATIONS = (
     Mutation(
         "count what failed as read", "an exception never counts events as read",
@@ -36,5 +136,23 @@ READER_MUTATIONS = (
         "give away what is in hand", "a segment moves when nothing of it is with the application",
         replace(USERS, name="many users", habits=UserHabits(fates=(Fate.LEAVES,), reader_count=4)),
         _give_away_what_is_in_hand,
+    ),
+    Mutation(
+        "keep the error of an outage", "after an outage the next read goes on",
+        _trying("users after outages", 0.5), _keep_the_error_of_an_outage,
+    ),
+    Mutation(
+        "take segments in the task of who reads", "a cancelled read changes nothing",
+        replace(USERS, name="users that give up", habits=UserHabits(fates=(Fate.LEAVES,), cut_rate=0.5)),
+        _take_segments_in_the_callers_task,
+    ),
+    Mutation(
+        "balance in the time of a read", "a read ends in its time",
+        _trying("users in a hurry", 60.0), _balance_in_the_time_of_a_read,
+    ),
+    Mutation(
+        "leave for as long as it takes", "a reader is closed in its time",
+        replace(USERS, name="users that leave in a hurry", habits=UserHabits(fates=(Fate.LEAVES,), cut_rate=0.0)),
+        _leave_for_as_long_as_it_takes,
     ),
 )  # fmt: skip

@@ -101,6 +101,8 @@ class Host:
         self._troubles: list[Callable[[DiskFaults], DiskFaults]] = []
         self._life = 0
         self._pause_count = 0
+        self._held_s = 0.0
+        self._held_since_s = 0.0
         self._offset_ms = 0
         self._drift = 0.0
         self._calls_left: int | None = None
@@ -120,6 +122,11 @@ class Host:
     def is_paused(self) -> bool:
         """Whether the machine is held."""
         return self._pause_count > 0
+
+    @property
+    def held_s(self) -> float:
+        """For how long, in seconds, the machine was held so far."""
+        return self._held_s + (self._loop.time() - self._held_since_s if self._pause_count else 0.0)
 
     @property
     def life(self) -> int:
@@ -208,6 +215,8 @@ class Host:
 
         Its kernel still takes connections and data, as after SIGSTOP. A process started meanwhile waits, too.
         """
+        if not self._pause_count:
+            self._held_since_s = self._loop.time()
         self._pause_count += 1
         self._note("pause")
         self._loop.pause(self.process)
@@ -218,6 +227,7 @@ class Host:
         self._pause_count -= 1
         self._note("resume")
         if not self._pause_count:
+            self._held_s += self._loop.time() - self._held_since_s
             self._loop.resume(self.process)
 
     def on_disk_call(self, call: str, path: str) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import random
+from collections.abc import Awaitable
 from functools import partial
 
 from penstock.client.ack import AckState
@@ -16,20 +17,20 @@ from penstock.testing.checks.history import AbortTransaction, CommitTransaction,
 from penstock.testing.simulation.cancellation import CutShortError, cut_short
 from penstock.testing.simulation.host import Host
 from penstock.testing.workloads.events import make_event
-from penstock.testing.workloads.users import End, UserHabits, draw_suspension, draw_user_settings, in_time, maybe_cut
+from penstock.testing.workloads.users import (
+    End,
+    UserHabits,
+    close_client,
+    draw_suspension,
+    draw_user_settings,
+    in_time,
+    maybe_cut,
+)
 from penstock.testing.workloads.world import Workload, World
 
 #: An acknowledgement that has not settled so long after everything was closed never will.
 _SETTLE_S = 0.01
 _OVER = ("COMMITTED", "ABORTED", "UNKNOWN")
-
-
-async def close_client(client: Client) -> None:
-    """Close a client. What could not be stored has been said to each event's acknowledgement."""
-    try:
-        await client.close()
-    except PenstockError:
-        pass  # It is closed all the same.
 
 
 class UserWriter(Workload):
@@ -59,16 +60,17 @@ class UserWriter(Workload):
             try:
                 await self._use(client)
             finally:
-                await close_client(client)
+                await close_client(self.world, self.host, client)
 
     async def _use(self, client: Client) -> None:
+        limit_s = client.settings.retry_time_max_s
         try:
             if self.rng.random() < 0.3:
-                await in_time(self.world, "tail", client.settings, client.tail(self._stream))
+                await in_time(self.world, self.host, "tail", limit_s, client.tail(self._stream))
                 joining = client.reader_group("idle", [self._stream])
-                await in_time(self.world, "joining a group", client.settings, joining)
+                await in_time(self.world, self.host, "joining a group", limit_s, joining)
             starting = client.event_writer(self._stream).start()
-            writer = await in_time(self.world, "opening a writer", client.settings, starting)
+            writer = await in_time(self.world, self.host, "opening a writer", limit_s, starting)
         except PenstockError as error:
             if not self.world.is_passing(error):
                 self.world.problem(f"{self.name} cannot open a writer: {error!r}")
@@ -83,7 +85,7 @@ class UserWriter(Workload):
             if self.rng.random() < 0.3:
                 await self.rest(0.1)
         is_stored = await self._end(end, client, writer, acks)
-        await close_client(client)
+        await close_client(self.world, self.host, client)
         await asyncio.sleep(_SETTLE_S)
         unsettled = sum(not ack.is_done for ack in acks)
         if unsettled:
@@ -117,24 +119,27 @@ class UserWriter(Workload):
         try:
             match end:
                 case End.CLOSES:
-                    await writer.close()
+                    await self._closing(client, writer.close())
                 case End.CLOSES_WHILE_WRITING:
-                    closing = asyncio.create_task(writer.close())
+                    closing = asyncio.create_task(self._closing(client, writer.close()))
                     for _ in range(self.rng.randint(1, 50)):
                         if not await self._write(writer, acks):
                             break
                         await asyncio.sleep(0.0)
                     await closing
                 case End.CLOSES_THE_CLIENT:
-                    await client.close()
+                    await self._closing(client, client.close())
                 case End.IS_CANCELLED:
-                    await cut_short(writer.close(), draw_suspension(self.rng))
+                    await self._closing(client, cut_short(writer.close(), draw_suspension(self.rng)))
                 case End.ABANDONS:
-                    await writer.abandon()
+                    await in_time(self.world, self.host, "abandoning a writer", 0.0, writer.abandon())
                     return False
         except (CutShortError, PenstockError):
             return False
         return True
+
+    async def _closing(self, client: Client, closing: Awaitable[None]) -> None:
+        await in_time(self.world, self.host, "closing a writer", client.settings.close_timeout_s, closing)
 
     def _settled(self, call: Invocation, ack: AckState) -> None:
         if ack.error is None:
@@ -182,14 +187,14 @@ class UserTransactions(Workload):
                 if not world.is_passing(error):
                     raise
             finally:
-                await close_client(client)
+                await close_client(self.world, self.host, client)
         for transaction in self._begun:
             await self._await_end(transaction)
 
     async def _use(self, client: Client) -> None:
-        rng, history = self.rng, self.world.history
+        rng, history, limit_s = self.rng, self.world.history, client.settings.retry_time_max_s
         beginning = maybe_cut(rng, self._cut_rate, client.begin_transaction(self._stream, lease_s=10.0))
-        transaction = await in_time(self.world, "beginning a transaction", client.settings, beginning)
+        transaction = await in_time(self.world, self.host, "beginning a transaction", limit_s, beginning)
         self._begun.append(transaction.id)
         written: list[Invocation] = []
         is_committed = False

@@ -88,6 +88,8 @@ class _Life:
     #: The event handed out last, until the next one is asked for: it counts as unread.
     has_event_in_hand: bool = False
     is_lost: bool = False
+    #: What a read raised last.
+    error: PenstockError | None = None
     settings: ClientSettings = field(default_factory=ClientSettings)
 
 
@@ -101,6 +103,8 @@ def draw_user_settings(rng: random.Random, base: ClientSettings, habits: UserHab
         max_unacknowledged_bytes=rng.choice((2_000, 64 * 1024 * 1024)),
         reader_timeout_s=READER_TIMEOUT_S,
         position_interval_s=rng.uniform(0.5, 3.0),
+        reader_close_timeout_s=rng.choice((0.5, 5.0)),
+        close_timeout_s=rng.choice((1.0, 30.0)),
     )
 
 
@@ -109,15 +113,32 @@ def draw_suspension(rng: random.Random) -> int:
     return min(1 + int(rng.expovariate(0.6)), 10)
 
 
-async def in_time(world: World, what: str, settings: ClientSettings, call: Awaitable[T]) -> T:
-    """Make a call, which must end within the limit of its client, one way or the other, however many layers retry."""
-    began_s = world.now_s
+async def in_time(world: World, host: Host, what: str, limit_s: float, call: Awaitable[T]) -> T:
+    """Make a call from a host, which must end within `limit_s`, one way or the other, however many layers retry.
+
+    Time in which the host stands still does not count.
+    """
+    began_s, held_s = world.now_s, host.held_s
     try:
-        return await call
-    finally:
-        took_s = world.now_s - began_s
-        if took_s > settings.retry_time_max_s + _SLACK_S:
-            world.problem(f"{what} took {took_s:.3g} s, its limit is {settings.retry_time_max_s:g} s")
+        answer = await call
+    except Exception:
+        _judge_time(world, what, limit_s, world.now_s - began_s - (host.held_s - held_s))
+        raise
+    _judge_time(world, what, limit_s, world.now_s - began_s - (host.held_s - held_s))
+    return answer
+
+
+def _judge_time(world: World, what: str, limit_s: float, took_s: float) -> None:
+    if took_s > limit_s + _SLACK_S:
+        world.problem(f"{what} took {took_s:.3g} s, its limit is {limit_s:g} s")
+
+
+async def close_client(world: World, host: Host, client: Client) -> None:
+    """Close a client, in its time. What could not be stored has been said to each event's acknowledgement."""
+    try:
+        await in_time(world, host, "closing a client", client.settings.close_timeout_s, client.close())
+    except PenstockError:
+        pass  # It is closed all the same.
 
 
 async def maybe_cut(rng: random.Random, rate: float, call: Awaitable[T]) -> T:
@@ -189,7 +210,7 @@ class UserReader(Workload):
         group = await world.insist(f"join {self._group}", join)
         reader = await world.insist(f"{self.name} starts to read", partial(group.reader, life.name))
         while True:
-            event = await world.insist(f"{self.name} reads", partial(reader.read, 0.5))
+            event = await world.insist(f"{self.name} reads", partial(self._read_on, reader))
             if event is not None:
                 self._deliver(event, life)
                 self._work_off(event)
@@ -202,6 +223,12 @@ class UserReader(Workload):
                 break
         await world.insist(f"{self.name} leaves", reader.close)
         world.history.ok(invocation)
+
+    async def _read_on(self, reader: Reader) -> Event | None:
+        try:
+            return await maybe_cut(self.rng, self._cut_rate, reader.read(0.5))
+        except CutShortError:
+            return None
 
     # -- one life -----------------------------------------------------------------------------------------------
 
@@ -236,24 +263,33 @@ class UserReader(Workload):
     async def _live(self, life: _Life) -> None:
         """Live on the machine, to the end that is drawn."""
         world = self.world
-        reader_name = life.name.rpartition(".")[0]
+        client = world.cluster.client(self._machine, life.settings)
+        client.open()
         try:
-            async with world.cluster.client(self._machine, life.settings) as client:
-                join = client.reader_group(self._group, [self._stream])
-                group = await maybe_cut(self.rng, self._cut_rate, join)
-                reader = await maybe_cut(self.rng, self._cut_rate, group.reader(reader_name))
-                try:
-                    await self._work(reader, life)
-                    await self._leave(reader, life)
-                finally:
-                    if life.fate is not Fate.LEAVES or not reader.is_closed:
-                        await reader.abandon()
+            await self._be_a_member(client, life)
         except (CutShortError, _WorkFailedError) as error:
             self._lose(life, str(error))
         except PenstockError as error:
             self._lose(life, repr(error))
             if not world.is_passing(error):
                 world.problem(f"{life.name} cannot go on: {error!r}")
+        await close_client(world, self._machine, client)
+
+    async def _be_a_member(self, client: Client, life: _Life) -> None:
+        limit_s = life.settings.retry_time_max_s
+        join = maybe_cut(self.rng, self._cut_rate, client.reader_group(self._group, [self._stream]))
+        group = await self._in_time("joining a group", limit_s, join)
+        start = maybe_cut(self.rng, self._cut_rate, group.reader(life.name.rpartition(".")[0]))
+        reader = await self._in_time("starting a reader", limit_s, start)
+        try:
+            await self._work(reader, life)
+            await self._leave(reader, life)
+        finally:
+            if life.fate is not Fate.LEAVES or not reader.is_closed:
+                await self._in_time("abandoning a reader", 0.0, reader.abandon())
+
+    async def _in_time(self, what: str, limit_s: float, call: Awaitable[T]) -> T:
+        return await in_time(self.world, self._machine, what, limit_s, call)
 
     async def _work(self, reader: Reader, life: _Life) -> None:
         world, rng = self.world, self.rng
@@ -275,11 +311,14 @@ class UserReader(Workload):
         """Ask for the next event; one that was cut short is asked for again, by the same user of the same reader."""
         life.has_event_in_hand = False
         try:
-            return await maybe_cut(self.rng, self._cut_rate, reader.read(1.0))
+            return await self._in_time("read(1.0)", 1.0, maybe_cut(self.rng, self._cut_rate, reader.read(1.0)))
         except CutShortError:
             self.world.counts["user calls cut short"] += 1
             return None
         except PenstockError as error:
+            if error is life.error:
+                self.world.problem(f"{life.name}: a read raised {error!r} though the one before had told it")
+            life.error = error
             if not self.world.is_passing(error) or self.rng.random() < 0.5:
                 raise
             self.world.counts["user reads after an outage"] += 1
@@ -288,17 +327,18 @@ class UserReader(Workload):
     async def _store(self, reader: Reader, life: _Life) -> None:
         count = life.delivered_count - life.has_event_in_hand
         try:
-            await maybe_cut(self.rng, self._cut_rate, reader.store_positions())
+            storing = maybe_cut(self.rng, self._cut_rate, reader.store_positions())
+            await self._in_time("storing positions", life.settings.retry_time_max_s, storing)
         except (CutShortError, PenstockError):
             return  # Stored or not.
         if not life.is_lost:
             self.world.history.see(self.name, PositionsStored(self._group, life.name, count))
 
     async def _leave(self, reader: Reader, life: _Life) -> None:
+        closing: Awaitable[None] = reader.close()
         if life.fate is Fate.CANCELLED:
-            await cut_short(reader.close(), draw_suspension(self.rng))
-        else:
-            await reader.close()
+            closing = cut_short(closing, draw_suspension(self.rng))
+        await self._in_time("closing a reader", life.settings.reader_close_timeout_s, closing)
         if not life.is_lost:
             self.world.history.see(self.name, PositionsStored(self._group, life.name, life.delivered_count))
 
