@@ -54,7 +54,7 @@ def _keep_the_error_of_an_outage() -> Iterator[None]:
 @contextmanager
 def _take_segments_in_the_callers_task() -> Iterator[None]:
     """Take free segments in `read` itself, in two steps: the record, then what is read. Cancelled, it takes one."""
-    acquire, next_chunk, follow = rgs.acquire, Reader.next_chunk, Membership._follow
+    acquire, next_chunk, follow = rgs.acquire, Reader._next_chunk, Membership._follow
     taken: WeakKeyDictionary[Membership, set[tuple[str, int]]] = WeakKeyDictionary()
 
     def held(membership: Membership, state: GroupState) -> set[tuple[str, int]]:
@@ -92,7 +92,7 @@ def _take_segments_in_the_callers_task() -> Iterator[None]:
 
     with (
         patched(rgs, "acquire", acquire_nothing),
-        patched(Reader, "next_chunk", take_and_read),
+        patched(Reader, "_next_chunk", take_and_read),
         patched(Membership, "_follow", follow_what_was_taken),
     ):
         yield
@@ -100,14 +100,14 @@ def _take_segments_in_the_callers_task() -> Iterator[None]:
 
 @contextmanager
 def _balance_in_the_time_of_a_read() -> Iterator[None]:
-    original = Reader.next_chunk
+    original = Reader._next_chunk
 
     async def next_chunk(self: Reader, timeout_s: float | None = None) -> EventChunk | None:
-        if self.chunk_in_hand() is None:
+        if self._chunk_in_hand() is None:
             await self._membership.store()
         return await original(self, timeout_s)
 
-    with patched(Reader, "next_chunk", next_chunk):
+    with patched(Reader, "_next_chunk", next_chunk):
         yield
 
 
