@@ -68,8 +68,8 @@ def _take_segments_in_the_callers_task() -> Iterator[None]:
         def step(state: GroupState) -> GroupState:
             nonlocal before
             before = held(membership, state)
-            count_max = membership._settings.reader_segment_count_max
-            return acquire(state, membership._name, count_max)
+            # One at a time: each may be cut.
+            return acquire(state, membership._name, len(before) + 1)
 
         if membership._state is not None and membership._state.unassigned:
             state = await membership._record.update(step)
@@ -143,7 +143,7 @@ READER_MUTATIONS = (
     ),
     Mutation(
         "take segments in the task of who reads", "a cancelled read changes nothing",
-        replace(USERS, name="users that give up", habits=UserHabits(fates=(Fate.LEAVES,), cut_rate=0.5)),
+        replace(USERS, name="users that give up", habits=UserHabits(fates=(Fate.LEAVES,), cut_rate=0.5, reader_count=2)),
         _take_segments_in_the_callers_task,
     ),
     Mutation(
