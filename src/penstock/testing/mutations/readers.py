@@ -143,7 +143,9 @@ READER_MUTATIONS = (
     ),
     Mutation(
         "take segments in the task of who reads", "a cancelled read changes nothing",
-        replace(USERS, name="users that give up", habits=UserHabits(fates=(Fate.LEAVES,), cut_rate=0.5, reader_count=2)),
+        replace(
+            USERS, name="users that give up", habits=UserHabits(fates=(Fate.LEAVES,), cut_rate=0.5, reader_count=2)
+        ),
         _take_segments_in_the_callers_task,
     ),
     Mutation(
