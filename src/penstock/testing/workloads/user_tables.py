@@ -89,7 +89,8 @@ class UserTables(Workload):
                 await self._scan()
                 continue
             call = self.rng.choices(choices, (6, 2, 3, 4, 3))[0](self.rng.choice(self._keys))
-            await in_time(self.world, f"a call on {self._name}", self.client.settings, call)
+            limit_s = self.client.settings.retry_time_max_s
+            await in_time(self.world, self.host, f"a call on {self._name}", limit_s, call)
         watching.cancel()
         await asyncio.wait([watching])
 
@@ -315,7 +316,8 @@ class UserStates(Workload):
         while self.world.is_writing:
             await self.rest(self._mean_gap_s)
             call = self.rng.choices(choices, (6, 3, 4, 1))[0]
-            await in_time(self.world, f"a call on {self._stream}", self.client.settings, call())
+            limit_s = self.client.settings.retry_time_max_s
+            await in_time(self.world, self.host, f"a call on {self._stream}", limit_s, call())
 
     async def verify(self) -> None:
         """See `Workload.verify`."""
