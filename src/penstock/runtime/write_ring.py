@@ -114,8 +114,8 @@ class WriteRing:
     def begin(self, file: DiskFile, offset: int, buffers: Sequence[Buffer], on_written: OnWritten) -> bool:
         """Begin to write and sync; call `on_written` on the loop when that has ended. False: a thread is needed.
 
-        The bytes are copied, and the file may be closed meanwhile. What only looks like a file of the system is for a
-        thread.
+        The bytes are copied. The file must stay open until then: the kernel looks for it by its number when a worker
+        begins, and the number may be another file's by then. What only looks like a file of the system is for a thread.
         """
         length = sum(map(len, buffers))
         if not (
