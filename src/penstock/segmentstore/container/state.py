@@ -330,6 +330,16 @@ class ContainerState:
 
     # Recovery.
 
+    def check_append(self, segment_id: int, offset: int) -> Segment:
+        """Return the segment that an append of the log is for. Raises as `replay` when it cannot be."""
+        segment = self.metadata.by_id[segment_id]
+        if offset != segment.length or segment.is_sealed:
+            raise ValueError(
+                f"append at {offset} to {segment.name}, which is "
+                f"{'sealed' if segment.is_sealed else 'open'} at length {segment.length}"
+            )
+        return segment
+
     def replay(self, sequence_number: int, operation: Operation) -> None:
         """Apply an operation from the log, accepted and durable at once.
 
@@ -338,12 +348,7 @@ class ContainerState:
         by_id = self.metadata.by_id
         match operation:
             case Append():
-                segment = by_id[operation.segment_id]
-                if operation.offset != segment.length or segment.is_sealed:
-                    raise ValueError(
-                        f"append at {operation.offset} to {segment.name}, which is "
-                        f"{'sealed' if segment.is_sealed else 'open'} at length {segment.length}"
-                    )
+                segment = self.check_append(operation.segment_id, operation.offset)
                 if type(operation.data) is not bytes:
                     # A view would keep all of what was read of the log.
                     operation = msgspec.structs.replace(operation, data=bytes(operation.data))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import random
 from collections.abc import AsyncIterator, Sequence
 
@@ -15,6 +16,7 @@ from penstock.segmentstore.container.log.operations import (
     Append,
     Checkpoint,
     Create,
+    Operation,
     Seal,
     UpdateAttributes,
     decode_operation,
@@ -170,6 +172,53 @@ async def test_append_that_does_not_follow_ends_a_column_and_is_corruption() -> 
     await check(frames)
     with pytest.raises(CorruptionError, match="append at 15001"):
         await recover(Log([frames[0].replace(record, wrong)]), new_state())  # type: ignore[arg-type]
+
+
+async def test_damage_is_said_where_it_stands_though_runs_go_over_frames() -> None:
+    """An append that does not follow, in one of many small frames: the address of that frame is named."""
+    log = LogWriter(200)
+    for number in range(30):
+        log.append(100, b"x" * 100, number, b"w" * 16)
+    frames = log.close()
+    right, wrong = ((100).to_bytes(8, "big") + offset.to_bytes(8, "big") for offset in (1_500, 1_501))
+    place = next(index for index, frame in enumerate(frames) if right in frame)
+    assert 5 < place < len(frames) - 5
+    frames[place] = frames[place].replace(right, wrong)
+    with pytest.raises(CorruptionError) as caught:
+        await recover(Log(frames), new_state())  # type: ignore[arg-type]
+    assert caught.value.offset == place + 1
+
+
+async def test_small_frames_are_replayed_together_and_others_get_a_turn_in_time() -> None:
+    """A run goes over frames; between two turns of the loop lie 64 KiB and a few hundred frames at most."""
+    log = LogWriter(200)
+    for number in range(2_000):
+        log.append(100, b"x" * 100, number, b"w" * 16)
+    frames = log.close()
+    state = new_state()
+    replayed: list[int] = []
+    replay = state.replay
+
+    def count(number: int, operation: Operation) -> None:
+        replayed.append(number)
+        replay(number, operation)
+
+    state.replay = count  # type: ignore[method-assign]
+    turn_count = 0
+
+    async def take_turns() -> None:
+        nonlocal turn_count
+        while True:
+            turn_count += 1
+            await asyncio.sleep(0)
+
+    others = asyncio.create_task(take_turns())
+    await recover(Log(frames), state)  # type: ignore[arg-type]
+    others.cancel()
+    assert len(frames) >= 1_000
+    assert len(replayed) < 50
+    assert turn_count >= len(frames) // 256
+    assert described(state) == described(one_by_one(frames)[0])
 
 
 async def test_repeated_frame_is_left_out_behind_a_column() -> None:

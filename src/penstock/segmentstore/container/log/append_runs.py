@@ -1,5 +1,7 @@
 """`AppendRuns`: replays appends together that follow each other in a segment, as if they were one.
 
+They may lie in several frames.
+
 Nearly all of a log are appends, often short ones. What the state sees of a run is the same as of its appends: the
 bytes, the events, the last event number of its writer. Two ways to find runs, both over the bytes of a frame:
 
@@ -168,8 +170,7 @@ class AppendRuns:
                     run.event_number = event_number
                     run.writer_id = writer_id
                 continue
-            if run is not None:
-                self._replay(segment_id, run)
+            self._begin(segment_id, offset)
             runs[segment_id] = _Run(
                 number, offset, offset + len(data), time_ms, event_count, event_number, writer_id, [data]
             )
@@ -178,6 +179,7 @@ class AppendRuns:
     def _add(self, added: _Run, segment_id: int) -> None:
         run = self._runs.get(segment_id)
         if run is None:
+            self._begin(segment_id, added.start)
             self._runs[segment_id] = added
         elif added.start == run.end and (
             added.event_number == NO_VALUE or run.event_number == NO_VALUE or added.writer_id == run.writer_id
@@ -190,8 +192,18 @@ class AppendRuns:
                 run.event_number = added.event_number
                 run.writer_id = added.writer_id
         else:
-            self._replay(segment_id, run)
+            self._begin(segment_id, added.start)
             self._runs[segment_id] = added
+
+    def _begin(self, segment_id: int, start: int) -> None:
+        """Replay what a segment has gathered, since a run at `start` cannot go on with it.
+
+        Raises `KeyError` or `ValueError` as its replay would, while it is known which frame it stands in.
+        """
+        run = self._runs.pop(segment_id, None)
+        if run is not None:
+            self._replay(segment_id, run)
+        self._state.check_append(segment_id, start)
 
     def flush(self) -> None:
         """Replay what was added."""

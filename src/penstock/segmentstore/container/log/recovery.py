@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import struct
+from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -31,6 +32,9 @@ REPEATED_RECORDS_MAX = 25
 _KEPT_RECORD_LENGTH_MAX = 1024 * 1024
 #: Records that are no appends, or lie between the parts of a checkpoint, that are replayed before others get a turn.
 _REPLAY_STEP = 256
+#: Frames that are replayed before others get a turn: so many bytes, each frame with what it costs besides.
+_TURN_BYTES = 64 * 1024
+_FRAME_COST_BYTES = 256
 _unpack_record_header = RECORD_HEADER.unpack_from
 
 
@@ -70,12 +74,11 @@ class RepeatedRecords:
     __slots__ = ("_latest",)
 
     def __init__(self) -> None:
-        self._latest: list[Buffer | _Fingerprint] = []
+        self._latest: deque[Buffer | _Fingerprint] = deque(maxlen=REPEATED_RECORDS_MAX)
 
     def add(self, records: Sequence[Buffer]) -> None:
         """Remember the records of a frame. They must not change."""
-        latest = [*self._latest, *records[-REPEATED_RECORDS_MAX:]]
-        self._latest = [_kept(record) for record in latest[-REPEATED_RECORDS_MAX:]]
+        self._latest.extend(map(_kept, records[-REPEATED_RECORDS_MAX:]))
 
     def check(self, sequence_number: int, last: int, record: Buffer) -> None:
         """Raise `ValueError` unless `record` is one of those that came last, byte for byte."""
@@ -106,8 +109,8 @@ def record_number(record: Buffer) -> int:
     return number
 
 
-def _kept(record: Buffer | _Fingerprint) -> Buffer | _Fingerprint:
-    if isinstance(record, _Fingerprint) or len(record) <= _KEPT_RECORD_LENGTH_MAX:
+def _kept(record: Buffer) -> Buffer | _Fingerprint:
+    if len(record) <= _KEPT_RECORD_LENGTH_MAX:
         return record
     return _Fingerprint(record_number(record), len(record), crc32c(record, 0))
 
@@ -206,7 +209,7 @@ async def recover(
     latest = RepeatedRecords()
     appends = AppendRuns(state)
     last = 0
-    operations = frames = byte_count = repeated = rare_count = 0
+    operations = frames = byte_count = repeated = rare_count = turn_bytes = 0
     address: LogAddress | None = None
     first = FirstCheckpoint()
     later = LaterCheckpoints(checkpoints_max)
@@ -279,14 +282,20 @@ async def recover(
                             await asyncio.sleep(0)
                     operations += len(first.later)
                     first.later.clear()
-            appends.flush()
             latest.add(records)
-            let_live()
+            turn_bytes += len(view) + _FRAME_COST_BYTES
+            if turn_bytes >= _TURN_BYTES:
+                appends.flush()
+                let_live()
             progress()
         except (KeyError, ValueError) as error:
             raise CorruptionError(container, frame.address, f"record cannot be replayed: {error!r}") from error
-        # Other containers serve meanwhile, and the next frames are read.
-        await asyncio.sleep(0)
+        if turn_bytes >= _TURN_BYTES:
+            # Other containers serve meanwhile, and the next frames are read.
+            turn_bytes = 0
+            await asyncio.sleep(0)
+    appends.flush()
+    let_live()
     if log.is_truncated and not first.is_complete:
         # It was truncated right before a checkpoint that was durable. Without that the container would come up empty.
         raise CorruptionError(
