@@ -2,23 +2,14 @@
 
 from __future__ import annotations
 
-import asyncio
 import ssl
 from collections.abc import AsyncIterator, Callable, Sequence
-from contextlib import AbstractContextManager
 from typing import TypeVar, cast, overload
-from weakref import WeakSet
 
 from penstock.client import creation
-from penstock.client.ack import Ack, AckState
 from penstock.client.batch_reads import BatchRange, BatchReader
 from penstock.client.byte_stream import ByteReader, ByteWriter
-from penstock.client.cluster import Cluster
-from penstock.client.connection_pool import ConnectionPool, Resolver
-from penstock.client.controller import ControllerClient
-from penstock.client.deadline import Deadline, within
 from penstock.client.event_writer import EventWriter
-from penstock.client.life_cycle import LifeCycle
 from penstock.client.opening import Opening
 from penstock.client.reader_group import ReaderGroup
 from penstock.client.revisioned_stream import RevisionedStream
@@ -29,28 +20,16 @@ from penstock.client.shared_state import SharedState
 from penstock.client.sources import StreamSource
 from penstock.client.starts import Start
 from penstock.client.state_entries import StateEntrySerializer
-from penstock.client.statistics import ClusterStatistics
-from penstock.client.statistics_calls import Groups, StatisticsCalls
-from penstock.client.stream_segments import SegmentRange
+from penstock.client.stream_calls import StreamCalls
 from penstock.client.table_keys import BytesKeys, TableKeys
 from penstock.client.tables import Table, split_table_name
-from penstock.client.times import cut_at_time
 from penstock.client.transaction import Transaction
 from penstock.client.transaction_by_id import id_of
 from penstock.client.value_transaction import ValueTransaction
 from penstock.client.value_writer import ValueWriter
-from penstock.client.wire_segments import WireSegments
-from penstock.model.errors import (
-    InvalidArgumentError,
-)
-from penstock.model.names import SegmentId, split_scoped_name
-from penstock.model.policies import Retention, Scaling, StreamConfig
-from penstock.model.segments import SegmentInfo
-from penstock.model.stream_cuts import StreamCut
+from penstock.model.names import split_scoped_name
 from penstock.model.tables import TableConfig
-from penstock.model.times import Time, time_ms
-from penstock.runtime.program import WatchProgram
-from penstock.runtime.runtime import Runtime, real_runtime
+from penstock.runtime.runtime import Runtime
 from penstock.runtime.settings import default_uri
 
 Key = TypeVar("Key")
@@ -59,7 +38,7 @@ State = TypeVar("State")
 Update = TypeVar("Update")
 
 
-class Client(LifeCycle):
+class Client(StreamCalls):
     """Scopes, streams, writers and readers of one Penstock or Pravega cluster. Use as an async context manager.
 
     Streams are named ``scope/stream``. All methods raise `ControllerUnavailableError` when the controller cannot be
@@ -68,233 +47,6 @@ class Client(LifeCycle):
     It owns what it opens: closing it closes writers, transactions, readers and groups first.
     It belongs to one event loop and one process.
     """
-
-    def __init__(
-        self,
-        controller_uri: str,
-        settings: ClientSettings | None = None,
-        *,
-        runtime: Runtime | None = None,
-        ssl_context: ssl.SSLContext | None = None,
-        controller: ControllerClient | None = None,
-        resolver: Resolver | None = None,
-    ) -> None:
-        self._settings = settings or ClientSettings()
-        super().__init__(f"client of {controller_uri}", close_timeout_s=self._settings.close_timeout_s)
-        self._uri = controller_uri
-        self._runtime = runtime or real_runtime(1)
-        self._ssl_context = ssl_context
-        self._controller = controller
-        self._resolver = resolver
-        self._pool: ConnectionPool | None = None
-        self._cluster: Cluster | None = None
-        self._statistics_calls: StatisticsCalls
-        self._loop: asyncio.AbstractEventLoop | None = None
-        #: Those that somebody still holds. They are many and short-lived, and have nothing to finish: no children.
-        self._segment_readers: WeakSet[SegmentReader] = WeakSet()
-        self._ack_factory: Callable[[], AckState] = Ack
-        self._is_threaded = False
-
-    async def __aenter__(self) -> Client:
-        self.open()
-        return self
-
-    def open(
-        self, *, watch_program: WatchProgram | None = None, ack_factory: Callable[[], AckState] | None = None
-    ) -> None:
-        """Make the client usable in the running event loop. Nothing is connected before the first request.
-
-        For front ends: with `watch_program` they look after the program's fork and exit themselves; with `ack_factory`
-        writers give out acks of theirs, and take events from other threads.
-        """
-        if self.is_open:
-            return
-        if ack_factory is not None:
-            self._ack_factory = ack_factory
-            self._is_threaded = True
-        if self._controller is None and not self.is_closed:
-            self._controller = ControllerClient.connect(self._uri, self._settings, self._runtime.rng)
-        self._open_life(None, watch_program or self._runtime.watch_program)
-        assert self._controller is not None
-        self._loop = asyncio.get_running_loop()
-        self._pool = ConnectionPool(
-            self._resolver or self._controller.endpoint_of, self._settings, ssl_context=self._ssl_context
-        )
-        segments = WireSegments(self._pool, self._settings, self._runtime.rng)
-        self._cluster = Cluster(
-            self._controller, segments, self._settings, self._runtime.rng, self._runtime.wall_clock_ms
-        )
-        self._statistics_calls = StatisticsCalls(self._cluster, self._pool)
-
-    async def _release(self) -> None:
-        await asyncio.gather(*(reader.close() for reader in list(self._segment_readers)))
-        if self._pool is not None:
-            await self._pool.close()
-        if self._controller is not None:
-            await self._controller.close()
-
-    @property
-    def uri(self) -> str:
-        """The address of the controller."""
-        return self._uri
-
-    @property
-    def settings(self) -> ClientSettings:
-        """The settings in force."""
-        return self._settings
-
-    @property
-    def controller(self) -> ControllerClient:
-        """The controller's calls, for what this class does not offer."""
-        return self._open_cluster().controller
-
-    @property
-    def segments(self) -> WireSegments:
-        """The segment stores behind the `Segments` seam."""
-        return self._open_cluster().segments
-
-    # -- scopes and streams -------------------------------------------------------------------------------------
-
-    async def create_scope(self, scope: str) -> None:
-        """Create a scope. Raises `ScopeExistsError`, `InvalidNameError`."""
-        await self.controller.create_scope(scope)
-
-    async def delete_scope(self, scope: str) -> None:
-        """Delete an empty scope. Raises `NoSuchScopeError`, `ScopeNotEmptyError`."""
-        await self.controller.delete_scope(scope)
-
-    def scopes(self) -> AsyncIterator[str]:
-        """Iterate over the names of all scopes."""
-        return self.controller.scopes()
-
-    async def create_stream(
-        self,
-        stream: str,
-        *,
-        scaling: Scaling | None = None,
-        retention: Retention | None = None,
-        tags: Sequence[str] = (),
-        rollover_bytes: int = 0,
-        exist_ok: bool = False,
-    ) -> None:
-        """Create a stream, and its scope if that is missing. The default is one segment that keeps everything.
-
-        Raises `StreamExistsError` unless `exist_ok`; the policies of an existing stream are not compared.
-        """
-        scope, name = split_scoped_name(stream)
-        config = StreamConfig(scaling or Scaling.fixed(1), retention, tuple(tags), rollover_bytes=rollover_bytes)
-        config = config.checked()
-        with self._deadline(f"create stream {stream}"):
-            await creation.create_stream(self.controller, scope, name, config, exist_ok=exist_ok)
-
-    async def update_stream(
-        self,
-        stream: str,
-        *,
-        scaling: Scaling | None = None,
-        retention: Retention | None = None,
-        tags: Sequence[str] | None = None,
-    ) -> None:
-        """Change a stream's policies or tags; what is None stays. Raises `NoSuchStreamError`, `StreamSealedError`.
-
-        To drop a retention policy, use `penstock.aio`, whose `Client.controller` takes a whole `StreamConfig`.
-        """
-        scope, name = split_scoped_name(stream)
-        with self._deadline(f"update stream {stream}"):
-            old = await self.controller.stream_config(scope, name)
-            config = StreamConfig(
-                scaling or old.scaling,
-                retention or old.retention,
-                old.tags if tags is None else tuple(tags),
-                old.timestamp_aggregation_timeout_ms,
-                old.rollover_bytes,
-            )
-            await self.controller.update_stream(scope, name, config.checked())
-
-    async def segments_of(self, stream: str) -> Sequence[SegmentRange]:
-        """Return the segments that take events now, by the keys they take; none of a sealed stream.
-
-        Raises `NoSuchStreamError`.
-        """
-        return await self.controller.current_segments(*split_scoped_name(stream))
-
-    async def scale_stream(
-        self, stream: str, *, seal: Sequence[int], key_ranges: Sequence[tuple[float, float]], timeout_s: float = 60.0
-    ) -> None:
-        """Replace the segments `seal`, given by id, by one new segment per key range, and wait until that is done.
-
-        Ranges are (low, high) with 0.0 <= low < high <= 1.0; together they are those of the segments they replace.
-        To get a number of equal segments, set `Scaling.fixed` with `update_stream`. Writers and readers follow by
-        themselves, and events of one routing key stay in order.
-
-        Raises `NoSuchStreamError`; `InvalidArgumentError`, `MetadataConflictError` for what does not fit or while
-        another scale is under way; `OutcomeUnknownError` when it is not done within `timeout_s` seconds: it goes on.
-        """
-        scope, name = split_scoped_name(stream)
-        await self.controller.scale_stream(
-            scope, name, seal=[SegmentId(segment) for segment in seal], key_ranges=key_ranges, timeout_s=timeout_s
-        )
-
-    async def seal_stream(self, stream: str) -> None:
-        """Let a stream take no more events. Raises `NoSuchStreamError`."""
-        await self.controller.seal_stream(*split_scoped_name(stream))
-
-    async def delete_stream(self, stream: str) -> None:
-        """Delete a sealed stream and its data. Raises `NoSuchStreamError`, `StreamNotSealedError`."""
-        await self.controller.delete_stream(*split_scoped_name(stream))
-
-    async def truncate_stream(self, cut: StreamCut) -> None:
-        """Forget the events of a stream before `cut`. Raises `NoSuchStreamError`, `MetadataConflictError`."""
-        await self.controller.truncate_stream(cut)
-
-    async def streams(self, scope: str, *, tag: str | None = None) -> AsyncIterator[str]:
-        """Iterate over the names of the streams of `scope`, all or those with `tag`. Raises `NoSuchScopeError`.
-
-        Streams that Pravega keeps for itself, whose names begin with ``_``, are left out.
-        """
-        async for stream in self.controller.streams(scope, tag=tag):
-            if not stream.startswith("_"):
-                yield stream
-
-    async def stream_exists(self, stream: str) -> bool:
-        """Say whether a stream exists."""
-        return await self.controller.stream_exists(*split_scoped_name(stream))
-
-    async def stream_config(self, stream: str) -> StreamConfig:
-        """Return a stream's policies and tags. Raises `NoSuchStreamError`."""
-        return await self.controller.stream_config(*split_scoped_name(stream))
-
-    async def head(self, stream: str) -> StreamCut:
-        """Return the cut of the oldest events that still exist. Raises `NoSuchStreamError`."""
-        return await self._open_cluster().head(stream)
-
-    async def tail(self, stream: str) -> StreamCut:
-        """Return a cut after everything acknowledged so far. Raises `NoSuchStreamError`."""
-        return await self._open_cluster().tail(stream)
-
-    async def segment_info(self, segment: str) -> SegmentInfo:
-        """Return start, length and state of a segment, given by its full name. Raises `NoSuchSegmentError`."""
-        return await self.segments.segment_info(segment)
-
-    async def successors(self, stream: str, segment: int) -> dict[int, Sequence[int]]:
-        """Return the segments that follow a sealed one (by its id), each with all that it replaces.
-
-        None: the stream ends there. A follower may be read once all that it replaces are read to their end.
-        """
-        scope, name = split_scoped_name(stream)
-        following = await self.controller.successors(scope, name, SegmentId(segment))
-        return {int(each.segment.segment_id): each.predecessors for each in following}
-
-    async def cut_at_time(self, stream: str, time: Time, *, is_end: bool = False) -> StreamCut:
-        """Return a cut of a stream with nothing before it that was stored at `time` or later.
-
-        With `is_end` one with nothing behind it that was stored before `time`. Stores know times of about every MiB of
-        a segment, and of its last change; so the cut lies up to so much earlier, with `is_end` later, than the time. A
-        time is that of the segment stores' clocks; an event of a transaction has that of the commit.
-
-        Raises `NoSuchStreamError`; `InvalidArgumentError` for a time without a zone, or one that is still to come.
-        """
-        return await cut_at_time(self._open_cluster(), stream, time_ms(time, "time"), is_end=is_end)
 
     # -- events -------------------------------------------------------------------------------------------------
 
@@ -470,27 +222,6 @@ class Client(LifeCycle):
         """Delete a reader group: ``scope/group``, or `group` and `scope`. Raises `NoSuchReaderGroupError`."""
         await ReaderGroup._delete(self._open_cluster(), group, scope=scope)
 
-    # -- looking after the cluster ------------------------------------------------------------------------------
-
-    async def statistics(self, since: ClusterStatistics | None = None, *, groups: Groups = ()) -> ClusterStatistics:
-        """Return what the cluster is doing: loads of segments, streams and containers, memory, cache, log, backlog.
-
-        Cheap enough to be asked every second: give the last answer as `since`, and only news are asked for.
-
-        Args:
-            since: an earlier answer, of this cluster. Rates are then those in between, else those of the last second.
-            groups: reader groups, ``scope/group`` each, whose lag is wanted; or "all".
-
-        A segment store that does not answer within `statistics_timeout_s` is named with its problem, and its containers
-        are missing; the rest is complete.
-
-        Raises:
-            NoSuchReaderGroupError: one of `groups` does not exist.
-            ControllerUnavailableError: the controller was to say where the stores are, and cannot be reached.
-        """
-        self._open_cluster()
-        return await self._statistics_calls.ask(since, groups)
-
     # -- bytes --------------------------------------------------------------------------------------------------
 
     def byte_writer(self, stream: str) -> Opening[ByteWriter]:
@@ -651,30 +382,6 @@ class Client(LifeCycle):
         Raises `NoSuchStreamError`, `InvalidArgumentError`; `SegmentTruncatedError` if the first events are gone.
         """
         return Opening(lambda: BatchReader.open(self._open_cluster(), stream, start, end, range_bytes, ranges, self))
-
-    # -- inside -------------------------------------------------------------------------------------------------
-
-    def _deadline(self, what: str) -> AbstractContextManager[Deadline]:
-        """Bound a call that is made of several; those that are one request are bounded where it is sent."""
-        return within(what, self._settings.retry_time_max_s, "retry_time_max_s")
-
-    def _open_cluster(self) -> Cluster:
-        self._check_open()
-        assert self._cluster is not None
-        try:
-            loop = asyncio.get_running_loop()
-        except RuntimeError:
-            return self._cluster  # A front end that makes something here, and uses it in the loop.
-        if loop is not self._loop:
-            raise InvalidArgumentError(
-                f"the {self._what} belongs to the event loop it was opened in, and this is another one: connect in each"
-            )
-        return self._cluster
-
-    def _open_pool(self) -> ConnectionPool:
-        self._open_cluster()
-        assert self._pool is not None
-        return self._pool
 
 
 def connect(

@@ -147,7 +147,7 @@ class _Writer:
 
     def _head(self) -> str:
         name, base = self._spec.name, self._spec.base[1]
-        bases = base if base == "ClientLife" else f"{base}[{self._part}]"
+        bases = base if base == "ClientLife" or base in self._twins else f"{base}[{self._part}]"
         if self._parameter:
             self._imports["Generic"] = "typing"
             bases += f", Generic{self._parameter}"
@@ -385,8 +385,11 @@ def generate() -> dict[str, str]:
     made = {}
     for spec in CLASSES:
         source = Source(spec.module, (CLIENT / f"{spec.module}.py").read_text())
-        base = ast.parse((CLIENT / "sync" / f"{spec.base[0]}.py").read_text())
-        made[f"{spec.module}.py"] = generate_class(spec, source, twins, public_names(base, spec.base[1]))
+        by_hand = frozenset[str]()
+        if spec.base[1] not in twins:
+            base = ast.parse((CLIENT / "sync" / f"{spec.base[0]}.py").read_text())
+            by_hand = public_names(base, spec.base[1])
+        made[f"{spec.module}.py"] = generate_class(spec, source, twins, by_hand)
     return made
 
 

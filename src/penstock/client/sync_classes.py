@@ -173,11 +173,18 @@ CLASSES: Sequence[Blocking] = (
     Blocking("revisioned_stream", "RevisionedStream"),
     Blocking("shared_state", "SharedState"),
     Blocking("reader_group", "ReaderGroup", omitted=frozenset({"state"})),
+    # The life of a blocking client is written by hand; what it can do is in three parts, each built on the one before.
+    Blocking(
+        "client_core",
+        "ClientCore",
+        base=("client_life", "ClientLife"),
+        omitted=frozenset({"controller", "open", "segments"}),
+    ),
+    Blocking("stream_calls", "StreamCalls", base=("client_core", "ClientCore")),
     Blocking(
         "client",
         "Client",
-        base=("client_life", "ClientLife"),
-        omitted=frozenset({"controller", "open", "segments"}),
+        base=("stream_calls", "StreamCalls"),
         bodies={
             # Which of the overloads it is, type checkers do not find out.
             "table": "opened = self._opened(\n"

@@ -1,0 +1,138 @@
+"""`ClientCore`: a client's connections, from opening to closing; others build on it what is done over them."""
+
+from __future__ import annotations
+
+import asyncio
+import ssl
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from typing import Self
+from weakref import WeakSet
+
+from penstock.client.ack import Ack, AckState
+from penstock.client.cluster import Cluster
+from penstock.client.connection_pool import ConnectionPool, Resolver
+from penstock.client.controller import ControllerClient
+from penstock.client.deadline import Deadline, within
+from penstock.client.life_cycle import LifeCycle
+from penstock.client.segment_reader import SegmentReader
+from penstock.client.settings import ClientSettings
+from penstock.client.statistics_calls import StatisticsCalls
+from penstock.client.wire_segments import WireSegments
+from penstock.model.errors import (
+    InvalidArgumentError,
+)
+from penstock.runtime.program import WatchProgram
+from penstock.runtime.runtime import Runtime, real_runtime
+
+
+class ClientCore(LifeCycle):
+    """What every part of a `Client` stands on: the controller, the segment stores, the settings."""
+
+    def __init__(
+        self,
+        controller_uri: str,
+        settings: ClientSettings | None = None,
+        *,
+        runtime: Runtime | None = None,
+        ssl_context: ssl.SSLContext | None = None,
+        controller: ControllerClient | None = None,
+        resolver: Resolver | None = None,
+    ) -> None:
+        self._settings = settings or ClientSettings()
+        super().__init__(f"client of {controller_uri}", close_timeout_s=self._settings.close_timeout_s)
+        self._uri = controller_uri
+        self._runtime = runtime or real_runtime(1)
+        self._ssl_context = ssl_context
+        self._controller = controller
+        self._resolver = resolver
+        self._pool: ConnectionPool | None = None
+        self._cluster: Cluster | None = None
+        self._statistics_calls: StatisticsCalls
+        self._loop: asyncio.AbstractEventLoop | None = None
+        #: Those that somebody still holds. They are many and short-lived, and have nothing to finish: no children.
+        self._segment_readers: WeakSet[SegmentReader] = WeakSet()
+        self._ack_factory: Callable[[], AckState] = Ack
+        self._is_threaded = False
+
+    async def __aenter__(self) -> Self:
+        self.open()
+        return self
+
+    def open(
+        self, *, watch_program: WatchProgram | None = None, ack_factory: Callable[[], AckState] | None = None
+    ) -> None:
+        """Make the client usable in the running event loop. Nothing is connected before the first request.
+
+        For front ends: with `watch_program` they look after the program's fork and exit themselves; with `ack_factory`
+        writers give out acks of theirs, and take events from other threads.
+        """
+        if self.is_open:
+            return
+        if ack_factory is not None:
+            self._ack_factory = ack_factory
+            self._is_threaded = True
+        if self._controller is None and not self.is_closed:
+            self._controller = ControllerClient.connect(self._uri, self._settings, self._runtime.rng)
+        self._open_life(None, watch_program or self._runtime.watch_program)
+        assert self._controller is not None
+        self._loop = asyncio.get_running_loop()
+        self._pool = ConnectionPool(
+            self._resolver or self._controller.endpoint_of, self._settings, ssl_context=self._ssl_context
+        )
+        segments = WireSegments(self._pool, self._settings, self._runtime.rng)
+        self._cluster = Cluster(
+            self._controller, segments, self._settings, self._runtime.rng, self._runtime.wall_clock_ms
+        )
+        self._statistics_calls = StatisticsCalls(self._cluster, self._pool)
+
+    async def _release(self) -> None:
+        await asyncio.gather(*(reader.close() for reader in list(self._segment_readers)))
+        if self._pool is not None:
+            await self._pool.close()
+        if self._controller is not None:
+            await self._controller.close()
+
+    @property
+    def uri(self) -> str:
+        """The address of the controller."""
+        return self._uri
+
+    @property
+    def settings(self) -> ClientSettings:
+        """The settings in force."""
+        return self._settings
+
+    @property
+    def controller(self) -> ControllerClient:
+        """The controller's calls, for what this class does not offer."""
+        return self._open_cluster().controller
+
+    @property
+    def segments(self) -> WireSegments:
+        """The segment stores behind the `Segments` seam."""
+        return self._open_cluster().segments
+
+    # -- inside -------------------------------------------------------------------------------------------------
+
+    def _deadline(self, what: str) -> AbstractContextManager[Deadline]:
+        """Bound a call that is made of several; those that are one request are bounded where it is sent."""
+        return within(what, self._settings.retry_time_max_s, "retry_time_max_s")
+
+    def _open_cluster(self) -> Cluster:
+        self._check_open()
+        assert self._cluster is not None
+        try:
+            loop = asyncio.get_running_loop()
+        except RuntimeError:
+            return self._cluster  # A front end that makes something here, and uses it in the loop.
+        if loop is not self._loop:
+            raise InvalidArgumentError(
+                f"the {self._what} belongs to the event loop it was opened in, and this is another one: connect in each"
+            )
+        return self._cluster
+
+    def _open_pool(self) -> ConnectionPool:
+        self._open_cluster()
+        assert self._pool is not None
+        return self._pool

@@ -1,0 +1,183 @@
+"""`StreamCalls`: what a client can do about scopes and streams, and ask about the cluster."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Sequence
+
+from penstock.client import creation
+from penstock.client.client_core import ClientCore
+from penstock.client.statistics import ClusterStatistics
+from penstock.client.statistics_calls import Groups
+from penstock.client.stream_segments import SegmentRange
+from penstock.client.times import cut_at_time
+from penstock.model.names import SegmentId, split_scoped_name
+from penstock.model.policies import Retention, Scaling, StreamConfig
+from penstock.model.segments import SegmentInfo
+from penstock.model.stream_cuts import StreamCut
+from penstock.model.times import Time, time_ms
+
+
+class StreamCalls(ClientCore):
+    """The part of a `Client` that makes, changes and looks at scopes and streams."""
+
+    async def create_scope(self, scope: str) -> None:
+        """Create a scope. Raises `ScopeExistsError`, `InvalidNameError`."""
+        await self.controller.create_scope(scope)
+
+    async def delete_scope(self, scope: str) -> None:
+        """Delete an empty scope. Raises `NoSuchScopeError`, `ScopeNotEmptyError`."""
+        await self.controller.delete_scope(scope)
+
+    def scopes(self) -> AsyncIterator[str]:
+        """Iterate over the names of all scopes."""
+        return self.controller.scopes()
+
+    async def create_stream(
+        self,
+        stream: str,
+        *,
+        scaling: Scaling | None = None,
+        retention: Retention | None = None,
+        tags: Sequence[str] = (),
+        rollover_bytes: int = 0,
+        exist_ok: bool = False,
+    ) -> None:
+        """Create a stream, and its scope if that is missing. The default is one segment that keeps everything.
+
+        Raises `StreamExistsError` unless `exist_ok`; the policies of an existing stream are not compared.
+        """
+        scope, name = split_scoped_name(stream)
+        config = StreamConfig(scaling or Scaling.fixed(1), retention, tuple(tags), rollover_bytes=rollover_bytes)
+        config = config.checked()
+        with self._deadline(f"create stream {stream}"):
+            await creation.create_stream(self.controller, scope, name, config, exist_ok=exist_ok)
+
+    async def update_stream(
+        self,
+        stream: str,
+        *,
+        scaling: Scaling | None = None,
+        retention: Retention | None = None,
+        tags: Sequence[str] | None = None,
+    ) -> None:
+        """Change a stream's policies or tags; what is None stays. Raises `NoSuchStreamError`, `StreamSealedError`.
+
+        To drop a retention policy, use `penstock.aio`, whose `Client.controller` takes a whole `StreamConfig`.
+        """
+        scope, name = split_scoped_name(stream)
+        with self._deadline(f"update stream {stream}"):
+            old = await self.controller.stream_config(scope, name)
+            config = StreamConfig(
+                scaling or old.scaling,
+                retention or old.retention,
+                old.tags if tags is None else tuple(tags),
+                old.timestamp_aggregation_timeout_ms,
+                old.rollover_bytes,
+            )
+            await self.controller.update_stream(scope, name, config.checked())
+
+    async def segments_of(self, stream: str) -> Sequence[SegmentRange]:
+        """Return the segments that take events now, by the keys they take; none of a sealed stream.
+
+        Raises `NoSuchStreamError`.
+        """
+        return await self.controller.current_segments(*split_scoped_name(stream))
+
+    async def scale_stream(
+        self, stream: str, *, seal: Sequence[int], key_ranges: Sequence[tuple[float, float]], timeout_s: float = 60.0
+    ) -> None:
+        """Replace the segments `seal`, given by id, by one new segment per key range, and wait until that is done.
+
+        Ranges are (low, high) with 0.0 <= low < high <= 1.0; together they are those of the segments they replace.
+        To get a number of equal segments, set `Scaling.fixed` with `update_stream`. Writers and readers follow by
+        themselves, and events of one routing key stay in order.
+
+        Raises `NoSuchStreamError`; `InvalidArgumentError`, `MetadataConflictError` for what does not fit or while
+        another scale is under way; `OutcomeUnknownError` when it is not done within `timeout_s` seconds: it goes on.
+        """
+        scope, name = split_scoped_name(stream)
+        await self.controller.scale_stream(
+            scope, name, seal=[SegmentId(segment) for segment in seal], key_ranges=key_ranges, timeout_s=timeout_s
+        )
+
+    async def seal_stream(self, stream: str) -> None:
+        """Let a stream take no more events. Raises `NoSuchStreamError`."""
+        await self.controller.seal_stream(*split_scoped_name(stream))
+
+    async def delete_stream(self, stream: str) -> None:
+        """Delete a sealed stream and its data. Raises `NoSuchStreamError`, `StreamNotSealedError`."""
+        await self.controller.delete_stream(*split_scoped_name(stream))
+
+    async def truncate_stream(self, cut: StreamCut) -> None:
+        """Forget the events of a stream before `cut`. Raises `NoSuchStreamError`, `MetadataConflictError`."""
+        await self.controller.truncate_stream(cut)
+
+    async def streams(self, scope: str, *, tag: str | None = None) -> AsyncIterator[str]:
+        """Iterate over the names of the streams of `scope`, all or those with `tag`. Raises `NoSuchScopeError`.
+
+        Streams that Pravega keeps for itself, whose names begin with ``_``, are left out.
+        """
+        async for stream in self.controller.streams(scope, tag=tag):
+            if not stream.startswith("_"):
+                yield stream
+
+    async def stream_exists(self, stream: str) -> bool:
+        """Say whether a stream exists."""
+        return await self.controller.stream_exists(*split_scoped_name(stream))
+
+    async def stream_config(self, stream: str) -> StreamConfig:
+        """Return a stream's policies and tags. Raises `NoSuchStreamError`."""
+        return await self.controller.stream_config(*split_scoped_name(stream))
+
+    async def head(self, stream: str) -> StreamCut:
+        """Return the cut of the oldest events that still exist. Raises `NoSuchStreamError`."""
+        return await self._open_cluster().head(stream)
+
+    async def tail(self, stream: str) -> StreamCut:
+        """Return a cut after everything acknowledged so far. Raises `NoSuchStreamError`."""
+        return await self._open_cluster().tail(stream)
+
+    async def segment_info(self, segment: str) -> SegmentInfo:
+        """Return start, length and state of a segment, given by its full name. Raises `NoSuchSegmentError`."""
+        return await self.segments.segment_info(segment)
+
+    async def successors(self, stream: str, segment: int) -> dict[int, Sequence[int]]:
+        """Return the segments that follow a sealed one (by its id), each with all that it replaces.
+
+        None: the stream ends there. A follower may be read once all that it replaces are read to their end.
+        """
+        scope, name = split_scoped_name(stream)
+        following = await self.controller.successors(scope, name, SegmentId(segment))
+        return {int(each.segment.segment_id): each.predecessors for each in following}
+
+    async def cut_at_time(self, stream: str, time: Time, *, is_end: bool = False) -> StreamCut:
+        """Return a cut of a stream with nothing before it that was stored at `time` or later.
+
+        With `is_end` one with nothing behind it that was stored before `time`. Stores know times of about every MiB of
+        a segment, and of its last change; so the cut lies up to so much earlier, with `is_end` later, than the time. A
+        time is that of the segment stores' clocks; an event of a transaction has that of the commit.
+
+        Raises `NoSuchStreamError`; `InvalidArgumentError` for a time without a zone, or one that is still to come.
+        """
+        return await cut_at_time(self._open_cluster(), stream, time_ms(time, "time"), is_end=is_end)
+
+    # -- looking after the cluster ------------------------------------------------------------------------------
+
+    async def statistics(self, since: ClusterStatistics | None = None, *, groups: Groups = ()) -> ClusterStatistics:
+        """Return what the cluster is doing: loads of segments, streams and containers, memory, cache, log, backlog.
+
+        Cheap enough to be asked every second: give the last answer as `since`, and only news are asked for.
+
+        Args:
+            since: an earlier answer, of this cluster. Rates are then those in between, else those of the last second.
+            groups: reader groups, ``scope/group`` each, whose lag is wanted; or "all".
+
+        A segment store that does not answer within `statistics_timeout_s` is named with its problem, and its containers
+        are missing; the rest is complete.
+
+        Raises:
+            NoSuchReaderGroupError: one of `groups` does not exist.
+            ControllerUnavailableError: the controller was to say where the stores are, and cannot be reached.
+        """
+        self._open_cluster()
+        return await self._statistics_calls.ask(since, groups)

@@ -1,0 +1,23 @@
+"""The blocking `ClientCore`. Generated from `penstock.client.client_core`: do not edit.
+
+`python -m penstock.client.generate_sync` makes it anew; see ``docs/sync-client.md``.
+"""
+
+from __future__ import annotations
+
+from penstock.client.settings import ClientSettings
+from penstock.client.sync.client_life import ClientLife
+
+
+class ClientCore(ClientLife):
+    """What every part of a `Client` stands on: the controller, the segment stores, the settings."""
+
+    @property
+    def uri(self) -> str:
+        """The address of the controller."""
+        return self._part.uri
+
+    @property
+    def settings(self) -> ClientSettings:
+        """The settings in force."""
+        return self._part.settings

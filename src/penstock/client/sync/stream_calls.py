@@ -1,0 +1,165 @@
+"""The blocking `StreamCalls`. Generated from `penstock.client.stream_calls`: do not edit.
+
+`python -m penstock.client.generate_sync` makes it anew; see ``docs/sync-client.md``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from penstock.client.statistics import ClusterStatistics
+from penstock.client.statistics_calls import Groups
+from penstock.client.stream_segments import SegmentRange
+from penstock.client.sync.client_core import ClientCore
+from penstock.model.policies import Retention, Scaling, StreamConfig
+from penstock.model.segments import SegmentInfo
+from penstock.model.stream_cuts import StreamCut
+from penstock.model.times import Time
+
+
+class StreamCalls(ClientCore):
+    """The part of a `Client` that makes, changes and looks at scopes and streams."""
+
+    def create_scope(self, scope: str) -> None:
+        """Create a scope. Raises `ScopeExistsError`, `InvalidNameError`."""
+        self._portal.call(self._part.create_scope(scope))
+
+    def delete_scope(self, scope: str) -> None:
+        """Delete an empty scope. Raises `NoSuchScopeError`, `ScopeNotEmptyError`."""
+        self._portal.call(self._part.delete_scope(scope))
+
+    def scopes(self) -> Iterator[str]:
+        """Iterate over the names of all scopes."""
+        return self._portal.iterate(self._part.scopes())
+
+    def create_stream(
+        self,
+        stream: str,
+        *,
+        scaling: Scaling | None = None,
+        retention: Retention | None = None,
+        tags: Sequence[str] = (),
+        rollover_bytes: int = 0,
+        exist_ok: bool = False,
+    ) -> None:
+        """Create a stream, and its scope if that is missing. The default is one segment that keeps everything.
+
+        Raises `StreamExistsError` unless `exist_ok`; the policies of an existing stream are not compared.
+        """
+        self._portal.call(self._part.create_stream(
+            stream, scaling=scaling, retention=retention, tags=tags, rollover_bytes=rollover_bytes, exist_ok=exist_ok
+        ))
+
+    def update_stream(
+        self,
+        stream: str,
+        *,
+        scaling: Scaling | None = None,
+        retention: Retention | None = None,
+        tags: Sequence[str] | None = None,
+    ) -> None:
+        """Change a stream's policies or tags; what is None stays. Raises `NoSuchStreamError`, `StreamSealedError`.
+
+        To drop a retention policy, use `penstock.aio`, whose `Client.controller` takes a whole `StreamConfig`.
+        """
+        self._portal.call(self._part.update_stream(
+            stream, scaling=scaling, retention=retention, tags=tags
+        ))
+
+    def segments_of(self, stream: str) -> Sequence[SegmentRange]:
+        """Return the segments that take events now, by the keys they take; none of a sealed stream.
+
+        Raises `NoSuchStreamError`.
+        """
+        return self._portal.call(self._part.segments_of(stream))
+
+    def scale_stream(
+        self, stream: str, *, seal: Sequence[int], key_ranges: Sequence[tuple[float, float]], timeout_s: float = 60.0
+    ) -> None:
+        """Replace the segments `seal`, given by id, by one new segment per key range, and wait until that is done.
+
+        Ranges are (low, high) with 0.0 <= low < high <= 1.0; together they are those of the segments they replace.
+        To get a number of equal segments, set `Scaling.fixed` with `update_stream`. Writers and readers follow by
+        themselves, and events of one routing key stay in order.
+
+        Raises `NoSuchStreamError`; `InvalidArgumentError`, `MetadataConflictError` for what does not fit or while
+        another scale is under way; `OutcomeUnknownError` when it is not done within `timeout_s` seconds: it goes on.
+        """
+        self._portal.call(self._part.scale_stream(
+            stream, seal=seal, key_ranges=key_ranges, timeout_s=timeout_s
+        ))
+
+    def seal_stream(self, stream: str) -> None:
+        """Let a stream take no more events. Raises `NoSuchStreamError`."""
+        self._portal.call(self._part.seal_stream(stream))
+
+    def delete_stream(self, stream: str) -> None:
+        """Delete a sealed stream and its data. Raises `NoSuchStreamError`, `StreamNotSealedError`."""
+        self._portal.call(self._part.delete_stream(stream))
+
+    def truncate_stream(self, cut: StreamCut) -> None:
+        """Forget the events of a stream before `cut`. Raises `NoSuchStreamError`, `MetadataConflictError`."""
+        self._portal.call(self._part.truncate_stream(cut))
+
+    def streams(self, scope: str, *, tag: str | None = None) -> Iterator[str]:
+        """Iterate over the names of the streams of `scope`, all or those with `tag`. Raises `NoSuchScopeError`.
+
+        Streams that Pravega keeps for itself, whose names begin with ``_``, are left out.
+        """
+        return self._portal.iterate(self._part.streams(scope, tag=tag))
+
+    def stream_exists(self, stream: str) -> bool:
+        """Say whether a stream exists."""
+        return self._portal.call(self._part.stream_exists(stream))
+
+    def stream_config(self, stream: str) -> StreamConfig:
+        """Return a stream's policies and tags. Raises `NoSuchStreamError`."""
+        return self._portal.call(self._part.stream_config(stream))
+
+    def head(self, stream: str) -> StreamCut:
+        """Return the cut of the oldest events that still exist. Raises `NoSuchStreamError`."""
+        return self._portal.call(self._part.head(stream))
+
+    def tail(self, stream: str) -> StreamCut:
+        """Return a cut after everything acknowledged so far. Raises `NoSuchStreamError`."""
+        return self._portal.call(self._part.tail(stream))
+
+    def segment_info(self, segment: str) -> SegmentInfo:
+        """Return start, length and state of a segment, given by its full name. Raises `NoSuchSegmentError`."""
+        return self._portal.call(self._part.segment_info(segment))
+
+    def successors(self, stream: str, segment: int) -> dict[int, Sequence[int]]:
+        """Return the segments that follow a sealed one (by its id), each with all that it replaces.
+
+        None: the stream ends there. A follower may be read once all that it replaces are read to their end.
+        """
+        return self._portal.call(self._part.successors(stream, segment))
+
+    def cut_at_time(self, stream: str, time: Time, *, is_end: bool = False) -> StreamCut:
+        """Return a cut of a stream with nothing before it that was stored at `time` or later.
+
+        With `is_end` one with nothing behind it that was stored before `time`. Stores know times of about every MiB of
+        a segment, and of its last change; so the cut lies up to so much earlier, with `is_end` later, than the time. A
+        time is that of the segment stores' clocks; an event of a transaction has that of the commit.
+
+        Raises `NoSuchStreamError`; `InvalidArgumentError` for a time without a zone, or one that is still to come.
+        """
+        return self._portal.call(self._part.cut_at_time(stream, time, is_end=is_end))
+
+    def statistics(self, since: ClusterStatistics | None = None, *, groups: Groups = ()) -> ClusterStatistics:
+        """Return what the cluster is doing: loads of segments, streams and containers, memory, cache, log, backlog.
+
+        Cheap enough to be asked every second: give the last answer as `since`, and only news are asked for.
+
+        Args:
+            since: an earlier answer, of this cluster. Rates are then those in between, else those of the last second.
+            groups: reader groups, ``scope/group`` each, whose lag is wanted; or "all".
+
+        A segment store that does not answer within `statistics_timeout_s` is named with its problem, and its containers
+        are missing; the rest is complete.
+
+        Raises:
+            NoSuchReaderGroupError: one of `groups` does not exist.
+            ControllerUnavailableError: the controller was to say where the stores are, and cannot be reached.
+        """
+        return self._portal.call(self._part.statistics(since, groups=groups))
