@@ -5,16 +5,21 @@ Pure: answers in, values out. Who is asked, and when, is in `statistics_calls`. 
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Generator, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import cast
+
+import msgspec
 
 from penstock.model.errors import InvalidNameError
 from penstock.model.names import parse_segment_name
 from penstock.wire.statistics import ContainerReport, Cursor, SegmentRow, StoreReport
 
+#: Segments that are put together in one turn of the loop.
+_STEP_SEGMENTS = 1000
 
-@dataclass(frozen=True, slots=True)
-class SegmentLoad:
+
+class SegmentLoad(msgspec.Struct, frozen=True):
     """Load of one segment.
 
     Attributes:
@@ -214,6 +219,18 @@ class Answer:
 
 def merged(answers: Iterable[Answer], since: ClusterStatistics | None) -> ClusterStatistics:
     """Put together what stores have said. Of a container that two speak of, the one of the higher epoch counts."""
+    steps = merging(answers, since)
+    while True:
+        try:
+            next(steps)
+        except StopIteration as end:
+            return cast(ClusterStatistics, end.value)
+
+
+def merging(
+    answers: Iterable[Answer], since: ClusterStatistics | None
+) -> Generator[None, None, ClusterStatistics]:
+    """Do what `merged` does, some thousand segments at a time."""
     answers = list(answers)
     chosen: dict[int, Answer] = {}
     for answer in answers:
@@ -239,7 +256,7 @@ def merged(answers: Iterable[Answer], since: ClusterStatistics | None) -> Cluste
         containers[container_id] = _container(answer.address, report, earlier)
         cursors[container_id] = report.cursor
         old = old_by_container.get(container_id, []) if earlier is not None else []
-        segments.update(_segments(report, answer.rows[container_id], earlier, old))
+        segments.update((yield from _segments(report, answer.rows[container_id], earlier, old)))
     return ClusterStatistics(
         {answer.address: _store(answer) for answer in sorted(answers, key=lambda answer: answer.address)},
         containers,
@@ -304,13 +321,16 @@ def _container(store: str, report: ContainerReport, earlier: ContainerLoad | Non
 
 def _segments(
     report: ContainerReport, rows: Sequence[SegmentRow], earlier: ContainerLoad | None, old: Sequence[SegmentLoad]
-) -> dict[str, SegmentLoad]:
+) -> Generator[None, None, dict[str, SegmentLoad]]:
     """Return the segments of a container by name: those known before, changed by the news."""
     has_looked = earlier is None or report.measured_s > earlier.measured_s
     # Without news they got nothing since.
     segments = {load.name: _silent(load) if has_looked and load.bytes_per_s else load for load in old}
     known = {load.name: load for load in old}
-    for row in rows:
+    yield
+    for number, row in enumerate(rows, start=1):
+        if not number % _STEP_SEGMENTS:
+            yield
         if row.is_gone:
             segments.pop(row.name, None)
             continue

@@ -11,7 +11,7 @@ import asyncio
 import itertools
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
-from typing import Literal
+from typing import Literal, cast
 
 from penstock.client import reader_group_state as rgs
 from penstock.client.cluster import Cluster
@@ -20,7 +20,7 @@ from penstock.client.deadline import within
 from penstock.client.reader_group_record import GroupRecord
 from penstock.client.reader_group_state import GroupState
 from penstock.client.replies import expect
-from penstock.client.statistics import Answer, ClusterStatistics, GroupLag, merged, stream_of
+from penstock.client.statistics import Answer, ClusterStatistics, GroupLag, merging, stream_of
 from penstock.model.errors import (
     ConnectionLostError,
     InvalidArgumentError,
@@ -74,7 +74,7 @@ class StatisticsCalls:
     async def ask(self, since: ClusterStatistics | None, groups: Groups) -> ClusterStatistics:
         """See `Client.statistics`."""
         with within("ask for statistics", 2 * self._settings.statistics_timeout_s, "statistics_timeout_s"):
-            statistics = merged(await self._ask_stores(since), since)
+            statistics = await _merged(await self._ask_stores(since), since)
         if not groups:
             return statistics
         with within("look at reader groups", 2 * self._settings.statistics_timeout_s, "statistics_timeout_s"):
@@ -247,6 +247,16 @@ class StatisticsCalls:
                 extent = _Extent(stream, info.start_offset, info.length, True, now_s)
             known[segment] = self._extents[segment] = extent
         return known
+
+
+async def _merged(answers: list[Answer], since: ClusterStatistics | None) -> ClusterStatistics:
+    steps = merging(answers, since)
+    while True:
+        try:
+            next(steps)
+        except StopIteration as end:
+            return cast(ClusterStatistics, end.value)
+        await asyncio.sleep(0)
 
 
 def _checked(report: StoreReport, address: str) -> StoreReport:

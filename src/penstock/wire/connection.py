@@ -45,7 +45,7 @@ class ConnectionSettings:
     connect_timeout_s: float = 5.0
     request_timeout_s: float = 30.0
     keepalive_interval_s: float = 20.0
-    write_buffer_bytes_max: int = 2 * 1024 * 1024
+    write_buffer_bytes_max: int = 1024 * 1024
     request_count_max: int = 65536
     close_timeout_s: float = 1.0
 
