@@ -324,6 +324,18 @@ async def test_a_scan_is_in_the_order_of_keys_across_partitions(cluster, partiti
         assert sum(pages) == 100
 
 
+async def test_a_scan_that_is_left_early_leaves_nothing_behind(cluster):
+    async with cluster.client(table_page_entry_count=5) as client, await opened(client, 2) as table:
+        await table.put_many({f"k{number:03}": b"" for number in range(100)})
+        scan = table.scan_pages()
+        for _ in range(4):
+            await anext(scan)
+        await scan.aclose()
+        for _ in range(20):
+            await asyncio.sleep(0)
+        assert not [task for task in asyncio.all_tasks() if task.get_name().startswith("scan ")]
+
+
 async def test_a_scan_of_one_first_part_asks_one_partition(cluster):
     async with cluster.client() as client:
         table = await opened(client, 4, TextPairKeys(), key_length=8, secondary_key_length=4)

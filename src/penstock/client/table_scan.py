@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from operator import attrgetter, itemgetter
 from typing import Generic, TypeVar
 
@@ -70,15 +70,27 @@ def span_of(
 
 @dataclass(slots=True)
 class _Part(Generic[Item]):
-    """What is left of one partition: `items` are read and not handed out, from `next_key` on is to be read."""
+    """What is left of one partition.
+
+    Attributes:
+        next_key: from where on is to be read; None at the end.
+        items: read, and not handed out.
+        page_count: pages read so far.
+        coming: the next page, being read ahead.
+    """
 
     segment: str
     next_key: bytes | None
-    items: list[Item]
+    items: list[Item] = field(default_factory=list)
+    page_count: int = 0
+    coming: asyncio.Task[Sequence[Item]] | None = None
 
 
 class _Merge(Generic[Item]):
-    """Reads partitions a page at a time, and hands their items out in the order of all keys."""
+    """Reads partitions a page at a time, and hands their items out in the order of all keys.
+
+    From the second page on the next one is read while the application works on what it has.
+    """
 
     def __init__(
         self,
@@ -91,14 +103,21 @@ class _Merge(Generic[Item]):
         self._parts = list(parts)
 
     async def pages(self) -> AsyncIterator[Sequence[Item]]:
-        while self._parts:
-            await self._refill()
-            if len(self._parts) == 1:
-                page, self._parts[0].items = self._parts[0].items, []
-            else:
-                page = self._merged()
-            if page:
-                yield page
+        parts = list(self._parts)
+        try:
+            while self._parts:
+                await self._refill()
+                if len(self._parts) == 1:
+                    page, self._parts[0].items = self._parts[0].items, []
+                else:
+                    page = self._merged()
+                if page:
+                    yield page
+        finally:
+            # Whoever stops early leaves nothing behind.
+            for part in parts:
+                if part.coming is not None:
+                    part.coming.cancel()
 
     async def _refill(self) -> None:
         empty = [part for part in self._parts if not part.items and part.next_key is not None]
@@ -110,9 +129,20 @@ class _Merge(Generic[Item]):
 
     async def _fill(self, part: _Part[Item]) -> None:
         assert part.next_key is not None, "asked for more of what is not at its end"
-        items = await self._read(part.segment, part.next_key)
+        coming, part.coming = part.coming, None
+        items = await (coming or self._page(part.segment, part.next_key))
         part.items = list(items)
         part.next_key = next_fixed_key(self._key_of(part.items[-1])) if part.items else None
+        part.page_count += 1
+        if part.page_count > 1 and part.next_key is not None:
+            part.coming = asyncio.get_running_loop().create_task(
+                self._page(part.segment, part.next_key), name=f"scan {part.segment}"
+            )
+            # It may fail when nobody asks for it any more.
+            part.coming.add_done_callback(lambda task: None if task.cancelled() else task.exception())
+
+    async def _page(self, segment: str, first: bytes) -> Sequence[Item]:
+        return await self._read(segment, first)
 
     def _merged(self) -> list[Item]:
         """Take what is in order already: up to the least of the last keys, behind which more may come of that part."""
@@ -153,7 +183,7 @@ def entry_pages(
             page = await cluster.segments.table_entries(segment, limit=page_entry_count, first=first, last=span.last)
         return page.entries
 
-    parts: list[_Part[TableEntry]] = [_Part(segment, span.first, []) for segment in _segments(table, span)]
+    parts: list[_Part[TableEntry]] = [_Part(segment, span.first) for segment in _segments(table, span)]
     return _Merge(read, attrgetter("key"), parts).pages()
 
 
@@ -170,7 +200,7 @@ def key_pages(
         return page.keys
 
     names = _segments(table, span) if segments is None else segments
-    parts: list[_Part[tuple[bytes, int]]] = [_Part(segment, span.first, []) for segment in names]
+    parts: list[_Part[tuple[bytes, int]]] = [_Part(segment, span.first) for segment in names]
     return _Merge(read, itemgetter(0), parts).pages()
 
 

@@ -5,7 +5,7 @@ Source: wire protocol specification, sections 2, 4 and 6.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from typing import TypeVar, cast
 
 from penstock.model.errors import (
@@ -261,7 +261,8 @@ class RequestProcessor:
             first=command.from_key,
             last=command.to_key or None,
         )
-        entries = [wire.TableKeyValue(entry.key, entry.version, entry.value) for entry in page.entries]
+        # What is written of an entry is read by name, and both have the same names: a page need not be made twice.
+        entries = cast(Sequence[wire.TableKeyValue], page.entries)
         return wire.TableEntriesRead(command.request_id, command.segment, entries, page.token)
 
     async def _read_table_delta(self, command: wire.ReadTableEntriesDelta) -> WireCommand:

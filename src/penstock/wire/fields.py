@@ -28,6 +28,8 @@ _I32 = struct.Struct(">i")
 _I64 = struct.Struct(">q")
 _U16 = struct.Struct(">H")
 _KEY_HEAD = struct.Struct(">ii")
+#: Behind a key, before a value: the version of the key, and both lengths of the value.
+_VALUE_HEAD = struct.Struct(">qii")
 _ATTRIBUTE_UPDATE = struct.Struct(">16sbqq")
 _CHUNK_HEAD = struct.Struct(">qqq")
 
@@ -237,11 +239,15 @@ def _read_after_filter(payload: memoryview, position: int) -> tuple[bytes, int]:
     return _read_bytes(payload, following)
 
 
+def _empty_key() -> InvalidArgumentError:
+    return InvalidArgumentError("a table key is empty; clients disagree on how that is encoded, so it can't be sent")
+
+
 def _write_key(out: bytearray, entry: TableKey | TableKeyValue) -> None:
     key = entry.key
     length = len(key)
     if not length:
-        raise InvalidArgumentError("a table key is empty; clients disagree on how that is encoded, so it can't be sent")
+        raise _empty_key()
     out += _KEY_HEAD.pack(length + 12, length)
     out += key
     out += _I64.pack(entry.version)
@@ -265,10 +271,14 @@ def _read_key(payload: memoryview, position: int) -> tuple[TableKey, int]:
 
 
 def _write_entry(out: bytearray, entry: TableKeyValue) -> None:
-    _write_key(out, entry)
-    length = len(entry.value)
-    out += _KEY_HEAD.pack(length + 4, length)
-    out += entry.value
+    key, value = entry.key, entry.value
+    key_length, length = len(key), len(value)
+    if not key_length:
+        raise _empty_key()
+    out += _KEY_HEAD.pack(key_length + 12, key_length)
+    out += key
+    out += _VALUE_HEAD.pack(entry.version, length + 4, length)
+    out += value
 
 
 def _read_entry(payload: memoryview, position: int) -> tuple[TableKeyValue, int]:

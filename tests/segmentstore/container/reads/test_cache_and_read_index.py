@@ -8,6 +8,7 @@ from itertools import pairwise
 
 import pytest
 
+from penstock.model.errors import InconsistentStateError
 from penstock.segmentstore.container.reads.cache import Cache, CacheEntry
 from penstock.segmentstore.container.reads.read_index import Found, Missing, ReadIndex, Redirected, Victims, _Block
 from penstock.segmentstore.container.segment import Segment, SegmentFlags
@@ -449,3 +450,38 @@ async def test_an_insertion_that_fails_half_way_counts_what_it_holds(monkeypatch
     assert segment.index.lookup(200, 100) == Missing(300)
     segment.index.clear()
     assert cache.used_bytes == 0
+
+
+async def test_pieces_are_what_single_looks_find_or_nothing_across_blocks() -> None:
+    """Ranges in open and closed blocks, across two, in a hole, and behind the end, in any order."""
+    segment = segment_in(Cache(SETTINGS))
+    content = bytes(range(256))
+    for offset, end in ((0, 10), (10, 20), (20, 120), (120, 125), (150, 200)):
+        segment.index.append(offset, content[offset:end])
+    del segment.index._entries[-2], segment.index._starts[-2]  # [120, 125) is a hole now.
+    rng = random.Random(1)
+    ranges = [(rng.randrange(260), rng.randrange(1, 30)) for _ in range(300)]
+    pieces = segment.index.pieces(ranges)
+    in_one_block = 0
+    for (offset, length), piece in zip(ranges, pieces, strict=True):
+        found = segment.index.lookup(offset, length)
+        if piece is None:
+            assert not isinstance(found, Found) or found.length < length or len(found.data) > 1
+        else:
+            assert isinstance(found, Found)
+            assert piece == b"".join(found.data) == content[offset : offset + length]
+            in_one_block += 1
+    assert in_one_block > 100
+
+
+async def test_pieces_of_a_block_that_has_changed_in_memory_are_refused() -> None:
+    """Whichever part was asked for; the other blocks are sound."""
+    segment = segment_in(Cache(SETTINGS))
+    segment.index.append(0, bytes(100))
+    segment.index.append(100, bytes(100))
+    block = segment.index._entries[1]
+    assert isinstance(block, _Block)
+    block.data = bytes(50) + b"\1" + bytes(49)
+    assert segment.index.pieces([(0, 10), (90, 10)]) == [bytes(10), bytes(10)]
+    with pytest.raises(InconsistentStateError, match="arrived"):
+        segment.index.pieces([(0, 10), (100, 10)])

@@ -13,7 +13,7 @@ Source: segment store specification, section 4.
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Generic, Protocol, Self, TypeVar
 
@@ -339,6 +339,35 @@ class ReadIndex(Generic[S]):
                 break
             entry = entries[at]
         return Found(parts, found)
+
+    def pieces(self, ranges: Sequence[tuple[int, int]]) -> list[bytes | None]:
+        """Return a copy of the bytes of each range (offset, length > 0) that is in one block; None for any other.
+
+        As so many calls of `lookup`, but a block is compared once for all that is taken from it. What was found counts
+        as used now. Raises `InconsistentStateError` as `lookup` does.
+        """
+        starts, entries = self._starts, self._entries
+        cache = self._cache
+        generation = cache.generation
+        cache.is_touched = True
+        compared: set[int] = set()
+        found: list[bytes | None] = []
+        for offset, length in ranges:
+            at = bisect_right(starts, offset) - 1
+            entry = entries[at] if at >= 0 else None
+            if type(entry) is not _Block or (inside := offset - entry.start) + length > len(entry.data):
+                found.append(None)
+                continue
+            data = entry.data
+            if at not in compared:
+                entry.generation = generation
+                is_compared = len(data) <= _SHORT_BLOCK_BYTES or length * _VIEW_SHARE_MAX >= len(data)
+                if is_compared:
+                    if (damage := entry.damage()) is not None:
+                        raise damage
+                    compared.add(at)
+            found.append(bytes(data[inside : inside + length]))
+        return found
 
     def arrived(self, offset: int, length: int) -> Arrived | None:
         """Find up to `length` (> 0) bytes from `offset` that storage lacks, as views; None if they are not in memory.

@@ -50,6 +50,13 @@ def unpack_slot(packed: bytes) -> Slot:
     return Slot(*_SLOT.unpack(packed))
 
 
+def value_place(packed: bytes, key: bytes) -> tuple[int, int, int]:
+    """Return version, and offset and length of the value of `key`'s entry: of `unpack_slot`, without the slot."""
+    version, offset, length = _SLOT.unpack(packed)
+    skipped = ENTRY_HEADER.size + len(key)
+    return version, offset + skipped, length - skipped
+
+
 def slot_version(packed: bytes) -> int:
     """Return a packed slot's version."""
     return int.from_bytes(packed[:8], "big", signed=True)

@@ -13,10 +13,15 @@ from collections.abc import Awaitable, Callable, Sequence
 
 from penstock.model.errors import SegmentTruncatedError
 from penstock.model.segments import TableDelta, TableEntry
-from penstock.segmentstore.container.reads.read_index import Found
 from penstock.segmentstore.container.reads.reader import SegmentReader
 from penstock.segmentstore.container.segment import Segment
-from penstock.segmentstore.container.tables.entries import ParsedEntry, parse_entries, slot_length, unpack_slot
+from penstock.segmentstore.container.tables.entries import (
+    ParsedEntry,
+    parse_entries,
+    slot_length,
+    unpack_slot,
+    value_place,
+)
 from penstock.segmentstore.container.tables.index import TableIndex
 
 #: An iteration or delta page stops growing at this many bytes of entries, and at so many entries.
@@ -96,15 +101,28 @@ class TableReader:
         self, segment: Segment, items: Sequence[tuple[bytes, bytes | None]]
     ) -> Sequence[TableEntry | None]:
         """Return the entries of keys, given with their packed slots, in order; None for a key that is gone."""
-        found: list[TableEntry | None] = []
+        found: list[TableEntry | None] = [None] * len(items)
         elsewhere: list[int] = []
+        # Those that may be in memory: where they lie, and what they are.
+        ranges: list[tuple[int, int]] = []
+        wanted: list[tuple[int, int]] = []
+        start_offset = segment.start_offset
         for at, (key, packed) in enumerate(items):
-            entry = None
-            if packed is not None:
-                entry = self._in_memory(segment, key, packed)
-                if entry is None:
-                    elsewhere.append(at)
-            found.append(entry)
+            if packed is None:
+                continue
+            version, offset, length = value_place(packed, key)
+            if not length:
+                found[at] = TableEntry(key, b"", version)
+            elif offset < start_offset:
+                elsewhere.append(at)
+            else:
+                ranges.append((offset, length))
+                wanted.append((at, version))
+        for (at, version), value in zip(wanted, segment.index.pieces(ranges), strict=True):
+            if value is None:
+                elsewhere.append(at)
+            else:
+                found[at] = TableEntry(items[at][0], value, version)
         for at in range(0, len(elsewhere), _VALUE_READS_MAX):
             some = elsewhere[at : at + _VALUE_READS_MAX]
             # Not to leave reads behind that nobody waits for, all of them are waited for before one may fail the call.
@@ -116,20 +134,6 @@ class TableReader:
                     raise result
                 found[place] = result
         return found
-
-    @staticmethod
-    def _in_memory(segment: Segment, key: bytes, packed: bytes) -> TableEntry | None:
-        slot = unpack_slot(packed)
-        offset, length = slot.value_range(key)
-        if not length:
-            return TableEntry(key, b"", slot.version)
-        if offset < segment.start_offset:
-            return None
-        found = segment.index.lookup(offset, length)
-        if not isinstance(found, Found) or found.length < length:
-            return None
-        # Copied: what the cache hands out may be a view of a much larger block.
-        return TableEntry(key, b"".join(found.data), slot.version)
 
     async def _read(self, segment: Segment, key: bytes, packed: bytes | None) -> TableEntry | None:
         while packed is not None:
