@@ -214,6 +214,28 @@ async def test_pattern_finds_streams_that_come_later_and_reads_them_from_their_b
             assert not reader.is_finished
 
 
+async def test_stream_that_is_listed_but_not_there_yet_is_found_later(cluster, monkeypatch):
+    """A stream is listed before it is whole, and for a moment after it is gone. No group fails for that."""
+    async with cluster.client(**FAST) as client:
+        await fill(client, "retail/orders-1")
+        await fill(client, "retail/orders-2")
+        original = client.controller.head
+        half_made = {"orders-2"}
+
+        async def head(scope, stream):
+            if stream in half_made:
+                raise NoSuchStreamError(f"stream {stream} is not completely created")
+            return await original(scope, stream)
+
+        monkeypatch.setattr(client.controller, "head", head)
+        async with client.reader_group("audit", ["retail/orders-*"]) as group, group.reader("r") as reader:
+            assert (await group.state()).streams == ["retail/orders-1"]
+            await client.reader_group("audit", ["retail/orders-*"])
+            assert len(await drain(reader, 10)) == 10
+            half_made.clear()
+            assert await drain(reader, 10) == events("retail/orders-2", *range(10))
+
+
 async def test_pattern_that_finds_nothing_yet_is_refused_and_leaves_nothing(cluster):
     async with cluster.client(**FAST) as client:
         await fill(client, A)

@@ -24,6 +24,7 @@ from penstock.model.errors import (
     MetadataConflictError,
     NoSuchReaderGroupError,
     NoSuchScopeError,
+    NoSuchStreamError,
 )
 from penstock.model.names import check_scope_name, split_scoped_name
 from penstock.model.stream_cuts import StreamCut
@@ -58,7 +59,8 @@ class Sources:
 
     async def all_streams(self, cluster: Cluster) -> list[str]:
         """Return the streams named, and those that the patterns find now. Raises `NoSuchScopeError`."""
-        return list(dict.fromkeys([*self.streams, *await streams_that_match(cluster, self.patterns)]))
+        found = await heads_of(cluster, await streams_that_match(cluster, self.patterns))
+        return list(dict.fromkeys([*self.streams, *found]))
 
 
 def is_match(stream: str, patterns: Sequence[str]) -> bool:
@@ -74,6 +76,17 @@ async def streams_that_match(cluster: Cluster, patterns: Sequence[str]) -> list[
             if not name.startswith("_") and is_match(f"{scope}/{name}", patterns):
                 found.append(f"{scope}/{name}")
     return found
+
+
+async def heads_of(cluster: Cluster, streams: Sequence[str]) -> dict[str, StreamCut]:
+    """Return where streams begin, without those that are not there yet, or not any more: listings know too many."""
+    heads = {}
+    for stream in streams:
+        try:
+            heads[stream] = await cluster.head(stream)
+        except NoSuchStreamError:
+            continue
+    return heads
 
 
 #: Gives what is to be registered in place of what is, or None: nothing is to be changed.
@@ -185,7 +198,7 @@ class GroupStreams:
             there = await streams_that_match(self._cluster, state.patterns)
         except NoSuchScopeError:
             there = []
-        new = [stream for stream in there if stream not in registered.starts]
+        new = await heads_of(self._cluster, [stream for stream in there if stream not in registered.starts])
         gone = set()
         for stream in set(registered.starts).difference(there):
             # A listing is no proof: what is left loses its place.
@@ -198,13 +211,12 @@ class GroupStreams:
             gone.discard(min(gone))
         if not new and not gone:
             return None
-        heads = {stream: await self._cluster.head(stream) for stream in new}
         kept = self._without(registered, gone) if gone and len(gone) < len(registered.starts) else registered
         return replace(
             kept,
             starts={
                 **{stream: cut for stream, cut in kept.starts.items() if stream not in gone},
-                **_positions(heads),
+                **_positions(new),
             },
         )
 

@@ -46,6 +46,7 @@ from penstock.segmentstore.tier2 import segment_read
 from penstock.segmentstore.tier2.chunk_files import ChunkFiles
 from penstock.segmentstore.tier2.storage_guard import GuardedChunkStorage
 from penstock.testing.mutations.controller import CONTROLLER_MUTATIONS
+from penstock.testing.mutations.group_changes import GROUP_MUTATIONS
 from penstock.testing.mutations.isolation import ISOLATION_MUTATIONS
 from penstock.testing.mutations.memory import MEMORY_MUTATIONS
 from penstock.testing.mutations.mutation import Mutation, patched, short_profile
@@ -459,6 +460,7 @@ MUTATIONS: tuple[Mutation, ...] = (
     *USER_MUTATIONS,
     *READER_MUTATIONS,
     *TABLE_MUTATIONS,
+    *GROUP_MUTATIONS,
 )  # fmt: skip
 """All planted bugs."""
 

@@ -31,6 +31,7 @@ from penstock.testing.simulation.late_requests import LateRequestSettings
 from penstock.testing.workloads.attributes import AttributeClient
 from penstock.testing.workloads.crowd import MergeClient, SegmentCrowd
 from penstock.testing.workloads.events import GroupReader, StreamKeeper, Writer, WriterCrowd
+from penstock.testing.workloads.group_changes import GroupChanges
 from penstock.testing.workloads.many_keys import KEY_LENGTH, ManyKeys
 from penstock.testing.workloads.mortal_readers import MortalReader
 from penstock.testing.workloads.plans import PlanSettings, draw_owner_changes, draw_plan
@@ -56,13 +57,13 @@ USER_STREAM = f"{SCOPE}/user-events"
 ALL_WORKLOADS = (
     "events", "readers", "transactions", "trimmed", "tables", "counters", "bytes", "lives",
     "crowd", "writers", "merges", "attributes", "keys", "names", "mortals", "streams",
-    "user writers",
+    "user writers", "group changes",
 )  # fmt: skip
 
 #: They cost much: where not every workload takes part anyway they do less often than others.
-_RARE = ("names", "mortals", "user writers")
+_RARE = ("names", "mortals", "user writers", "group changes")
 #: They came later.
-_LATER = ("streams", "user writers", "users", "user tables", "user states")
+_LATER = ("streams", "user writers", "users", "user tables", "user states", "group changes")
 _RARE_SHARE = 0.4
 
 
@@ -283,6 +284,8 @@ class Scenario:
         self._add_table_users(made, place)
         if "streams" in self.workloads:
             made.append(StreamLives(*place("streams"), prefix=f"{SCOPE}/stream", mean_gap_s=self.mean_gap_s))
+        if "group changes" in self.workloads:
+            made.append(GroupChanges(*place("group-changes"), habits=self.profile.habits))
         return made
 
     def _add_users(self, made: list[Workload], place: Callable[[str], tuple[World, Host, str, random.Random]]) -> None:

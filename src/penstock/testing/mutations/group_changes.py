@@ -1,0 +1,74 @@
+"""Planted bugs in how a group follows what it is to read. See ``docs/reader-groups.md``, "What a group reads"."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from contextlib import AbstractContextManager
+from dataclasses import replace
+
+import msgspec
+
+from penstock.client import reader_group_state as rgs
+from penstock.client.reader_group_calls import RegisteredGroup
+from penstock.client.reader_group_state import GroupState
+from penstock.client.reader_group_streams import GroupStreams
+from penstock.model.errors import NoSuchReaderGroupError
+from penstock.testing.mutations.mutation import Mutation, patched
+from penstock.testing.mutations.users import USERS
+
+#: Streams of a group that come and go, changed by calls that are cut off.
+GROUP_CHANGES = replace(USERS, name="group changes", workloads=("events", "group changes"))
+
+
+def _leave_the_record_behind() -> AbstractContextManager[None]:
+    async def complete(self: GroupStreams) -> tuple[RegisteredGroup, GroupState]:
+        registered = await self._cluster.controller.reader_group(self._record.scope, self._record.name)
+        if registered is None:
+            raise NoSuchReaderGroupError("no such group")
+        return registered, await self._record.state()
+
+    return patched(GroupStreams, "complete", complete)
+
+
+def _begin_at_the_tail() -> AbstractContextManager[None]:
+    original = GroupStreams._found
+
+    async def found(self: GroupStreams, registered: RegisteredGroup, state: GroupState) -> RegisteredGroup | None:
+        wanted = await original(self, registered, state)
+        if wanted is None:
+            return None
+        starts = dict(wanted.starts)
+        for stream in starts.keys() - registered.starts.keys():
+            starts[stream] = (await self._cluster.tail(stream)).positions
+        return replace(wanted, starts=starts)
+
+    return patched(GroupStreams, "_found", found)
+
+
+def _begin_all_anew() -> AbstractContextManager[None]:
+    original = rgs.read_streams
+
+    def read_streams(
+        state: GroupState, starts: Mapping[str, Mapping[str, int]], ends: Mapping[str, int], generation: int
+    ) -> GroupState:
+        # As if none of the streams had been the group's before.
+        return original(msgspec.structs.replace(state, streams=[]), starts, ends, generation)
+
+    return patched(rgs, "read_streams", read_streams)
+
+
+GROUP_MUTATIONS = (
+    Mutation(
+        "register a change of streams and leave the record behind", "a change that is cut off is completed",
+        GROUP_CHANGES, _leave_the_record_behind,
+    ),
+    Mutation(
+        "begin what a pattern finds at the tail", "streams that are found are read from their beginning",
+        GROUP_CHANGES, _begin_at_the_tail,
+    ),
+    Mutation(
+        "begin all streams anew when one comes", "streams that stay go on where they are",
+        GROUP_CHANGES, _begin_all_anew,
+    ),
+)  # fmt: skip
+"""Bugs of this kind."""
