@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from unittest import mock
 
 import pytest
 
+from penstock.cli.names import complete_groups, complete_scopes, complete_streams, complete_tables
 from penstock.client.sync import Client
 from penstock.model.policies import Retention, Scaling
+from penstock.testing.server import MemoryServer
 
 from .conftest import Run
 
@@ -354,3 +357,23 @@ def test_a_stream_is_split_and_merged(penstock: Run, penstock_client: Client) ->
         refused = penstock("stream", "scale", stream, *wrong)
         assert refused.code != 0
         assert said in refused.stderr
+
+
+def test_names_are_completed_from_what_there_is(
+    penstock: Run, penstock_server: MemoryServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of the scopes that begin so, or of the scope that is typed; where nothing answers there is nothing to say."""
+    for stream in ("complete/one", "complete/other", "complete-too/one"):
+        penstock("stream", "create", stream).ok  # noqa: B018
+    penstock("group", "create", "complete/group", "complete/one").ok  # noqa: B018
+    penstock("table", "create", "complete/table").ok  # noqa: B018
+    monkeypatch.setenv("PENSTOCK_URI", penstock_server.uri)
+    context = mock.Mock(params={})
+    assert sorted(complete_streams(context, "compl")) == ["complete-too/one", "complete/one", "complete/other"]
+    assert complete_streams(context, "complete/ot") == ["complete/other"]
+    assert complete_streams(context, "nothing/") == []
+    assert sorted(complete_scopes(context, "compl")) == ["complete", "complete-too"]
+    assert complete_groups(context, "complete") == ["complete/group"]
+    assert complete_tables(context, "complete/") == ["complete/table"]
+    assert complete_streams(mock.Mock(params={"uri": "tcp://127.0.0.1:1"}), "compl") == []
+    assert complete_streams(mock.Mock(params={"uri": "nonsense"}), "compl") == []

@@ -16,6 +16,7 @@ from penstock.cli import COMMANDS
 from penstock.client.client import Client
 from penstock.client.client import connect as real_connect
 from penstock.client.settings import ClientSettings
+from penstock.testing.server import MemoryServer
 from support.command_line import run_command
 from support.standalone_process import child_environment
 
@@ -199,12 +200,16 @@ def test_the_overview_loads_no_command() -> None:
     assert (ran.returncode, ran.stderr) == (0, "[]")
 
 
-def test_shells_complete_commands_and_options() -> None:
-    """As the shells ask: by variables, with the words so far."""
+def test_shells_complete_commands_options_and_names(penstock_server: MemoryServer) -> None:
+    """As the shells ask: by variables, with the words so far. Names come from the server, if it is there."""
+    with penstock_server.connect() as client:
+        client.create_stream("typed/stream")
+        client.create_stream("typed/other")
 
-    def completed(*words: str) -> list[str]:
+    def completed(*words: str, uri: str = penstock_server.uri) -> list[str]:
         environment = {
             **child_environment(),
+            "PENSTOCK_URI": uri,
             "_PENSTOCK_COMPLETE": "complete_bash",
             "COMP_WORDS": "\n".join(["penstock", *words]) if len(words) < 2 else " ".join(["penstock", *words]),
             "COMP_CWORD": str(len(words)),
@@ -217,6 +222,8 @@ def test_shells_complete_commands_and_options() -> None:
     assert completed("str") == ["stream"]
     assert completed("stream", "de") == ["describe", "delete"]
     assert "--key-field" in completed("write", "--k")
+    assert completed("read", "typed/s") == ["typed/stream"]
+    assert completed("read", "typed/s", uri=AWAY) == []
 
 
 def test_json_is_one_document_a_line(penstock_server: object) -> None:

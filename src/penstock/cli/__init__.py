@@ -48,7 +48,7 @@ COMMANDS = {
     "stream": _Command("stream:stream", "Streams: list, create, describe, update, seal, truncate, delete.", True),
     "scope": _Command("scope:scope", "Scopes, which hold streams, reader groups and tables.", True),
     "group": _Command("group:group", "Reader groups: who reads what, and how far.", True),
-    "transaction": _Command("transaction:transaction", "Transactions: state, commit, abort.", True),
+    "transaction": _Command("transaction:transaction", "Transactions: create, describe, commit, abort.", True),
     "table": _Command("table:table", "Key-value tables: keys, values, scans.", True),
     "bench": _Command("bench:bench", "How fast the server takes and gives events, as seen from here.", True),
     "top": _Command(

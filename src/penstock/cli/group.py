@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Annotated, TypeVar
 import typer
 
 from penstock.cli.failure import failures_told
-from penstock.cli.options import URI, AsJson, Group, Uri, Yes
+from penstock.cli.names import complete_streams
+from penstock.cli.options import URI, AsJson, Group, ScopeToList, Uri, Yes
 from penstock.cli.output import confirm, in_bytes, table, tell
 
 if TYPE_CHECKING:
@@ -19,7 +20,11 @@ T = TypeVar("T")
 
 Streams = Annotated[
     list[str],
-    typer.Argument(metavar="STREAM...", help="What it reads, as SCOPE/STREAM, or patterns: 'SCOPE/orders-*'."),
+    typer.Argument(
+        metavar="STREAM",
+        help="What it reads, as SCOPE/STREAM, or patterns: 'SCOPE/orders-*'.",
+        autocompletion=complete_streams,
+    ),
 ]
 _POSITION = "'earliest', 'latest', a time as 2026-11-22T10:30Z, a cut, or @FILE with one."
 
@@ -28,7 +33,7 @@ group: typer.Typer = typer.Typer(name="group")
 
 @group.command("list")
 def list_groups(
-    scope: Annotated[str | None, typer.Argument(help="Only of this scope.", show_default="all scopes")] = None,
+    scope: ScopeToList = None,
     uri: Uri = URI,
     as_json: AsJson = False,
 ) -> None:

@@ -6,6 +6,7 @@ from typing import Annotated
 
 import typer
 
+from penstock.cli.names import complete_groups, complete_scopes, complete_streams
 from penstock.runtime.settings import DEFAULT_URI, URI_VARIABLE
 
 #: The default of `Uri`.
@@ -14,6 +15,17 @@ URI = DEFAULT_URI
 Uri = Annotated[str, typer.Option("--uri", envvar=URI_VARIABLE, help="The controller.")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print the answer as JSON, errors too.")]
 Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")]
-Stream = Annotated[str, typer.Argument(metavar="STREAM", help="As SCOPE/STREAM.", show_default=False)]
-Group = Annotated[str, typer.Argument(metavar="GROUP", help="As SCOPE/GROUP.", show_default=False)]
-Scope = Annotated[str, typer.Argument(metavar="SCOPE", help="Its name.", show_default=False)]
+Stream = Annotated[
+    str,
+    typer.Argument(metavar="STREAM", help="As SCOPE/STREAM.", show_default=False, autocompletion=complete_streams),
+]
+Group = Annotated[
+    str, typer.Argument(metavar="GROUP", help="As SCOPE/GROUP.", show_default=False, autocompletion=complete_groups)
+]
+Scope = Annotated[
+    str, typer.Argument(metavar="SCOPE", help="Its name.", show_default=False, autocompletion=complete_scopes)
+]
+ScopeToList = Annotated[
+    str | None,
+    typer.Argument(help="Only of this scope.", show_default="all scopes", autocompletion=complete_scopes),
+]

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from penstock.cli.failure import failures_told
-from penstock.cli.options import URI, AsJson, Stream, Uri, Yes
+from penstock.cli.options import URI, AsJson, ScopeToList, Stream, Uri, Yes
 from penstock.cli.output import confirm, in_bytes, in_time, table, tell
 from penstock.cli.quantities import bytes_of, milliseconds_of
 from penstock.cli.stream_scale import scale
@@ -16,7 +16,12 @@ if TYPE_CHECKING:
     from penstock.cli.session import Session
     from penstock.model.policies import Retention, Scaling, StreamConfig
 
-Segments = Annotated[int | None, typer.Option(min=1, help="Segments it has, or begins with if it scales.")]
+Segments = Annotated[
+    int | None, typer.Option(min=1, help="Segments it has, or begins with if it scales. [default: 1]")
+]
+SegmentsToUpdate = Annotated[
+    int | None, typer.Option(min=1, help="Segments it has, or never goes below if it scales. [default: as it is]")
+]
 EventRate = Annotated[int | None, typer.Option(min=1, help="Scale by events/s: what one segment should carry.")]
 DataRate = Annotated[int | None, typer.Option(min=1, help="Scale by kB/s: what one segment should carry.")]
 Factor = Annotated[int, typer.Option(min=2, help="Into how many segments a busy one is split.")]
@@ -63,7 +68,7 @@ def _retention(keep_time: str | None, keep_bytes: str | None, keep_max: str | No
 
 @stream.command("list")
 def list_streams(
-    scope: Annotated[str | None, typer.Argument(help="Only of this scope.", show_default="all scopes")] = None,
+    scope: ScopeToList = None,
     tag: Annotated[str | None, typer.Option(help="Only those that have this tag.")] = None,
     uri: Uri = URI,
     as_json: AsJson = False,
@@ -121,7 +126,7 @@ def create(
 @stream.command()
 def update(
     stream: Stream,
-    segments: Segments = None,
+    segments: SegmentsToUpdate = None,
     event_rate: EventRate = None,
     data_rate: DataRate = None,
     factor: Factor = 2,

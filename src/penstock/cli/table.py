@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, Annotated, TypeAlias, TypeVar
 import typer
 
 from penstock.cli.failure import failures_told
-from penstock.cli.options import URI, AsJson, Uri, Yes
+from penstock.cli.names import complete_tables
+from penstock.cli.options import URI, AsJson, ScopeToList, Uri, Yes
 from penstock.cli.output import confirm, tell, write_bytes, write_text
 from penstock.cli.quantities import bytes_of
 
@@ -26,7 +27,9 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-TableName = Annotated[str, typer.Argument(metavar="TABLE", help="As SCOPE/TABLE.", show_default=False)]
+TableName = Annotated[
+    str, typer.Argument(metavar="TABLE", help="As SCOPE/TABLE.", show_default=False, autocompletion=complete_tables)
+]
 Key = Annotated[str, typer.Argument(metavar="KEY", help="The key, or its first part.", show_default=False)]
 Second = Annotated[str, typer.Option(help="The second part of the key, in tables whose keys have two. [default: none]")]
 Version = Annotated[
@@ -38,7 +41,7 @@ table: typer.Typer = typer.Typer(name="table")
 
 @table.command("list")
 def list_tables(
-    scope: Annotated[str | None, typer.Argument(help="Only of this scope.", show_default="all scopes")] = None,
+    scope: ScopeToList = None,
     uri: Uri = URI,
     as_json: AsJson = False,
 ) -> None:
