@@ -19,7 +19,9 @@ ROOT = Path(__file__).parents[2]
 README = ROOT / "README.md"
 GUIDE = ROOT / "docs" / "getting-started.md"
 #: Of parts of the client, each a program from top to bottom.
-CLIENT_GUIDES = [ROOT / "docs" / "guide" / f"{name}.md" for name in ("tables", "shared-state", "batch-reads")]
+CLIENT_GUIDES = [
+    ROOT / "docs" / "guide" / f"{name}.md" for name in ("consuming", "tables", "shared-state", "batch-reads")
+]
 SCALING = ROOT / "docs" / "scaling.md"
 URI = "tcp://localhost:9090"
 
