@@ -18,6 +18,8 @@ from pathlib import Path
 
 import pytest
 
+import penstock
+from penstock.client.settings import ClientSettings
 from penstock.controller.metadata.layout import SYSTEM_TABLES
 from penstock.model.routing import container_of
 from penstock.runtime.disk import LocalDisk
@@ -361,6 +363,33 @@ def test_a_store_that_hangs_is_ended_and_started_again(make_quick: Callable[...,
     eventually(lambda: length(port, SEGMENTS[0]) is not None, "the new process serves")
     assert content(port, SEGMENTS[0]) == EVENT
     assert "segment store 0 has not answered" in server.log
+    assert server.terminate() == 0
+
+
+def test_statistics_of_the_other_store_go_on_while_one_is_held(make_quick: Callable[..., StandaloneProcess]) -> None:
+    """Its problem is said after `statistics_timeout_s`; when another process has come, all is told again."""
+    server = make_quick().start()
+    first, second = ports(server)
+    for port, segment in ((first, SEGMENTS[0]), (second, SEGMENTS[1])):
+        create(port, segment)
+        append(port, segment, b"w" * 16)
+    settings = ClientSettings(statistics_timeout_s=1.0)
+    with penstock.connect(server.uri, settings) as client:
+        eventually(lambda: len(client.statistics().segments) == 2, "both are told")
+        whole = client.statistics()
+        assert (whole.container_count, whole.missing_containers) == (CONTAINER_COUNT, [])
+        assert all(store.resident_bytes > 10_000_000 for store in whole.stores.values())
+        server.signal_store(0, signal.SIGSTOP)
+        part = client.statistics(whole)
+        problem = part.stores[f"127.0.0.1:{first}"].problem
+        assert problem is not None
+        assert "statistics_timeout_s" in problem
+        assert part.stores[f"127.0.0.1:{second}"].problem is None
+        assert list(part.segments) == [SEGMENTS[1]]
+        assert sorted([*part.containers, *part.missing_containers]) == list(range(CONTAINER_COUNT))
+        pid = server.signal_store(0, signal.SIGKILL)
+        server.await_store(0, other_than=pid)
+        eventually(lambda: not client.statistics(part).missing_containers, "the new process is asked")
     assert server.terminate() == 0
 
 
