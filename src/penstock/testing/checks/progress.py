@@ -1,7 +1,8 @@
-"""`ProgressMonitor`: whoever can get on does, whatever stands still beside it.
+"""`ProgressMonitor`: whoever can get on does, whatever stands still beside it; and takes no more memory than it may.
 
 A log whose disk answers is written while long-term storage hangs. A connection is read again within a bound, however
-long its appends cannot be taken, since reads and group state stand behind them.
+long its appends cannot be taken, since reads and group state stand behind them. What all connections hold stays within
+one budget, however many they are.
 """
 
 from __future__ import annotations
@@ -36,6 +37,7 @@ class ProgressMonitor:
             yield from self._observe_log(host, container, now_s)
         if server is not None:
             yield from self._observe_connections(host, server, now_s)
+            yield from _observe_memory(server)
 
     def _observe_log(self, host: Host, container: SegmentContainer, now_s: float) -> Iterator[str]:
         slot = (host.name, container.id)
@@ -80,3 +82,17 @@ class ProgressMonitor:
                     f"a connection was not read for {now_s - since_s:.0f} s: what stands behind its appends waits "
                     f"longer than {settings.read_delay_s_max:g} s (read_delay_s_max)"
                 )
+
+
+def _observe_memory(server: SegmentStoreServer) -> Iterator[str]:
+    """Say when connections hold more than the budget for what comes in; each may be one read beyond its share."""
+    held = [connection._outstanding_bytes + connection._frame_bytes for connection in server.connections]
+    budget = server.budget
+    if sum(held) != budget.used_bytes:
+        yield f"connections hold {sum(held)} bytes, their budget counts {budget.used_bytes}"
+    allowed = budget.bytes_max + server.receive_length * sum(map(bool, held))
+    if sum(held) > allowed:
+        yield (
+            f"{len(held)} connections hold {sum(held)} bytes of what they sent, {budget.bytes_max} are allowed "
+            f"(ingest_bytes_max) and a read of each beyond: {allowed}"
+        )

@@ -415,7 +415,11 @@ MUTATIONS: tuple[Mutation, ...] = (
     ),
     Mutation(
         "remove the event number check", "a writer that reconnects duplicates no event",
-        replace(short_profile("links", kinds=_LINKS, gap_s=1.0), work_stall_rate=_SLOW_WORK),
+        # Links that break all the time, under many events: what was sent before must come in behind what is sent again.
+        replace(
+            short_profile("links", "writers", kinds=("Reset", "SlowLink"), gap_s=0.3), work_stall_rate=_SLOW_WORK,
+            pace=8.0,
+        ),
         _remove_event_number_check,
     ),
     Mutation(

@@ -10,6 +10,7 @@ from penstock.model.errors import CorruptionError
 from penstock.runtime.disk import Disk
 from penstock.runtime.work import PoolSettings, WorkPools, WorkQueue
 from penstock.segmentstore.connection import Connection
+from penstock.segmentstore.ingest_budget import IngestBudget
 from penstock.segmentstore.tier1 import log_recovery
 from penstock.segmentstore.tier1.log_recovery import ChainFile
 from penstock.testing.mutations.mutation import Mutation, patched, short_profile
@@ -41,6 +42,13 @@ def _let_reads_wait_behind_appends() -> AbstractContextManager[None]:
         """Wait until there is room."""
 
     return patched(Connection, "_begin_delay", begin_delay)
+
+
+def _give_each_connection_a_budget() -> AbstractContextManager[None]:
+    def lets_read(self: IngestBudget, contributor: object, held_bytes: int) -> bool:
+        return held_bytes <= self._share_bytes_max
+
+    return patched(IngestBudget, "lets_read", lets_read)
 
 
 @contextmanager
@@ -83,6 +91,11 @@ ISOLATION_MUTATIONS: tuple[Mutation, ...] = (
     Mutation(
         "let reads wait behind appends", "what stands behind appends that cannot be taken is answered within a bound",
         _STALLED, _let_reads_wait_behind_appends,
+    ),
+    Mutation(
+        "give each connection a budget of its own", "memory is bounded over connections",
+        short_profile("a crowd of connections to a stalled log", "connections", kinds=("DiskStall",)),
+        _give_each_connection_a_budget,
     ),
     Mutation(
         "read what a predecessor wrote late", "an old owner can do no harm",

@@ -29,6 +29,7 @@ from penstock.testing.simulation.faults import FaultPlan, PlannedFault
 from penstock.testing.simulation.host import Host
 from penstock.testing.simulation.late_requests import LateRequestSettings
 from penstock.testing.workloads.attributes import AttributeClient
+from penstock.testing.workloads.connection_crowd import ConnectionCrowd
 from penstock.testing.workloads.crowd import MergeClient, SegmentCrowd
 from penstock.testing.workloads.events import GroupReader, StreamKeeper, Writer, WriterCrowd
 from penstock.testing.workloads.group_changes import GroupChanges
@@ -57,13 +58,15 @@ USER_STREAM = f"{SCOPE}/user-events"
 ALL_WORKLOADS = (
     "events", "readers", "transactions", "trimmed", "tables", "counters", "bytes", "lives",
     "crowd", "writers", "merges", "attributes", "keys", "names", "mortals", "streams",
-    "user writers", "group changes",
+    "user writers", "group changes", "connections",
 )  # fmt: skip
 
 #: They cost much: where not every workload takes part anyway they do less often than others.
 _RARE = ("names", "mortals", "user writers", "group changes")
 #: They came later.
-_LATER = ("streams", "user writers", "users", "user tables", "user states", "group changes")
+_LATER = ("streams", "user writers", "users", "user tables", "user states", "group changes", "connections")
+#: Memory for what connections send, of a store to which a crowd of them sends while its log stands still.
+_CROWDED_INGEST_BYTES = 64 * _KIB
 _RARE_SHARE = 0.4
 
 
@@ -78,7 +81,8 @@ class Profile:
         share: each takes part with this probability (events always do).
         takeover_gap_s: mean time between two changes of a container's owner, 0 for none.
         move_share: where containers can move, so many of these changes are moves.
-        ingest_bytes_max: memory for what connections send, of a store; 0: the default, which is never used up.
+        ingest_bytes_max: memory for what connections send, of a store; 0: the default, which is never used up, or
+            little where the workload "connections" takes part.
         bit_flip_count: bits flipped per store while all are down at the end, in files with `bit_flip_place` in their
             paths. Then corruption may be reported and answers may fail, but nothing wrong may be served.
         writing_s: how long workloads work, from their start.
@@ -173,7 +177,7 @@ class Scenario:
         limits_rng = (_Lowest if profile.has_lowest_limits else random.Random)(f"{seed}/limits/{profile.name}")
         cluster = _with_limits(cluster, limits_rng)
         cluster = _with_log_bounds(cluster, random.Random(f"{seed}/log bounds/{profile.name}"), profile)
-        cluster = _with_ingest_budget(cluster, profile)
+        cluster = _with_ingest_budget(cluster, profile, is_crowded="connections" in workloads)
         cluster = _with_controller(cluster, random.Random(f"{seed}/controller/{profile.name}"), profile)
         names = [f"store-{number}" for number in range(1, cluster.store_count + 1)]
         if not cluster.is_combined:
@@ -282,6 +286,13 @@ class Scenario:
         self._add_short_lives(made, place)
         self._add_users(made, place)
         self._add_table_users(made, place)
+        if "connections" in self.workloads:
+            made.append(
+                ConnectionCrowd(
+                    *place("connections"), segment=f"{SCOPE}/pushed/0.#epoch.0",
+                    connection_count=min(24, self.crowd_size),
+                )
+            )  # fmt: skip
         if "streams" in self.workloads:
             made.append(StreamLives(*place("streams"), prefix=f"{SCOPE}/stream", mean_gap_s=self.mean_gap_s))
         if "group changes" in self.workloads:
@@ -599,12 +610,13 @@ def _with_log_bounds(cluster: ClusterSettings, rng: random.Random, profile: Prof
     return replace(cluster, segment_store=segment_store, chunk_faults=chunk_faults)
 
 
-def _with_ingest_budget(cluster: ClusterSettings, profile: Profile) -> ClusterSettings:
-    """Return a cluster whose stores stop reading connections soon, if the profile says so."""
-    if not profile.ingest_bytes_max:
+def _with_ingest_budget(cluster: ClusterSettings, profile: Profile, *, is_crowded: bool) -> ClusterSettings:
+    """Return a cluster whose stores stop reading connections soon, if the profile says so or a crowd of them comes."""
+    ingest_bytes_max = profile.ingest_bytes_max or (_CROWDED_INGEST_BYTES if is_crowded else 0)
+    if not ingest_bytes_max:
         return cluster
     connection = replace(
-        cluster.segment_store.connection, ingest_bytes_max=profile.ingest_bytes_max, read_delay_s_max=1.0
+        cluster.segment_store.connection, ingest_bytes_max=ingest_bytes_max, read_delay_s_max=1.0
     )
     return replace(cluster, segment_store=replace(cluster.segment_store, connection=connection))
 

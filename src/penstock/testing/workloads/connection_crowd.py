@@ -1,0 +1,120 @@
+"""A crowd of connections that go on sending while the log stands still: it has to wait in somebody's memory."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+
+from penstock.model.errors import ConnectionLostError, PenstockError, SegmentExistsError
+from penstock.model.routing import container_of
+from penstock.testing.simulation.host import Host
+from penstock.testing.workloads.world import Workload, World
+from penstock.wire.commands import AppendBlockEnd, AppendSetup, DataAppended, SetupAppend, WireCommand
+from penstock.wire.connection import ConnectionSettings, WireConnection, open_connection
+
+#: What each connection sends while one stall lasts, in blocks of so much. The store's budget is far less than all.
+PUSHED_BYTES = 48 * 1024
+_BLOCK_BYTES = 4 * 1024
+_SETTINGS = ConnectionSettings(connect_timeout_s=2.0, request_timeout_s=2.0, close_timeout_s=0.1)
+#: Stalls that one run answers so.
+_PUSH_COUNT_MAX = 3
+_LOOK_INTERVAL_S = 0.25
+
+
+class _Pusher:
+    """One connection and its writer; counts what is acknowledged."""
+
+    def __init__(self) -> None:
+        self.acknowledged_bytes = 0
+
+    def on_reply(self, reply: WireCommand) -> None:
+        """See `ReplyHandler`."""
+        if isinstance(reply, DataAppended):
+            self.acknowledged_bytes = (reply.event_number + 1) * _BLOCK_BYTES
+
+    def on_connection_lost(self, error: ConnectionLostError) -> None:
+        """See `ReplyHandler`. What was acknowledged stays so."""
+
+    def on_writable(self) -> None:
+        """See `ReplyHandler`. All is sent at once."""
+
+
+class ConnectionCrowd(Workload):
+    """Opens many connections to a store whose log stands still, and sends on all of them until it goes on.
+
+    What was acknowledged must be in the segment at the end. How much memory the store gave them is looked at by
+    `testing/checks/progress.py`.
+    """
+
+    def __init__(
+        self, world: World, host: Host, name: str, rng: random.Random, *, segment: str, connection_count: int
+    ) -> None:
+        super().__init__(world, host, name, rng)
+        self._segment = segment
+        self._connection_count = connection_count
+        self._acknowledged_bytes = 0
+
+    async def prepare(self) -> None:
+        """See `Workload.prepare`."""
+        try:
+            await self.client.segments.create_segment(self._segment)
+        except SegmentExistsError:
+            pass  # The reply to the first attempt was lost.
+
+    async def run(self) -> None:
+        """See `Workload.run`."""
+        for _ in range(_PUSH_COUNT_MAX):
+            while not self._is_stalled():
+                if not self.world.is_writing:
+                    return
+                await asyncio.sleep(_LOOK_INTERVAL_S)
+            pushers = [_Pusher() for _ in range(self._connection_count)]
+            await asyncio.gather(*map(self._push, pushers))
+            self._acknowledged_bytes += sum(pusher.acknowledged_bytes for pusher in pushers)
+            self.world.counts["crowds of connections to a log that stood still"] += 1
+
+    async def verify(self) -> None:
+        """See `Workload.verify`."""
+        segments = self.client.segments
+        info = await self.world.insist(
+            f"info of {self._segment}", lambda: segments.segment_info(self._segment)
+        )
+        if info.length < self._acknowledged_bytes:
+            self.world.problem(
+                f"{self._segment}: {self._acknowledged_bytes} bytes were acknowledged, it has {info.length}"
+            )
+
+    def _is_stalled(self) -> bool:
+        simulation = self.world.cluster.simulation
+        return simulation.hosts[self._owner()].stalls.until_s("/data/tier1/") is not None
+
+    def _owner(self) -> str:
+        locator = self.world.cluster.locator
+        return locator.owner(container_of(self._segment, locator.container_count))
+
+    async def _push(self, pusher: _Pusher) -> None:
+        host, port = await self.world.cluster.locator.endpoint_of_segment(self._segment)
+        try:
+            connection = await open_connection(host, port, settings=_SETTINGS)
+        except (PenstockError, OSError):
+            return  # Something else is wrong, too.
+        try:
+            await self._send(connection, pusher)
+        except PenstockError:
+            pass  # Sent away, or cut off.
+        finally:
+            await connection.close()
+
+    async def _send(self, connection: WireConnection, pusher: _Pusher) -> None:
+        request_id = connection.next_request_id()
+        writer_id = self.rng.randbytes(16)
+        reply = await connection.request(request_id, SetupAppend(request_id, writer_id, self._segment, ""))
+        if not isinstance(reply, AppendSetup):
+            return
+        connection.subscribe(request_id, pusher)
+        block = bytes([self.rng.randrange(33, 127)]) * _BLOCK_BYTES
+        for number in range(PUSHED_BYTES // _BLOCK_BYTES):
+            connection.send(AppendBlockEnd(writer_id, _BLOCK_BYTES, block, 1, number, request_id))
+        while self._is_stalled() and connection.is_open and self.world.is_writing:  # noqa: ASYNC110  # nobody tells
+            await asyncio.sleep(_LOOK_INTERVAL_S)
+        await asyncio.sleep(_LOOK_INTERVAL_S)
