@@ -95,7 +95,7 @@ class _Life:
 
 def draw_user_settings(rng: random.Random, base: ClientSettings, habits: UserHabits) -> ClientSettings:
     """Return settings of a user's client: limits that outages go beyond at times, and reach of their faults."""
-    return replace(
+    drawn = replace(
         base,
         retry_time_max_s=rng.choice(habits.limits_s),
         request_timeout_s=rng.choice((1.0, 5.0)),
@@ -103,8 +103,11 @@ def draw_user_settings(rng: random.Random, base: ClientSettings, habits: UserHab
         max_unacknowledged_bytes=rng.choice((2_000, 64 * 1024 * 1024)),
         reader_timeout_s=READER_TIMEOUT_S,
         position_interval_s=rng.uniform(0.5, 3.0),
-        reader_close_timeout_s=rng.choice((0.5, 5.0)),
-        close_timeout_s=rng.choice((1.0, 30.0)),
+    )
+    # From what was drawn already: half of them close in haste.
+    is_hasty = drawn.position_interval_s < 1.75
+    return replace(
+        drawn, reader_close_timeout_s=0.5 if is_hasty else 5.0, close_timeout_s=1.0 if is_hasty else 30.0
     )
 
 
