@@ -7,14 +7,12 @@ from contextlib import AbstractContextManager
 from dataclasses import replace
 
 from penstock.client.retry import Backoff
-from penstock.client.segment_appender import SegmentAppender
 from penstock.client.table_segments import TableSegments, _Batch
 from penstock.client.table_watch import KeyChange, TableWatch
 from penstock.model.errors import OutcomeUnknownError
 from penstock.testing.mutations.mutation import Mutation, patched
 from penstock.testing.mutations.users import USERS
 from penstock.testing.workloads.users import UserHabits
-from penstock.wire.connection import WireConnection
 
 TABLES_AND_STATES = replace(
     USERS,
@@ -41,17 +39,6 @@ def _take_a_refusal_behind_a_lost_reply_for_one() -> AbstractContextManager[None
     return patched(TableSegments, "_apply", apply)
 
 
-def _come_back_under_another_name() -> AbstractContextManager[None]:
-    set_up = SegmentAppender._set_up
-
-    async def set_up_anew(self: SegmentAppender, backoff: Backoff) -> tuple[WireConnection, int]:
-        if self._connection is None:
-            self._writer_id = self._rng.randbytes(16)
-        return await set_up(self, backoff)
-
-    return patched(SegmentAppender, "_set_up", set_up_anew)
-
-
 def _count_what_was_not_told_as_told() -> AbstractContextManager[None]:
     async def look(self: TableWatch) -> AsyncIterator[KeyChange]:
         for segment in self._names:
@@ -74,11 +61,6 @@ TABLE_MUTATIONS = (
         "take a refusal behind a lost reply for one", "a lost reply is neither success nor failure",
         replace(TABLES_AND_STATES, name="table users", workloads=("events", "user tables")),
         _take_a_refusal_behind_a_lost_reply_for_one,
-    ),
-    Mutation(
-        "come back under another name", "an update of a shared state is made once",
-        replace(TABLES_AND_STATES, name="state users", workloads=("events", "user states")),
-        _come_back_under_another_name,
     ),
     Mutation(
         "count a change as told before it is", "a watch misses nothing that lasts",
