@@ -208,7 +208,8 @@ def test_an_interrupted_measurement_tells_its_figures_and_deletes_its_stream(pen
             with penstock_server.connect() as client:
                 names = [name for name in client.scopes() if name == "penstock-bench"]
                 streams = [f"{name}/{stream}" for name in names for stream in client.streams(name)]
-                return any(sum(client.tail(stream).positions.values()) for stream in streams)
+                # So much that the first of them are acknowledged, and that is known there.
+                return any(sum(client.tail(stream).positions.values()) > 20_000 for stream in streams)
 
         wait_for(is_writing)
         bench.send_signal(signal.SIGINT)

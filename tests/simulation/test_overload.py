@@ -57,6 +57,7 @@ SETTINGS = ClusterSettings(
         container=ContainerSettings(
             flush_bytes=256 * KIB,
             flush_age_s=5.0,
+            flush_age_index_s=5.0,
             writer_interval_s=2.0,
             writer_retry_s=20.0,
             outstanding_bytes_max=OUTSTANDING_BYTES,

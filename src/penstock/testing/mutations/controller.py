@@ -81,6 +81,7 @@ CONTROLLER_MUTATIONS: tuple[Mutation, ...] = (
     ),
     Mutation(
         "give work up after its retries", "work that was begun ends without a restart",
-        _OUTAGES, _give_up_after_the_retries,
+        # A store that crashes is started again, and with it a controller that looks for what was left.
+        replace(_OUTAGES, plan=replace(_OUTAGES.plan, kinds=("Partition",))), _give_up_after_the_retries,
     ),
 )  # fmt: skip

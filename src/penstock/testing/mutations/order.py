@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import replace
 
@@ -12,7 +12,7 @@ from msgspec import structs
 from penstock.client.event import EventChunk
 from penstock.controller.metadata.records import CommittingTransactions
 from penstock.controller.metadata.stream_tables import StreamTables
-from penstock.model.errors import BadOffsetError, LogFencedError, NoSuchSegmentError
+from penstock.model.errors import BadOffsetError, LogFencedError
 from penstock.model.segments import NO_VALUE
 from penstock.segmentstore.container.append_request import AppendRequest
 from penstock.segmentstore.container.attributes.attributes import Attributes
@@ -56,25 +56,6 @@ def _answer_attributes_early() -> AbstractContextManager[None]:
         return segment.attribute(attribute_id)
 
     return patched(SegmentOperations, "get_attribute", get_attribute)
-
-
-def _load_from_an_older_index() -> AbstractContextManager[None]:
-    async def load(self: Attributes, segment: Segment, attribute_ids: Iterable[bytes]) -> None:
-        if not segment.has_attribute_index or segment.is_inactive:
-            return
-        wanted = dict.fromkeys(attribute_ids)
-        with segment.in_use():
-            while missing := [attribute_id for attribute_id in wanted if attribute_id not in segment.attributes]:
-                values = await (await self._index(segment)).get(missing)
-                if segment.is_deleted or segment.is_merged:
-                    raise NoSuchSegmentError(segment.name)
-                # Whether that is still the index of now is what is not looked at.
-                self.trim(segment, spared=wanted)
-                for attribute_id, value in zip(missing, values, strict=True):
-                    found = NO_VALUE if value is None else int.from_bytes(value, "big", signed=True)
-                    segment.attributes.setdefault(attribute_id, found)
-
-    return patched(Attributes, "load", load)
 
 
 @contextmanager
@@ -176,14 +157,6 @@ ORDER_MUTATIONS: tuple[Mutation, ...] = (
         "answer attributes before they are durable", "what was read stays",
         replace(short_profile("read right away", "attributes", gap_s=1.0), work_stall_rate=_SLOW_WORK),
         _answer_attributes_early,
-    ),
-    Mutation(
-        "load attributes from an older index", "a value written meanwhile wins over the loaded one",
-        replace(
-            short_profile("slow indexes", "attributes", kinds=_LINKS), cache_bytes_min=_SMALL_CACHE,
-            slow_read_rate=0.5, pace=8.0, has_lowest_limits=True, refused_rate=0.0, writing_s=15.0,
-        ),
-        _load_from_an_older_index,
     ),
     Mutation(
         "index what is not durable", "an index has what the log has",

@@ -202,7 +202,8 @@ async def test_copies_are_not_copied_again_for_their_own_sake(world: World) -> N
     written = container.pipeline.logged_bytes
     for _ in range(100):
         await asyncio.sleep(0.002)
-    assert container.carrier.carried_bytes <= 2 * container.segment(A).length
+    # What storage takes may be copied as well, where it is slower than the log.
+    assert container.carrier.carried_bytes <= 2 * (container.segment(A).length + container.segment(B).length)
     assert container.pipeline.logged_bytes - written <= 4 * container.segment(A).length
     container = await world.lives.restart(container)
     assert await read_all(container, A) == bytes(400 * 100)

@@ -1,7 +1,7 @@
 """What it costs to ask a server every second what it is doing, with very many segments.
 
-    python bench/statistics.py                                # 10 000 segments
-    python bench/statistics.py --segments 1000 --calls 50
+    python bench/cluster_statistics.py                                # 10 000 segments
+    python bench/cluster_statistics.py --segments 1000 --calls 50
 
 All segments get an append before each call of `all_changed`, a tenth of them before each of `some_changed`, none before
 those of `none_changed`; `whole` are calls without an earlier answer, which tell everything. CPU of the server and of
@@ -162,7 +162,7 @@ def main() -> None:
         disk = raw_disk(directory)
         with server(directory) as running:
             run(whole(running))
-    report("statistics", {"segments": arguments.segments, **found, "raw_disk": disk})
+    report("cluster_statistics", {"segments": arguments.segments, **found, "raw_disk": disk})
 
 
 if __name__ == "__main__":
