@@ -50,6 +50,8 @@ from penstock.testing.checks.invariants_indexes import check_activity, check_att
 
 #: The longest append, in simulated clusters: it is let in whole, however little of the quota is left.
 _UNDER_WAY_BYTES = 8 * 1024
+#: ... and the longest update of a table: a scale writes a chunk of its stream's history.
+_UPDATE_BYTES = 32 * 1024
 #: Looks in a row at which a segment was stuck before nothing more of it may be let in.
 _STUCK_LOOKS = 3
 #: Looks in a row at which a bound may be passed.
@@ -234,7 +236,8 @@ class InvariantMonitor:
             else:
                 stuck.append(segment)
             now_stuck[slot] = (looks + 1, byte_count)
-            if segment.pending.byte_count > max(byte_count, 2 * quota) + _UNDER_WAY_BYTES:
+            whole = _UPDATE_BYTES if segment.is_table else _UNDER_WAY_BYTES
+            if segment.pending.byte_count > max(byte_count, 2 * quota) + whole:
                 yield (
                     f"container {container.id}: {segment.name} is stuck with {byte_count} bytes, and now "
                     f"{segment.pending.byte_count} wait; its quota is {quota}"
