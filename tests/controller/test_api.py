@@ -530,6 +530,28 @@ async def test_head_of_a_stream_is_its_first_epoch_whatever_the_time(stub):
         assert {at.segmentId.segmentId: at.offset for at in found.segments} == {0: 0, 1: 0}
 
 
+async def test_head_of_a_stream_that_is_being_made_is_not_told(wire):
+    """Its segments need not be there: a reader that began there would take them for deleted, and never come back."""
+    begun, go_on = asyncio.Event(), asyncio.Event()
+    create = wire.cluster.store.create_segment
+
+    async def held(segment, **options):
+        if segment.startswith("scope/"):
+            begun.set()
+            await go_on.wait()
+        return await create(segment, **options)
+
+    await wire.service.create_scope("scope")
+    wire.cluster.store.create_segment = held
+    making = asyncio.ensure_future(wire.service.create_stream("scope", "stream", StreamConfig()))
+    await begun.wait()
+    request = pb.GetSegmentsRequest(streamInfo=info())
+    assert await status_of(wire.stub.getSegments(request)) == "NOT_FOUND"
+    go_on.set()
+    await making
+    assert len((await wire.stub.getSegments(request)).segments) == 1
+
+
 async def test_address_is_told_for_anything(stub):
     """API-23, K-5, H5: for a segment of a stream, and for tables of groups that no controller has heard of."""
     await stub.createStream(config())

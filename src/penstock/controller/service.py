@@ -447,6 +447,9 @@ class ControllerService:
         """Return where the stream begins."""
 
         async def read(tables: StreamTables) -> list[SegmentPosition]:
+            if (await tables.state()).record.state is StreamState.CREATING:
+                # Its segments need not be there yet: whoever began to read them would take them for deleted.
+                raise NoSuchStreamError(f"stream {scope}/{stream} is not completely created")
             cut = (await tables.truncation()).record.stream_cut
             if cut:
                 return [SegmentPosition(segment, offset) for segment, offset in cut.items()]
