@@ -42,6 +42,8 @@ SETTINGS = LocalLogSettings(
     reserve_file_length_bytes=16 * 1024,
     reserve_file_count=1,
     reserve_record_count=2,
+    # An owner of these tests that only waits writes nothing by itself, however slow the machine is.
+    trailer_delay_s=3600.0,
 )
 KINDS = ["memory", "local", "simulated disk"]
 
