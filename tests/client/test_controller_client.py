@@ -180,6 +180,34 @@ async def test_scale_waits_until_it_is_complete(script):
     assert [list(script.requests[0].sealedSegments), script.requests[1].epoch] == [[0], 3]
 
 
+@pytest.mark.parametrize("bound", [0.5, 0.25])
+async def test_scale_that_was_done_by_an_attempt_without_an_answer_is_done(script, bound):
+    """The segments are current no more, because of what was asked for; or of somebody else, and then it is refused."""
+    ends = [(0.0, bound), (bound, 1.0)]
+    following = [
+        pb.SuccessorResponse.SegmentEntry(
+            segment=pb.SegmentRange(
+                segmentId=pb.SegmentId(streamInfo=pb.StreamInfo(scope="a", stream="b"), segmentId=number),
+                minKey=low, maxKey=high,
+            ),
+            value=[0],
+        )
+        for number, (low, high) in enumerate(ends, 1)
+    ]  # fmt: skip
+    script.answers = [
+        grpc.StatusCode.UNAVAILABLE,
+        pb.ScaleResponse(status=pb.ScaleResponse.PRECONDITION_FAILED),
+        pb.SuccessorResponse(segments=following),
+    ]
+    asked = script.client.scale_stream("a", "b", seal=[SegmentId(0)], key_ranges=[(0.0, 0.5), (0.5, 1.0)])
+    if bound == 0.5:
+        await asked
+    else:
+        with pytest.raises(InvalidArgumentError):
+            await asked
+    assert script.answers == []
+
+
 async def test_configuration_survives_the_wire(script):
     config = StreamConfig(
         Scaling.by_data_rate(100, factor=3, min_segments=2), Retention.by_size(1000, 2000), ("x", "y"), 5, 6

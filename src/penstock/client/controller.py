@@ -27,6 +27,7 @@ from penstock.client.controller_messages import (
 from penstock.client.deadline import Deadline, within
 from penstock.client.first_contact import describe_address
 from penstock.client.reader_group_calls import ReaderGroupCalls, ReaderGroupStub
+from penstock.client.scale_calls import ScaleCalls, ScaleStub
 from penstock.client.settings import ClientSettings
 from penstock.client.stream_segments import SegmentRange, Successor
 from penstock.client.table_calls import TableCalls, TableStub
@@ -80,7 +81,7 @@ _RETRY_DELAY_INITIAL_S = 0.01
 _RETRY_DELAY_FACTOR = 4.0
 
 
-class ControllerStub(ReaderGroupStub, TableStub, Protocol):
+class ControllerStub(ReaderGroupStub, ScaleStub, TableStub, Protocol):
     """The RPCs that the client uses. A generated stub has them; so may a controller in the same process."""
 
     createScope: UnaryCall[pb.ScopeInfo, pb.CreateScopeStatus]
@@ -102,8 +103,6 @@ class ControllerStub(ReaderGroupStub, TableStub, Protocol):
     getSegmentsImmediatelyFollowing: UnaryCall[pb.SegmentId, pb.SuccessorResponse]
     getSegmentsBetween: UnaryCall[pb.StreamCutRange, pb.StreamCutRangeResponse]
     getURI: UnaryCall[pb.SegmentId, pb.NodeUri]
-    scale: UnaryCall[pb.ScaleRequest, pb.ScaleResponse]
-    checkScale: UnaryCall[pb.ScaleStatusRequest, pb.ScaleStatusResponse]
     createTransaction: UnaryCall[pb.CreateTxnRequest, pb.CreateTxnResponse]
     pingTransaction: UnaryCall[pb.PingTxnRequest, pb.PingTxnStatus]
     commitTransaction: UnaryCall[pb.TxnRequest, pb.TxnStatus]
@@ -135,7 +134,7 @@ def parse_controller_uri(uri: str) -> tuple[str, bool]:
     return "ipv4:" + ",".join(addresses), scheme in ("tls", "pravegas")
 
 
-class ControllerClient(ReaderGroupCalls, TableCalls):
+class ControllerClient(ReaderGroupCalls, ScaleCalls, TableCalls):
     """Typed controller calls. Scopes, streams and names are checked by the controller."""
 
     _stub: ControllerStub
@@ -357,42 +356,6 @@ class ControllerClient(ReaderGroupCalls, TableCalls):
         request = pb.SegmentId(streamInfo=_stream(scope, stream), segmentId=number)
         reply = await self._ask(self._stub.getURI, request, f"look for the host of segment {segment}")
         return reply.endpoint, reply.port
-
-    async def scale_stream(
-        self,
-        scope: str,
-        stream: str,
-        *,
-        seal: Sequence[SegmentId],
-        key_ranges: Sequence[tuple[float, float]],
-        timeout_s: float = 60.0,
-        poll_interval_s: float = 0.05,
-    ) -> None:
-        """Replace the segments `seal` by one new segment per range, and wait until that is complete.
-
-        Raises `InvalidArgumentError` when the ranges do not cover exactly those of `seal`, `MetadataConflictError`
-        when another scale is under way, `OutcomeUnknownError` when it is not complete within `timeout_s`.
-        """
-        name = f"{scope}/{stream}"
-        ranges = [pb.ScaleRequest.KeyRangeEntry(start=start, end=end) for start, end in key_ranges]
-        request = pb.ScaleRequest(streamInfo=_stream(scope, stream), sealedSegments=seal, newKeyRanges=ranges)
-        reply, _ = await self._change(self._stub.scale, request, f"scale stream {name}")
-        if reply.status == pb.ScaleResponse.PRECONDITION_FAILED:
-            raise InvalidArgumentError(f"scale {name}: a segment to seal is not current, or too few would remain")
-        if reply.status == pb.ScaleResponse.FAILURE:
-            raise MetadataConflictError(f"scale {name}: refused; ranges do not match, or another scale is under way")
-        status = pb.ScaleStatusRequest(streamInfo=_stream(scope, stream), epoch=reply.epoch)
-        try:
-            async with asyncio.timeout(timeout_s):
-                while True:
-                    check = await self._ask(self._stub.checkScale, status, f"check the scale of stream {name}")
-                    if check.status == pb.ScaleStatusResponse.SUCCESS:
-                        return
-                    if check.status != pb.ScaleStatusResponse.IN_PROGRESS:
-                        raise StreamError(f"scale {name}: the controller does not know epoch {reply.epoch}")
-                    await asyncio.sleep(poll_interval_s)
-        except TimeoutError as error:
-            raise OutcomeUnknownError(f"scale {name}: accepted, but not complete after {timeout_s:g} s") from error
 
     # -- transactions -------------------------------------------------------------------------------------------
 

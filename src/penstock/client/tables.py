@@ -236,10 +236,12 @@ class Table(LifeCycle, Generic[Key, Value]):
         with self._call("update a key"):
             for _ in range(attempt_count_max):
                 old = await self.entry(key)
-                if old is None and default is None:
+                if old is not None:
+                    value = step(old.value)
+                elif default is not None:
+                    value = step(default)
+                else:
                     raise TableKeyMissingError(self.name, key=self._key(key))
-                # Without an entry there is a default: that was looked at.
-                value = step(old.value if old is not None else default)  # type: ignore[arg-type]
                 version = VERSION_ABSENT if old is None else old.version
                 try:
                     return Entry(key, value, (await self._change("put", [self._update(key, value, version)]))[0])
