@@ -43,7 +43,7 @@ from penstock.testing.runner import run
 from penstock.testing.simulation.cluster import SimulatedCluster
 from penstock.testing.simulation.faults import FaultPlan
 from penstock.testing.simulation.simulation import Simulation
-from penstock.testing.workloads.scenario import Profile
+from penstock.testing.workloads.profile import Profile
 from support.btree import new_index
 from support.containers import FaultyChunks, Incarnations, append
 

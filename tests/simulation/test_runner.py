@@ -21,7 +21,8 @@ from penstock.testing.runner import run, shrink_failure
 from penstock.testing.simulation.faults import FaultPlan
 from penstock.testing.story import Story
 from penstock.testing.workloads.plans import KIND_COUNT_MIN, PlanSettings
-from penstock.testing.workloads.scenario import Profile, Scenario
+from penstock.testing.workloads.profile import Profile
+from penstock.testing.workloads.scenario import Scenario
 
 SHORT = Profile().of_length(10.0)
 PLANTED = next(mutation for mutation in MUTATIONS if mutation.name == "acknowledge before sync")
@@ -49,7 +50,7 @@ def test_one_seed_gives_one_trace_byte_for_byte() -> None:
 
 def test_a_new_process_gives_the_same_trace() -> None:
     code = (
-        "from penstock.testing.runner import run; from penstock.testing.workloads.scenario import Profile;"
+        "from penstock.testing.runner import run; from penstock.testing.workloads.profile import Profile;"
         "print(run(5, Profile().of_length(10.0)).digest)"
     )
     digests = {

@@ -8,7 +8,7 @@ from __future__ import annotations
 import pytest
 
 from penstock.testing.runner import run
-from penstock.testing.workloads.scenario import Profile
+from penstock.testing.workloads.profile import Profile
 
 LENGTH_S = 30.0
 SEED_COUNT = 12

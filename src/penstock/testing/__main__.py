@@ -22,7 +22,8 @@ from penstock.testing.processes.run import processes
 from penstock.testing.runner import Outcome, run, shrink_failure
 from penstock.testing.simulation.faults import FaultPlan
 from penstock.testing.story import Story
-from penstock.testing.workloads.scenario import Profile, Scenario
+from penstock.testing.workloads.profile import Profile
+from penstock.testing.workloads.scenario import Scenario
 
 app: typer.Typer = typer.Typer(add_completion=False, no_args_is_help=True, help=__doc__)
 app.command()(processes)

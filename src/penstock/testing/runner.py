@@ -40,7 +40,8 @@ from penstock.testing.simulation.trace import Trace
 from penstock.testing.simulation.work import WorkSettings
 from penstock.testing.workloads.events import StreamKeeper
 from penstock.testing.workloads.memory_flips import flip_memory
-from penstock.testing.workloads.scenario import Profile, Scenario, draw_workload_world
+from penstock.testing.workloads.profile import Profile
+from penstock.testing.workloads.scenario import Scenario, draw_workload_world
 from penstock.testing.workloads.segments import ByteReader
 from penstock.testing.workloads.tables import TableClient
 from penstock.testing.workloads.takeover import ContainerMoves

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from inspect import getattr_static
 
 from penstock.testing.workloads.plans import PlanSettings
-from penstock.testing.workloads.scenario import Profile
+from penstock.testing.workloads.profile import Profile
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,7 +17,7 @@ from penstock.client.reader_group_state import GroupState
 from penstock.client.segment_events import SegmentEvents
 from penstock.testing.mutations.mutation import Mutation, patched
 from penstock.testing.mutations.users import USERS
-from penstock.testing.workloads.scenario import Profile
+from penstock.testing.workloads.profile import Profile
 from penstock.testing.workloads.users import Fate, UserHabits
 
 

@@ -17,7 +17,7 @@ from penstock.client.reader import Reader
 from penstock.client.transaction import Transaction, _Fate
 from penstock.testing.mutations.mutation import Mutation, patched
 from penstock.testing.workloads.plans import PlanSettings
-from penstock.testing.workloads.scenario import Profile
+from penstock.testing.workloads.profile import Profile
 from penstock.testing.workloads.users import End, Fate, UserHabits
 
 #: Faults are shorter than the others wait before they take a reader for dead, so nobody is taken for dead by mistake.

@@ -1,0 +1,88 @@
+"""`Profile`: what scenarios are drawn from."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+
+from penstock.testing.simulation.late_requests import LateRequestSettings
+from penstock.testing.workloads.plans import PlanSettings
+from penstock.testing.workloads.users import UserHabits
+
+_KIB = 1024
+ALL_WORKLOADS = (
+    "events", "readers", "transactions", "trimmed", "tables", "counters", "bytes", "lives",
+    "crowd", "writers", "merges", "attributes", "keys", "names", "mortals", "streams",
+    "user writers", "group changes", "connections",
+)  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class Profile:
+    """What a scenario is drawn from. The default one has everything; others aim at something.
+
+    Attributes:
+        name: for messages.
+        plan: the faults.
+        workloads: those that may take part.
+        share: each takes part with this probability (events always do).
+        takeover_gap_s: mean time between two changes of a container's owner, 0 for none.
+        move_share: where containers can move, so many of these changes are moves.
+        ingest_bytes_max: memory for what connections send, of a store; 0: the default, which is never used up, or
+            little where the workload "connections" takes part.
+        bit_flip_count: bits flipped per store while all are down at the end, in files with `bit_flip_place` in their
+            paths. Then corruption may be reported and answers may fail, but nothing wrong may be served.
+        writing_s: how long workloads work, from their start.
+        store_count_min, store_count_max: fewest and most segment stores.
+        cache_bytes_min: smallest cache.
+        work_stall_rate: probability that blocking work, such as a sync, is slow.
+        work_cut_rate: probability that blocking work is cut in two, so that others come between its halves.
+        shared_storage_rate: probability that several stores have both tiers on one file system, and containers move.
+        pace: how many times as fast as usual workloads work.
+        has_lowest_limits: as little as ever is kept in memory, see `_with_limits`.
+        slow_read_rate: probability that a read of long-term storage takes up to 3 s, in every cluster; None: as drawn.
+        late_requests: requests of the controller that arrive late; None: as drawn.
+        controller_attempts_max: how often the controller repeats a request; 0: as drawn.
+        reserve_file_count: files in reserve for a full disk, many enough for all starts on one; then no container may
+            be offline for want of room. 0: a few, or none, and they may.
+        refused_rate: probability that long-term storage refuses all of one segment, as long as there are faults.
+        log_bytes_max: bound of each container's log; 0: as drawn.
+        memory_flip_rate: probability that bits flip in what stores have in memory and nowhere else but in their log ...
+        memory_flip_gap_s: ... and mean time between two of them.
+        scale_rate: probability that streams split and merge all the time.
+        habits: what users do, if "user writers" are among the workloads, and "users", who read what those write.
+    """
+
+    name: str = "everything"
+    plan: PlanSettings = field(default_factory=PlanSettings)
+    workloads: tuple[str, ...] = ALL_WORKLOADS
+    share: float = 0.7
+    takeover_gap_s: float = 15.0
+    move_share: float = 0.6
+    ingest_bytes_max: int = 0
+    bit_flip_count: int = 0
+    bit_flip_place: str = "/log-"
+    writing_s: float = 55.0
+    late_requests: LateRequestSettings | None = None
+    controller_attempts_max: int = 0
+    store_count_min: int = 1
+    store_count_max: int = 3
+    cache_bytes_min: int = 256 * _KIB
+    work_stall_rate: float = 0.001
+    slow_read_rate: float | None = None
+    reserve_file_count: int = 0
+    work_cut_rate: float = 0.003
+    shared_storage_rate: float = 0.6
+    pace: float = 1.0
+    has_lowest_limits: bool = False
+    refused_rate: float = 0.2
+    log_bytes_max: int = 0
+    memory_flip_rate: float = 0.1
+    memory_flip_gap_s: float = 8.0
+    scale_rate: float = 0.3
+    habits: UserHabits = field(default_factory=UserHabits)
+
+    def of_length(self, work_s: float) -> Profile:
+        """Return this profile for runs of about `work_s` seconds, what comes after the work included."""
+        factor = work_s / 60.0
+        plan = replace(self.plan, duration_s=self.plan.duration_s * factor)
+        return replace(self, plan=plan, writing_s=self.writing_s * factor)
