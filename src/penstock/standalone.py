@@ -20,7 +20,7 @@ from types import TracebackType
 from penstock.client.connection_pool import ConnectionPool
 from penstock.client.settings import ClientSettings
 from penstock.client.wire_segments import WireSegments
-from penstock.controller.grpc_server import GrpcServer
+from penstock.controller.grpc.server import GrpcServer
 from penstock.controller.locator import AssignedLocator, ContainerLocator, SingleStoreLocator
 from penstock.controller.metadata.layout import SYSTEM_TABLES
 from penstock.controller.metadata.segments_store import SegmentsMetadataStore

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 import grpc.aio
 import pytest
 
-from penstock.controller.grpc_server import GrpcServer
+from penstock.controller.grpc.server import GrpcServer
 from penstock.controller.locator import SingleStoreLocator
 from penstock.controller.metadata.segments_store import SegmentsMetadataStore
 from penstock.controller.metadata.store import MetadataStore

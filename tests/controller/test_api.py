@@ -7,8 +7,8 @@ import asyncio
 import grpc
 import pytest
 
-from penstock.controller.grpc_calls import GrpcCalls, call_table
-from penstock.controller.grpc_server import GrpcServer
+from penstock.controller.grpc.calls import GrpcCalls, call_table
+from penstock.controller.grpc.server import GrpcServer
 from penstock.controller.settings import ControllerSettings
 from penstock.model.errors import (
     ContainerOfflineError,

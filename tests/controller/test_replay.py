@@ -14,7 +14,7 @@ import grpc
 import pytest
 from google.protobuf.json_format import MessageToDict, ParseDict
 
-from penstock.controller.grpc_convert import stream_config
+from penstock.controller.grpc.convert import stream_config
 from penstock.controller.metadata.transaction_ids import TransactionId
 from penstock.model.errors import NoSuchScopeError, NoSuchStreamError, ScopeExistsError
 from penstock.model.policies import Scaling, StreamConfig

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from google.protobuf.json_format import MessageToDict, ParseDict
 
-from penstock.controller.grpc_convert import group_config
+from penstock.controller.grpc.convert import group_config
 from penstock.controller.metadata.scope_records import (
     GroupCut,
     GroupRetention,

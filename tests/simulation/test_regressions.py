@@ -14,7 +14,7 @@ import pytest
 
 from penstock.client.connection_pool import ConnectionPool, Purpose
 from penstock.client.settings import ClientSettings
-from penstock.controller.grpc_calls import GrpcCalls
+from penstock.controller.grpc.calls import GrpcCalls
 from penstock.controller.metadata.records import TransactionStatus
 from penstock.model.errors import (
     ChunkError,

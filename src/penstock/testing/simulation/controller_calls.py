@@ -23,8 +23,8 @@ from google.protobuf.message import Message
 from google.protobuf.message_factory import GetMessageClass
 
 from penstock.client.controller import ControllerStub
-from penstock.controller.grpc_calls import GrpcCalls, call_table
-from penstock.controller.grpc_errors import status_of
+from penstock.controller.grpc.calls import GrpcCalls, call_table
+from penstock.controller.grpc.status import status_of
 from penstock.controller.service import ControllerService
 from penstock.model.errors import PenstockError
 from penstock.rpc import controller_pb2 as pb

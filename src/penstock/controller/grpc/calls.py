@@ -1,6 +1,6 @@
 """The calls of the gRPC service, one method each: message in, message out.
 
-What a response enum can say is said there; the rest is raised, and `penstock.controller.grpc_errors` chooses the gRPC
+What a response enum can say is said there; the rest is raised, and `penstock.controller.grpc.status` chooses the gRPC
 status. FAILURE is kept for trouble that a retry can mend, because the Rust client answers it with ten retries.
 
 Source: controller API specification, sections 4, 5, 9 and 10.
@@ -13,7 +13,6 @@ from collections.abc import Awaitable, Callable, Mapping
 
 from google.protobuf.message import Message
 
-from penstock.controller import grpc_convert as convert
 from penstock.controller.errors import (
     NoSuchWriterError,
     ScalePreconditionError,
@@ -21,9 +20,10 @@ from penstock.controller.errors import (
     WriterPositionError,
     WriterTimeError,
 )
-from penstock.controller.grpc_errors import LateArgumentError
-from penstock.controller.grpc_replies import give_up_unless_retriable, page_of
-from penstock.controller.grpc_scope_calls import GroupCalls, TableCalls
+from penstock.controller.grpc import convert
+from penstock.controller.grpc.replies import give_up_unless_retriable, page_of
+from penstock.controller.grpc.scope_calls import GroupCalls, TableCalls
+from penstock.controller.grpc.status import LateArgumentError
 from penstock.controller.metadata.catalog import NamePage
 from penstock.controller.metadata.records import TransactionStatus
 from penstock.controller.service import ControllerService

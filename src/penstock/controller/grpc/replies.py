@@ -6,7 +6,7 @@ import logging
 from collections.abc import Awaitable
 
 from penstock.controller.errors import PERMANENT_ERRORS
-from penstock.controller.grpc_errors import LateArgumentError
+from penstock.controller.grpc.status import LateArgumentError
 from penstock.controller.metadata.catalog import NamePage
 from penstock.model.errors import (
     ControllerUnavailableError,

@@ -14,8 +14,8 @@ import grpc.aio
 from google.protobuf.message import DecodeError, Message
 from google.protobuf.message_factory import GetMessageClass
 
-from penstock.controller.grpc_calls import GrpcCalls, call_table
-from penstock.controller.grpc_errors import status_of
+from penstock.controller.grpc.calls import GrpcCalls, call_table
+from penstock.controller.grpc.status import status_of
 from penstock.controller.service import ControllerService
 from penstock.controller.settings import ControllerSettings
 from penstock.model.errors import ControllerUnavailableError, PenstockError

@@ -5,14 +5,14 @@ Source: controller API specification, sections 4, 5, 9.16 and 9.17.
 
 from __future__ import annotations
 
-from penstock.controller import grpc_convert as convert
 from penstock.controller.errors import (
     NoSuchSubscriberError,
     ReaderGroupMismatchError,
     StreamCutBehindError,
     SubscriberGenerationError,
 )
-from penstock.controller.grpc_replies import give_up_unless_retriable, page_of
+from penstock.controller.grpc import convert
+from penstock.controller.grpc.replies import give_up_unless_retriable, page_of
 from penstock.controller.metadata.scope_records import KeyValueTableConfig
 from penstock.controller.service import ControllerService
 from penstock.model.errors import (

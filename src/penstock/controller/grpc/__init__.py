@@ -1,0 +1,1 @@
+"""The gRPC service: its calls as a table, and the server that answers them."""
