@@ -122,10 +122,10 @@ class Split:
         self._client = client
 
     async def segments(self) -> Sequence[SegmentRange]:
-        return await self._client.controller.current_segments("bench", "before")
+        return await self._client._controller_client.current_segments("bench", "before")
 
     async def successors(self, sealed: SegmentRange) -> Sequence[SegmentRange]:
-        after = await self._client.controller.current_segments("bench", "after")
+        after = await self._client._controller_client.current_segments("bench", "after")
         return [replace(segment, segment_id=SegmentId(segment.segment_id + _AFTER)) for segment in after]
 
     def segment_name(self, segment: SegmentRange) -> str:

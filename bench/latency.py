@@ -52,7 +52,7 @@ async def measure(uri: str, arguments: argparse.Namespace) -> dict[str, object]:
                     start = clock()
                     done = asyncio.Event()
                     lone = await writer.write(struct.pack(">d", start) + filler)
-                    lone.when_done(done.set)
+                    lone._when_done(done.set)
                     await done.wait()
                     if lone.error is not None:
                         raise lone.error
@@ -68,7 +68,7 @@ async def measure(uri: str, arguments: argparse.Namespace) -> dict[str, object]:
                     while sent < (now - begin) * arguments.rate:
                         start = clock()
                         ack = await writer.write(struct.pack(">d", start) + filler)
-                        ack.when_done(partial(note, start))
+                        ack._when_done(partial(note, start))
                         sent += 1
                     await asyncio.sleep(0.001)
             await writer.flush()

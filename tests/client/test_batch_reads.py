@@ -106,7 +106,7 @@ async def test_an_error_in_one_range_is_raised(cluster):
         await write(client, 0, 30)
         async with client.batch(STREAM) as batch:
             part = batch.ranges[1]
-            await client.segments.truncate_segment(part.segment, part.end)
+            await client._segment_client.truncate_segment(part.segment, part.end)
             with pytest.raises(SegmentTruncatedError):
                 [each async for each in batch.read_all()]
             with pytest.raises(SegmentTruncatedError):
@@ -152,7 +152,7 @@ async def test_what_cannot_be_read_is_refused(cluster):
                 await numbers(cut_off.events(cut_off.ranges[0]))
             with pytest.raises(CorruptionError):
                 await numbers(cut_off.events(BatchRange(STREAM, 0, 4, 18)))
-        await client.segments.truncate_segment(f"{STREAM}/0.#epoch.0", 9)
+        await client._segment_client.truncate_segment(f"{STREAM}/0.#epoch.0", 9)
         with pytest.raises(SegmentTruncatedError):
             await client.batch(STREAM, start=StreamCut("retail", "orders", {0: 0}))
 

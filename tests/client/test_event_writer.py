@@ -157,7 +157,7 @@ async def assert_ordered_over_epochs(cluster, count, keys):
 async def test_sealed_stream_fails_pending_events_and_further_writes(cluster):
     async with cluster.client() as client:
         await client.create_stream("retail/orders")
-        writer = await client.event_writer("retail/orders").start()
+        writer = await client.event_writer("retail/orders")
         await (await writer.write(b"one"))
         await client.seal_stream("retail/orders")
         ack = await writer.write(b"two")
@@ -168,7 +168,7 @@ async def test_sealed_stream_fails_pending_events_and_further_writes(cluster):
         with pytest.raises(StreamSealedError):
             await writer.close()
         with pytest.raises(StreamSealedError):
-            await client.event_writer("retail/orders").start()
+            await client.event_writer("retail/orders")
     assert await stored(cluster) == {0: [b"one"]}
 
 
@@ -176,7 +176,7 @@ async def test_store_that_stays_away_ends_in_an_unknown_outcome(cluster):
     # The outcome of events sent but not acknowledged is unknown, not failed.
     async with cluster.client(retry_time_max_s=0.2) as client:
         await client.create_stream("retail/orders")
-        writer = await client.event_writer("retail/orders").start()
+        writer = await client.event_writer("retail/orders")
         await (await writer.write(b"one"))
         cluster.store.refuses = True
         cluster.store.drop_all()
@@ -191,7 +191,7 @@ async def test_what_an_abandoned_writer_leaves_behind_may_be_stored_or_not(clust
     # Sent, not acknowledged, then the writer is closed without waiting: neither success nor failure.
     async with cluster.client() as client:
         await client.create_stream("retail/orders")
-        writer = await client.event_writer("retail/orders").start()
+        writer = await client.event_writer("retail/orders")
         await (await writer.write(b"one"))
         cluster.store.refuses = True
         cluster.store.drop_all()
@@ -279,7 +279,7 @@ async def test_lost_merge_on_such_a_server_is_an_unknown_outcome(cluster):
     cluster.store.faults["drop_after_merge"] = 1
     async with cluster.client() as client:
         await client.create_stream("retail/orders")
-        writer = await client.event_writer("retail/orders").start()
+        writer = await client.event_writer("retail/orders")
         ack = await writer.write(b"x" * (9 * 1024 * 1024))
         with pytest.raises(OutcomeUnknownError):
             await ack.wait(5)

@@ -66,7 +66,7 @@ def test_a_missing_server_is_a_connection_error_that_names_the_command_that_star
 def test_the_address_of_a_segment_store_is_told_from_that_of_a_controller(uri):
     with penstock.connect(uri) as client:
         client.create_stream("contact/one", exist_ok=True)
-        _, port = client._portal.call(client._client.controller.endpoint_of("contact/one/0.#epoch.0"))
+        _, port = client._portal.call(client._client._controller_client.endpoint_of("contact/one/0.#epoch.0"))
     refused = pytest.raises(ConnectionError, match="a segment store listens there: give the controller's address")
     with penstock.connect(f"tcp://localhost:{port}", SETTINGS) as client, refused:
         client.create_stream("contact/two")

@@ -13,7 +13,7 @@ import penstock.client.sync
 from penstock import aio
 from penstock.client import sync
 from penstock.client.generate_sync import GeneratorError, Source, generate, generate_class
-from penstock.client.sync_classes import CLASSES, Blocking
+from penstock.client.sync_classes import Blocking
 
 SYNC = Path(penstock.client.sync.__file__).parent
 
@@ -21,8 +21,6 @@ SYNC = Path(penstock.client.sync.__file__).parent
 NO_TWIN = {"Event", "EventBatch", "Opening", "ValueBatch", "ValueEvent", "connect"}
 #: Written as files of Python's `io`, which flush and close in their own way.
 FILES = {"ByteReader", "ByteWriter"}
-#: Of every ack, for the writer that gives it out.
-OF_WRITERS = {"settled", "when_done"}
 
 
 def test_what_is_committed_is_what_the_generator_makes():
@@ -45,14 +43,8 @@ def public(kind: type) -> dict[str, object]:
 
 @pytest.mark.parametrize("name", sorted(set(aio.__all__) - NO_TWIN))
 def test_a_blocking_class_has_what_the_async_one_has(name):
-    """Each public member, but for those that are named as the client's own; with the same parameters."""
-    omitted = {"note_exception", "on_exit", "on_forked", "open"}
-    for spec in CLASSES:
-        omitted |= spec.omitted if spec.name in {part.__name__ for part in getattr(aio, name).__mro__} else set()
-    if name == "Ack":
-        omitted |= OF_WRITERS
-    if name in FILES:
-        omitted |= {"abandon", "is_open", "is_closed", "current_end"}
+    """Each public member, with the same parameters: what is for the client's own parts alone is not public."""
+    omitted = {"abandon", "is_open", "is_closed", "current_end"} if name in FILES else set()
     ours, theirs = public(getattr(sync, name)), public(getattr(aio, name))
     assert theirs.keys() - omitted <= ours.keys()
     if name in FILES:
@@ -71,7 +63,7 @@ def test_docstrings_speak_to_someone_who_blocks(name):
     kind = getattr(sync, name)
     own = {member for base in kind.__mro__ if base.__module__.startswith("penstock") for member in vars(base)}
     for member, value in [("", kind), *public(kind).items()]:
-        if member and (member not in own or member in OF_WRITERS):
+        if member and member not in own:
             continue
         assert value.__doc__, f"{name}.{member}"
         assert not re.search(r"await|async |event loop", value.__doc__), f"{name}.{member}"
@@ -140,10 +132,9 @@ def test_each_kind_of_member_becomes_its_blocking_form():
     assert "_hidden" not in text
 
 
-def test_bodies_and_omissions_come_from_the_table():
+def test_bodies_come_from_the_table():
     """The signature and the docstring stay those of the async method."""
-    text = made_of(SOURCE, omitted=frozenset({"turn"}), bodies={"look": "return cut\n"})
-    assert "def turn" not in text
+    text = made_of(SOURCE, bodies={"look": "return cut\n"})
     assert "def look(self, cut: StreamCut, *, depth: int = 3) -> StreamCut:" in text
     assert "        return cut\n" in text
 

@@ -112,7 +112,7 @@ async def test_change_of_streams_whose_reply_is_lost_is_made_once(cluster):
             await group.add_streams([B])
             assert not losses
             assert await drain(reader, 20) == events(A, *range(10)) + events(B, *range(10))
-            assert cluster.controller.groups["retail", "audit"].generation == (await group.state()).generation == 1
+            assert cluster.controller.groups["retail", "audit"].generation == (await group._state()).generation == 1
 
 
 async def test_change_of_streams_that_was_cut_off_is_completed_by_a_reader(cluster):
@@ -134,7 +134,7 @@ async def test_change_of_streams_that_was_cut_off_is_completed_by_a_reader(clust
             with pytest.raises(asyncio.CancelledError):
                 await group.add_streams([C])
         async with client.reader_group("audit", scope="retail") as again, again.reader("r") as reader:
-            assert (await again.state()).streams == [A, B, C]
+            assert (await again._state()).streams == [A, B, C]
             assert await drain(reader) == events(C, *range(10))
 
 
@@ -147,7 +147,7 @@ async def test_changes_of_streams_at_the_same_time_are_all_made(cluster):
             await asyncio.gather(*(group.add_streams([name]) for name in names))
             assert await drain(reader, 9) == sorted(f"{name} 0" for name in [A, *names])
             await asyncio.gather(*(group.remove_streams([name]) for name in names), group.reset("earliest"))
-            assert (await group.state()).streams == [A]
+            assert (await group._state()).streams == [A]
             assert await drain(reader) == events(A, 0)
 
 
@@ -158,7 +158,7 @@ async def test_reset_during_a_change_of_streams_sets_all_of_them_back(cluster, m
         await fill(client, B)
         async with client.reader_group("audit", [A]) as group, group.reader("r") as reader:
             assert await drain(reader, 10) == events(A, *range(10))
-            original = client.controller.head
+            original = client._controller_client.head
             added = []
 
             async def head(scope, stream):
@@ -168,7 +168,7 @@ async def test_reset_during_a_change_of_streams_sets_all_of_them_back(cluster, m
                     await group.add_streams([B], start="latest")
                 return cut
 
-            monkeypatch.setattr(client.controller, "head", head)
+            monkeypatch.setattr(client._controller_client, "head", head)
             await group.reset("earliest")
             assert await drain(reader, 20) == events(A, *range(10)) + events(B, *range(10))
 
@@ -180,7 +180,7 @@ async def test_group_is_opened_without_its_streams_if_it_exists(cluster):
             await client.reader_group("audit", scope="retail")
         await client.reader_group("audit", [A])
         group = await client.reader_group("retail/audit")
-        assert (await group.state()).streams == [A]
+        assert (await group._state()).streams == [A]
         await fill(client, B)
         await group.add_streams([B])
         with pytest.raises(InvalidArgumentError, match="add_streams"):
@@ -209,7 +209,7 @@ async def test_pattern_finds_streams_that_come_later_and_reads_them_from_their_b
             description = await group.describe()
             assert description.patterns == ["retail/orders-*"]
             async with asyncio.timeout(5):
-                while (await group.state()).streams != ["retail/orders-2", "retail/orders-3"]:  # noqa: ASYNC110
+                while (await group._state()).streams != ["retail/orders-2", "retail/orders-3"]:  # noqa: ASYNC110
                     await asyncio.sleep(0.01)
             assert not reader.is_finished
 
@@ -219,7 +219,7 @@ async def test_stream_that_is_listed_but_not_there_yet_is_found_later(cluster, m
     async with cluster.client(**FAST) as client:
         await fill(client, "retail/orders-1")
         await fill(client, "retail/orders-2")
-        original = client.controller.head
+        original = client._controller_client.head
         half_made = {"orders-2"}
 
         async def head(scope, stream):
@@ -227,9 +227,9 @@ async def test_stream_that_is_listed_but_not_there_yet_is_found_later(cluster, m
                 raise NoSuchStreamError(f"stream {stream} is not completely created")
             return await original(scope, stream)
 
-        monkeypatch.setattr(client.controller, "head", head)
+        monkeypatch.setattr(client._controller_client, "head", head)
         async with client.reader_group("audit", ["retail/orders-*"]) as group, group.reader("r") as reader:
-            assert (await group.state()).streams == ["retail/orders-1"]
+            assert (await group._state()).streams == ["retail/orders-1"]
             await client.reader_group("audit", ["retail/orders-*"])
             assert len(await drain(reader, 10)) == 10
             half_made.clear()
@@ -260,7 +260,7 @@ async def test_pattern_is_added_and_removed_with_what_it_has_found(cluster):
                 await group.remove_streams(["retail/orders-1"])
             await group.remove_streams(["retail/orders-*"])
             await fill(client, "retail/orders-3", 3)
-            assert (await group.state()).streams == [A]
+            assert (await group._state()).streams == [A]
             assert await drain(reader) == []
 
 
@@ -339,7 +339,7 @@ async def test_truncation_beyond_the_end_of_a_group_ends_it(cluster):
         end = await client.tail(A)
         group = await client.reader_group("audit", [A], until=end)
         await fill(client, A, 10, start=10)
-        await client.segments.truncate_segment("retail/a/0.#epoch.0", (await client.tail(A)).positions[0])
+        await client._segment_client.truncate_segment("retail/a/0.#epoch.0", (await client.tail(A)).positions[0])
         async with group.reader("r") as reader:
             reader.skip_truncated = True
             await ends(reader)

@@ -51,16 +51,16 @@ async def test_controller_keeps_the_scope_of_a_group_and_deletes_its_table(serve
         await write(client, f"{scope}-data/orders", range(3))
         await client.create_scope(scope)
         group = await client.reader_group("audit", [f"{scope}-data/orders"], scope=scope)
-        table = reader_group_table(scope, (await group.state()).group_id)
-        assert (await client.segments.table_info(table)).entry_count == 1
+        table = reader_group_table(scope, (await group._state()).group_id)
+        assert (await client._segment_client.table_info(table)).entry_count == 1
         assert [name async for name in client.reader_groups(scope)] == ["audit"]
         assert [name async for name in client.streams(scope)] == []
         with pytest.raises(ScopeNotEmptyError):
             await client.delete_scope(scope)
         # As a client does that knows of no table.
-        await client.controller.delete_reader_group(scope, "audit", (await group.state()).group_id)
+        await client._controller_client.delete_reader_group(scope, "audit", (await group._state()).group_id)
         with pytest.raises(NoSuchSegmentError):
-            await client.segments.table_info(table)
+            await client._segment_client.table_info(table)
         await client.delete_scope(scope)
         with pytest.raises(NoSuchReaderGroupError):
             await client.delete_reader_group("audit", scope=scope)

@@ -246,12 +246,12 @@ async def test_what_is_dropped_open_is_said(caplog):
 async def test_what_is_open_when_the_program_ends_is_said_with_its_counts(caplog):
     owner = Part("client").open()
     Part("writer").open(owner).work()
-    owner.on_exit()
+    owner._on_exit()
     assert "the program ended with an open client: 1 of writer are not done" in caplog.text
     await owner.close()
     with caplog.at_level(logging.INFO):
         caplog.clear()
-        owner.on_exit()
+        owner._on_exit()
     assert not caplog.text
 
 

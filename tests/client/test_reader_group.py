@@ -211,7 +211,7 @@ async def test_iteration_ends_when_the_stream_is_sealed_and_read(cluster):
             events += [event async for event in reader]
             assert reader.is_finished
             assert await reader.read() is None
-            assert (await group.state()).is_finished
+            assert (await group._state()).is_finished
     assert numbers(events) == list(range(30))
 
 
@@ -268,7 +268,7 @@ async def test_truncated_events_are_reported_or_skipped(cluster, skip):
         await fill(client, 100)
         group = await client.reader_group("audit", ["retail/orders"])
         # Events of 8 + 4 bytes for 0 to 9, then 8 + 5.
-        await client.segments.truncate_segment("retail/orders/0.#epoch.0", 12 * 10)
+        await client._segment_client.truncate_segment("retail/orders/0.#epoch.0", 12 * 10)
         async with await group.reader() as reader:
             reader.skip_truncated = skip
             if not skip:
@@ -281,7 +281,7 @@ async def test_truncated_events_are_reported_or_skipped(cluster, skip):
 async def test_bytes_that_are_no_events_are_reported(cluster):
     async with cluster.client() as client:
         await fill(client, 1)
-        await client.segments.append("retail/orders/0.#epoch.0", b"\0\0\0\7garbage!")
+        await client._segment_client.append("retail/orders/0.#epoch.0", b"\0\0\0\7garbage!")
         async with await client.reader_group("audit", ["retail/orders"]) as group, await group.reader() as reader:
             with pytest.raises(CorruptionError, match="type code is 7"):
                 await read_count(reader, 2)
@@ -324,7 +324,7 @@ async def test_segment_reader_returns_exactly_the_range(cluster):
     async with cluster.client(read_bytes=100) as client:
         await fill(client, 100)
         name = "retail/orders/0.#epoch.0"
-        whole = (await client.segments.read(name, 0, 100_000)).joined()
+        whole = (await client._segment_client.read(name, 0, 100_000)).joined()
         async with client.segment_reader(name, 12, 777) as reader:
             assert b"".join([block async for block in reader]) == whole[12:777]
         async with client.segment_reader(name, 12, 12) as reader:
@@ -361,7 +361,7 @@ async def test_reader_goes_on_after_the_store_was_away_for_too_long(cluster):
 async def test_sealed_segment_that_ends_inside_an_event_is_reported(cluster):
     async with cluster.client() as client:
         await fill(client, 1)
-        await client.segments.append("retail/orders/0.#epoch.0", frame_event(b"whole")[:10])
+        await client._segment_client.append("retail/orders/0.#epoch.0", frame_event(b"whole")[:10])
         await client.seal_stream("retail/orders")
         async with await client.reader_group("audit", ["retail/orders"]) as group, await group.reader() as reader:
             await read_count(reader, 1)
@@ -377,6 +377,6 @@ async def test_segment_that_is_gone_leads_to_its_successors(cluster):
         group = await client.reader_group("audit", ["retail/orders"])
         await cluster.controller.scale("retail/orders", [0], [(0.0, 0.5), (0.5, 1.0)])
         await fill(client, 10, start=10)
-        await client.segments.delete_segment("retail/orders/0.#epoch.0")
+        await client._segment_client.delete_segment("retail/orders/0.#epoch.0")
         async with group, await group.reader() as reader:
             assert numbers(await read_count(reader, 10)) == list(range(10, 20))

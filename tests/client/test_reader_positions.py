@@ -267,6 +267,6 @@ async def test_groups_are_listed_and_described(cluster):
         assert found.readers == {"r": ["retail/orders/0.#epoch.0", "retail/orders/1.#epoch.0"]}
         assert found.unread_bytes == {STREAM: 100}
         assert found.streams == [STREAM]
-        assert (await group.state()).reader_timeout_s == 7.0
+        assert (await group._state()).reader_timeout_s == 7.0
         assert [name async for name in client.reader_groups("retail")] == ["audit"]
         assert [name async for name in client.streams("retail")] == ["orders"]

@@ -125,14 +125,14 @@ async def test_exception_leaves_the_event_unread_however_the_reader_is_closed(cl
 
 def answer_late(client):
     """Let the store's answer to a change of the record come 50 ms after the change."""
-    put = client.segments.table_put
+    put = client._segment_client.table_put
 
     async def late(*args, **kwargs):
         versions = await put(*args, **kwargs)
         await asyncio.sleep(0.05)
         return versions
 
-    client.segments.table_put = late
+    client._segment_client.table_put = late
 
 
 async def read_cut_off(reader, after_s):
@@ -160,7 +160,7 @@ async def test_read_cancelled_during_a_rebalance_leaves_each_segment_to_one_read
             for _ in range(3):
                 for found in await asyncio.gather(drain(first, 0.15), drain(second, 0.15)):
                     events += found
-            state = await group.state()
+            state = await group._state()
             assert Counter(numbers(events)) == Counter(range(40))
             assert set(first.segments) == set(state.readers["r1"].segments)
             assert set(second.segments) == set(state.readers["r2"].segments)
@@ -226,9 +226,9 @@ async def test_cancelled_join_leaves_no_member_behind(cluster):
             if not joining.cancelled():
                 await joining.result().close()
         async with asyncio.timeout(5):
-            while (await group.state()).readers:  # noqa: ASYNC110  # nobody tells of it
+            while (await group._state()).readers:  # noqa: ASYNC110  # nobody tells of it
                 await asyncio.sleep(0.02)
-        assert len((await group.state()).unassigned) == 2
+        assert len((await group._state()).unassigned) == 2
 
 
 async def test_segment_that_was_away_is_read_where_the_record_says(cluster):
@@ -264,7 +264,7 @@ async def test_reader_reads_on_after_an_outage_longer_than_its_patience(cluster)
             assert len(await drain(reader, 0.1)) == 5
             name = reader.segments[0]
             # The store answers, but not for this segment: a passing fault that outlasts all attempts.
-            original, client.segments.read = client.segments.read, _failing(name)
+            original, client._segment_client.read = client._segment_client.read, _failing(name)
             for source in reader._membership.open_segments.values() if hasattr(reader, "_membership") else (
                 reader._open_segments.values()
             ):
@@ -273,7 +273,7 @@ async def test_reader_reads_on_after_an_outage_longer_than_its_patience(cluster)
                     await done
             with pytest.raises(ContainerOfflineError):
                 await reader.read(5)
-            client.segments.read = original
+            client._segment_client.read = original
             await fill(client, 5, start=5)
             events = []
             async with asyncio.timeout(5):
@@ -297,7 +297,7 @@ async def test_segments_that_one_reader_cannot_read_go_to_another(cluster):
     """It is alive and stores positions, but its reads fail: after the group's time-out others try."""
     async with cluster.client(**FAST) as broken, cluster.client(**FAST) as client:
         await fill(client, 20, segments=2)
-        broken.segments.read = _failing("broken")
+        broken._segment_client.read = _failing("broken")
         first = await (await broken.reader_group("audit", [STREAM])).reader("broken")
 
         async def insist():
@@ -326,17 +326,17 @@ async def test_read_returns_in_its_time_while_the_record_is_away(cluster):
         await fill(client, 5, segments=2)
         group = await client.reader_group("audit", [STREAM])
         async with await group.reader("r1") as first, await group.reader("r2"):
-            original = client.segments.table_get, client.segments.table_put
+            original = client._segment_client.table_get, client._segment_client.table_put
 
             async def hang(*args, **kwargs):
                 await asyncio.sleep(1000)
 
-            client.segments.table_get = client.segments.table_put = hang
+            client._segment_client.table_get = client._segment_client.table_put = hang
             first._needs_attention = True
             async with asyncio.timeout(2):
                 while await first.read(0.1) is not None:
                     first._needs_attention = True
-            client.segments.table_get, client.segments.table_put = original
+            client._segment_client.table_get, client._segment_client.table_put = original
 
 
 async def test_storing_positions_ends_in_its_time_while_another_look_is_under_way(cluster):
@@ -345,18 +345,18 @@ async def test_storing_positions_ends_in_its_time_while_another_look_is_under_wa
         await fill(client, 5)
         group = await client.reader_group("audit", [STREAM])
         async with await group.reader("r1") as reader:
-            original, asked = client.segments.table_get, asyncio.Event()
+            original, asked = client._segment_client.table_get, asyncio.Event()
 
             async def hang(*args, **kwargs):
                 asked.set()
                 await asyncio.sleep(1000)
 
-            client.segments.table_get = hang
+            client._segment_client.table_get = hang
             await asked.wait()
             async with asyncio.timeout(5):
                 with pytest.raises(OutcomeUnknownError, match="retry_time_max_s"):
                     await reader.store_positions()
-            client.segments.table_get = original
+            client._segment_client.table_get = original
             await reader.abandon()
 
 
@@ -373,9 +373,9 @@ async def test_close_ends_in_its_time_while_the_store_is_away(cluster):
             with pytest.raises(PenstockError):
                 await reader.close()
         cluster.store.refuses = False
-        assert "r1" in (await group.state()).readers
+        assert "r1" in (await group._state()).readers
         await reader.close()
-        assert not (await group.state()).readers
+        assert not (await group._state()).readers
 
 
 # -- where a group starts ---------------------------------------------------------------------------------------------

@@ -30,7 +30,7 @@ async def test_transaction_aborted_elsewhere_fails_writes_and_commit(cluster):
         await client.create_stream("retail/orders")
         transaction = await client.begin_transaction("retail/orders")
         await (await transaction.write(b"x"))
-        await client.controller.abort_transaction("retail", "orders", transaction._id)
+        await client._controller_client.abort_transaction("retail", "orders", transaction._id)
         ack = await transaction.write(b"y")
         with pytest.raises(TransactionAbortedError, match="aborted, by somebody else"):
             await ack.wait(5)
@@ -51,14 +51,14 @@ async def test_byte_writer_settles_an_unknown_outcome_by_looking(cluster, fault)
             await writer.write(b"two")
             await writer.flush()
             assert writer.tell() == 6
-        assert (await client.segments.read("retail/bytes/0.#epoch.0", 0, 100)).joined() == b"onetwo"
+        assert (await client._segment_client.read("retail/bytes/0.#epoch.0", 0, 100)).joined() == b"onetwo"
 
 
 async def test_byte_writer_finds_another_one_behind_a_lost_reply(cluster):
     async with cluster.client() as client:
         await client.create_stream("retail/bytes")
         writer = await client.byte_writer("retail/bytes")
-        await client.segments.append("retail/bytes/0.#epoch.0", b"other")
+        await client._segment_client.append("retail/bytes/0.#epoch.0", b"other")
         cluster.store.faults["drop_before_append"] = 1
         await writer.write(b"mine!")
         with pytest.raises(BadOffsetError):

@@ -131,14 +131,14 @@ async def test_transaction_whose_lease_ran_out_says_so(server, stream, monkeypat
         await client.create_stream(stream)
         transaction = await client.begin_transaction(stream, lease_s=10.0)
         other = await client.begin_transaction(stream, lease_s=10.0)
-        await client.controller.abort_transaction(*stream.split("/"), other._id)
+        await client._controller_client.abort_transaction(*stream.split("/"), other._id)
 
         async def unreachable(*args, **more):
             raise ControllerUnavailableError("the controller is away")
 
-        monkeypatch.setattr(client.controller, "ping_transaction", unreachable)
+        monkeypatch.setattr(client._controller_client, "ping_transaction", unreachable)
         # As after the end of its lease: what is late here is the client, not the server.
-        await client.controller.abort_transaction(*stream.split("/"), transaction._id)
+        await client._controller_client.abort_transaction(*stream.split("/"), transaction._id)
         await settled(client, stream, transaction.id, "ABORTED")
         await settled(client, stream, other.id, "ABORTED")
         transaction._renewed_s -= 10.0
@@ -186,7 +186,7 @@ async def test_transaction_committed_elsewhere_closes_in_good_order(server, stre
         transaction = await client.begin_transaction(stream)
         await transaction.write(b"one", "k")
         await transaction.flush()
-        await client.controller.commit_transaction(*stream.split("/"), transaction._id)
+        await client._controller_client.commit_transaction(*stream.split("/"), transaction._id)
         await transaction.close()
         await settled(client, stream, transaction.id, "COMMITTED")
         assert await contents(client, stream) == [b"one"]

@@ -34,7 +34,7 @@ TABLE = "s/x_kvtable/0.#epoch.0"
 @pytest.fixture
 async def segments(cluster):
     async with cluster.client(retry_time_max_s=2.0) as client:
-        yield client.segments
+        yield client._segment_client
 
 
 async def test_segment_lives_and_dies(segments):
@@ -152,17 +152,17 @@ async def test_store_that_stays_away_is_given_up_with_a_note(cluster):
     cluster.store.refuses = True
     async with cluster.client(retry_time_max_s=0.1, connect_timeout_s=0.1) as client:
         with pytest.raises(ConnectionLostError) as caught:
-            await client.segments.segment_info(NAME)
+            await client._segment_client.segment_info(NAME)
     assert "retry_time_max_s" in caught.value.__notes__[0]
 
 
 async def test_closed_client_asks_nothing(cluster):
     async with cluster.client(retry_time_max_s=0.05) as client:
-        segments = client.segments
+        segments = client._segment_client
     with pytest.raises(ConnectionLostError, match="closed"):
         await segments.segment_info(NAME)
     with pytest.raises(ClosedError):
-        _ = client.segments
+        _ = client._segment_client
 
 
 @pytest.mark.parametrize(

@@ -45,7 +45,7 @@ async def keep_writing(writer, acks: list) -> None:
 async def test_nothing_is_lost_that_a_writer_accepts_while_it_closes(cluster):
     async with cluster.client() as client:
         await client.create_stream(STREAM)
-        writer = await client.event_writer(STREAM).start()
+        writer = await client.event_writer(STREAM)
         acks: list[penstock.aio.Ack] = []
         cluster.store.gate.clear()
         writing = asyncio.create_task(keep_writing(writer, acks))
@@ -66,7 +66,7 @@ async def test_closing_the_client_flushes_its_open_writers(cluster):
     client = cluster.client()
     async with client:
         await client.create_stream(STREAM)
-        writer = await client.event_writer(STREAM).start()
+        writer = await client.event_writer(STREAM)
         acks = [await writer.write(b"12345678") for _ in range(5000)]
     assert await stored_count(cluster) == 5000
     assert all(ack.is_done and ack.error is None for ack in acks)
@@ -77,7 +77,7 @@ async def test_closing_the_client_flushes_its_open_writers(cluster):
 async def test_acks_settle_with_an_error_when_the_client_cannot_flush(cluster):
     client = await cluster.client(close_timeout_s=0.2).__aenter__()
     await client.create_stream(STREAM)
-    writer = await client.event_writer(STREAM).start()
+    writer = await client.event_writer(STREAM)
     cluster.store.gate.clear()
     acks = [await writer.write(b"12345678") for _ in range(10)]
     with pytest.raises(OutcomeUnknownError, match="10 events for retail/orders are not acknowledged"):
@@ -93,7 +93,7 @@ async def test_cancelling_close_at_any_moment_loses_nothing(cluster, steps):
     # Whoever is cancelled stops waiting; the closing itself goes on.
     async with cluster.client() as client:
         await client.create_stream(STREAM)
-        writer = await client.event_writer(STREAM).start()
+        writer = await client.event_writer(STREAM)
         acks = [await writer.write(b"12345678") for _ in range(300)]
         closing = asyncio.create_task(writer.close())
         for _ in range(steps):
@@ -124,7 +124,7 @@ async def test_a_failed_block_of_a_writer_still_stores_what_it_accepted(cluster)
 async def test_a_writer_that_waits_for_room_is_told_when_the_writer_is_abandoned(cluster):
     async with cluster.client(max_unacknowledged_bytes=1000) as client:
         await client.create_stream(STREAM)
-        writer = await client.event_writer(STREAM).start()
+        writer = await client.event_writer(STREAM)
         cluster.store.gate.clear()
         acks: list[penstock.aio.Ack] = []
         writing = asyncio.create_task(keep_writing(writer, acks))
@@ -147,14 +147,14 @@ def test_events_that_the_end_of_the_loop_cuts_off_are_said_with_their_number(cap
         client = await cluster.client().__aenter__()
         held.append(client)
         await client.create_stream(STREAM)
-        writer = await client.event_writer(STREAM).start()
+        writer = await client.event_writer(STREAM)
         cluster.store.gate.clear()
         for _ in range(7):
             await writer.write(b"12345678")
 
     asyncio.run(main())
     with caplog.at_level(logging.WARNING):
-        held[0].on_exit()
+        held[0]._on_exit()
     assert "7 events for retail/orders are not acknowledged" in caplog.text
 
 
@@ -412,7 +412,7 @@ def test_a_client_is_refused_in_another_event_loop():
     client = penstock.aio.connect("tcp://127.0.0.1:1")
 
     async def open_it() -> None:
-        client.open()
+        client._open()
 
     async def use_it() -> None:
         with pytest.raises(InvalidArgumentError, match="belongs to the event loop it was opened in"):
@@ -420,7 +420,7 @@ def test_a_client_is_refused_in_another_event_loop():
 
     asyncio.run(open_it())
     asyncio.run(use_it())
-    client.on_forked()
+    client._on_forked()
 
 
 def test_what_a_write_returns_can_be_awaited_as_far_as_type_checkers_know():

@@ -144,7 +144,7 @@ async def test_a_writer_that_is_closed_in_the_midst_settles_every_ack(cluster, m
     async with cluster.client(spread_turn_event_count_max=10) as client:
         await client.create_stream(STREAM)
         moved.turns = Turns()
-        writer = await client.event_writer(STREAM).start()
+        writer = await client.event_writer(STREAM)
         cluster.store.gate.clear()
         acks = [await writer.write(b"k%d %d" % (number % 5, number), f"k{number % 5}") for number in range(1000)]
         await cluster.controller.scale(STREAM, [0], [(0.0, 0.5), (0.5, 1.0)])

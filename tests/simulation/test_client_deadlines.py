@@ -27,14 +27,14 @@ SETTINGS = ClientSettings(
 CALLS = {
     "head": lambda client, group: client.head(STREAM),
     "tail": lambda client, group: client.tail(STREAM),
-    "segment_info": lambda client, group: client.segments.segment_info(SEGMENT),
-    "segment read": lambda client, group: client.segments.read(SEGMENT, 0, 100),
+    "segment_info": lambda client, group: client._segment_client.segment_info(SEGMENT),
+    "segment read": lambda client, group: client._segment_client.read(SEGMENT, 0, 100),
     "group state": lambda client, group: group.stream_cuts(),
     "unread": lambda client, group: group.unread_bytes(),
     "reader": lambda client, group: group.reader(),
     "reader_group": lambda client, group: client.reader_group("other", [STREAM]),
     "create_stream": lambda client, group: client.create_stream("scope/other", exist_ok=True),
-    "writer": lambda client, group: client.event_writer(STREAM).start(),
+    "writer": lambda client, group: client.event_writer(STREAM)._start(),
     "transaction": lambda client, group: client.begin_transaction(STREAM),
 }
 

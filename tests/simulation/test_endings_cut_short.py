@@ -56,7 +56,7 @@ def play(use: Callable[[Client, Callable[[Awaitable[None]], Awaitable[None]]], A
                 await client.create_stream(STREAM)
                 await use(client, troubled)
             async with cluster.client(host, SETTINGS) as client:
-                return (await client.segments.segment_info(SEGMENT)).length
+                return (await client._segment_client.segment_info(SEGMENT)).length
 
         async def scenario() -> int:
             await cluster.ready()
@@ -104,7 +104,7 @@ def test_a_writer_whose_closing_is_troubled_at_any_moment_stores_each_event_once
     moment_ms: float, trouble: str
 ) -> None:
     async def use(client: Client, troubled: Callable[[Awaitable[None]], Awaitable[None]]) -> None:
-        writer = await client.event_writer(STREAM).start()
+        writer = await client.event_writer(STREAM)
         acks = [await writer.write(EVENT) for _ in range(50)]
         try:
             await troubled(writer.close())

@@ -102,7 +102,7 @@ class Pusher(Workload):
                 self.world.problem(f"{self.name}: event {number} failed: {ack.error!r}")
 
         ack = await writer.write(event, self.name)
-        ack.when_done(partial(settled, ack))
+        ack._when_done(partial(settled, ack))
 
 
 def accounted_bytes(store: SegmentStore) -> int:
@@ -139,7 +139,7 @@ async def watch(cluster: SimulatedCluster, host: Host, found: list[str], peaks: 
 
 async def relieve(workload: Workload, found: list[str]) -> None:
     """Do what must go on in the midst of it: look, and delete what fills memory."""
-    segments, now_s = workload.client.segments, workload.world.now_s
+    segments, now_s = workload.client._segment_client, workload.world.now_s
     info = await segments.segment_info(GOING)
     if info.length != 16 * EVENT_BYTES:
         found.append(f"{GOING} has {info.length} bytes")
@@ -168,14 +168,14 @@ async def play(simulation: Simulation, found: list[str], peaks: dict[str, int]) 
 
     async def prepare() -> None:
         for workload in pushers:
-            workload.client.open()
+            workload.client._open()
         await pushers[0].client.create_stream(STREAM, scaling=Scaling.fixed(2))
 
     async def prepare_other() -> None:
-        reader.client.open()
-        await reader.client.segments.create_table(TABLE)
-        await reader.client.segments.table_put(TABLE, [TableUpdate(b"before", b"1")])
-        await reader.client.segments.create_segment(GOING)
+        reader.client._open()
+        await reader.client._segment_client.create_table(TABLE)
+        await reader.client._segment_client.table_put(TABLE, [TableUpdate(b"before", b"1")])
+        await reader.client._segment_client.create_segment(GOING)
 
     await host.run(prepare())
     await other.run(prepare_other())
@@ -189,7 +189,7 @@ async def play(simulation: Simulation, found: list[str], peaks: dict[str, int]) 
 
     async def fill_what_goes() -> None:
         for _ in range(16):
-            await reader.client.segments.append(GOING, b"g" * EVENT_BYTES)
+            await reader.client._segment_client.append(GOING, b"g" * EVENT_BYTES)
 
     await other.run(fill_what_goes())
     watching = asyncio.create_task(watch(cluster, store_host, found, peaks))

@@ -163,9 +163,9 @@ def test_reader_whose_close_failed_can_be_closed_again(monkeypatch: pytest.Monke
                     patch.setattr(group._record, "update", lost)
                     with pytest.raises(OutcomeUnknownError):
                         await reader.close()
-                assert "r" in (await group.state()).readers
+                assert "r" in (await group._state()).readers
                 await reader.close()
-                assert not (await group.state()).readers
+                assert not (await group._state()).readers
 
         async def play() -> None:
             await cluster.ready()

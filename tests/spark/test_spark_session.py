@@ -331,7 +331,7 @@ def scale(store, stream: str, seal: list[int], key_ranges: list[tuple[float, flo
 
     async def run() -> None:
         async with aio.Client(store.uri) as connected:
-            await connected.controller.scale_stream(*stream.split("/"), seal=seal, key_ranges=key_ranges)
+            await connected._controller_client.scale_stream(*stream.split("/"), seal=seal, key_ranges=key_ranges)
 
     asyncio.run(run())
 

@@ -101,7 +101,7 @@ class SimulatedStack:
         self.client = Client(
             "tcp://server:9090", client_settings, runtime=self._client_host.runtime, controller=controller
         )
-        self.client.open()
+        self.client._open()
 
     async def _serve(self, host: Host) -> None:
         store = SegmentStore(

@@ -76,7 +76,7 @@ async def check_events(stack: SimulatedStack, model: StreamsModel) -> None:
         found: dict[str, list[bytes]] = {}
         for segment, end in tail.positions.items():
             segment_full_name = segment_name(SCOPE, name, segment)
-            info = await client.segments.segment_info(segment_full_name)
+            info = await client._segment_client.segment_info(segment_full_name)
             assert (info.start_offset, info.length, info.is_sealed) == (head.positions[segment], end, stream.is_sealed)
             async with client.segment_reader(segment_full_name, head.positions[segment], end) as reader:
                 data = b"".join([block async for block in reader])
@@ -234,7 +234,7 @@ class StreamMachine(RuleBasedStateMachine):
 
         async def work() -> None:
             if name not in self.writers:
-                self.writers[name] = await self.stack.client.event_writer(f"{SCOPE}/{name}").start()
+                self.writers[name] = await self.stack.client.event_writer(f"{SCOPE}/{name}")
             try:
                 for key, event in events:
                     await self.writers[name].write(event, key)

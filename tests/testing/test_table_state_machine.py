@@ -39,7 +39,7 @@ MOMENTS = st.floats(0.0, 0.01)
 
 async def check_table(stack: SimulatedStack, name: str, table: TableModel) -> None:
     """Gets, iteration and size agree with the model; an absent key is absent."""
-    segments = stack.client.segments
+    segments = stack.client._segment_client
     assert list(await segments.table_get(name, ALL_KEYS)) == [table.entries.get(key) for key in ALL_KEYS]
     assert await all_entries(stack, name, 2) == sorted(table.entries.values(), key=lambda entry: entry.key)
     info = await segments.table_info(name)
@@ -53,7 +53,7 @@ async def check_delta(stack: SimulatedStack, name: str, table: TableModel, posit
 
     Older entries may come with it: compaction writes them again.
     """
-    delta = await stack.client.segments.table_delta(name, position=position, limit=1000)
+    delta = await stack.client._segment_client.table_delta(name, position=position, limit=1000)
     found = {entry.key: entry for entry in delta.entries}
     assert len(found) == len(delta.entries)
     assert delta.reached_end
@@ -61,14 +61,14 @@ async def check_delta(stack: SimulatedStack, name: str, table: TableModel, posit
     assert found.keys() >= {entry.key for entry in table.entries.values() if entry.version >= position}
     if delta.should_clear or position == 0:
         assert found == table.entries
-    again = await stack.client.segments.table_delta(name, position=delta.last_position, limit=1000)
+    again = await stack.client._segment_client.table_delta(name, position=delta.last_position, limit=1000)
     assert again.reached_end
 
 
 async def all_entries(stack: SimulatedStack, name: str, limit: int) -> list[TableEntry]:
     found: list[TableEntry] = []
     token = b""
-    while (page := await stack.client.segments.table_entries(name, limit=limit, token=token)).entries:
+    while (page := await stack.client._segment_client.table_entries(name, limit=limit, token=token)).entries:
         assert len(page.entries) <= limit
         found += page.entries
         token = page.token
@@ -144,13 +144,13 @@ class TableMachine(RuleBasedStateMachine):
 
     @rule(name=NAMES)
     def create(self, name: str) -> None:
-        self._both(lambda: self.model.create(name), lambda: self.stack.client.segments.create_table(name))
+        self._both(lambda: self.model.create(name), lambda: self.stack.client._segment_client.create_table(name))
 
     @rule(name=NAMES, must_be_empty=st.sampled_from([True, True, True, False]))
     def delete(self, name: str, must_be_empty: bool) -> None:
         self._both(
             lambda: self.model.delete(name, must_be_empty=must_be_empty),
-            lambda: self.stack.client.segments.delete_table(name, must_be_empty=must_be_empty),
+            lambda: self.stack.client._segment_client.delete_table(name, must_be_empty=must_be_empty),
         )
 
     @rule(name=NAMES, changes=CHANGES, length=LENGTHS)
@@ -158,7 +158,7 @@ class TableMachine(RuleBasedStateMachine):
         updates = self._updates(name, changes, length)
         versions = self._both(
             lambda: self.model.table(name).check(name, updates),
-            lambda: self.stack.client.segments.table_put(name, updates),
+            lambda: self.stack.client._segment_client.table_put(name, updates),
         )
         if versions is not None:
             self.model.table(name).put(updates, versions)
@@ -172,19 +172,19 @@ class TableMachine(RuleBasedStateMachine):
             table.check(name, removals)
             table.remove(removals)
 
-        self._both(expect, lambda: self.stack.client.segments.table_remove(name, removals))
+        self._both(expect, lambda: self.stack.client._segment_client.table_remove(name, removals))
 
     @rule(name=NAMES, changes=CHANGES, is_behind=st.booleans())
     def put_at_offset(self, name: str, changes: dict[bytes, str], is_behind: bool) -> None:
         """A batch may demand the length of the table's log, too."""
         if name not in self.model:
             return
-        length = self.stack.call(lambda: self.stack.client.segments.table_info(name)).length
+        length = self.stack.call(lambda: self.stack.client._segment_client.table_info(name)).length
         expected = length if not is_behind else max(length - 1, 0)
         updates = [TableUpdate(update.key, update.value) for update in self._updates(name, changes, 10)]
         versions = self._both(
             lambda: self.model.check_length(name, expected, length),
-            lambda: self.stack.client.segments.table_put(name, updates, expected_offset=expected),
+            lambda: self.stack.client._segment_client.table_put(name, updates, expected_offset=expected),
         )
         if versions is not None:
             self.model.table(name).put(updates, versions)
@@ -201,14 +201,14 @@ class TableMachine(RuleBasedStateMachine):
         async def work() -> Sequence[int] | bool | None:
             try:
                 if is_put:
-                    return await self.stack.client.segments.table_put(name, updates)
-                await self.stack.client.segments.table_remove(name, removals)
+                    return await self.stack.client._segment_client.table_put(name, updates)
+                await self.stack.client._segment_client.table_remove(name, removals)
             except OutcomeUnknownError:
                 return None
             return True
 
         result = self.stack.call_and_crash(work, after_s)
-        found = self.stack.call(lambda: self.stack.client.segments.table_get(name, list(changes)))
+        found = self.stack.call(lambda: self.stack.client._segment_client.table_get(name, list(changes)))
         if is_put:
             is_done = [entry is not None and entry.value == update.value
                        for entry, update in zip(found, updates, strict=True)]  # fmt: skip
@@ -229,7 +229,7 @@ class TableMachine(RuleBasedStateMachine):
         """The end of a first, short page."""
         if name not in self.model:
             return multiple()
-        delta = self.stack.call(lambda: self.stack.client.segments.table_delta(name, position=0, limit=limit))
+        delta = self.stack.call(lambda: self.stack.client._segment_client.table_delta(name, position=0, limit=limit))
         assert len(delta.entries) <= limit
         return name, self.model.table(name), delta.last_position
 

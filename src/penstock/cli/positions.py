@@ -42,6 +42,6 @@ async def cut_at(client: Client, stream: str, at: str, *, is_end: bool = False) 
     cut = StreamCut.from_text(text)
     if f"{cut.scope}/{cut.stream}" != scoped:
         raise InvalidArgumentError(f"the cut is one of {cut.scope}/{cut.stream}, not of {scoped}")
-    if not cut.positions or not await client.controller.is_valid_cut(cut):
+    if not cut.positions or not await client._controller_client.is_valid_cut(cut):
         raise InvalidArgumentError(f"the cut is none of {scoped}: its segments do not cover the keys once")
     return cut

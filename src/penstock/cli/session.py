@@ -62,12 +62,12 @@ def connected(uri: str, settings: ClientSettings | None = None) -> Iterator[Sess
     portal = Portal("penstock-command")
     try:
         client = connect(uri, settings)
-        portal.call_soon(client.open)
+        portal.call_soon(client._open)
         try:
             yield Session(client, portal)
         except BaseException:
             # It failed, or was interrupted: the command has said what became of its work, and waits for no more.
-            client.note_exception()
+            client._note_exception()
             try:
                 portal.call(client.close(_FAILED_CLOSE_TIMEOUT_S))
             except PenstockError:

@@ -174,10 +174,10 @@ async def _described(session: Session, stream: str) -> tuple[dict[str, object], 
     scope, name = split_scoped_name(stream)
     config = await client.stream_config(stream)
     head, tail = await client.head(stream), await client.tail(stream)
-    current = await client.controller.current_segments(scope, name)
+    current = await client._controller_client.current_segments(scope, name)
     # Those between the cuts, so that what a scaled stream still holds is counted.
-    held = sorted(await client.controller.segments_between(head, tail))
-    infos = await client.segments.segment_infos([segment_name(scope, name, segment) for segment in held])
+    held = sorted(await client._controller_client.segments_between(head, tail))
+    infos = await client._segment_client.segment_infos([segment_name(scope, name, segment) for segment in held])
     ranges = {segment.segment_id: (segment.key_low, segment.key_high) for segment in current}
     segments: list[dict[str, object]] = []
     total = 0

@@ -124,7 +124,7 @@ class StreamEvents:
                 )
         if segment_epoch(min(starts, default=0)) > segment_epoch(max(self._end.positions, default=0)):
             raise InvalidArgumentError("the end lies before the start: all of its segments are older")
-        between = set(await self._client.controller.segments_between(self._start, self._end))
+        between = set(await self._client._controller_client.segments_between(self._start, self._end))
         self._add(await self._of_key(sorted(between - unreached)))
 
     async def _of_key(self, segments: Sequence[int]) -> Sequence[int]:
@@ -133,7 +133,7 @@ class StreamEvents:
             return segments
         ranges: dict[int, SegmentRange] = {}
         for epoch in sorted({segment_epoch(segment) for segment in segments}):
-            for each in await self._client.controller.epoch_segments(self._scope, self._stream, epoch):
+            for each in await self._client._controller_client.epoch_segments(self._scope, self._stream, epoch):
                 ranges[each.segment_id] = each
         return [segment for segment in segments if segment in ranges and self._takes_key(ranges[segment])]
 
@@ -151,7 +151,7 @@ class StreamEvents:
         self._ended.add(segment_id)
         if self._end is not None:
             return  # All that is to be read is in the queue, the older segments first.
-        following = await self._client.controller.successors(self._scope, self._stream, SegmentId(segment_id))
+        following = await self._client._controller_client.successors(self._scope, self._stream, SegmentId(segment_id))
         for each in following:
             if self._takes_key(each.segment):
                 self._coming.setdefault(each.segment.segment_id, set(each.predecessors))
@@ -204,20 +204,20 @@ class _OpenSegment:
     def _begin(self, offset: int) -> None:
         self._assembler = EventAssembler(self._name, offset)
         self._reader = SegmentReader(
-            self._client.segments, self._name, offset, self._end_offset, self._client.settings,
+            self._client._segment_client, self._name, offset, self._end_offset, self._client.settings,
             on_ready=self._on_ready, read_ahead=self._read_ahead, missing_bytes=lambda: self._assembler.missing_bytes,
         )  # fmt: skip
 
     @property
     def is_at_end(self) -> bool:
         """True when everything was taken, or the segment is truncated away as a whole."""
-        return self._is_gone or (self._reader.is_at_end and not self._assembler.pending_bytes)
+        return self._is_gone or (self._reader._is_at_end and not self._assembler.pending_bytes)
 
     def take(self) -> EventBatch | None:
         """Return the next whole events, or None if there are none now. Raises as `StreamEvents.batches`."""
         while not self._is_gone:
             try:
-                block = self._reader.take()
+                block = self._reader._take()
             except NoSuchSegmentError:
                 self._is_gone = True
                 return None
@@ -229,10 +229,10 @@ class _OpenSegment:
             before = self._assembler.pending_bytes + len(block)
             self._assembler.feed(block)
             events, start = self._assembler.take()
-            self._reader.handed_out(before - self._assembler.pending_bytes)
+            self._reader._handed_out(before - self._assembler.pending_bytes)
             if events:
                 return EventBatch(self._stream, self.segment_id, events, offsets_of(events, start))
-        if not self._is_gone and self._reader.is_at_end and self._assembler.pending_bytes:
+        if not self._is_gone and self._reader._is_at_end and self._assembler.pending_bytes:
             what = "the segment is sealed" if self._end_offset is None else "this is where to stop"
             raise CorruptionError(
                 self._name, self._assembler.offset, f"{what}, but {self._assembler.pending_bytes} bytes into an event"
@@ -249,4 +249,4 @@ class _OpenSegment:
 
     def close(self) -> None:
         """Stop reading ahead."""
-        self._reader.stop()
+        self._reader._stop()

@@ -25,7 +25,7 @@ def list_transactions(stream: Stream, uri: Uri = URI, as_json: AsJson = False) -
         from penstock.client.transaction_by_id import completed_transactions
 
         with connected(uri) as session:
-            ended = session.call(completed_transactions(session.client.controller, stream))
+            ended = session.call(completed_transactions(session.client._controller_client, stream))
     rows = sorted(ended.items())
     fields: dict[str, object] = {
         "stream": stream, "transactions": [{"transaction": name, "state": state} for name, state in rows],
@@ -85,7 +85,7 @@ def describe(stream: Stream, transaction: Id, uri: Uri = URI, as_json: AsJson = 
         from penstock.client.transaction_by_id import TransactionById
 
         with connected(uri) as session:
-            state = session.call(TransactionById(session.client.controller, stream, transaction).state())
+            state = session.call(TransactionById(session.client._controller_client, stream, transaction).state())
     _tell("transaction", stream, transaction, state, as_json=as_json)
 
 
@@ -108,7 +108,7 @@ def _decide(stream: str, transaction: str, uri: str, *, is_commit: bool, as_json
         from penstock.client.transaction_by_id import TransactionById
 
         with connected(uri) as session:
-            known = TransactionById(session.client.controller, stream, transaction)
+            known = TransactionById(session.client._controller_client, stream, transaction)
             session.call(known.commit() if is_commit else known.abort())
             state = session.call(known.state())
     _tell("committed" if is_commit else "aborted", stream, transaction, state, as_json=as_json)

@@ -59,7 +59,7 @@ class AckState:
         for callback in then:
             callback()
 
-    def when_done(self, callback: Callable[[], None]) -> None:
+    def _when_done(self, callback: Callable[[], None]) -> None:
         """Call `callback` in the event loop once this is settled; at once if it is."""
         if self._is_settled:
             callback()
@@ -73,7 +73,7 @@ class AckState:
         if not pending:
             self._settle()
         for part in pending:
-            part.when_done(partial(self._part_done, part))
+            part._when_done(partial(self._part_done, part))
 
     def _part_done(self, part: AckState) -> None:
         self._open_parts -= 1
@@ -82,11 +82,11 @@ class AckState:
         elif self._open_parts == 0:
             self._settle()
 
-    async def settled(self) -> None:
+    async def _settled(self) -> None:
         """Wait until this is settled, either way."""
         if not self._is_settled:
             future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-            self.when_done(lambda: None if future.done() else future.set_result(None))
+            self._when_done(lambda: None if future.done() else future.set_result(None))
             await future
 
 
@@ -107,7 +107,7 @@ class Ack(AckState):
             await self._result()
 
     async def _result(self) -> None:
-        await self.settled()
+        await self._settled()
         if self._error is not None:
             raise self._error
 

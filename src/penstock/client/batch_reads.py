@@ -73,7 +73,7 @@ class BatchReader(LifeCycle):
         self._plan = plan
 
     @classmethod
-    async def open(
+    async def _open(
         cls,
         cluster: Cluster,
         stream: str,

@@ -56,7 +56,7 @@ class ByteWriter(LifeCycle):
         self._flusher: asyncio.Task[None] | None = None
 
     @classmethod
-    async def open(cls, cluster: Cluster, stream: str, owner: LifeCycle | None = None) -> ByteWriter:
+    async def _open(cls, cluster: Cluster, stream: str, owner: LifeCycle | None = None) -> ByteWriter:
         """Open a writer at the current end of `stream`."""
         segment = await only_segment(cluster, stream, "byte stream")
         info = await cluster.segments.segment_info(segment)
@@ -186,7 +186,7 @@ class ByteReader(LifeCycle):
         self._block = memoryview(b"")
 
     @classmethod
-    async def open(cls, cluster: Cluster, stream: str, owner: LifeCycle | None = None) -> ByteReader:
+    async def _open(cls, cluster: Cluster, stream: str, owner: LifeCycle | None = None) -> ByteReader:
         """Open a reader at the first byte of `stream` that still exists."""
         segment = await only_segment(cluster, stream, "byte stream")
         info = await cluster.segments.segment_info(segment)

@@ -63,7 +63,7 @@ class Client(StreamCalls):
 
         Opening raises `NoSuchStreamError`, `StreamSealedError`.
         """
-        source = StreamSource(self.controller, *split_scoped_name(stream))
+        source = StreamSource(self._controller_client, *split_scoped_name(stream))
         writer = EventWriter(
             source, self._open_pool(), self._settings, self._runtime.rng,
             owner=self, ack_factory=self._ack_factory, is_threaded=self._is_threaded,
@@ -143,12 +143,12 @@ class Client(StreamCalls):
 
         Unknown is also what ended long ago. Raises `InvalidArgumentError` for what is no id.
         """
-        return await self.controller.transaction_state(*split_scoped_name(stream), id_of(transaction_id))
+        return await self._controller_client.transaction_state(*split_scoped_name(stream), id_of(transaction_id))
 
     def _new_transaction(self, stream: str, lease_s: float | None) -> Transaction:
         scope, name = split_scoped_name(stream)
         return Transaction(
-            self.controller, self._open_pool(), self._settings, self._runtime.rng, scope, name,
+            self._controller_client, self._open_pool(), self._settings, self._runtime.rng, scope, name,
             lease_s=self._settings.transaction_lease_s if lease_s is None else lease_s,
             owner=self, ack_factory=self._ack_factory, is_threaded=self._is_threaded,
         )  # fmt: skip
@@ -216,7 +216,7 @@ class Client(StreamCalls):
 
     def reader_groups(self, scope: str) -> AsyncIterator[str]:
         """Iterate over the names of the reader groups of `scope`, other clients' too. Raises `NoSuchScopeError`."""
-        return self.controller.reader_groups(scope)
+        return self._controller_client.reader_groups(scope)
 
     async def delete_reader_group(self, group: str, *, scope: str | None = None) -> None:
         """Delete a reader group: ``scope/group``, or `group` and `scope`. Raises `NoSuchReaderGroupError`."""
@@ -226,11 +226,11 @@ class Client(StreamCalls):
 
     def byte_writer(self, stream: str) -> Opening[ByteWriter]:
         """Open a writer of raw bytes to a stream of one segment. By `await` or `async with`."""
-        return Opening(lambda: ByteWriter.open(self._open_cluster(), stream, self))
+        return Opening(lambda: ByteWriter._open(self._open_cluster(), stream, self))
 
     def byte_reader(self, stream: str) -> Opening[ByteReader]:
         """Open a reader of the raw bytes of a stream of one segment. By `await` or `async with`."""
-        return Opening(lambda: ByteReader.open(self._open_cluster(), stream, self))
+        return Opening(lambda: ByteReader._open(self._open_cluster(), stream, self))
 
     # -- key-value tables ---------------------------------------------------------------------------------------
 
@@ -258,19 +258,19 @@ class Client(StreamCalls):
         scope, name = split_table_name(table)
         config = TableConfig(key_length, secondary_key_length, partition_count, rollover_bytes).checked()
         with self._deadline(f"create table {table}"):
-            await creation.create_table(self.controller, scope, name, config, exist_ok=exist_ok)
+            await creation.create_table(self._controller_client, scope, name, config, exist_ok=exist_ok)
 
     async def delete_table(self, table: str) -> None:
         """Delete a key-value table and what it holds. Raises `NoSuchTableError`."""
-        await self.controller.delete_table(*split_table_name(table))
+        await self._controller_client.delete_table(*split_table_name(table))
 
     def tables(self, scope: str) -> AsyncIterator[str]:
         """Iterate over the names of the key-value tables of `scope`. Raises `NoSuchScopeError`."""
-        return self.controller.tables(scope)
+        return self._controller_client.tables(scope)
 
     async def table_config(self, table: str) -> TableConfig:
         """Return the shape of a key-value table. Raises `NoSuchTableError`."""
-        return await self.controller.table_config(*split_table_name(table))
+        return await self._controller_client.table_config(*split_table_name(table))
 
     @overload
     def table(self, table: str, *, keys: None = None, values: None = None) -> Opening[Table[bytes, bytes]]: ...
@@ -295,7 +295,7 @@ class Client(StreamCalls):
         # Each default goes with the type that its overload names.
         chosen_keys = cast(TableKeys[Key], keys or BytesKeys())
         chosen_values = cast(Serializer[Value], values or BytesSerializer())
-        return Opening(lambda: Table.open(self._open_cluster(), table, chosen_keys, chosen_values, self))
+        return Opening(lambda: Table._open(self._open_cluster(), table, chosen_keys, chosen_values, self))
 
     # -- shared state -------------------------------------------------------------------------------------------
 
@@ -317,7 +317,7 @@ class Client(StreamCalls):
         """
         # The default goes with the type that its overload names.
         chosen = cast(Serializer[Value], serializer or BytesSerializer())
-        return Opening(lambda: RevisionedStream.open(self._open_cluster(), self._open_pool(), stream, chosen, self))
+        return Opening(lambda: RevisionedStream._open(self._open_cluster(), self._open_pool(), stream, chosen, self))
 
     @overload
     def shared_state(
@@ -359,7 +359,7 @@ class Client(StreamCalls):
 
         async def open_state() -> SharedState[State, Update]:
             entries = await self.revisioned_stream(stream, serializer=StateEntrySerializer())
-            return await SharedState.open(self._open_cluster(), entries, initial, states, updates, apply, self)
+            return await SharedState._open(self._open_cluster(), entries, initial, states, updates, apply, self)
 
         return Opening(open_state)
 
@@ -381,7 +381,7 @@ class Client(StreamCalls):
 
         Raises `NoSuchStreamError`, `InvalidArgumentError`; `SegmentTruncatedError` if the first events are gone.
         """
-        return Opening(lambda: BatchReader.open(self._open_cluster(), stream, start, end, range_bytes, ranges, self))
+        return Opening(lambda: BatchReader._open(self._open_cluster(), stream, start, end, range_bytes, ranges, self))
 
 
 def connect(

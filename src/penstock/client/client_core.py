@@ -56,10 +56,10 @@ class ClientCore(LifeCycle):
         self._is_threaded = False
 
     async def __aenter__(self) -> Self:
-        self.open()
+        self._open()
         return self
 
-    def open(
+    def _open(
         self, *, watch_program: WatchProgram | None = None, ack_factory: Callable[[], AckState] | None = None
     ) -> None:
         """Make the client usable in the running event loop. Nothing is connected before the first request.
@@ -104,12 +104,12 @@ class ClientCore(LifeCycle):
         return self._settings
 
     @property
-    def controller(self) -> ControllerClient:
+    def _controller_client(self) -> ControllerClient:
         """The controller's calls, for what this class does not offer."""
         return self._open_cluster().controller
 
     @property
-    def segments(self) -> WireSegments:
+    def _segment_client(self) -> WireSegments:
         """The segment stores behind the `Segments` seam."""
         return self._open_cluster().segments
 

@@ -109,7 +109,7 @@ class EventWriter(LifeCycle):
 
     # -- life ---------------------------------------------------------------------------------------------------
 
-    async def start(self) -> EventWriter:
+    async def _start(self) -> EventWriter:
         """Look up the segments. Raises `NoSuchStreamError`, `StreamSealedError`."""
         segments = await self._source.segments()
         if not segments:
@@ -124,10 +124,10 @@ class EventWriter(LifeCycle):
         return self
 
     async def __aenter__(self) -> EventWriter:
-        return self if self.is_open else await self.start()
+        return self if self.is_open else await self._start()
 
     def __await__(self) -> Generator[object, None, EventWriter]:
-        """`start`, if it was not called yet."""
+        """`_start`, if it was not called yet."""
         return self.__aenter__().__await__()
 
     async def _finish(self) -> None:
@@ -265,7 +265,7 @@ class EventWriter(LifeCycle):
             ack = appender.window.add(event, routing_key, size_bytes)
             if on_delivery is not None:
                 # Under the lock nothing of the block is sent, hence not settled either.
-                ack.when_done(partial(deliver, on_delivery, ack))
+                ack._when_done(partial(deliver, on_delivery, ack))
             self._unacknowledged_bytes += size_bytes
             if not appender.is_dirty:
                 appender.is_dirty = True
@@ -351,7 +351,7 @@ class EventWriter(LifeCycle):
             acks = [block.ack for appender in self._appenders.values() for block in appender.window.pending()]
         async with asyncio.timeout(timeout_s):
             for ack in acks:
-                await ack.settled()
+                await ack._settled()
         if self._failure is not None:
             raise self._failure
 
@@ -597,4 +597,4 @@ class EventWriter(LifeCycle):
 
 
 def _not_started(_: Callable[[], None]) -> object:
-    raise StreamError("the writer has not been started: use it as a context manager, or await start() first")
+    raise StreamError("the writer has not been started: use it as a context manager, or await it first")

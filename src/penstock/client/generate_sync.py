@@ -24,8 +24,8 @@ CLIENT: Path = Path(__file__).parent
 
 _PACKAGE = "penstock.client"
 _LINE_LENGTH_MAX = 120
-#: What every `Handle` has by itself, and what is for those who look after an async object.
-_LIFE = {"abandon", "close", "is_closed", "is_open", "note_exception", "on_exit", "on_forked"}
+#: What every `Handle` has by itself.
+_LIFE = {"abandon", "close", "is_closed", "is_open"}
 #: What async docstrings say, and how it is said to someone who blocks.
 _WORDS = {
     "an async context manager": "a context manager",
@@ -43,7 +43,7 @@ _Method = ast.FunctionDef | ast.AsyncFunctionDef
 
 
 class GeneratorError(Exception):
-    """Something in an async class whose blocking form cannot be told: give it a body in `sync_classes`, or omit it."""
+    """Something in an async class whose blocking form cannot be told: give it a body in `sync_classes`."""
 
 
 class Source:
@@ -177,7 +177,7 @@ class _Writer:
     def _wants(self, name: str) -> bool:
         if name in self._spec.bodies:
             return True
-        return not (name.startswith("_") or name in self._spec.omitted or name in self._by_hand or name in _LIFE)
+        return not (name.startswith("_") or name in self._by_hand or name in _LIFE)
 
     def _attribute(self, node: ast.AnnAssign, name: str) -> str:
         """Return the property of a class-level declaration: ``name: Final[str]`` is read-only, others are not."""

@@ -119,13 +119,13 @@ class LifeCycle:
     def __repr__(self) -> str:
         return f"<{type(self).__name__}: {'; '.join([f'{self._what}, {self._life.value}', *self._losses()])}>"
 
-    def note_exception(self) -> None:
+    def _note_exception(self) -> None:
         """Take notice, before it is closed, that this ends because of an exception; all that is owned does, too.
 
         `close` does so by itself when an exception is being handled where it is called.
         """
         for child in list(self._children):
-            child.note_exception()
+            child._note_exception()
 
     # -- for subclasses -----------------------------------------------------------------------------------------
 
@@ -194,7 +194,7 @@ class LifeCycle:
             return None
         if self._ending is None:
             if sys.exception() is not None:
-                self.note_exception()
+                self._note_exception()
             self._life = Life.CLOSING
             self._is_refusing = True
             # In no call's deadline: it has a limit of its own, and may outlive the call.
@@ -281,15 +281,15 @@ class LifeCycle:
 
     # -- the program's fork and end: see `ProgramPart` ----------------------------------------------------------
 
-    def on_forked(self) -> None:
+    def _on_forked(self) -> None:
         """Refuse everything in the child: connections and threads are the parent's."""
         for child in list(self._children):
-            child.on_forked()
+            child._on_forked()
         self._is_forked = self._is_refusing = True
         self._life = Life.CLOSED
         self._after_fork()
 
-    def on_exit(self) -> None:
+    def _on_exit(self) -> None:
         """Say what was not finished when the program ended. Its event loop is over: nothing can be done about it."""
         if losses := list(self._losses()):
             _log.error("the program ended with an open %s: %s", self._what, "; ".join(losses))

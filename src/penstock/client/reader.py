@@ -152,10 +152,10 @@ class Reader(LifeCycle):
                 raise
             error.add_note(f"then the {self._what} could not be closed: {other}")
 
-    def note_exception(self) -> None:
-        """See `LifeCycle.note_exception`: what was handed out last counts as unread."""
+    def _note_exception(self) -> None:
+        """See `LifeCycle._note_exception`: what was handed out last counts as unread."""
         self._is_failed = True
-        super().note_exception()
+        super()._note_exception()
 
     async def _finish(self) -> None:
         """Leave the group with all that is done."""

@@ -287,13 +287,13 @@ class ReaderGroup(LifeCycle):
         self._readers[name] = reader
         return reader
 
-    async def state(self) -> GroupState:
+    async def _state(self) -> GroupState:
         """Return the shared record as it is now. Raises `NoSuchReaderGroupError` when the group was deleted."""
         return await self._record.state()
 
     async def stream_cuts(self) -> dict[str, StreamCut]:
         """Return how far the group is in each stream, as last stored: up to `position_interval_s` old."""
-        return rgs.stream_cuts(await self.state())
+        return rgs.stream_cuts(await self._state())
 
     async def checkpoint(self) -> dict[str, StreamCut]:
         """Let the readers started here store their positions now, then return `stream_cuts`.
@@ -342,7 +342,7 @@ class ReaderGroup(LifeCycle):
         limit_s = self._cluster.settings.retry_time_max_s
         with within(f"reset reader group {self.scope}/{self.name}", limit_s, "retry_time_max_s"):
             while True:
-                before = await self.state()
+                before = await self._state()
                 cuts = await start_cuts(self._cluster, checked_start(start, before.streams), before.streams)
                 step = partial(_reset_if, before.generation, positions_in(cuts), reset_id)
                 if (await self._record.update(step)).generation == before.generation:
@@ -361,11 +361,11 @@ class ReaderGroup(LifeCycle):
 
     async def unread_bytes(self) -> int:
         """Return how many bytes the group has still to read in the segments it knows, as of the stored positions."""
-        return sum((await self._unread(await self.state())).values())
+        return sum((await self._unread(await self._state())).values())
 
     async def describe(self) -> GroupDescription:
         """Return who reads what, how far the group is, and how much it has still to read."""
-        state = await self.state()
+        state = await self._state()
         return GroupDescription(
             self.scope,
             self.name,

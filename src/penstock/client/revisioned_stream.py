@@ -75,7 +75,7 @@ class RevisionedStream(LifeCycle, Generic[Value]):
         self._appender = SegmentAppender(pool, segment, cluster.settings, cluster.rng)
 
     @classmethod
-    async def open(
+    async def _open(
         cls, cluster: Cluster, pool: ConnectionPool, stream: str, values: Serializer[Value], owner: LifeCycle
     ) -> RevisionedStream[Value]:
         """Look a stream up. Raises `NoSuchStreamError`, `UnsupportedOperationError` unless it has one open segment."""

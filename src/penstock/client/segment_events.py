@@ -82,7 +82,7 @@ class SegmentEvents:
         """True when everything was taken: the group ends here, or the segment is sealed, or was truncated away."""
         if self._put_back is not None:
             return False
-        return self._is_gone or (self._reader.is_at_end and not self._assembler.pending_bytes)
+        return self._is_gone or (self._reader._is_at_end and not self._assembler.pending_bytes)
 
     def take(self) -> EventChunk | None:
         """Return the next whole events, or None if there are none now.
@@ -95,7 +95,7 @@ class SegmentEvents:
             return chunk
         while not self._is_gone:
             try:
-                block = self._reader.take()
+                block = self._reader._take()
             except NoSuchSegmentError:
                 self._is_gone = True
                 return None
@@ -105,11 +105,11 @@ class SegmentEvents:
             before = self._assembler.pending_bytes + len(block)
             self._assembler.feed(block)
             events, start = self._assembler.take()
-            self._reader.handed_out(before - self._assembler.pending_bytes)
+            self._reader._handed_out(before - self._assembler.pending_bytes)
             if events:
                 return self._chunk(events, start)
-        if not self._is_gone and self._reader.is_at_end and self._assembler.pending_bytes:
-            if self._end_offset == self._reader.end_of_segment:
+        if not self._is_gone and self._reader._is_at_end and self._assembler.pending_bytes:
+            if self._end_offset == self._reader._end_of_segment:
                 raise InvalidArgumentError(
                     f"{self.segment}: the group is to end at {self._end_offset}, inside the event that begins at "
                     f"{self._assembler.offset}: until= was not given a cut between events"
@@ -148,11 +148,11 @@ class SegmentEvents:
 
     def restart(self, offset: int) -> None:
         """Go on reading at `offset`."""
-        self._reader.stop()
+        self._reader._stop()
         self._put_back = None
         self._is_gone = False
         self._start(offset)
 
     def stop(self) -> None:
         """Stop reading ahead."""
-        self._reader.stop()
+        self._reader._stop()

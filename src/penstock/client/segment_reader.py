@@ -44,10 +44,10 @@ class SegmentReader:
         """Begin to read ahead.
 
         Args:
-            on_ready: called whenever a block, the end or an error has become available to `take`.
+            on_ready: called whenever a block, the end or an error has become available to `_take`.
             read_ahead: the budget it shares with others; by default one of its own.
             missing_bytes: given by a consumer that keeps what it takes until an event is whole: how many bytes that
-                lacks. It says with `handed_out` when bytes are gone; else they are gone once taken.
+                lacks. It says with `_handed_out` when bytes are gone; else they are gone once taken.
         """
         if start_offset < 0 or (end_offset is not None and end_offset < start_offset):
             raise InvalidArgumentError(f"{segment}: cannot read [{start_offset}, {end_offset})")
@@ -78,16 +78,16 @@ class SegmentReader:
         return self._is_stopped and self._task.done()
 
     @property
-    def is_at_end(self) -> bool:
+    def _is_at_end(self) -> bool:
         """True when everything was taken: the segment is sealed and read, or `end_offset` is reached."""
         return self._is_fetched and not self._blocks and self._error is None
 
     @property
-    def end_of_segment(self) -> int:
-        """How far the segment was fetched: once `is_at_end`, its end."""
+    def _end_of_segment(self) -> int:
+        """How far the segment was fetched: once `_is_at_end`, its end."""
         return self._fetch_offset
 
-    def take(self) -> bytes | None:
+    def _take(self) -> bytes | None:
         """Return the next block, or None if there is none now. Raises what stopped the reading, after the blocks."""
         if self._blocks:
             block = self._blocks.popleft()
@@ -112,7 +112,7 @@ class SegmentReader:
         while True:
             if self._is_stopped:
                 raise ClosedError(f"the reader of segment {self.segment} is closed")
-            block = self.take()
+            block = self._take()
             if block is not None:
                 return block
             if self._is_fetched:
@@ -140,12 +140,12 @@ class SegmentReader:
     ) -> None:
         await self.close()
 
-    def handed_out(self, length: int) -> None:
+    def _handed_out(self, length: int) -> None:
         """Say that `length` bytes of those taken do not count as read ahead any more."""
         self._read_ahead.give_back(self, length)
         self._read_ahead.poke(self)
 
-    def stop(self) -> None:
+    def _stop(self) -> None:
         """Stop reading ahead, at once; a `read` that waits ends with `ClosedError`."""
         self._is_stopped = True
         self._ready.set()
@@ -155,7 +155,7 @@ class SegmentReader:
 
     async def close(self, timeout_s: float | None = None) -> None:
         """Stop reading ahead, and wait for the end of it, up to `timeout_s`. Calling again is fine."""
-        self.stop()
+        self._stop()
         await asyncio.wait([self._task], timeout=timeout_s)
 
     def __repr__(self) -> str:

@@ -66,7 +66,7 @@ class SharedState(LifeCycle, Generic[State, Update]):
         self._turn = asyncio.Lock()
 
     @classmethod
-    async def open(
+    async def _open(
         cls,
         cluster: Cluster,
         stream: RevisionedStream[StateEntry],

@@ -22,15 +22,15 @@ class StreamCalls(ClientCore):
 
     async def create_scope(self, scope: str) -> None:
         """Create a scope. Raises `ScopeExistsError`, `InvalidNameError`."""
-        await self.controller.create_scope(scope)
+        await self._controller_client.create_scope(scope)
 
     async def delete_scope(self, scope: str) -> None:
         """Delete an empty scope. Raises `NoSuchScopeError`, `ScopeNotEmptyError`."""
-        await self.controller.delete_scope(scope)
+        await self._controller_client.delete_scope(scope)
 
     def scopes(self) -> AsyncIterator[str]:
         """Iterate over the names of all scopes."""
-        return self.controller.scopes()
+        return self._controller_client.scopes()
 
     async def create_stream(
         self,
@@ -50,7 +50,7 @@ class StreamCalls(ClientCore):
         config = StreamConfig(scaling or Scaling.fixed(1), retention, tuple(tags), rollover_bytes=rollover_bytes)
         config = config.checked()
         with self._deadline(f"create stream {stream}"):
-            await creation.create_stream(self.controller, scope, name, config, exist_ok=exist_ok)
+            await creation.create_stream(self._controller_client, scope, name, config, exist_ok=exist_ok)
 
     async def update_stream(
         self,
@@ -66,7 +66,7 @@ class StreamCalls(ClientCore):
         """
         scope, name = split_scoped_name(stream)
         with self._deadline(f"update stream {stream}"):
-            old = await self.controller.stream_config(scope, name)
+            old = await self._controller_client.stream_config(scope, name)
             config = StreamConfig(
                 scaling or old.scaling,
                 retention or old.retention,
@@ -74,14 +74,14 @@ class StreamCalls(ClientCore):
                 old.timestamp_aggregation_timeout_ms,
                 old.rollover_bytes,
             )
-            await self.controller.update_stream(scope, name, config.checked())
+            await self._controller_client.update_stream(scope, name, config.checked())
 
     async def segments_of(self, stream: str) -> Sequence[SegmentRange]:
         """Return the segments that take events now, by the keys they take; none of a sealed stream.
 
         Raises `NoSuchStreamError`.
         """
-        return await self.controller.current_segments(*split_scoped_name(stream))
+        return await self._controller_client.current_segments(*split_scoped_name(stream))
 
     async def scale_stream(
         self, stream: str, *, seal: Sequence[int], key_ranges: Sequence[tuple[float, float]], timeout_s: float = 60.0
@@ -96,38 +96,38 @@ class StreamCalls(ClientCore):
         another scale is under way; `OutcomeUnknownError` when it is not done within `timeout_s` seconds: it goes on.
         """
         scope, name = split_scoped_name(stream)
-        await self.controller.scale_stream(
+        await self._controller_client.scale_stream(
             scope, name, seal=[SegmentId(segment) for segment in seal], key_ranges=key_ranges, timeout_s=timeout_s
         )
 
     async def seal_stream(self, stream: str) -> None:
         """Let a stream take no more events. Raises `NoSuchStreamError`."""
-        await self.controller.seal_stream(*split_scoped_name(stream))
+        await self._controller_client.seal_stream(*split_scoped_name(stream))
 
     async def delete_stream(self, stream: str) -> None:
         """Delete a sealed stream and its data. Raises `NoSuchStreamError`, `StreamNotSealedError`."""
-        await self.controller.delete_stream(*split_scoped_name(stream))
+        await self._controller_client.delete_stream(*split_scoped_name(stream))
 
     async def truncate_stream(self, cut: StreamCut) -> None:
         """Forget the events of a stream before `cut`. Raises `NoSuchStreamError`, `MetadataConflictError`."""
-        await self.controller.truncate_stream(cut)
+        await self._controller_client.truncate_stream(cut)
 
     async def streams(self, scope: str, *, tag: str | None = None) -> AsyncIterator[str]:
         """Iterate over the names of the streams of `scope`, all or those with `tag`. Raises `NoSuchScopeError`.
 
         Streams that Pravega keeps for itself, whose names begin with ``_``, are left out.
         """
-        async for stream in self.controller.streams(scope, tag=tag):
+        async for stream in self._controller_client.streams(scope, tag=tag):
             if not stream.startswith("_"):
                 yield stream
 
     async def stream_exists(self, stream: str) -> bool:
         """Say whether a stream exists."""
-        return await self.controller.stream_exists(*split_scoped_name(stream))
+        return await self._controller_client.stream_exists(*split_scoped_name(stream))
 
     async def stream_config(self, stream: str) -> StreamConfig:
         """Return a stream's policies and tags. Raises `NoSuchStreamError`."""
-        return await self.controller.stream_config(*split_scoped_name(stream))
+        return await self._controller_client.stream_config(*split_scoped_name(stream))
 
     async def head(self, stream: str) -> StreamCut:
         """Return the cut of the oldest events that still exist. Raises `NoSuchStreamError`."""
@@ -139,7 +139,7 @@ class StreamCalls(ClientCore):
 
     async def segment_info(self, segment: str) -> SegmentInfo:
         """Return start, length and state of a segment, given by its full name. Raises `NoSuchSegmentError`."""
-        return await self.segments.segment_info(segment)
+        return await self._segment_client.segment_info(segment)
 
     async def successors(self, stream: str, segment: int) -> dict[int, Sequence[int]]:
         """Return the segments that follow a sealed one (by its id), each with all that it replaces.
@@ -147,7 +147,7 @@ class StreamCalls(ClientCore):
         None: the stream ends there. A follower may be read once all that it replaces are read to their end.
         """
         scope, name = split_scoped_name(stream)
-        following = await self.controller.successors(scope, name, SegmentId(segment))
+        following = await self._controller_client.successors(scope, name, SegmentId(segment))
         return {int(each.segment.segment_id): each.predecessors for each in following}
 
     async def cut_at_time(self, stream: str, time: Time, *, is_end: bool = False) -> StreamCut:

@@ -19,7 +19,6 @@ class Blocking:
         name: of both classes.
         base: module below `penstock.client.sync` and class that the blocking class builds on. What that has written by
             hand is left to it.
-        omitted: public members that are for the client itself.
         init: lines for `__init__`, where `part` is the async object.
         bodies: what a method does when it is not one call through the portal. Its signature and docstring come from the
             async method all the same.
@@ -29,7 +28,6 @@ class Blocking:
     module: str
     name: str
     base: tuple[str, str] = ("handle", "Handle")
-    omitted: frozenset[str] = frozenset()
     init: str = ""
     bodies: Mapping[str, str] = field(default_factory=dict)
     imports: Mapping[str, str] = field(default_factory=dict)
@@ -64,7 +62,6 @@ CLASSES: Sequence[Blocking] = (
     Blocking(
         "event_writer",
         "EventWriter",
-        omitted=frozenset({"start"}),
         init="self._put = part._put\n",
         bodies={"write": _WRITE.format(writer="self._part", put="self._put")},
         imports={"cast": "typing"},
@@ -73,7 +70,6 @@ CLASSES: Sequence[Blocking] = (
         "value_writer",
         "ValueWriter",
         base=("handle", "PlainHandle"),
-        omitted=frozenset({"start"}),
         init="#: The writer of the bytes.\n"
         "self.events: EventWriter = EventWriter(client, portal, part.events)\n"
         "self._serialize = part.serializer.serialize\n",
@@ -120,15 +116,13 @@ CLASSES: Sequence[Blocking] = (
     Blocking(
         "transaction",
         "Transaction",
-        omitted=frozenset({"writer"}),
-        bodies={"write": _WRITE.format(writer="self._part.writer", put="writer._put")},
+        bodies={"write": _WRITE.format(writer="self._part._open_writer", put="writer._put")},
         imports={"cast": "typing"},
     ),
     Blocking(
         "segment_reader",
         "SegmentReader",
         base=("handle", "PlainHandle"),
-        omitted=frozenset({"end_of_segment", "handed_out", "is_at_end", "stop", "take"}),
     ),
     Blocking(
         "reader",
@@ -172,13 +166,12 @@ CLASSES: Sequence[Blocking] = (
     ),
     Blocking("revisioned_stream", "RevisionedStream"),
     Blocking("shared_state", "SharedState"),
-    Blocking("reader_group", "ReaderGroup", omitted=frozenset({"state"})),
+    Blocking("reader_group", "ReaderGroup"),
     # The life of a blocking client is written by hand; what it can do is in three parts, each built on the one before.
     Blocking(
         "client_core",
         "ClientCore",
         base=("client_life", "ClientLife"),
-        omitted=frozenset({"controller", "open", "segments"}),
     ),
     Blocking("stream_calls", "StreamCalls", base=("client_core", "ClientCore")),
     Blocking(

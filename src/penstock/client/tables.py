@@ -99,7 +99,7 @@ class Table(LifeCycle, Generic[Key, Value]):
         self._values = values
 
     @classmethod
-    async def open(
+    async def _open(
         cls, cluster: Cluster, table: str, keys: TableKeys[Key], values: Serializer[Value], owner: LifeCycle
     ) -> Table[Key, Value]:
         """Look a table up. Raises `NoSuchTableError`."""

@@ -123,7 +123,7 @@ class Transaction(LifeCycle):
         self._writer = await EventWriter(
             source, self._pool, self._settings, self._rng,
             ack_factory=self._ack_factory, is_threaded=self._is_threaded,
-        ).start()  # fmt: skip
+        )._start()  # fmt: skip
         self._open_life(self._future_owner)
         self._keeper = start_watched(self._keep_open(), f"lease of {self.id}", lambda error: None)
 
@@ -133,7 +133,7 @@ class Transaction(LifeCycle):
         return transaction_text(self._id)
 
     @property
-    def writer(self) -> EventWriter:
+    def _open_writer(self) -> EventWriter:
         """The writer of the transaction's events, for what this class does not offer."""
         if self._is_forked:
             raise self._closed_error()
@@ -150,17 +150,17 @@ class Transaction(LifeCycle):
         on_delivery: OnDelivery | None = None,
     ) -> Ack:
         """Write an event into the transaction; see `EventWriter.write`. Raises `TransactionError` when it is over."""
-        return await self.writer.write(event, routing_key, timeout_s=timeout_s, on_delivery=on_delivery)
+        return await self._open_writer.write(event, routing_key, timeout_s=timeout_s, on_delivery=on_delivery)
 
     async def write_many(
         self, events: Events, routing_keys: RoutingKeys = None, *, timeout_s: float | None = None
     ) -> None:
         """Write many events into the transaction; see `EventWriter.write_many`."""
-        await self.writer.write_many(events, routing_keys, timeout_s=timeout_s)
+        await self._open_writer.write_many(events, routing_keys, timeout_s=timeout_s)
 
     async def flush(self, timeout_s: float | None = None) -> None:
         """Wait until everything written so far is durable (not readable before the commit)."""
-        await self.writer.flush(timeout_s)
+        await self._open_writer.flush(timeout_s)
 
     async def commit(self) -> None:
         """Flush and decide that the transaction commits. Once this returns it stays committed; readers see it soon.
@@ -316,7 +316,7 @@ class Transaction(LifeCycle):
 
     def _after_fork(self) -> None:
         if self._writer is not None:
-            self._writer.on_forked()
+            self._writer._on_forked()
 
     async def _keep_open(self) -> None:
         """Renew the lease. An error that stays ends the renewal: the next write or the commit meets it too."""

@@ -103,13 +103,13 @@ class ValueWriter(Generic[Value]):
         """Flush and stop; see `EventWriter.close`."""
         await self.events.close(timeout_s)
 
-    async def start(self) -> ValueWriter[Value]:
+    async def _start(self) -> ValueWriter[Value]:
         """Look up the segments. Raises `NoSuchStreamError`, `StreamSealedError`."""
-        await self.events.start()
+        await self.events._start()
         return self
 
     def __await__(self) -> Generator[object, None, ValueWriter[Value]]:
-        """`start`, if it was not called yet."""
+        """`_start`, if it was not called yet."""
         return self.__aenter__().__await__()
 
     async def __aenter__(self) -> ValueWriter[Value]:

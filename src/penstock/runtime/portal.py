@@ -153,11 +153,11 @@ class Portal:
                 self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join(_CLOSE_TIMEOUT_S)
 
-    def on_forked(self) -> None:
+    def _on_forked(self) -> None:
         """See `ProgramPart`. The thread is not in this process, and a wait for it would never end."""
         self._is_forked = True
 
-    def on_exit(self) -> None:
+    def _on_exit(self) -> None:
         """See `ProgramPart`. Whoever uses this knows what is to be waited for; the thread itself does not."""
 
     async def _cancel_all(self) -> None:

@@ -16,10 +16,10 @@ from typing import Protocol
 class ProgramPart(Protocol):
     """What wants to be told. Neither call may raise, and neither runs in an event loop."""
 
-    def on_forked(self) -> None:
+    def _on_forked(self) -> None:
         """Called in the child of `os.fork`, in its only thread: threads, loops and sockets are the parent's."""
 
-    def on_exit(self) -> None:
+    def _on_exit(self) -> None:
         """Called when the interpreter is about to end. Background threads still run; it may wait, for a limit."""
 
 
@@ -57,12 +57,12 @@ def _forked() -> None:
     global _fork_count
     _fork_count += 1
     for part in list(_parts):
-        part.on_forked()
+        part._on_forked()
 
 
 def _exiting() -> None:
     for part in list(_parts):
-        part.on_exit()
+        part._on_exit()
 
 
 if hasattr(os, "register_at_fork"):

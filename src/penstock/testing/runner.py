@@ -241,7 +241,7 @@ class _Play:
             task.cancel()
 
     async def _open(self, workload: Workload) -> None:
-        workload.client.open()
+        workload.client._open()
 
     async def _step(self, workload: Workload, what: str, coroutine: object) -> None:
         """Run a step of a workload on its host; what it raises is a violation."""

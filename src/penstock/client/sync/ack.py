@@ -23,7 +23,7 @@ class Ack(AckState):
         """
         if not self.is_done:
             try:
-                self._portal.call(self.settled(), timeout_s)
+                self._portal.call(self._settled(), timeout_s)
             except ClosedError:
                 # Closing settles every ack, perhaps since the look above.
                 if not self.is_done:

@@ -29,7 +29,7 @@ class ClientLife(Handle[aio.Client]):
         try:
             # The program is watched here, where the thread is known that has to be waited for.
             portal.call_soon(
-                partial(client.open, watch_program=_watched_by_the_handle, ack_factory=partial(Ack, portal))
+                partial(client._open, watch_program=_watched_by_the_handle, ack_factory=partial(Ack, portal))
             )
         except BaseException:
             portal.close()
@@ -53,7 +53,7 @@ class ClientLife(Handle[aio.Client]):
     ) -> None:
         if error is not None and not isinstance(error, Exception):
             # Interrupted: nobody waits here. The end of the program does, for a while.
-            self._client.note_exception()
+            self._client._note_exception()
             self._portal.close_behind(self._client.close)
             return
         try:
@@ -61,14 +61,14 @@ class ClientLife(Handle[aio.Client]):
         finally:
             self._portal.close()
 
-    def on_forked(self) -> None:
+    def _on_forked(self) -> None:
         """See `ProgramPart`."""
-        self._client.on_forked()
+        self._client._on_forked()
 
-    def on_exit(self) -> None:
+    def _on_exit(self) -> None:
         """See `ProgramPart`."""
         # Whether what readers have in hand is done, nobody can tell any more.
-        self._client.note_exception()
+        self._client._note_exception()
         if self._client.is_closed:
             return
         timeout_s = self._client.settings.exit_timeout_s
@@ -87,7 +87,7 @@ class ClientLife(Handle[aio.Client]):
         client: aio.Client | None = getattr(self, "_client", None)
         if client is not None and client.is_open:
             warnings.warn(f"unclosed {client!r}", ResourceWarning, source=self, stacklevel=1)
-            client.note_exception()
+            client._note_exception()
             self._portal.close_behind(client.close)
 
 

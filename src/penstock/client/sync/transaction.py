@@ -35,7 +35,7 @@ class Transaction(Handle[aio.Transaction]):
         on_delivery: OnDelivery | None = None,
     ) -> Ack:
         """Write an event into the transaction; see `EventWriter.write`. Raises `TransactionError` when it is over."""
-        writer = self._part.writer
+        writer = self._part._open_writer
         if writer._is_full:
             self._portal.call(writer._has_space(timeout_s))
         # Its acks were made for this front end.

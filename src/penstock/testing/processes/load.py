@@ -126,8 +126,8 @@ class Load:
         async with self._connect() as client:
             await client.create_stream(settings.stream, scaling=Scaling.fixed(settings.segment_count), exist_ok=True)
             for create in (
-                client.segments.create_table(settings.table),
-                client.segments.create_segment(settings.bytes_segment),
+                client._segment_client.create_table(settings.table),
+                client._segment_client.create_segment(settings.bytes_segment),
             ):
                 try:
                     await create
@@ -222,18 +222,18 @@ class Load:
         while not self._is_over.is_set():
             try:
                 if writer is None:
-                    writer = await client.event_writer(settings.stream).start()
+                    writer = await client.event_writer(settings.stream)
                 last: AckState | None = None
                 for _ in range(rng.randint(1, settings.burst_event_count_max)):
                     number += 1
                     key, event = self._event(name, rng, number)
                     called = history.invoke(name, WriteEvent(settings.stream, key, event))
                     last = await writer.write(event, key)
-                    last.when_done(partial(self._written, name, called, last))
+                    last._when_done(partial(self._written, name, called, last))
                 # Some bursts are acknowledged before the next begins, others go out on top of each other.
                 is_full = writer.unacknowledged_bytes > settings.unacknowledged_bytes_max
                 if last is not None and (is_full or rng.random() < 0.3):
-                    await last.settled()
+                    await last._settled()
                 await self._pause(rng)
             except PenstockError as error:
                 self._problem(name, error)
@@ -270,7 +270,7 @@ class Load:
                     key, event = self._event(name, rng, number)
                     called = self.history.invoke(name, WriteEvent(stream, key, event, transaction.id))
                     ack = await transaction.write(event, key)
-                    ack.when_done(partial(self._written, name, called, ack))
+                    ack._when_done(partial(self._written, name, called, ack))
                     await self._pause(rng)
                 await transaction.flush()
             except PenstockError as error:
@@ -353,7 +353,7 @@ class Load:
 
     async def _use_table(self, name: str, client: Client, rng: random.Random) -> None:
         """Read a key, then change it on condition that it is as read; sometimes without condition."""
-        table, segments = self.settings.table, client.segments
+        table, segments = self.settings.table, client._segment_client
         while not self._is_over.is_set():
             await self._pause(rng)
             key = f"key-{rng.randrange(self.settings.table_key_count)}".encode()
@@ -394,7 +394,7 @@ class Load:
             data = rng.randbytes(rng.choice((1, 100, self.settings.padding_bytes_max)))
             called = self.history.invoke(name, AppendBytes(segment, data))
             try:
-                end = await client.segments.append(segment, data)
+                end = await client._segment_client.append(segment, data)
             except PenstockError as error:
                 self._problem(name, error)
                 self.history.unknown(called, error)
@@ -408,14 +408,14 @@ class Load:
             await self._pause(rng)
             called: Invocation | None = None
             try:
-                info = await client.segments.segment_info(segment)
+                info = await client._segment_client.segment_info(segment)
                 self.history.see(name, OffsetSeen(segment, info.length))
                 if not info.length:
                     continue
                 # Near the tail, where a crash could take something back, and anywhere.
                 offset = rng.choice((max(info.length - 500, 0), rng.randrange(info.length)))
                 called = self.history.invoke(name, ReadRange(segment, offset))
-                found = await client.segments.read(segment, offset, 4000)
+                found = await client._segment_client.read(segment, offset, 4000)
                 self.history.ok(called, found.joined())
             except PenstockError as error:
                 self._problem(name, error)

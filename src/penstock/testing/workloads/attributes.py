@@ -46,7 +46,7 @@ class AttributeClient(Workload):
     async def prepare(self) -> None:
         """See `Workload.prepare`."""
         try:
-            await self.client.segments.create_segment(self._segment)
+            await self.client._segment_client.create_segment(self._segment)
         except SegmentExistsError:
             pass  # Another client of the same segment was first.
 
@@ -92,7 +92,7 @@ class AttributeClient(Workload):
         history = self.world.history
         call = history.invoke(self.name, GetKey(self._segment, attribute))
         try:
-            value = await self.client.segments.get_attribute(self._segment, attribute)
+            value = await self.client._segment_client.get_attribute(self._segment, attribute)
         except PenstockError as error:
             history.fail(call, error)
             raise
@@ -109,7 +109,7 @@ class AttributeClient(Workload):
         version = VERSION_ABSENT if expected == NO_VALUE else expected
         call = history.invoke(self.name, PutKey(self._segment, attribute, str(value).encode(), version))
         try:
-            is_set = await self.client.segments.update_attribute(
+            is_set = await self.client._segment_client.update_attribute(
                 self._segment, attribute, value=value, expected=expected
             )
         except PenstockError as error:
@@ -155,7 +155,7 @@ class AttributeClient(Workload):
             return
         call = history.invoke(self.name, RemoveKey(self._segment, attribute, expected))
         try:
-            is_removed = await self.client.segments.update_attribute(
+            is_removed = await self.client._segment_client.update_attribute(
                 self._segment, attribute, value=NO_VALUE, expected=expected
             )
         except PenstockError as error:

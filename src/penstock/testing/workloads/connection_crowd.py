@@ -57,7 +57,7 @@ class ConnectionCrowd(Workload):
     async def prepare(self) -> None:
         """See `Workload.prepare`."""
         try:
-            await self.client.segments.create_segment(self._segment)
+            await self.client._segment_client.create_segment(self._segment)
         except SegmentExistsError:
             pass  # The reply to the first attempt was lost.
 
@@ -75,7 +75,7 @@ class ConnectionCrowd(Workload):
 
     async def verify(self) -> None:
         """See `Workload.verify`."""
-        segments = self.client.segments
+        segments = self.client._segment_client
         info = await self.world.insist(
             f"info of {self._segment}", lambda: segments.segment_info(self._segment)
         )

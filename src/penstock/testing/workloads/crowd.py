@@ -99,7 +99,7 @@ class SegmentCrowd(Workload):
             self._number += 1
             member = _Member(f"{self._prefix}{self._number}/0.#epoch.0")
         # After a lost reply it is left alone: it might be made later still.
-        await self.client.segments.create_segment(member.name)
+        await self.client._segment_client.create_segment(member.name)
         self._members.append(member)
         self.world.counts["crowd segments created"] += 1
 
@@ -129,7 +129,7 @@ class SegmentCrowd(Workload):
         call = history.invoke(self.name, AppendBytes(member.history_name, data))
         member.doubt += len(data)
         try:
-            end = await self.client.segments.append(member.name, data)
+            end = await self.client._segment_client.append(member.name, data)
         except SegmentSealedError as error:
             history.fail(call, error)
             member.doubt -= len(data)
@@ -154,7 +154,7 @@ class SegmentCrowd(Workload):
         self._number += 1
         following = self._number if self.rng.random() < 0.85 or value == NO_VALUE else NO_VALUE
         member.doubtful.setdefault(attribute, []).append(following)
-        is_set = await self.client.segments.update_attribute(
+        is_set = await self.client._segment_client.update_attribute(
             member.name, attribute, value=following, expected=value
         )
         if is_set:
@@ -166,14 +166,14 @@ class SegmentCrowd(Workload):
             self._wrong(member, f"attribute {attribute[-1]} was {value}, and an update on that condition failed")
 
     async def _attribute(self, member: _Member, attribute: bytes) -> int:
-        value = await self.client.segments.get_attribute(member.name, attribute)
+        value = await self.client._segment_client.get_attribute(member.name, attribute)
         expected = member.attributes.get(attribute, NO_VALUE)
         if value != expected and value not in member.doubtful.get(attribute, ()):
             self._wrong(member, f"attribute {attribute[-1]} is {value}, it was set to {expected}")
         return value
 
     async def _info(self, member: _Member) -> None:
-        info = await self.client.segments.segment_info(member.name)
+        info = await self.client._segment_client.segment_info(member.name)
         self._saw_length(member, info.length)
         if info.start_offset != member.start or info.is_sealed != member.is_sealed:
             self._wrong(member, f"it should start at {member.start} and be sealed: {member.is_sealed}; it is {info}")
@@ -181,7 +181,7 @@ class SegmentCrowd(Workload):
     async def _infos(self) -> None:
         """Ask for many at once."""
         some = self.rng.sample(self._members, min(10, len(self._members)))
-        infos = await self.client.segments.segment_infos([member.name for member in some])
+        infos = await self.client._segment_client.segment_infos([member.name for member in some])
         for member, info in zip(some, infos, strict=True):
             if isinstance(info, NoSuchSegmentError):
                 self._wrong(member, "it is not there")
@@ -202,7 +202,7 @@ class SegmentCrowd(Workload):
             start = member.start if self.rng.random() < 0.5 else self.rng.randrange(member.start, member.length)
             call = self.world.history.invoke(self.name, ReadRange(member.history_name, start))
             try:
-                data = (await self.client.segments.read(member.name, start, _READ_BYTES)).joined()
+                data = (await self.client._segment_client.read(member.name, start, _READ_BYTES)).joined()
             except PenstockError as error:
                 self.world.history.fail(call, error)
                 raise
@@ -217,7 +217,7 @@ class SegmentCrowd(Workload):
         offset = self.rng.randint(member.start, member.length)
         before, member.start = member.start, offset
         try:
-            await self.client.segments.truncate_segment(member.name, offset)
+            await self.client._segment_client.truncate_segment(member.name, offset)
         except PenstockError:
             # Which of both is not known: leave it alone for good.
             member.start = before
@@ -228,7 +228,7 @@ class SegmentCrowd(Workload):
         if member.doubt or member.doubtful:
             return
         try:
-            await self.client.segments.seal_segment(member.name)
+            await self.client._segment_client.seal_segment(member.name)
         except SegmentSealedError:
             if not member.is_sealed:
                 self._wrong(member, "it is sealed already")
@@ -240,7 +240,7 @@ class SegmentCrowd(Workload):
     async def _delete(self, member: _Member) -> None:
         self._members.remove(member)
         try:
-            await self.client.segments.delete_segment(member.name)
+            await self.client._segment_client.delete_segment(member.name)
         except NoSuchSegmentError:
             self._wrong(member, "it is not there")
             return
@@ -253,7 +253,7 @@ class SegmentCrowd(Workload):
 
     async def _check_gone(self, member: _Member) -> None:
         try:
-            info = await self.world.insist("info", partial(self.client.segments.segment_info, member.name))
+            info = await self.world.insist("info", partial(self.client._segment_client.segment_info, member.name))
         except NoSuchSegmentError:
             return
         self._wrong(member, f"it was deleted, and is there again: {info}")
@@ -276,7 +276,7 @@ class MergeClient(Workload):
 
     async def prepare(self) -> None:
         """See `Workload.prepare`."""
-        await self.client.segments.create_segment(self._target)
+        await self.client._segment_client.create_segment(self._target)
 
     async def run(self) -> None:
         """See `Workload.run`."""
@@ -310,7 +310,7 @@ class MergeClient(Workload):
             )
 
     async def _fill(self, source: str) -> bytes:
-        segments, rng = self.client.segments, self.rng
+        segments, rng = self.client._segment_client, self.rng
         await segments.create_segment(source)
         data = b""
         for _ in range(rng.randint(1, 3)):
@@ -358,7 +358,7 @@ class MergeClient(Workload):
             AttributeUpdate(self._attribute, _REPLACE_IF_EQUALS, before + 1, before if before else NO_VALUE),
         )
         # The seam has no conditional merge: it is for clients that speak the protocol themselves.
-        reply = await self.client.segments._change(
+        reply = await self.client._segment_client._change(
             self._target, lambda request_id: MergeSegments(request_id, self._target, source, "", updates)
         )
         if isinstance(reply, SegmentAttributeUpdated):
@@ -366,14 +366,14 @@ class MergeClient(Workload):
         expect(reply, SegmentsMerged, self._target)
 
     async def _stored_count(self) -> int:
-        value = await self.client.segments.get_attribute(self._target, self._attribute)
+        value = await self.client._segment_client.get_attribute(self._target, self._attribute)
         return 0 if value == NO_VALUE else value
 
     async def _read(self) -> bytes:
-        info = await self.client.segments.segment_info(self._target)
+        info = await self.client._segment_client.segment_info(self._target)
         data = b""
         while len(data) < info.length:
-            piece = (await self.client.segments.read(self._target, len(data), _READ_BYTES)).joined()
+            piece = (await self.client._segment_client.read(self._target, len(data), _READ_BYTES)).joined()
             if not piece:
                 self.world.problem(f"{self._target}: nothing to read at {len(data)}, its length is {info.length}")
                 break

@@ -72,13 +72,13 @@ async def _read_segment(workload: Workload, stream: str, read: str, number: int,
     """Read a segment from `start` on, which may lie before its first byte; say whether it holds whole events."""
     world, client = workload.world, workload.client
     segment = segment_name(*split_scoped_name(stream), number)
-    info = await world.insist(f"info of {segment}", partial(client.segments.segment_info, segment))
+    info = await world.insist(f"info of {segment}", partial(client._segment_client.segment_info, segment))
     offset = max(start, info.start_offset)
     assembler = EventAssembler(segment, offset)
     while offset < info.length:
         length = min(_READ_BYTES, info.length - offset)
         data = await world.insist(
-            f"read of {segment}", partial(client.segments.read, segment, offset, length)
+            f"read of {segment}", partial(client._segment_client.read, segment, offset, length)
         )
         block = data.joined()
         if not block:
@@ -189,7 +189,7 @@ class Writer(Workload):
         """See `Workload.run`."""
         while self.world.is_writing:
             try:
-                writer = await self.client.event_writer(self._stream).start()
+                writer = await self.client.event_writer(self._stream)
             except ControllerUnavailableError:
                 await self.rest(0.5)
                 continue
@@ -211,7 +211,7 @@ class Writer(Workload):
                     except PenstockError as error:
                         self._failed(call, error)
                         return
-                    ack.when_done(partial(self._settled, call, ack))
+                    ack._when_done(partial(self._settled, call, ack))
                 await self.rest(2.0 / self._events_per_s)
             await writer.flush()
         except PenstockError:
@@ -254,7 +254,7 @@ class WriterCrowd(Writer):
                 await self.rest(1.0 / self._events_per_s)
                 if len(self._writers) < self._writer_count:
                     try:
-                        writer = await self.client.event_writer(self._stream).start()
+                        writer = await self.client.event_writer(self._stream)
                     except ControllerUnavailableError:
                         continue
                     self._writers.append((writer, f"{self.name}-{self._number}"))
@@ -277,7 +277,7 @@ class WriterCrowd(Writer):
         except PenstockError as error:
             self._failed(call, error)
             return False
-        ack.when_done(partial(self._settled, call, ack))
+        ack._when_done(partial(self._settled, call, ack))
         return True
 
     async def _leave(self, writer: EventWriter) -> None:

@@ -80,7 +80,7 @@ class GroupChanges(Workload):
             if world.now_s > world.give_up_s:
                 world.problem(f"group {_GROUP} does not get to the end of its streams")
                 break
-        state = await world.insist("read the group", group.state)
+        state = await world.insist("read the group", group._state)
         await world.insist(f"{self.name} leaves", reader.close)
         self._judge(set(state.streams))
 

@@ -45,7 +45,7 @@ class ManyKeys(Workload):
     async def prepare(self) -> None:
         """See `Workload.prepare`."""
         try:
-            await self.client.segments.create_table(self._table, key_length=self._key_length)
+            await self.client._segment_client.create_table(self._table, key_length=self._key_length)
         except SegmentExistsError:
             pass  # Another client of the same table was first.
 
@@ -107,7 +107,7 @@ class ManyKeys(Workload):
             updates.append(TableUpdate(key, value, expected))
             calls.append(history.invoke(self.name, PutKey(self._table, key, value, expected)))
         try:
-            versions = await self.client.segments.table_put(self._table, updates)
+            versions = await self.client._segment_client.table_put(self._table, updates)
         except PenstockError as error:
             self._failed(calls, keys, error)
             raise
@@ -126,7 +126,7 @@ class ManyKeys(Workload):
             removals.append(TableRemoval(key, VERSION_ANY if is_loose or known is None else known))
         calls = [history.invoke(self.name, RemoveKey(self._table, one.key, one.version)) for one in removals]
         try:
-            await self.client.segments.table_remove(self._table, removals)
+            await self.client._segment_client.table_remove(self._table, removals)
         except PenstockError as error:
             self._failed(calls, keys, error)
             raise
@@ -152,7 +152,7 @@ class ManyKeys(Workload):
     async def _get(self, keys: Sequence[bytes]) -> None:
         calls = self._begin_gets(keys)
         try:
-            entries = await self.client.segments.table_get(self._table, keys)
+            entries = await self.client._segment_client.table_get(self._table, keys)
         except PenstockError as error:
             self._end_gets(calls, error)
             raise
@@ -195,7 +195,7 @@ class ManyKeys(Workload):
         await self._iterate_range(b"", None)
 
     async def _iterate_range(self, first: bytes, last: bytes | None) -> None:
-        segments, limit = self.client.segments, self.rng.randint(1, _PAGE_MAX)
+        segments, limit = self.client._segment_client, self.rng.randint(1, _PAGE_MAX)
         calls = self._begin_gets([key for key in self._keys if key >= first and (last is None or key <= last)])
         found: dict[bytes, TableEntry] = {}
         token, begin = b"", first
@@ -231,7 +231,7 @@ class ManyKeys(Workload):
 
     async def _follow(self) -> bool:
         """Bring the replica further by one page; return whether that was the last one for now."""
-        delta = await self.client.segments.table_delta(
+        delta = await self.client._segment_client.table_delta(
             self._table, position=self._position, limit=self.rng.randint(1, 3 * _PAGE_MAX)
         )
         if delta.should_clear:
@@ -268,7 +268,7 @@ class ManyKeys(Workload):
             )
 
     async def _info(self) -> int:
-        return (await self.client.segments.table_info(self._table)).entry_count
+        return (await self.client._segment_client.table_info(self._table)).entry_count
 
 
 def _key(number: int, key_length: int) -> bytes:

@@ -108,7 +108,7 @@ class Reincarnations(Workload):
 
     async def _live(self, name: _Name) -> None:
         """Create, fill, perhaps seal, wait until it is stored, begin to read, and delete in the midst of that."""
-        segments, rng, segment = self.client.segments, self.rng, name.segment
+        segments, rng, segment = self.client._segment_client, self.rng, name.segment
         if not name.is_there:
             await self._create(name)
         await self.rest(self._mean_gap_s * rng.choice((0.2, 2.0)))
@@ -123,7 +123,7 @@ class Reincarnations(Workload):
         self.world.counts["reincarnations"] += 1
 
     async def _create(self, name: _Name) -> None:
-        segments, rng = self.client.segments, self.rng
+        segments, rng = self.client._segment_client, self.rng
         try:
             await segments.create_segment(name.segment)
         except SegmentExistsError:
@@ -152,7 +152,7 @@ class Reincarnations(Workload):
 
     async def _read(self, name: _Name, number: int, start: int) -> None:
         """Read from `start` on, what began in life `number` (from 1)."""
-        answer = await self.client.segments.read(name.segment, start, _READ_BYTES)
+        answer = await self.client._segment_client.read(name.segment, start, _READ_BYTES)
         if not any(_explains(life, start, answer) for life in name.lives[number - 1 :]):
             self.world.problem(
                 f"{name.segment}: {answer.joined()!r} at {start} (tail: {answer.is_at_tail}, end: "

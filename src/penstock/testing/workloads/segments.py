@@ -40,7 +40,7 @@ class ByteAppender(Workload):
     async def prepare(self) -> None:
         """See `Workload.prepare`."""
         try:
-            await self.client.segments.create_segment(self._segment, rollover_bytes=self._rollover_bytes)
+            await self.client._segment_client.create_segment(self._segment, rollover_bytes=self._rollover_bytes)
         except SegmentExistsError:
             pass  # Another appender to the same segment was first.
 
@@ -75,7 +75,7 @@ class ByteAppender(Workload):
         expected = self._length if is_conditional or self.rng.random() < 0.3 else None
         call = history.invoke(self.name, AppendBytes(self._segment, data))
         try:
-            end = await self.client.segments.append(self._segment, data, expected_offset=expected)
+            end = await self.client._segment_client.append(self._segment, data, expected_offset=expected)
         except BadOffsetError as error:
             history.refuse(call, error)
             self._saw(error.actual, is_alone=is_alone)
@@ -101,7 +101,7 @@ class ByteAppender(Workload):
     async def _truncate(self) -> None:
         offset = self.rng.randint(self._length // 2, self._length)
         try:
-            await self.client.segments.truncate_segment(self._segment, offset)
+            await self.client._segment_client.truncate_segment(self._segment, offset)
         except SegmentTruncatedError:
             return  # It was truncated further before.
         self.world.history.see(self.name, OffsetSeen(f"start of {self._segment}", offset))
@@ -112,10 +112,10 @@ class ByteAppender(Workload):
         before = self._length
         offset = self.rng.randint(before // 2, before)
         try:
-            border = await self.client.segments.locate_offset(self._segment, offset)
+            border = await self.client._segment_client.locate_offset(self._segment, offset)
         except SegmentTruncatedError:
             return  # It was truncated further before.
-        info = await self.client.segments.segment_info(self._segment)
+        info = await self.client._segment_client.segment_info(self._segment)
         if not offset <= border <= info.length:
             self.world.problem(f"{self._segment}: the border behind {offset} is {border}, its length is {info.length}")
         self.world.counts["borders located"] += 1
@@ -124,7 +124,7 @@ class ByteAppender(Workload):
         history = self.world.history
         call = history.invoke(self.name, GetLength(self._segment))
         try:
-            info = await self.client.segments.segment_info(self._segment)
+            info = await self.client._segment_client.segment_info(self._segment)
         except PenstockError as error:
             history.fail(call, error)
             raise
@@ -168,7 +168,7 @@ class ByteReader(Workload):
     async def verify(self) -> None:
         """See `Workload.verify`."""
         world = self.world
-        info = await world.insist("info", partial(self.client.segments.segment_info, self._segment))
+        info = await world.insist("info", partial(self.client._segment_client.segment_info, self._segment))
         if info.length < self._offset:
             world.problem(f"{self._segment}: its length is {info.length}, bytes up to {self._offset} had been read")
         offset = info.start_offset
@@ -183,7 +183,7 @@ class ByteReader(Workload):
         history = self.world.history
         call = history.invoke(self.name, ReadRange(self._segment, offset))
         try:
-            data = await self.client.segments.read(self._segment, offset, _READ_BYTES, wait=wait)
+            data = await self.client._segment_client.read(self._segment, offset, _READ_BYTES, wait=wait)
         except PenstockError as error:
             history.fail(call, error)
             raise
@@ -222,13 +222,13 @@ class SegmentLives(Workload):
         """See `Workload.verify`: what was deleted stays deleted."""
         for segment in self._gone:
             try:
-                info = await self.world.insist("info", partial(self.client.segments.segment_info, segment))
+                info = await self.world.insist("info", partial(self.client._segment_client.segment_info, segment))
             except NoSuchSegmentError:
                 continue
             self.world.problem(f"{segment} was deleted, and is there again: {info}")
 
     async def _live(self, segment: str) -> None:
-        segments, rng, history = self.client.segments, self.rng, self.world.history
+        segments, rng, history = self.client._segment_client, self.rng, self.world.history
         await segments.create_segment(segment)
         self.world.counts["segments created"] += 1
         length = 0
@@ -253,7 +253,7 @@ class SegmentLives(Workload):
             self.world.counts["segments deleted"] += 1
 
     async def _check_sealed(self, segment: str, start: int, length: int) -> None:
-        segments, world = self.client.segments, self.world
+        segments, world = self.client._segment_client, self.world
         try:
             await segments.append(segment, b"too late")
         except SegmentSealedError:

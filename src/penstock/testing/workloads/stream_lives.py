@@ -125,9 +125,9 @@ class StreamLives(Workload):
                 name = f"{scope}/{stream}/{segment}.#epoch.0"
 
                 async def append(name: str = name, length: int = length, missing: int = start - length) -> None:
-                    found = await self.client.segments.segment_info(name)
+                    found = await self.client._segment_client.segment_info(name)
                     if found.length == length:
-                        await self.client.segments.append(name, bytes(missing), expected_offset=length)
+                        await self.client._segment_client.append(name, bytes(missing), expected_offset=length)
 
                 await self._insist(f"append to {name}", append)
         cut = StreamCut(scope, stream, dict.fromkeys(tail.positions, start))

@@ -32,7 +32,7 @@ class TableClient(Workload):
     async def prepare(self) -> None:
         """See `Workload.prepare`."""
         try:
-            await self.client.segments.create_table(self._table)
+            await self.client._segment_client.create_table(self._table)
         except SegmentExistsError:
             pass  # Another client of the same table was first.
 
@@ -69,7 +69,7 @@ class TableClient(Workload):
         expected = self._condition(key)
         call = self.world.history.invoke(self.name, PutKey(self._table, key, value, expected))
         try:
-            (version,) = await self.client.segments.table_put(self._table, [TableUpdate(key, value, expected)])
+            (version,) = await self.client._segment_client.table_put(self._table, [TableUpdate(key, value, expected)])
         except PenstockError as error:
             self._failed(call, key, error)
         else:
@@ -83,7 +83,7 @@ class TableClient(Workload):
             expected = VERSION_ANY
         call = self.world.history.invoke(self.name, RemoveKey(self._table, key, expected))
         try:
-            await self.client.segments.table_remove(self._table, [TableRemoval(key, expected)])
+            await self.client._segment_client.table_remove(self._table, [TableRemoval(key, expected)])
         except PenstockError as error:
             self._failed(call, key, error)
         else:
@@ -93,7 +93,7 @@ class TableClient(Workload):
     async def _get(self, key: bytes) -> bool:
         call = self.world.history.invoke(self.name, GetKey(self._table, key))
         try:
-            (entry,) = await self.client.segments.table_get(self._table, [key])
+            (entry,) = await self.client._segment_client.table_get(self._table, [key])
         except PenstockError as error:
             self._failed(call, key, error)
             return False
@@ -134,7 +134,7 @@ class CounterClient(Workload):
     async def prepare(self) -> None:
         """See `Workload.prepare`."""
         try:
-            await self.client.segments.create_segment(self._segment)
+            await self.client._segment_client.create_segment(self._segment)
         except SegmentExistsError:
             pass  # Another client of the same counter was first.
 
@@ -154,13 +154,13 @@ class CounterClient(Workload):
         self._saw(await self.world.insist(f"counter of {self._segment}", self._value))
 
     async def _value(self) -> int:
-        return await self.client.segments.get_attribute(self._segment, self._attribute)
+        return await self.client._segment_client.get_attribute(self._segment, self._attribute)
 
     async def _count(self) -> None:
         value = await self._value()
         self._saw(value)
         following = 1 if value == NO_VALUE else value + 1
-        matched = await self.client.segments.update_attribute(
+        matched = await self.client._segment_client.update_attribute(
             self._segment, self._attribute, value=following, expected=value
         )
         if not matched:

@@ -69,7 +69,7 @@ class TransactionWriter(Workload):
             call = history.invoke(self.name, WriteEvent(self._stream, key, event, transaction.id))
             try:
                 ack = await transaction.write(event, key)
-                await ack.settled()
+                await ack._settled()
             except PenstockError as error:
                 history.unknown(call, error)
                 return False

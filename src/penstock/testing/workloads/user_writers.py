@@ -56,7 +56,7 @@ class UserWriter(Workload):
             client = world.cluster.client(
                 self.host, draw_user_settings(self.rng, world.cluster.settings.client, self._habits)
             )
-            client.open()
+            client._open()
             try:
                 await self._use(client)
             finally:
@@ -69,7 +69,7 @@ class UserWriter(Workload):
                 await in_time(self.world, self.host, "tail", limit_s, client.tail(self._stream))
                 joining = client.reader_group("idle", [self._stream])
                 await in_time(self.world, self.host, "joining a group", limit_s, joining)
-            starting = client.event_writer(self._stream).start()
+            starting = client.event_writer(self._stream)._start()
             writer = await in_time(self.world, self.host, "opening a writer", limit_s, starting)
         except PenstockError as error:
             if not self.world.is_passing(error):
@@ -110,7 +110,7 @@ class UserWriter(Workload):
             return isinstance(error, CutShortError)
         acks.append(ack)
         world.counts["events of users"] += 1
-        ack.when_done(partial(self._settled, call, ack))
+        ack._when_done(partial(self._settled, call, ack))
         return True
 
     async def _end(self, end: End, client: Client, writer: EventWriter, acks: list[AckState]) -> bool:
@@ -175,7 +175,7 @@ class UserTransactions(Workload):
             client = world.cluster.client(
                 self.host, draw_user_settings(self.rng, world.cluster.settings.client, self._habits)
             )
-            client.open()
+            client._open()
             try:
                 await self._use(client)
             except CutShortError:
@@ -260,7 +260,7 @@ class UserTransactions(Workload):
         scope, _, stream = self._stream.partition("/")
         identity = pb.TxnId(highBits=_signed(transaction[:16]), lowBits=_signed(transaction[16:]))
         while True:
-            look = partial(self.client.controller.transaction_state, scope, stream, identity)
+            look = partial(self.client._controller_client.transaction_state, scope, stream, identity)
             state = await world.insist(f"state of transaction {transaction}", look)
             if state in _OVER:
                 return

@@ -267,7 +267,7 @@ class UserReader(Workload):
         """Live on the machine, to the end that is drawn."""
         world = self.world
         client = world.cluster.client(self._machine, life.settings)
-        client.open()
+        client._open()
         try:
             await self._be_a_member(client, life)
         except (CutShortError, _WorkFailedError) as error:
