@@ -233,6 +233,10 @@ class FakeConnection(asyncio.BufferedProtocol):
                     wire.TableKeyValue(key.key, entry.version if entry else -1, entry.value if entry else b"")
                     for key, entry in zip(command.keys, found, strict=True)
                 )
+                if sum(len(entry.key) + len(entry.value) + 24 for entry in entries) > 16_000_000:
+                    text = f"{wire.READ_TOO_LONG}ask for fewer keys"
+                    self.send(wire.ErrorMessage(command.request_id, name, text, 0))
+                    return
                 self.send(wire.TableRead(command.request_id, name, entries))
             case wire.ReadTableEntries():
                 page = await segments.table_entries(

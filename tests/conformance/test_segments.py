@@ -27,6 +27,7 @@ from penstock.model.segments import (
     NO_VALUE,
     READ_LENGTH_MAX,
     TABLE_KEY_LENGTH_MAX,
+    TABLE_READ_KEY_COUNT_MAX,
     TABLE_VALUE_LENGTH_MAX,
     VERSION_ABSENT,
     SegmentInfo,
@@ -384,6 +385,48 @@ async def test_keys_and_values_have_limits(segments: Segments) -> None:
     await segments.table_put("s/_tables/fixed", [TableUpdate(b"1234", b"")])
     with pytest.raises(InvalidArgumentError):
         await segments.table_put("s/_tables/fixed", [TableUpdate(b"123", b"")])
+
+
+async def test_more_is_got_at_once_than_one_reply_can_have(segments: Segments) -> None:
+    """In bytes, and in keys; all in the order asked for, those that are absent, too."""
+    await segments.create_table(TABLE)
+    keys = [b"%02d" % number for number in range(17)]
+    for key in keys:
+        await segments.table_put(TABLE, [TableUpdate(key, key[-1:] * TABLE_VALUE_LENGTH_MAX)])
+    wanted = [*reversed(keys), b"absent", keys[3]]
+    found = await segments.table_get(TABLE, wanted)
+    assert [entry and (entry.key, entry.value[:1], len(entry.value)) for entry in found] == [
+        None if key == b"absent" else (key, key[-1:], TABLE_VALUE_LENGTH_MAX) for key in wanted
+    ]
+    absent = [b"absent-%d" % number for number in range(TABLE_READ_KEY_COUNT_MAX)]
+    found = await segments.table_get(TABLE, [*absent, keys[0]])
+    assert len(found) == len(absent) + 1
+    assert set(found[:-1]) == {None}
+    assert found[-1] is not None
+    assert found[-1].key == keys[0]
+
+
+async def test_more_bytes_of_keys_are_asked_for_than_one_request_can_have(segments: Segments) -> None:
+    """Two thousand keys of the greatest length are 16 MiB."""
+    await segments.create_table(TABLE)
+    keys = [b"%04d" % number * (TABLE_KEY_LENGTH_MAX // 4) for number in range(2100)]
+    await segments.table_put(TABLE, [TableUpdate(keys[-1], b"last")])
+    found = await segments.table_get(TABLE, keys)
+    assert [entry and entry.value for entry in found] == [None] * 2099 + [b"last"]
+
+
+async def test_pages_of_long_keys_are_as_short_as_one_reply_is(segments: Segments) -> None:
+    """As many keys as a page may have would take 80 MB."""
+    await segments.create_table(TABLE)
+    keys = [b"%04d" % number * (TABLE_KEY_LENGTH_MAX // 4) for number in range(2100)]
+    for start in range(0, len(keys), 300):
+        await segments.table_put(TABLE, [TableUpdate(key, b"") for key in keys[start : start + 300]])
+    found: list[bytes] = []
+    token = b""
+    while (page := await segments.table_keys(TABLE, limit=10_000, token=token)).keys:
+        found += [key for key, _ in page.keys]
+        token = page.token
+    assert found == keys
 
 
 async def test_a_table_may_be_deleted_only_if_empty(segments: Segments) -> None:

@@ -11,7 +11,15 @@ from dataclasses import replace
 
 import pytest
 
-from penstock.model.segments import NO_VALUE, VERSION_ABSENT
+from penstock.model.segments import (
+    NO_VALUE,
+    TABLE_KEY_LENGTH_MAX,
+    TABLE_READ_KEY_COUNT_MAX,
+    TABLE_READ_KEY_COUNT_SURE,
+    TABLE_VALUE_LENGTH_MAX,
+    VERSION_ABSENT,
+    TableUpdate,
+)
 from penstock.segmentstore.core_attributes import (
     CREATION_TIME,
     EVENT_COUNT,
@@ -392,6 +400,35 @@ async def test_iterations_take_java_and_rust_forms(bench: Bench) -> None:
         token = page.continuation_token
     assert sorted(found) == [entry.key for entry in entries]
     assert (await connection.ask(wire.ReadTableKeys(1, TABLE, "", 2, b"", b"k"), wire.ErrorMessage)).error_code == 0
+
+
+async def test_a_read_whose_reply_would_fit_no_frame_is_refused_and_the_connection_goes_on(bench: Bench) -> None:
+    """The refusal says how many fit in any case, and those do; no value is read for it. Java asks for no more."""
+    connection = await bench.connect()
+    await bench.store.create_table(TABLE)
+    keys = [TableKey(b"%02d" % number * (TABLE_KEY_LENGTH_MAX // 2), NO_VALUE) for number in range(17)]
+    for key in keys:
+        await bench.store.table_put(TABLE, [TableUpdate(key.key, bytes(TABLE_VALUE_LENGTH_MAX))])
+    refused = await connection.ask(wire.ReadTable(1, TABLE, "", keys), wire.ErrorMessage)
+    assert (refused.request_id, refused.error_code) == (1, 0)
+    assert refused.message.startswith(wire.READ_TOO_LONG)
+    assert f"{TABLE_READ_KEY_COUNT_SURE} always fit" in refused.message
+    fitting = wire.ReadTable(2, TABLE, "", keys[:TABLE_READ_KEY_COUNT_SURE])
+    read = await connection.ask(fitting, wire.TableRead)
+    assert [(entry.key, len(entry.value)) for entry in read.entries] == [
+        (key.key, TABLE_VALUE_LENGTH_MAX) for key in keys[:TABLE_READ_KEY_COUNT_SURE]
+    ]
+
+
+async def test_a_read_of_more_keys_than_one_may_have_is_refused(bench: Bench) -> None:
+    """One more than allowed; exactly so many are answered."""
+    connection = await bench.connect()
+    await bench.store.create_table(TABLE)
+    keys = [TableKey(b"%d" % number, NO_VALUE) for number in range(TABLE_READ_KEY_COUNT_MAX + 1)]
+    refused = await connection.ask(wire.ReadTable(1, TABLE, "", keys), wire.ErrorMessage)
+    assert refused.message.startswith(wire.READ_TOO_LONG)
+    read = await connection.ask(wire.ReadTable(2, TABLE, "", keys[1:]), wire.TableRead)
+    assert {entry.version for entry in read.entries} == {VERSION_ABSENT}
 
 
 async def test_table_conditions_have_replies_of_their_own(bench: Bench) -> None:

@@ -18,11 +18,13 @@ from penstock.model.errors import (
     TableKeyMissingError,
     TableKeyVersionError,
     TableNotEmptyError,
+    TableReadTooLongError,
     UnsupportedOperationError,
 )
 from penstock.model.segments import NO_VALUE
 from penstock.wire.commands import (
     NO_ROOM,
+    READ_TOO_LONG,
     AuthTokenCheckFailed,
     ErrorMessage,
     InvalidEventNumber,
@@ -67,6 +69,8 @@ def error_of(reply: WireCommand, segment: str) -> PenstockError | None:
             return UnsupportedOperationError(f"{segment}: the segment store does not do {reply.operation_name}")
         case AuthTokenCheckFailed():
             return PenstockError(f"{segment}: the segment store refused the access token (code {reply.error_code})")
+        case ErrorMessage() if reply.message.startswith(READ_TOO_LONG):
+            return TableReadTooLongError(f"the segment store answered: {reply.message.removeprefix(READ_TOO_LONG)}")
         case ErrorMessage():
             if reply.error_code == 0:
                 return InvalidArgumentError(f"{segment}: the segment store answered: {reply.message}")

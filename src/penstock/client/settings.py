@@ -69,6 +69,8 @@ class ClientSettings:
 
         table_batch_key_count_max, table_batch_bytes_max: keys and bytes of one request that changes a table; more are
             sent in several. What is changed as one must fit into one.
+        table_read_key_count_max: keys of one request to read a table. If their entries do not fit into one reply, fewer
+            are asked for at a time.
         table_page_entry_count: entries asked for at once while a table is scanned.
         table_request_count_max: requests of one call on a table that wait for replies at the same time.
         table_update_count_max: attempts at one read-modify-write of a key before it is given up.
@@ -130,6 +132,7 @@ class ClientSettings:
 
     table_batch_key_count_max: int = 256
     table_batch_bytes_max: int = 8 * _MIB
+    table_read_key_count_max: int = 256
     table_page_entry_count: int = 1000
     table_request_count_max: int = 8
     table_update_count_max: int = 100

@@ -24,8 +24,6 @@ from penstock.model.segments import TableEntry, TableRemoval, TableUpdate
 from penstock.model.tables import TableConfig
 from penstock.runtime.bulk import for_each
 
-#: So many entries of the greatest length fit into one reply.
-_READ_KEY_COUNT_MAX = 15
 #: What the wire adds to a key and a value.
 _ENTRY_HEADER_BYTES = 20
 
@@ -72,10 +70,11 @@ class TableSegments:
 
     async def get(self, keys: Sequence[bytes]) -> list[TableEntry | None]:
         """Return the entry of each key, in order, None where there is none."""
+        count_max = self._cluster.settings.table_read_key_count_max
         parts: list[tuple[str, Sequence[int]]] = []
         for segment, indexes in self._by_segment(keys).items():
-            for start in range(0, len(indexes), _READ_KEY_COUNT_MAX):
-                parts.append((segment, indexes[start : start + _READ_KEY_COUNT_MAX]))
+            for start in range(0, len(indexes), count_max):
+                parts.append((segment, indexes[start : start + count_max]))
         found: list[TableEntry | None] = [None] * len(keys)
 
         async def read(part: tuple[str, Sequence[int]]) -> None:

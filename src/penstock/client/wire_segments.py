@@ -9,7 +9,7 @@ something are repeated only when they cannot have been applied (no connection, w
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import nullcontext
 from random import Random
 
@@ -27,11 +27,14 @@ from penstock.model.errors import (
     SegmentTruncatedError,
     TableKeyMissingError,
     TableKeyVersionError,
+    TableReadTooLongError,
 )
 from penstock.model.names import primary_name
 from penstock.model.segments import (
     NO_VALUE,
     READ_LENGTH_MAX,
+    TABLE_READ_KEY_COUNT_MAX,
+    TABLE_READ_KEY_COUNT_SURE,
     VERSION_ANY,
     Buffer,
     SegmentData,
@@ -102,6 +105,9 @@ from penstock.wire.connection import WireConnection
 LOCATE_OFFSET_VERSION = 17
 #: How far back a border is looked for at first: about the distance between two.
 _BORDER_DISTANCE = 2 * 1024 * 1024
+#: Bytes of keys in one request to read a table, and what the wire adds to a key.
+_REQUEST_KEY_BYTES_MAX = 8 * 1024 * 1024
+_KEY_HEADER_BYTES = 16
 #: Given a request id, the request.
 _Make = Callable[[int], WireCommand]
 
@@ -383,7 +389,24 @@ class WireSegments:
             raise _table_error(reply, segment, [(key.key, key.version) for key in keys], expected_offset)
 
     async def table_get(self, segment: str, keys: Sequence[bytes]) -> Sequence[TableEntry | None]:
-        """See `Segments.table_get`."""
+        """See `Segments.table_get`.
+
+        What one request or one reply cannot take is asked for in several, one after the other.
+        """
+        if len(keys) <= TABLE_READ_KEY_COUNT_SURE:
+            return await self._read_table(segment, keys)
+        found: list[TableEntry | None] = []
+        for some in _of_one_request(keys):
+            try:
+                found += await self._read_table(segment, some)
+            except TableReadTooLongError:
+                if len(some) <= TABLE_READ_KEY_COUNT_SURE:
+                    raise
+                for start in range(0, len(some), TABLE_READ_KEY_COUNT_SURE):
+                    found += await self._read_table(segment, some[start : start + TABLE_READ_KEY_COUNT_SURE])
+        return found
+
+    async def _read_table(self, segment: str, keys: Sequence[bytes]) -> Sequence[TableEntry | None]:
         wanted = tuple(TableKey(key, VERSION_ANY) for key in keys)
         reply = expect(
             await self._ask(segment, lambda request_id: ReadTable(request_id, segment, self._token, wanted)),
@@ -501,6 +524,17 @@ class WireSegments:
                     return reply
                 self._pool.forget(segment)
                 await backoff.pause(error_of(reply, segment) or unexpected(reply, segment))
+
+
+def _of_one_request(keys: Sequence[bytes]) -> Iterator[Sequence[bytes]]:
+    """Split keys into such as may be asked for together."""
+    start = byte_count = 0
+    for at, key in enumerate(keys):
+        byte_count += len(key) + _KEY_HEADER_BYTES
+        if at > start and (at - start == TABLE_READ_KEY_COUNT_MAX or byte_count > _REQUEST_KEY_BYTES_MAX):
+            yield keys[start:at]
+            start, byte_count = at, len(key) + _KEY_HEADER_BYTES
+    yield keys[start:]
 
 
 async def in_time(segment: str, exchange: Awaitable[WireCommand]) -> WireCommand:

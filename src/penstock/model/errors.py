@@ -6,6 +6,7 @@
     ├── InvalidArgumentError            the caller's mistake; also a ValueError
     │   ├── InvalidNameError
     │   ├── EventTooLargeError          fields `length_bytes`, `length_bytes_max`
+    │   ├── TableReadTooLongError       one reply cannot have so many entries, or entries so long: ask for fewer
     │   └── SerializationError          a value is not one of the serializer's, or an event's bytes are not
     │       └── UndecodableEventError   ... of an event that was read: says which, and what to do
     ├── SegmentError                    about one segment (field `segment`)
@@ -117,6 +118,13 @@ class EventTooLargeError(InvalidArgumentError):
         super().__init__(f"an event of {length_bytes} bytes is above large_event_bytes_max ({length_bytes_max})")
         self.length_bytes = length_bytes
         self.length_bytes_max = length_bytes_max
+
+
+class TableReadTooLongError(InvalidArgumentError):
+    """A read of a table asks for more keys, or for more bytes of entries, than one reply may have. Ask for fewer.
+
+    Up to `TABLE_READ_KEY_COUNT_SURE` keys fit, whatever they and their values are.
+    """
 
 
 class SegmentError(PenstockError):

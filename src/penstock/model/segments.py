@@ -26,6 +26,10 @@ VERSION_ABSENT = -1
 
 TABLE_KEY_LENGTH_MAX = 8192
 TABLE_VALUE_LENGTH_MAX = 1024 * 1024 - 8192
+#: Keys that one request to read a table may have. Fewer are let in if their entries do not fit into one reply.
+TABLE_READ_KEY_COUNT_MAX = 10_000
+#: So many entries of the greatest length fit into one reply. Pravega's Java client never asks for more.
+TABLE_READ_KEY_COUNT_SURE = 15
 #: Largest answer to one read, as Pravega's server clips it.
 READ_LENGTH_MAX = 2 * 1024 * 1024
 

@@ -28,6 +28,7 @@ from penstock.model.errors import (
     TableKeyMissingError,
     TableKeyVersionError,
     TableNotEmptyError,
+    TableReadTooLongError,
     UnsupportedOperationError,
 )
 from penstock.model.names import transient_segment_name
@@ -36,7 +37,8 @@ from penstock.segmentstore.container.attributes.updates import AttributeUpdate, 
 from penstock.segmentstore.statistics_report import store_report
 from penstock.segmentstore.store import SegmentStore
 from penstock.wire import commands as wire
-from penstock.wire.commands import NO_ROOM, WireCommand
+from penstock.wire.codec import FRAME_LENGTH_MAX
+from penstock.wire.commands import NO_ROOM, READ_TOO_LONG, WireCommand
 from penstock.wire.statistics import decode_question, encode_message
 
 _C = TypeVar("_C", bound=WireCommand)
@@ -47,6 +49,8 @@ UNSPECIFIED = -1
 ILLEGAL_ARGUMENT = 0
 #: How many keys or entries one iterator page holds at most, whatever the client suggests.
 PAGE_COUNT_MAX = 10_000
+#: Entries of one reply, as the wire has them: what a frame takes beside the longest name of a segment.
+_READ_TABLE_BYTES_MAX = FRAME_LENGTH_MAX - 128 * 1024
 
 
 class RequestProcessor:
@@ -235,7 +239,7 @@ class RequestProcessor:
 
     async def _read_table(self, command: wire.ReadTable) -> WireCommand:
         keys = [key.key for key in command.keys]
-        found = await self._store.table_get(command.segment, keys)
+        found = await self._store.table_get(command.segment, keys, bytes_max=_READ_TABLE_BYTES_MAX)
         entries = [
             wire.TableKeyValue(key, -1, b"") if entry is None else wire.TableKeyValue(key, entry.version, entry.value)
             for key, entry in zip(keys, found, strict=True)
@@ -318,6 +322,8 @@ def error_reply(error: PenstockError, request_id: int, segment: str, operation: 
             return wire.OperationUnsupported(request_id, operation)
         case OutcomeUnknownError():
             raise error  # Neither success nor failure: the client reconnects and finds out.
+        case TableReadTooLongError():
+            return wire.ErrorMessage(request_id, segment, f"{READ_TOO_LONG}{_ascii(str(error))}", ILLEGAL_ARGUMENT)
         case InvalidArgumentError():
             return wire.ErrorMessage(request_id, segment, _ascii(str(error)), ILLEGAL_ARGUMENT)
         case CorruptionError():

@@ -445,10 +445,12 @@ class SegmentStore:
         async with self._using_own(segment) as (container, found):
             await container.tables.remove(found, removals, expected_offset)
 
-    async def table_get(self, segment: str, keys: Sequence[bytes]) -> Sequence[TableEntry | None]:
-        """See `Segments.table_get`."""
+    async def table_get(
+        self, segment: str, keys: Sequence[bytes], *, bytes_max: int | None = None
+    ) -> Sequence[TableEntry | None]:
+        """See `Segments.table_get`, and `Tables.get` for `bytes_max`."""
         async with self.reading(segment) as (container, found):
-            return await container.tables.get(found, keys)
+            return await container.tables.get(found, keys, bytes_max=bytes_max)
 
     async def table_entries(
         self, segment: str, *, limit: int, token: bytes = b"", first: bytes = b"", last: bytes | None = None

@@ -29,6 +29,7 @@ from penstock.wire.commands.base import (
 )
 from penstock.wire.commands.failures import (
     NO_ROOM,
+    READ_TOO_LONG,
     AuthTokenCheckFailed,
     ErrorMessage,
     InvalidEventNumber,
@@ -185,6 +186,7 @@ __all__ = [
     "COMMANDS",
     "NO_ROOM",
     "OWN_COMMANDS",
+    "READ_TOO_LONG",
     "AppendBlock",
     "AppendBlockEnd",
     "AppendSetup",

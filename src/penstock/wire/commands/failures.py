@@ -15,6 +15,8 @@ from penstock.wire.fields import I32, I64, Text, Uuid
 
 #: Begins the text of a `WrongHost` that is about a full disk.
 NO_ROOM = "StorageFullError: "
+#: Begins the text of an `ErrorMessage` about a read of a table whose reply would not fit into a frame.
+READ_TOO_LONG = "TableReadTooLongError: "
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,7 +119,10 @@ class AuthTokenCheckFailed(Reply):
 
 @dataclass(frozen=True, slots=True)
 class ErrorMessage(Reply):
-    """Say something else. `error_code`: -1 unspecified, 0 illegal argument."""
+    """Say something else. `error_code`: -1 unspecified, 0 illegal argument.
+
+    A `message` that begins with `READ_TOO_LONG` answers a `ReadTable`: the same keys may be asked for, fewer at a time.
+    """
 
     TYPE: ClassVar[int] = 61
 

@@ -11,11 +11,17 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 
-from penstock.model.errors import SegmentTruncatedError
-from penstock.model.segments import TableDelta, TableEntry
+from penstock.model.errors import SegmentTruncatedError, TableReadTooLongError
+from penstock.model.segments import (
+    TABLE_READ_KEY_COUNT_MAX,
+    TABLE_READ_KEY_COUNT_SURE,
+    TableDelta,
+    TableEntry,
+)
 from penstock.segmentstore.container.reads.reader import SegmentReader
 from penstock.segmentstore.container.segment import Segment
 from penstock.segmentstore.container.tables.entries import (
+    ENTRY_HEADER,
     ParsedEntry,
     parse_entries,
     slot_length,
@@ -30,6 +36,10 @@ PAGE_ENTRIES_MAX = 4096
 _DELTA_READ_LENGTH = 64 * 1024
 #: Values of one call that are waited for at once when they are not in memory.
 _VALUE_READS_MAX = 16
+
+#: What the wire adds to the key and the value of an entry, and how much more that is than what the log adds.
+WIRE_ENTRY_BYTES = 24
+_WIRE_SURPLUS_BYTES = WIRE_ENTRY_BYTES - ENTRY_HEADER.size
 
 #: A key with its packed slot.
 PageItem = tuple[bytes, bytes]
@@ -88,6 +98,37 @@ def within_page_bytes(items: Sequence[PageItem]) -> Sequence[PageItem]:
         if page_bytes >= PAGE_BYTES_MAX:
             return items[: at + 1]
     return items
+
+
+def within_key_bytes(items: Sequence[PageItem]) -> Sequence[PageItem]:
+    """Return as many of the first `items` as fit a page of keys alone, at least one."""
+    page_bytes = 0
+    for at, (key, _) in enumerate(items):
+        page_bytes += len(key)
+        if page_bytes >= PAGE_BYTES_MAX:
+            return items[: at + 1]
+    return items
+
+
+def check_key_count(segment: str, keys: Sequence[bytes]) -> None:
+    """Raise `TableReadTooLongError` for a read of more keys than one may have."""
+    if len(keys) > TABLE_READ_KEY_COUNT_MAX:
+        raise TableReadTooLongError(
+            f"{segment}: {len(keys)} keys were asked for at once, at most {TABLE_READ_KEY_COUNT_MAX} are allowed; ask "
+            "for fewer at a time"
+        )
+
+
+def check_reply_bytes(segment: str, items: Sequence[tuple[bytes, bytes | None]], bytes_max: int) -> None:
+    """Raise `TableReadTooLongError` if the reply about keys, given with their slots, has too many bytes of entries."""
+    length = 0
+    for key, packed in items:
+        length += WIRE_ENTRY_BYTES + len(key) if packed is None else slot_length(packed) + _WIRE_SURPLUS_BYTES
+    if length > bytes_max:
+        raise TableReadTooLongError(
+            f"{segment}: the entries of these {len(items)} keys take {length} bytes, one reply has at most {bytes_max};"
+            f" ask for fewer at a time: {TABLE_READ_KEY_COUNT_SURE} always fit"
+        )
 
 
 class TableReader:

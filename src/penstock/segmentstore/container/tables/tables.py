@@ -43,7 +43,14 @@ from penstock.segmentstore.container.tables.compaction import TableCompactor
 from penstock.segmentstore.container.tables.entries import slot_version
 from penstock.segmentstore.container.tables.index import TableBusyError, TableIndex
 from penstock.segmentstore.container.tables.indexer import OpenIndex, TableIndexer
-from penstock.segmentstore.container.tables.reads import TableReader, page_of, within_page_bytes
+from penstock.segmentstore.container.tables.reads import (
+    TableReader,
+    check_key_count,
+    check_reply_bytes,
+    page_of,
+    within_key_bytes,
+    within_page_bytes,
+)
 from penstock.segmentstore.settings import ContainerSettings
 
 logger: logging.Logger = logging.getLogger(__name__)
@@ -331,13 +338,24 @@ class Tables:
 
     # Reads.
 
-    async def get(self, segment: Segment, keys: Sequence[bytes]) -> Sequence[TableEntry | None]:
-        """See `Segments.table_get`."""
+    async def get(
+        self, segment: Segment, keys: Sequence[bytes], *, bytes_max: int | None = None
+    ) -> Sequence[TableEntry | None]:
+        """See `Segments.table_get`.
+
+        Raises `TableReadTooLongError`, before any value is read, if the entries take more than `bytes_max` bytes in a
+        reply, or if there are more than `TABLE_READ_KEY_COUNT_MAX` keys; without a bound neither.
+        """
+        if bytes_max is not None:
+            check_key_count(segment.name, keys)
         table = await self.index_of(segment)
         for key in keys:
             table.check_key(key)
         loaded = await table.load(keys)
-        found = await self._reads.entries(segment, [(key, table.slot(key, loaded)) for key in keys])
+        items = [(key, table.slot(key, loaded)) for key in keys]
+        if bytes_max is not None:
+            check_reply_bytes(segment.name, items, bytes_max)
+        found = await self._reads.entries(segment, items)
         await self._durable(segment)
         return found
 
@@ -365,7 +383,7 @@ class Tables:
     ) -> TableKeyPage:
         """See `Segments.table_keys`. As `entries`, from the index alone."""
         table = await self._page_table(segment, limit)
-        page = await page_of(table, after=token, first=first, last=last, limit=limit)
+        page = within_key_bytes(await page_of(table, after=token, first=first, last=last, limit=limit))
         await self._durable(segment)
         return TableKeyPage([(key, slot_version(slot)) for key, slot in page], page[-1][0] if page else token)
 
