@@ -92,12 +92,12 @@ class KeyValueTables:
 
     async def list(self, scope: str, token: str, limit: int | None = None) -> NamePage:
         """Return a page of a scope's tables. Raises `NoSuchScopeError`, `InvalidArgumentError` for a bad token."""
-        return await self._context.tables.list(scope, token, limit or self._context.settings.page_entries_max)
+        return await self._context.key_value_tables.list(scope, token, limit or self._context.settings.page_entries_max)
 
     async def _get(self, scope: str, table: str) -> KeyValueTableRecord:
         _check_not_empty(scope, table)
         try:
-            found = await self._context.tables.get(scope, table)
+            found = await self._context.key_value_tables.get(scope, table)
         except NoSuchScopeError as error:
             raise NoSuchTableError(f"key-value table {scope}/{table} does not exist: {error}") from error
         if found is None:

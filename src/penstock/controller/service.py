@@ -10,11 +10,10 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import TypeVar, assert_never
 
-from penstock.controller import epochs as history
 from penstock.controller.background_work import BackgroundWork
+from penstock.controller.epochs import Successor
 from penstock.controller.errors import HalfCreatedStreamError
 from penstock.controller.key_value_tables import KeyValueTables
 from penstock.controller.locator import ContainerLocator, endpoint_of_segment
@@ -23,10 +22,9 @@ from penstock.controller.mark_streams import MarkStreams, marked_stream
 from penstock.controller.metadata import layout
 from penstock.controller.metadata.catalog import Catalog, NamePage
 from penstock.controller.metadata.completed import CompletedTransactions
-from penstock.controller.metadata.records import EpochRecord, EpochTransition, ScaleOrder, SegmentRecord, StreamState
+from penstock.controller.metadata.records import EpochTransition, ScaleOrder, SegmentRecord
 from penstock.controller.metadata.scope_records import (
     ChildKind,
-    ChildWorkKind,
     KeyValueTableRecord,
     ReaderGroupRecord,
 )
@@ -36,17 +34,19 @@ from penstock.controller.metadata.stream_tables import StreamTables
 from penstock.controller.metadata.transaction_numbers import TransactionNumbers
 from penstock.controller.metadata.typed import Tables
 from penstock.controller.metadata.work_index import WorkIndex
+from penstock.controller.queries import SegmentPosition, StreamQueries, check_not_empty
 from penstock.controller.reader_groups import ReaderGroups
+from penstock.controller.scope_deletion import ScopeDeletion
 from penstock.controller.segment_requests import SegmentRequests
 from penstock.controller.settings import ControllerSettings
 from penstock.controller.tasks import BackgroundTasks
 from penstock.controller.transactions.creations import Creations
 from penstock.controller.transactions.service import Transactions
-from penstock.controller.workflow_runner import Subject, WorkflowRunner
+from penstock.controller.workflow_runner import WorkflowRunner
 from penstock.controller.workflows.context import WorkflowContext
 from penstock.controller.workflows.create_stream import create_stream
 from penstock.controller.workflows.delete_stream import delete_stream
-from penstock.controller.workflows.scale_stream import ScaleStatus, begin_scale, pending_scale, scale_status
+from penstock.controller.workflows.scale_stream import ScaleStatus, begin_scale, pending_scale
 from penstock.controller.workflows.seal_stream import seal_stream
 from penstock.controller.workflows.truncate_stream import truncate_stream
 from penstock.controller.workflows.update_stream import update_stream
@@ -54,15 +54,10 @@ from penstock.controller.writer_marks import WriterMarks
 from penstock.model.errors import (
     ContainerNotFoundError,
     InvalidArgumentError,
-    MetadataConflictError,
-    NoSuchReaderGroupError,
-    NoSuchScopeError,
     NoSuchStreamError,
-    NoSuchTableError,
     ScopeExistsError,
-    ScopeNotEmptyError,
 )
-from penstock.model.names import SYSTEM_SCOPE, check_scope_name, check_stream_name, segment_epoch, segment_name
+from penstock.model.names import SYSTEM_SCOPE, check_scope_name, check_stream_name, segment_name
 from penstock.model.policies import ScalingKind, StreamConfig
 from penstock.model.routing import container_of
 from penstock.model.segments import Segments
@@ -70,14 +65,6 @@ from penstock.runtime.runtime import Runtime
 
 T = TypeVar("T")
 _logger = logging.getLogger(__name__)
-
-
-@dataclass(frozen=True, slots=True)
-class SegmentPosition:
-    """A segment and an offset in bytes in it."""
-
-    segment: int
-    offset: int
 
 
 class ControllerService:
@@ -101,7 +88,7 @@ class ControllerService:
         self._context = WorkflowContext(
             catalog=self._catalog,
             groups=ScopedRecords(self._tables, self._catalog, ReaderGroupRecord, layout.reader_groups_in_scope),
-            tables=ScopedRecords(
+            key_value_tables=ScopedRecords(
                 self._tables, self._catalog, KeyValueTableRecord, layout.key_value_tables_in_scope
             ),
             completed=CompletedTransactions(self._tables, runtime, self.settings),
@@ -118,6 +105,10 @@ class ControllerService:
         self.writer_marks: WriterMarks = WriterMarks(self._context)
         self._mark_streams = MarkStreams(self._context, self._runner)
         self.key_value_tables: KeyValueTables = KeyValueTables(self._context, self._runner)
+        self.queries: StreamQueries = StreamQueries(self._catalog)
+        self._scope_deletion = ScopeDeletion(
+            self._context, self._runner, self.reader_groups, self.key_value_tables, self._drop_stream
+        )
         numbers = TransactionNumbers(self._tables, self.settings)
         self.transactions: Transactions = Transactions(self._context, numbers, self._runner, background)
 
@@ -157,7 +148,7 @@ class ControllerService:
             case ChildKind.TABLE:
                 self.key_value_tables.recover(scope, name)
             case ChildKind.SCOPE:
-                self._runner.finish_later(self._closed_scope(scope))
+                self._scope_deletion.recover(scope)
             case _:
                 assert_never(kind)
 
@@ -199,87 +190,7 @@ class ControllerService:
         From the first step on the scope takes nothing new, and the deletion is finished whoever dies. Raises
         `ScopeNotEmptyError` for the system's own scope.
         """
-        if scope == SYSTEM_SCOPE:
-            raise ScopeNotEmptyError(f"scope {scope} belongs to the system")
-
-        async def run() -> None:
-            try:
-                async with self._locks.hold(scope):
-                    scope_id = await self._catalog.scope_id(scope, cached=False)
-                    work = self._context.child_work(ChildWorkKind.DELETE, scope_id)
-                    if await self._context.index.add_child(ChildKind.SCOPE, scope, "", work) is None:
-                        raise MetadataConflictError(f"scope {scope}: another deletion has just begun; try again")
-                    await self._catalog.close_scope(scope)
-            except NoSuchScopeError:
-                return
-            await self._delete_closed_scope(scope)
-
-        # What is announced may be the deletion of an earlier scope of this name: it is finished first.
-        await self._runner.alone(self._closed_scope(scope), run)
-
-    def _closed_scope(self, scope: str) -> Subject:
-        # Not the scope's own lock: that one is held while something is added to the scope.
-        return Subject(
-            f"/{scope}",
-            lambda: self._delete_closed_scope(scope),
-            lambda: self._context.index.is_unfinished_child(ChildKind.SCOPE, scope, ""),
-        )
-
-    async def _delete_closed_scope(self, scope: str) -> None:
-        """Delete what a scope holds, and the scope; withdraw the announcement."""
-        announced = await self._context.index.claim_child(ChildKind.SCOPE, scope, "")
-        if announced is None:
-            return
-        try:
-            if await self._catalog.scope_id(scope, cached=False) == announced.work.id:
-                await self._catalog.close_scope(scope)
-                await self._delete_with_contents(scope)
-        except NoSuchScopeError:
-            _logger.debug("scope %s is gone already", scope)
-        await self._context.index.withdraw_child(announced)
-
-    async def _delete_with_contents(self, scope: str) -> None:
-        for attempt in range(self.settings.conflict_attempts_max):
-            await self._delete_contents(scope)
-            try:
-                async with self._locks.hold(scope):
-                    await self._catalog.delete_scope(scope)
-            except ScopeNotEmptyError:
-                # Something that had begun before the scope was closed has come in behind the last look.
-                if attempt + 1 == self.settings.conflict_attempts_max:
-                    raise
-            else:
-                return
-
-    async def _delete_contents(self, scope: str) -> None:
-        while names := (await self.reader_groups.list(scope, "")).names:
-            for group in names:
-                try:
-                    await self.reader_groups.delete(scope, group)
-                except NoSuchReaderGroupError:
-                    continue
-        while names := (await self.key_value_tables.list(scope, "")).names:
-            for table in names:
-                try:
-                    await self.key_value_tables.delete(scope, table)
-                except NoSuchTableError:
-                    continue
-        try:
-            while names := (await self.list_streams(scope, "")).names:
-                for stream in names:
-                    await self._delete_whatever_state(scope, stream)
-        except NoSuchScopeError:
-            _logger.debug("scope %s has no table of streams any more: its deletion was cut off after that", scope)
-
-    async def _delete_whatever_state(self, scope: str, stream: str) -> None:
-        try:
-            await self.seal_stream(scope, stream)
-        except NoSuchStreamError:
-            _logger.debug("stream %s/%s has nothing to seal", scope, stream)
-        try:
-            await self.delete_stream(scope, stream)
-        except NoSuchStreamError:
-            return
+        await self._scope_deletion.delete(scope)
 
     async def scope_exists(self, scope: str) -> bool:
         """Say whether a scope exists."""
@@ -346,7 +257,7 @@ class ControllerService:
             epoch = (await tables.current_epoch()).epoch
             return await pending_scale(tables, ScaleOrder(epoch, tuple(to_seal), tuple(ranges)))
 
-        pending = await self._on_stream(scope, stream, look)
+        pending = await self.queries.on_stream(scope, stream, look)
         if pending is None:
             pending = await self._on_stream_alone(
                 scope, stream, lambda tables: begin_scale(self._context, tables, to_seal, ranges)
@@ -354,13 +265,9 @@ class ControllerService:
         self._runner.finish_what_is_left(self._runner.stream(scope, stream))
         return pending
 
-    async def scale_status(self, scope: str, stream: str, epoch: int) -> ScaleStatus:
-        """Say how the scale that began in `epoch` is doing. Raises `NoSuchStreamError`."""
-        return await self._on_stream(scope, stream, lambda tables: scale_status(tables, epoch))
-
     async def delete_stream(self, scope: str, stream: str) -> None:
         """Delete a sealed stream. Raises `NoSuchStreamError`, `StreamNotSealedError`."""
-        _check_not_empty(scope, stream)
+        check_not_empty(scope, stream)
 
         async def run() -> None:
             await self.transactions.work.taken_over(scope, stream)
@@ -370,31 +277,22 @@ class ControllerService:
 
         await self._runner.on_stream(scope, stream, run)
 
+    async def _drop_stream(self, scope: str, stream: str) -> None:
+        """Seal a stream and delete it. Fine if there is none."""
+        try:
+            await self.seal_stream(scope, stream)
+        except NoSuchStreamError:
+            _logger.debug("stream %s/%s has nothing to seal", scope, stream)
+        try:
+            await self.delete_stream(scope, stream)
+        except NoSuchStreamError:
+            return
+
     async def _on_stream_alone(
         self, scope: str, stream: str, action: Callable[[StreamTables], Awaitable[T]]
     ) -> T:
-        _check_not_empty(scope, stream)
+        check_not_empty(scope, stream)
         return await self._runner.on_stream(scope, stream, lambda: self._catalog.on_stream(scope, stream, action))
-
-    async def _on_stream(self, scope: str, stream: str, action: Callable[[StreamTables], Awaitable[T]]) -> T:
-        _check_not_empty(scope, stream)
-        return await self._catalog.on_stream(scope, stream, action)
-
-    async def stream_exists(self, scope: str, stream: str) -> bool:
-        """Say whether a stream has a configuration."""
-        try:
-            await self.stream_configuration(scope, stream)
-        except NoSuchStreamError:
-            return False
-        return True
-
-    async def stream_configuration(self, scope: str, stream: str) -> StreamConfig:
-        """Return a stream's configuration. Raises `NoSuchStreamError`."""
-
-        async def read(tables: StreamTables) -> StreamConfig:
-            return (await tables.configuration()).record.configuration
-
-        return await self._on_stream(scope, stream, read)
 
     async def list_streams(self, scope: str, token: str, limit: int | None = None) -> NamePage:
         """Return a page of a scope's streams. Raises `NoSuchScopeError`, `InvalidArgumentError` for a bad token."""
@@ -404,124 +302,56 @@ class ControllerService:
         """Return a page of a scope's streams that carry `tag`. Errors as `list_streams`."""
         return await self._catalog.list_streams_by_tag(scope, tag, token)
 
-    # Segments of a stream. All raise `NoSuchStreamError`.
+    async def stream_exists(self, scope: str, stream: str) -> bool:
+        """See `StreamQueries.exists`."""
+        return await self.queries.exists(scope, stream)
+
+    async def stream_configuration(self, scope: str, stream: str) -> StreamConfig:
+        """See `StreamQueries.configuration`."""
+        return await self.queries.configuration(scope, stream)
+
+    async def scale_status(self, scope: str, stream: str, epoch: int) -> ScaleStatus:
+        """See `StreamQueries.scale_status`."""
+        return await self.queries.scale_status(scope, stream, epoch)
+
+    # Segments of a stream.
 
     async def current_segments(self, scope: str, stream: str) -> tuple[SegmentRecord, ...]:
-        """Return the segments that take events now, by key; none for a sealed stream.
-
-        The mark stream of an existing stream is made when it is asked for.
-        """
-
+        """See `StreamQueries.current_segments`. The mark stream of an existing stream is made when it is asked for."""
         try:
-            return await self._active_segments(scope, stream)
+            return await self.queries.current_segments(scope, stream)
         except (NoSuchStreamError, HalfCreatedStreamError):
             marked = marked_stream(stream)
             if marked is None:
                 raise
         await self._mark_streams.create(scope, marked)
-        return await self._active_segments(scope, stream)
-
-    async def _active_segments(self, scope: str, stream: str) -> tuple[SegmentRecord, ...]:
-        async def read(tables: StreamTables) -> tuple[SegmentRecord, ...]:
-            state, epoch = await tables.state_and_current_epoch()
-            if state is StreamState.CREATING:
-                raise HalfCreatedStreamError(f"stream {scope}/{stream} is not completely created; try again")
-            return () if state is StreamState.SEALED else epoch.segments
-
-        return await self._on_stream(scope, stream, read)
+        return await self.queries.current_segments(scope, stream)
 
     async def epoch_segments(self, scope: str, stream: str, epoch: int) -> tuple[SegmentRecord, ...]:
-        """Return the segments of an epoch, by key."""
-        if epoch < 0:
-            raise InvalidArgumentError(f"epoch {epoch}: use 0 or more")
-
-        async def read(tables: StreamTables) -> tuple[SegmentRecord, ...]:
-            found = await tables.epoch(epoch)
-            if found is None:
-                raise NoSuchStreamError(f"stream {scope}/{stream} has no epoch {epoch}")
-            return found.segments
-
-        return await self._on_stream(scope, stream, read)
+        """See `StreamQueries.epoch_segments`."""
+        return await self.queries.epoch_segments(scope, stream, epoch)
 
     async def head(self, scope: str, stream: str) -> list[SegmentPosition]:
-        """Return where the stream begins."""
+        """See `StreamQueries.head`."""
+        return await self.queries.head(scope, stream)
 
-        async def read(tables: StreamTables) -> list[SegmentPosition]:
-            if (await tables.state()).record.state is StreamState.CREATING:
-                # Its segments need not be there yet: whoever began to read them would take them for deleted.
-                raise NoSuchStreamError(f"stream {scope}/{stream} is not completely created")
-            cut = (await tables.truncation()).record.stream_cut
-            if cut:
-                return [SegmentPosition(segment, offset) for segment, offset in cut.items()]
-            first = await tables.epoch(0)
-            if first is None:
-                raise NoSuchStreamError(f"stream {scope}/{stream} is not completely created")
-            return [SegmentPosition(segment.id, 0) for segment in first.segments]
-
-        return await self._on_stream(scope, stream, read)
-
-    async def successors(self, scope: str, stream: str, segment: int) -> list[history.Successor]:
-        """Return the segments that follow a sealed one; none for an active segment, and at the end of the stream."""
-
-        async def read(tables: StreamTables) -> list[history.Successor]:
-            sealed_epoch = await tables.sealed_epoch(segment)
-            if sealed_epoch is None:
-                await _need_segment(tables, segment)
-                return []
-            this, before = await tables.epoch_pair(sealed_epoch)
-            origin = None if before is None else before.segment(segment)
-            if this is None or before is None or origin is None:
-                raise NoSuchStreamError(f"stream {scope}/{stream} has no records of the end of segment {segment}")
-            return history.successors(origin, this, before)
-
-        return await self._on_stream(scope, stream, read)
+    async def successors(self, scope: str, stream: str, segment: int) -> list[Successor]:
+        """See `StreamQueries.successors`."""
+        return await self.queries.successors(scope, stream, segment)
 
     async def segments_between(
         self, scope: str, stream: str, start: Mapping[int, int], end: Mapping[int, int]
     ) -> list[SegmentRecord]:
-        """Return the segments between two stream cuts, by id; an empty one stands for an end of the stream."""
-        if not start and not end:
-            raise InvalidArgumentError("both stream cuts are empty")
-
-        async def read(tables: StreamTables) -> list[SegmentRecord]:
-            current = await tables.current_epoch()
-            oldest, _ = history.epoch_bounds(start) if start else (0, 0)
-            newest = history.epoch_bounds(end)[1] if end else current.epoch
-            if max(oldest, newest) > current.epoch or oldest > newest:
-                raise InvalidArgumentError(
-                    f"the stream cuts reach from epoch {oldest} to {newest}, {scope}/{stream} is in {current.epoch}"
-                )
-            records = await tables.epochs(oldest, newest)
-            head: dict[int, int] = {segment.id: 0 for segment in records[0].segments}
-            tail: dict[int, int] = {segment.id: newest for segment in current.segments}
-            from_span = history.span_of(start, records) if start else head
-            to_span = history.span_of(end, records) if end else tail
-            if start and end and not history.is_equal_or_after(end, to_span, start, from_span, records):
-                raise InvalidArgumentError("the end of the range lies before its start")
-            deleted = set((await tables.truncation()).record.deleted_segments)
-            return [s for s in history.segments_between(from_span, to_span, records) if s.id not in deleted]
-
-        return await self._on_stream(scope, stream, read)
+        """See `StreamQueries.segments_between`."""
+        return await self.queries.segments_between(scope, stream, start, end)
 
     async def is_segment_valid(self, scope: str, stream: str, segment: int) -> bool:
-        """Say whether the segment takes events now; False for a stream that does not exist. Creates nothing."""
-        _check_not_empty(scope, stream)
-        try:
-            return any(found.id == segment for found in await self._active_segments(scope, stream))
-        except NoSuchStreamError:
-            return False
+        """See `StreamQueries.is_segment_valid`."""
+        return await self.queries.is_segment_valid(scope, stream, segment)
 
     async def is_stream_cut_valid(self, scope: str, stream: str, cut: Mapping[int, int]) -> bool:
-        """Say whether a cut covers the stream's keys exactly once. Raises `InvalidArgumentError` for an empty one."""
-        oldest, newest = history.epoch_bounds(cut)
-
-        async def read(tables: StreamTables) -> bool:
-            current: EpochRecord = await tables.current_epoch()
-            if newest > current.epoch:
-                return False
-            return history.is_valid_cut(cut, await tables.epochs(oldest, newest))
-
-        return await self._on_stream(scope, stream, read)
+        """See `StreamQueries.is_stream_cut_valid`."""
+        return await self.queries.is_stream_cut_valid(scope, stream, cut)
 
     def endpoint_of(self, scope: str, stream: str, segment: int) -> tuple[str, int]:
         """Return host and port of the store that has, or would have, a segment. Nothing is asked whether it exists.
@@ -533,17 +363,6 @@ class ControllerService:
             container = container_of(segment_name(scope, stream, segment), self._locator.container_count)
             raise ContainerNotFoundError(container, "no segment store runs this container now")
         return found
-
-
-async def _need_segment(tables: StreamTables, segment: int) -> None:
-    created = await tables.epoch(segment_epoch(segment)) if segment >= 0 else None
-    if created is None or created.segment(segment) is None:
-        raise NoSuchStreamError(f"stream {tables.name} has no segment {segment}")
-
-
-def _check_not_empty(scope: str, stream: str) -> None:
-    if not scope or not stream:
-        raise InvalidArgumentError(f"scope {scope!r}, stream {stream!r}: neither may be empty")
 
 
 def _warn_of_policies(scope: str, stream: str, configuration: StreamConfig) -> None:

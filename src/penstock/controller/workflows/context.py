@@ -35,7 +35,7 @@ class WorkflowContext:
 
     catalog: Catalog
     groups: ScopedRecords[ReaderGroupRecord]
-    tables: ScopedRecords[KeyValueTableRecord]
+    key_value_tables: ScopedRecords[KeyValueTableRecord]
     completed: CompletedTransactions
     index: WorkIndex
     segments: SegmentRequests

@@ -44,7 +44,7 @@ async def create_table(
     context: WorkflowContext, scope: str, table: str, config: KeyValueTableConfig
 ) -> KeyValueTableRecord:
     """Create a table. Nothing is pending for it. Raises `NoSuchScopeError`, `TableExistsError`."""
-    if await context.tables.get(scope, table) is not None:
+    if await context.key_value_tables.get(scope, table) is not None:
         raise TableExistsError(f"key-value table {scope}/{table} exists already")
     await context.catalog.open_scope_id(scope)
     first = table_segment_name(scope, table, 0)
@@ -59,7 +59,7 @@ async def create_table(
     record = KeyValueTableRecord(table_id, ChildState.CREATING, work.created_ms, config)
     try:
         async with context.locks.hold(scope):
-            await context.tables.create(scope, table, record)
+            await context.key_value_tables.create(scope, table, record)
     except NoSuchScopeError:
         await context.index.withdraw_child(announced)
         raise
@@ -70,7 +70,7 @@ async def create_table(
 async def delete_table(context: WorkflowContext, scope: str, table: str) -> None:
     """Delete a table and what it holds. Nothing is pending for it. Raises `NoSuchTableError`."""
     try:
-        found = await context.tables.get(scope, table)
+        found = await context.key_value_tables.get(scope, table)
     except NoSuchScopeError as error:
         raise NoSuchTableError(f"key-value table {scope}/{table} does not exist: {error}") from error
     if found is None:
@@ -78,7 +78,7 @@ async def delete_table(context: WorkflowContext, scope: str, table: str) -> None
     work = context.child_work(ChildWorkKind.DELETE, found.record.id)
     if await context.index.add_child(ChildKind.TABLE, scope, table, work) is None:
         raise MetadataConflictError(f"key-value table {scope}/{table}: another change has just begun; try again")
-    await context.tables.put(scope, table, replace(found.record, state=ChildState.DELETING), found.version)
+    await context.key_value_tables.put(scope, table, replace(found.record, state=ChildState.DELETING), found.version)
     await finish_table(context, scope, table)
 
 
@@ -101,7 +101,7 @@ async def finish_table(context: WorkflowContext, scope: str, table: str) -> None
 
 async def _finish(context: WorkflowContext, scope: str, table: str) -> None:
     try:
-        found = await context.tables.get(scope, table)
+        found = await context.key_value_tables.get(scope, table)
     except NoSuchScopeError:
         found = None
     if found is not None:
@@ -112,7 +112,7 @@ async def _finish(context: WorkflowContext, scope: str, table: str) -> None:
             await together(
                 context.segments.create_table(name, config.key_bytes, config.rollover_bytes) for name in names
             )
-            await context.tables.put(scope, table, replace(record, state=ChildState.ACTIVE), found.version)
+            await context.key_value_tables.put(scope, table, replace(record, state=ChildState.ACTIVE), found.version)
         elif record.state is ChildState.DELETING:
             await together(context.segments.delete_table(name) for name in names)
-            await context.tables.remove(scope, table, found.version)
+            await context.key_value_tables.remove(scope, table, found.version)

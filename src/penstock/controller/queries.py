@@ -1,0 +1,183 @@
+"""`StreamQueries`: what streams are, and which segments they have and had. Nothing is changed, and nothing is created.
+
+Source: controller API specification, sections 9.4, 9.11 and 9.13.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass
+from typing import TypeVar
+
+from penstock.controller import epochs as history
+from penstock.controller.errors import HalfCreatedStreamError
+from penstock.controller.metadata.catalog import Catalog
+from penstock.controller.metadata.records import EpochRecord, SegmentRecord, StreamState
+from penstock.controller.metadata.stream_tables import StreamTables
+from penstock.controller.workflows.scale_stream import ScaleStatus, scale_status
+from penstock.model.errors import InvalidArgumentError, NoSuchStreamError
+from penstock.model.names import segment_epoch
+from penstock.model.policies import StreamConfig
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class SegmentPosition:
+    """A segment and an offset in bytes in it."""
+
+    segment: int
+    offset: int
+
+
+class StreamQueries:
+    """Looks at streams. Every call raises `NoSuchStreamError`, and `InvalidArgumentError` for an empty name."""
+
+    def __init__(self, catalog: Catalog) -> None:
+        self._catalog = catalog
+
+    async def on_stream(self, scope: str, stream: str, action: Callable[[StreamTables], Awaitable[T]]) -> T:
+        """Let `action` look at a stream's records. It may be called again if the stream was deleted and made anew."""
+        check_not_empty(scope, stream)
+        return await self._catalog.on_stream(scope, stream, action)
+
+    async def exists(self, scope: str, stream: str) -> bool:
+        """Say whether a stream has a configuration."""
+        try:
+            await self.configuration(scope, stream)
+        except NoSuchStreamError:
+            return False
+        return True
+
+    async def configuration(self, scope: str, stream: str) -> StreamConfig:
+        """Return a stream's configuration. Raises `NoSuchStreamError`."""
+
+        async def read(tables: StreamTables) -> StreamConfig:
+            return (await tables.configuration()).record.configuration
+
+        return await self.on_stream(scope, stream, read)
+
+    async def scale_status(self, scope: str, stream: str, epoch: int) -> ScaleStatus:
+        """Say how the scale that began in `epoch` is doing. Raises `NoSuchStreamError`."""
+        return await self.on_stream(scope, stream, lambda tables: scale_status(tables, epoch))
+
+    # Segments.
+
+    async def current_segments(self, scope: str, stream: str) -> tuple[SegmentRecord, ...]:
+        """Return the segments that take events now, by key; none for a sealed stream.
+
+        Raises `HalfCreatedStreamError` while the stream is being created.
+        """
+
+        async def read(tables: StreamTables) -> tuple[SegmentRecord, ...]:
+            state, epoch = await tables.state_and_current_epoch()
+            if state is StreamState.CREATING:
+                raise HalfCreatedStreamError(f"stream {scope}/{stream} is not completely created; try again")
+            return () if state is StreamState.SEALED else epoch.segments
+
+        return await self.on_stream(scope, stream, read)
+
+    async def epoch_segments(self, scope: str, stream: str, epoch: int) -> tuple[SegmentRecord, ...]:
+        """Return the segments of an epoch, by key."""
+        if epoch < 0:
+            raise InvalidArgumentError(f"epoch {epoch}: use 0 or more")
+
+        async def read(tables: StreamTables) -> tuple[SegmentRecord, ...]:
+            found = await tables.epoch(epoch)
+            if found is None:
+                raise NoSuchStreamError(f"stream {scope}/{stream} has no epoch {epoch}")
+            return found.segments
+
+        return await self.on_stream(scope, stream, read)
+
+    async def head(self, scope: str, stream: str) -> list[SegmentPosition]:
+        """Return where the stream begins."""
+
+        async def read(tables: StreamTables) -> list[SegmentPosition]:
+            if (await tables.state()).record.state is StreamState.CREATING:
+                # Its segments need not be there yet: whoever began to read them would take them for deleted.
+                raise NoSuchStreamError(f"stream {scope}/{stream} is not completely created")
+            cut = (await tables.truncation()).record.stream_cut
+            if cut:
+                return [SegmentPosition(segment, offset) for segment, offset in cut.items()]
+            first = await tables.epoch(0)
+            if first is None:
+                raise NoSuchStreamError(f"stream {scope}/{stream} is not completely created")
+            return [SegmentPosition(segment.id, 0) for segment in first.segments]
+
+        return await self.on_stream(scope, stream, read)
+
+    async def successors(self, scope: str, stream: str, segment: int) -> list[history.Successor]:
+        """Return the segments that follow a sealed one; none for an active segment, and at the end of the stream."""
+
+        async def read(tables: StreamTables) -> list[history.Successor]:
+            sealed_epoch = await tables.sealed_epoch(segment)
+            if sealed_epoch is None:
+                await _need_segment(tables, segment)
+                return []
+            this, before = await tables.epoch_pair(sealed_epoch)
+            origin = None if before is None else before.segment(segment)
+            if this is None or before is None or origin is None:
+                raise NoSuchStreamError(f"stream {scope}/{stream} has no records of the end of segment {segment}")
+            return history.successors(origin, this, before)
+
+        return await self.on_stream(scope, stream, read)
+
+    async def segments_between(
+        self, scope: str, stream: str, start: Mapping[int, int], end: Mapping[int, int]
+    ) -> list[SegmentRecord]:
+        """Return the segments between two stream cuts, by id; an empty one stands for an end of the stream."""
+        if not start and not end:
+            raise InvalidArgumentError("both stream cuts are empty")
+
+        async def read(tables: StreamTables) -> list[SegmentRecord]:
+            current = await tables.current_epoch()
+            oldest, _ = history.epoch_bounds(start) if start else (0, 0)
+            newest = history.epoch_bounds(end)[1] if end else current.epoch
+            if max(oldest, newest) > current.epoch or oldest > newest:
+                raise InvalidArgumentError(
+                    f"the stream cuts reach from epoch {oldest} to {newest}, {scope}/{stream} is in {current.epoch}"
+                )
+            records = await tables.epochs(oldest, newest)
+            head: dict[int, int] = {segment.id: 0 for segment in records[0].segments}
+            tail: dict[int, int] = {segment.id: newest for segment in current.segments}
+            from_span = history.span_of(start, records) if start else head
+            to_span = history.span_of(end, records) if end else tail
+            if start and end and not history.is_equal_or_after(end, to_span, start, from_span, records):
+                raise InvalidArgumentError("the end of the range lies before its start")
+            deleted = set((await tables.truncation()).record.deleted_segments)
+            return [s for s in history.segments_between(from_span, to_span, records) if s.id not in deleted]
+
+        return await self.on_stream(scope, stream, read)
+
+    async def is_segment_valid(self, scope: str, stream: str, segment: int) -> bool:
+        """Say whether the segment takes events now; False for a stream that does not exist. Creates nothing."""
+        check_not_empty(scope, stream)
+        try:
+            return any(found.id == segment for found in await self.current_segments(scope, stream))
+        except NoSuchStreamError:
+            return False
+
+    async def is_stream_cut_valid(self, scope: str, stream: str, cut: Mapping[int, int]) -> bool:
+        """Say whether a cut covers the stream's keys exactly once. Raises `InvalidArgumentError` for an empty one."""
+        oldest, newest = history.epoch_bounds(cut)
+
+        async def read(tables: StreamTables) -> bool:
+            current: EpochRecord = await tables.current_epoch()
+            if newest > current.epoch:
+                return False
+            return history.is_valid_cut(cut, await tables.epochs(oldest, newest))
+
+        return await self.on_stream(scope, stream, read)
+
+
+async def _need_segment(tables: StreamTables, segment: int) -> None:
+    created = await tables.epoch(segment_epoch(segment)) if segment >= 0 else None
+    if created is None or created.segment(segment) is None:
+        raise NoSuchStreamError(f"stream {tables.name} has no segment {segment}")
+
+
+def check_not_empty(scope: str, stream: str) -> None:
+    """Raise `InvalidArgumentError` if one of the names is empty."""
+    if not scope or not stream:
+        raise InvalidArgumentError(f"scope {scope!r}, stream {stream!r}: neither may be empty")

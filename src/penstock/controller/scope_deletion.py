@@ -1,0 +1,122 @@
+"""`ScopeDeletion`: deletes scopes with all that they hold, whoever dies meanwhile.
+
+Source: controller API specification, section 9.3.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Awaitable, Callable
+
+from penstock.controller.key_value_tables import KeyValueTables
+from penstock.controller.metadata.scope_records import ChildKind, ChildWorkKind
+from penstock.controller.reader_groups import ReaderGroups
+from penstock.controller.workflow_runner import Subject, WorkflowRunner
+from penstock.controller.workflows.context import WorkflowContext
+from penstock.model.errors import (
+    MetadataConflictError,
+    NoSuchReaderGroupError,
+    NoSuchScopeError,
+    NoSuchTableError,
+    ScopeNotEmptyError,
+)
+from penstock.model.names import SYSTEM_SCOPE
+
+_logger = logging.getLogger(__name__)
+
+
+class ScopeDeletion:
+    """Deletes scopes with their contents. `drop_stream` seals a stream and deletes it, fine if there is none."""
+
+    def __init__(
+        self,
+        context: WorkflowContext,
+        runner: WorkflowRunner,
+        groups: ReaderGroups,
+        key_value_tables: KeyValueTables,
+        drop_stream: Callable[[str, str], Awaitable[None]],
+    ) -> None:
+        self._context = context
+        self._catalog = context.catalog
+        self._runner = runner
+        self._groups = groups
+        self._key_value_tables = key_value_tables
+        self._drop_stream = drop_stream
+
+    def recover(self, scope: str) -> None:
+        """Finish in the background a deletion that an earlier controller has begun."""
+        self._runner.finish_later(self._closed_scope(scope))
+
+    async def delete(self, scope: str) -> None:
+        """Delete a scope and what it holds. Fine if there is none; see `ControllerService.delete_scope_recursive`."""
+        if scope == SYSTEM_SCOPE:
+            raise ScopeNotEmptyError(f"scope {scope} belongs to the system")
+
+        async def run() -> None:
+            try:
+                async with self._context.locks.hold(scope):
+                    scope_id = await self._catalog.scope_id(scope, cached=False)
+                    work = self._context.child_work(ChildWorkKind.DELETE, scope_id)
+                    if await self._context.index.add_child(ChildKind.SCOPE, scope, "", work) is None:
+                        raise MetadataConflictError(f"scope {scope}: another deletion has just begun; try again")
+                    await self._catalog.close_scope(scope)
+            except NoSuchScopeError:
+                return
+            await self._delete_closed_scope(scope)
+
+        # What is announced may be the deletion of an earlier scope of this name: it is finished first.
+        await self._runner.alone(self._closed_scope(scope), run)
+
+    def _closed_scope(self, scope: str) -> Subject:
+        # Not the scope's own lock: that one is held while something is added to the scope.
+        return Subject(
+            f"/{scope}",
+            lambda: self._delete_closed_scope(scope),
+            lambda: self._context.index.is_unfinished_child(ChildKind.SCOPE, scope, ""),
+        )
+
+    async def _delete_closed_scope(self, scope: str) -> None:
+        """Delete what a scope holds, and the scope; withdraw the announcement."""
+        announced = await self._context.index.claim_child(ChildKind.SCOPE, scope, "")
+        if announced is None:
+            return
+        try:
+            if await self._catalog.scope_id(scope, cached=False) == announced.work.id:
+                await self._catalog.close_scope(scope)
+                await self._delete_with_contents(scope)
+        except NoSuchScopeError:
+            _logger.debug("scope %s is gone already", scope)
+        await self._context.index.withdraw_child(announced)
+
+    async def _delete_with_contents(self, scope: str) -> None:
+        for attempt in range(self._context.settings.conflict_attempts_max):
+            await self._delete_contents(scope)
+            try:
+                async with self._context.locks.hold(scope):
+                    await self._catalog.delete_scope(scope)
+            except ScopeNotEmptyError:
+                # Something that had begun before the scope was closed has come in behind the last look.
+                if attempt + 1 == self._context.settings.conflict_attempts_max:
+                    raise
+            else:
+                return
+
+    async def _delete_contents(self, scope: str) -> None:
+        while names := (await self._groups.list(scope, "")).names:
+            for group in names:
+                try:
+                    await self._groups.delete(scope, group)
+                except NoSuchReaderGroupError:
+                    continue
+        while names := (await self._key_value_tables.list(scope, "")).names:
+            for table in names:
+                try:
+                    await self._key_value_tables.delete(scope, table)
+                except NoSuchTableError:
+                    continue
+        try:
+            while names := (await self._catalog.list_streams(scope, "", self._context.settings.page_entries_max)).names:
+                for stream in names:
+                    await self._drop_stream(scope, stream)
+        except NoSuchScopeError:
+            _logger.debug("scope %s has no table of streams any more: its deletion was cut off after that", scope)
