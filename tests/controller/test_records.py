@@ -127,7 +127,10 @@ def test_segments_between_cuts_and_their_size():
 
 
 async def test_queries_cost_what_the_specification_says(cluster):
-    """Section 2, cost of operations: rows read by each query once the stream's id is known."""
+    """Section 2, cost of operations: rows read by each query once the stream's id is known.
+
+    The head is ours: its state is read along with truncation and first epoch, all in one request.
+    """
     service = await cluster.start()
     await service.create_scope("s")
     await service.create_stream("s", "t", StreamConfig(Scaling.fixed(4)))
@@ -141,16 +144,16 @@ async def test_queries_cost_what_the_specification_says(cluster):
     SegmentsMetadataStore.get = counted
     try:
         for call, cost in (
-            (service.current_segments("s", "t"), 2),
-            (service.head("s", "t"), 2),
-            (service.successors("s", "t", 0), 2),
-            (service.epoch_segments("s", "t", 0), 1),
-            (service.stream_configuration("s", "t"), 1),
-            (service.is_stream_cut_valid("s", "t", {0: 0, 1: 0, 2: 0, 3: 0}), 3),
+            (service.current_segments("s", "t"), [2]),
+            (service.head("s", "t"), [3]),
+            (service.successors("s", "t", 0), [1, 1]),
+            (service.epoch_segments("s", "t", 0), [1]),
+            (service.stream_configuration("s", "t"), [1]),
+            (service.is_stream_cut_valid("s", "t", {0: 0, 1: 0, 2: 0, 3: 0}), [1, 1, 1]),
         ):
             reads.clear()
             await call
-            assert sum(reads) == cost, call
+            assert reads == cost, call
     finally:
         SegmentsMetadataStore.get = get
 

@@ -94,15 +94,12 @@ class StreamQueries:
         """Return where the stream begins."""
 
         async def read(tables: StreamTables) -> list[SegmentPosition]:
-            if (await tables.state()).record.state is StreamState.CREATING:
+            state, truncation, first = await tables.beginning()
+            if state is StreamState.CREATING:
                 # Its segments need not be there yet: whoever began to read them would take them for deleted.
                 raise NoSuchStreamError(f"stream {scope}/{stream} is not completely created")
-            cut = (await tables.truncation()).record.stream_cut
-            if cut:
-                return [SegmentPosition(segment, offset) for segment, offset in cut.items()]
-            first = await tables.epoch(0)
-            if first is None:
-                raise NoSuchStreamError(f"stream {scope}/{stream} is not completely created")
+            if truncation.stream_cut:
+                return [SegmentPosition(segment, offset) for segment, offset in truncation.stream_cut.items()]
             return [SegmentPosition(segment.id, 0) for segment in first.segments]
 
         return await self.on_stream(scope, stream, read)

@@ -33,7 +33,7 @@ from penstock.controller.metadata.records import (
     TruncationRecord,
 )
 from penstock.controller.metadata.typed import Versioned
-from penstock.model.errors import MetadataConflictError
+from penstock.model.errors import MetadataConflictError, NoSuchStreamError
 from penstock.model.key_ranges import initial_ranges
 from penstock.model.policies import StreamConfig
 from penstock.model.segments import VERSION_ABSENT
@@ -147,6 +147,20 @@ class StreamTables(EpochTables):
         return Versioned(record, await self.tables.put(self.metadata, layout.STATE, record, version=current.version))
 
     # Truncation.
+
+    async def beginning(self) -> tuple[StreamState, TruncationRecord, EpochRecord]:
+        """Read all that tells where the stream begins: state, truncation and the first epoch. 3 reads in one request.
+
+        Raises `NoSuchStreamError` when one of them is missing.
+        """
+        keys = [layout.STATE, layout.TRUNCATION, layout.epoch_key(0)]
+        state_row, truncation_row, epoch_row = await self.tables.get_rows(self.metadata, keys)
+        state = self.tables.decoded(self.metadata, state_row, StateRecord)
+        truncation = self.tables.decoded(self.metadata, truncation_row, TruncationRecord)
+        epoch = self.tables.decoded(self.metadata, epoch_row, EpochRecord)
+        if state is None or truncation is None or epoch is None:
+            raise NoSuchStreamError(f"stream {self.name} is not completely created")
+        return state.record.state, truncation.record, epoch.record
 
     async def truncation(self) -> Versioned[TruncationRecord]:
         """Read where the stream begins. 1 read."""
