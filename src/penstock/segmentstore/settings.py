@@ -458,6 +458,9 @@ class StorageGuardSettings:
         check_interval_s: its identity is read this often ...
         retry_interval_s: ... and this often while it is unavailable.
         check_timeout_s: storage that does not answer for so long is unavailable.
+        check_attempts_max: so does one whose identity cannot be read this many times in a row: a single request that
+            is refused, as storage does with whoever asks too often, says nothing of the rest ...
+        check_retry_delay_s: ... with a pause of so long between them.
         missing_chunks_max: more chunks than this, found missing ...
         missing_window_s: ... within so long, mean that storage is unavailable ...
         missing_wait_s_max: ... until they are back, or for so long; then they are taken for lost.
@@ -466,6 +469,8 @@ class StorageGuardSettings:
     check_interval_s: float = 10.0
     retry_interval_s: float = 1.0
     check_timeout_s: float = 10.0
+    check_attempts_max: int = 3
+    check_retry_delay_s: float = 0.1
     missing_chunks_max: int = 8
     missing_window_s: float = 60.0
     missing_wait_s_max: float = 600.0

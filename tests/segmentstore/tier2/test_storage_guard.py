@@ -22,7 +22,12 @@ from penstock.segmentstore.tier2.storage_identity import StorageIdentity
 from support.containers import until
 
 SETTINGS = StorageGuardSettings(
-    check_interval_s=0.01, retry_interval_s=0.01, check_timeout_s=0.05, missing_chunks_max=3, missing_wait_s_max=0.1
+    check_interval_s=0.01,
+    retry_interval_s=0.01,
+    check_timeout_s=0.05,
+    check_retry_delay_s=0.01,
+    missing_chunks_max=3,
+    missing_wait_s_max=0.1,
 )
 OURS = StorageIdentity("ours").encode()
 THEIRS = StorageIdentity("theirs").encode()
@@ -273,3 +278,35 @@ async def test_many_missing_chunks_that_do_not_come_back_are_taken_for_lost() ->
         storage.note_missing(chunk)
     assert storage.is_available
     await storage.close()
+
+
+class Throttling(MemoryChunkStorage):
+    """A storage that refuses the first `refused_count` reads of its identity, as one does that is asked too often."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.refused_count = 0
+
+    async def read_identity(self) -> bytes | None:
+        if self.refused_count:
+            self.refused_count -= 1
+            raise ChunkError("identity", "too many requests")
+        return await super().read_identity()
+
+
+async def test_a_look_that_is_refused_once_does_not_make_the_storage_unavailable() -> None:
+    """Each repeated deletion looks at it: one refusal in twenty would close it to everybody for most of the time."""
+    inner = Throttling()
+    storage = guard(inner)
+    await storage.claim(no_logs)
+    await storage.create_with_content("a", [b"x"])
+    inner.refused_count = SETTINGS.check_attempts_max - 1
+    await storage.check()
+    assert storage.is_available
+    assert await storage.read("a", 0, 1) == b"x"
+    inner.refused_count = SETTINGS.check_attempts_max
+    with pytest.raises(StorageUnavailableError, match="cannot be read: chunk identity: too many requests"):
+        await storage.check()
+    assert not storage.is_available
+    await storage.check()
+    assert storage.is_available

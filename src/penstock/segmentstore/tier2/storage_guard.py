@@ -151,7 +151,24 @@ class GuardedChunkStorage(WrappedChunkStorage):
                 self._set_available()
 
     async def _read_identity(self) -> bytes | None:
-        """Return the identity. Raises `StorageUnavailableError` when it cannot be read in time."""
+        """Return the identity. Raises `StorageUnavailableError` when it cannot be read, several times or in time."""
+        attempt = 1
+        while True:
+            try:
+                return await self._read_identity_once()
+            except StorageUnavailableError:
+                raise
+            except (StorageError, OSError) as error:
+                if attempt >= self._settings.check_attempts_max:
+                    raise StorageUnavailableError(
+                        f"long-term storage in {self.place} cannot be read: {error}"
+                    ) from error
+                logger.info("the identity of long-term storage in %s is read again: %s", self.place, error)
+            attempt += 1
+            await asyncio.sleep(self._settings.check_retry_delay_s)
+
+    async def _read_identity_once(self) -> bytes | None:
+        """Return the identity. Raises `StorageUnavailableError` when it does not come in time, else what goes wrong."""
         timeout_s = self._settings.check_timeout_s
         # One that hangs is waited for again, or there would be more of them with each look.
         is_old = self._read is not None
@@ -163,11 +180,8 @@ class GuardedChunkStorage(WrappedChunkStorage):
         self._read = None
         if is_old:
             read.exception()
-            return await self._read_identity()
-        try:
-            return read.result()
-        except (StorageError, OSError) as error:
-            raise StorageUnavailableError(f"long-term storage in {self.place} cannot be read: {error}") from error
+            return await self._read_identity_once()
+        return read.result()
 
     def _check_identity(self, found: bytes | None) -> None:
         if found is None:
