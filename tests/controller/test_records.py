@@ -7,6 +7,7 @@ import pytest
 from penstock.controller import epochs as history
 from penstock.controller.metadata import layout, records
 from penstock.controller.metadata.codec import decode, encode
+from penstock.controller.metadata.history_records import HistoryChunk, HistoryEntry, SealedSizes
 from penstock.controller.metadata.records import EpochRecord, SegmentRecord
 from penstock.controller.metadata.segments_store import SegmentsMetadataStore
 from penstock.model.errors import CorruptionError, InvalidArgumentError
@@ -22,8 +23,8 @@ SAMPLES = [
     ),
     records.StateRecord(records.StreamState.COMMITTING_TXN),
     EpochRecord(2, 1, (SEGMENT,), 5, 3, 4),
-    records.HistoryChunk((records.HistoryEntry(2, 2, (), (SEGMENT,), 9),)),
-    records.SealedSizes({4294967296: 2**62}),
+    HistoryChunk.of([HistoryEntry(2, 2, (1, 2), (SegmentRecord(7, 2, 9, 0.25, 0.5),), 9)]),
+    SealedSizes({4294967296: 2**62}),
     records.TruncationRecord({1: -1}, {1: 0}, (5,), (6,), 77, True),
     records.CommittingTransactions(3, ("a",), 9),
     records.EpochTransition(1, 2, (3,), (SEGMENT,)),

@@ -132,7 +132,7 @@ def test_a_large_change_is_left_out_of_the_history():
     """The history has a bound for what one epoch adds to it."""
     small = epoch_after(THREE, plan(THREE, [0], [(0.0, 0.25)]))
     entry = history_entry(small, THREE)
-    assert ([s.id for s in entry.sealed], [s.number for s in entry.created]) == ([0], [3])
+    assert (list(entry.sealed), [s.number for s in entry.created]) == ([0], [3])
     order = even_order(THREE, 50)
     many = epoch_after(THREE, plan(THREE, order.to_seal, order.ranges))
     entry = history_entry(many, THREE)

@@ -69,7 +69,7 @@ async def test_a_split_and_a_merge(stream, cluster):
     with pytest.raises(NoSuchStreamError):
         await stream.successors("scope", "stream", segment_id(9, 9))
     tables = await tables_of(stream)
-    assert (await tables.sealed_sizes(0)).sizes == {0: 12, left: 0, right: 0}
+    assert await tables.sealed_sizes([0, left, right]) == {0: 12, left: 0, right: 0}
     assert [epoch.epoch for epoch in await tables.epochs(0, 2)] == [0, 1, 2]
     assert await tables.epochs(0, 2) == [await tables.epoch(number) for number in range(3)]
     assert (await tables.current_epoch()).splits == 1
@@ -233,7 +233,7 @@ async def test_a_transaction_that_a_scale_overtook_is_rolled_over(stream, cluste
     assert [epoch.reference_epoch for epoch in epochs] == [0, 1, 0, 1]
     assert epochs[2:] == [await tables.epoch(2), await tables.epoch(3)]
     assert await stream.scale_status("scope", "stream", 0) is ScaleStatus.SUCCESS
-    sizes = (await tables.sealed_sizes(0)).sizes
+    sizes = await tables.sealed_sizes([0, left, right, middle, new_left])
     assert sizes == {0: 6, left: 15, right: 0, middle: 18}
     # One that began after the scale goes straight into the copy of its epoch.
     later = await stream.transactions.create("scope", "stream", 30_000)

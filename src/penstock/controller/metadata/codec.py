@@ -3,38 +3,46 @@
 ======  ======  ============================================================
 offset  length  content
 ======  ======  ============================================================
-0       1       format version, 1
+0       1       format version: 1 for a map of fields, 2 for a packed record
 1       4       CRC32C, big-endian, of the version byte and the payload
-5       n       the record's fields as a MessagePack map, names as in `records`
+5       n       version 1: the record's fields as a MessagePack map, names as in `records`; version 2: a byte for the
+                kind of record, and what `packing` says
 ======  ======  ============================================================
+
+Packed records that were written as maps of fields are still read.
 """
 
 from __future__ import annotations
 
+import struct
 from typing import TypeVar
 
 import msgspec
 
+from penstock.controller.metadata.packing import PackedRecord
 from penstock.model.checksum import crc32c
 from penstock.model.errors import CorruptionError
 
 R = TypeVar("R")
 
-FORMAT_VERSION = 1
+VERSION_FIELDS = 1
+VERSION_PACKED = 2
 _HEADER_BYTES = 5
-_VERSION_BYTE = bytes([FORMAT_VERSION])
 
 _encoder = msgspec.msgpack.Encoder()
 
 
-def _checksum(payload: bytes) -> bytes:
-    return crc32c(payload, crc32c(_VERSION_BYTE, 0)).to_bytes(4, "big")
+def _checksum(version: int, payload: bytes) -> bytes:
+    return crc32c(payload, crc32c(bytes([version]), 0)).to_bytes(4, "big")
 
 
 def encode(record: object) -> bytes:
     """Return the stored form of a record."""
-    payload = _encoder.encode(record)
-    return _VERSION_BYTE + _checksum(payload) + payload
+    if isinstance(record, PackedRecord):
+        version, payload = VERSION_PACKED, bytes([record.kind_number]) + record.packed()
+    else:
+        version, payload = VERSION_FIELDS, _encoder.encode(record)
+    return b"".join((bytes([version]), _checksum(version, payload), payload))
 
 
 def decode(kind: type[R], value: bytes, *, table: str, key: str) -> R:
@@ -42,12 +50,20 @@ def decode(kind: type[R], value: bytes, *, table: str, key: str) -> R:
     path = f"table {table}, key {key!r}"
     if len(value) <= _HEADER_BYTES:
         raise CorruptionError(path, len(value), f"a record has more than {_HEADER_BYTES} bytes")
-    if value[0] != FORMAT_VERSION:
-        raise CorruptionError(path, 0, f"format version {value[0]}, this release reads {FORMAT_VERSION}")
-    payload = value[_HEADER_BYTES:]
-    if value[1:_HEADER_BYTES] != _checksum(payload):
+    version, payload = value[0], value[_HEADER_BYTES:]
+    is_packed = issubclass(kind, PackedRecord)
+    if version != VERSION_FIELDS and not (is_packed and version == VERSION_PACKED):
+        newest = VERSION_PACKED if is_packed else VERSION_FIELDS
+        raise CorruptionError(path, 0, f"format version {version}, this release reads up to {newest}")
+    if value[1:_HEADER_BYTES] != _checksum(version, payload):
         raise CorruptionError(path, 1, "checksum mismatch")
     try:
+        if issubclass(kind, PackedRecord):
+            if version == VERSION_FIELDS:
+                return kind.from_fields(payload)
+            if payload[0] != kind.kind_number:
+                raise ValueError(f"it is of kind {payload[0]}, not {kind.kind_number}")
+            return kind.unpacked(payload[1:])
         return msgspec.msgpack.decode(payload, type=kind)
-    except msgspec.MsgspecError as error:
+    except (msgspec.MsgspecError, ValueError, struct.error) as error:
         raise CorruptionError(path, _HEADER_BYTES, f"not a {kind.__name__}: {error}") from error

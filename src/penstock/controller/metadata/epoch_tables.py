@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from typing import TypeVar
 
 from penstock.controller.metadata import layout
+from penstock.controller.metadata.history_records import HistoryChunk, HistoryEntry, SealedSizes
 from penstock.controller.metadata.records import (
     HISTORY_CHUNK_EPOCHS,
     EpochRecord,
     EpochTransition,
-    HistoryChunk,
-    HistoryEntry,
     SealedEpoch,
-    SealedSizes,
     StateRecord,
     StreamState,
 )
@@ -24,6 +22,9 @@ from penstock.model.errors import MetadataConflictError, NoSuchStreamError
 from penstock.model.segments import VERSION_ABSENT
 
 R = TypeVar("R")
+
+#: Shards of sealed sizes that are asked for in one request: 8 MB at most.
+_SHARDS_PER_READ = 32
 
 #: Key, record, and the version at which it is replaced.
 Row = tuple[str, object, int]
@@ -85,7 +86,7 @@ class EpochTables(TransactionTables):
         """Yield the history entries of epochs `first` to `last`, both included. 1 read per chunk."""
         for number in range(first // HISTORY_CHUNK_EPOCHS, last // HISTORY_CHUNK_EPOCHS + 1):
             key = layout.history_chunk_key(number * HISTORY_CHUNK_EPOCHS)
-            for entry in (await self.need(key, HistoryChunk)).record.entries:
+            for entry in (await self.need(key, HistoryChunk)).record.entries():
                 if first <= entry.epoch <= last:
                     yield entry
 
@@ -102,16 +103,30 @@ class EpochTables(TransactionTables):
             if not entry.created:  # A duplicate, or a large change: its segments are in its own record alone.
                 result.append(await self.need_epoch(entry.epoch))
                 continue
-            change = EpochTransition(
-                before.epoch, entry.created_ms, tuple(segment.id for segment in entry.sealed), entry.created
-            )
+            change = EpochTransition(before.epoch, entry.created_ms, entry.sealed, entry.created)
             result.append(epoch_after(before, change))
         return result
 
-    async def sealed_sizes(self, segment: int) -> SealedSizes | None:
-        """Read the shard that holds the sealed size of a segment. 1 read."""
-        found = await self.tables.get(self.metadata, layout.sealed_sizes_key(segment), SealedSizes)
-        return None if found is None else found.record
+    async def sealed_sizes(self, segments: Iterable[int]) -> dict[int, int]:
+        """Return the lengths in bytes of segments that were sealed, as far as they are on record. 1 read per shard."""
+        wanted = list(segments)
+        found = await self._sizes_in(wanted, layout.sealed_sizes_key)
+        early = [segment for segment in wanted if segment not in found]
+        return {**found, **await self._sizes_in(early, layout.early_sealed_sizes_key)}
+
+    async def _sizes_in(self, segments: Iterable[int], key_of: Callable[[int], str]) -> dict[int, int]:
+        shards: dict[str, list[int]] = {}
+        for segment in segments:
+            shards.setdefault(key_of(segment), []).append(segment)
+        result: dict[int, int] = {}
+        keys = list(shards)
+        for start in range(0, len(keys), _SHARDS_PER_READ):
+            page = keys[start : start + _SHARDS_PER_READ]
+            for key, row in zip(page, await self.tables.get_rows(self.metadata, page), strict=True):
+                shard = self.tables.decoded(self.metadata, row, SealedSizes)
+                sizes = {} if shard is None else shard.record.sizes
+                result.update((segment, sizes[segment]) for segment in shards[key] if segment in sizes)
+        return result
 
     # Changes.
 
@@ -159,9 +174,9 @@ class EpochTables(TransactionTables):
         for key, new in chunks.items():
             found = await self.tables.get(self.metadata, key, HistoryChunk)
             if found is None:
-                result.append((key, HistoryChunk(tuple(new)), VERSION_ABSENT))
+                result.append((key, HistoryChunk.of(new), VERSION_ABSENT))
             else:
-                result.append((key, HistoryChunk((*found.record.entries, *new)), found.version))
+                result.append((key, found.record.followed_by(new), found.version))
         return result
 
     async def _size_rows(self, sizes: Mapping[int, int]) -> list[Row]:

@@ -6,8 +6,8 @@ Source: controller internals specification, sections 2 and 17.
 
 from __future__ import annotations
 
-from penstock.controller.metadata.records import HISTORY_CHUNK_EPOCHS, SIZE_SHARD_EPOCHS
-from penstock.model.names import segment_epoch
+from penstock.controller.metadata.records import HISTORY_CHUNK_EPOCHS, SIZE_SHARD_EPOCHS, SIZE_SHARD_NUMBERS
+from penstock.model.names import segment_epoch, segment_number
 
 _ROOT = "_system/_tables"
 _ID = ".#."
@@ -129,7 +129,13 @@ def history_chunk_key(epoch: int) -> str:
 
 def sealed_sizes_key(segment: int) -> str:
     """Key of the shard with the sealed size of a segment."""
-    return f"segmentsSealedSizeMapShard-{segment_epoch(segment) // SIZE_SHARD_EPOCHS}"
+    number, epoch = segment_number(segment) // SIZE_SHARD_NUMBERS, segment_epoch(segment) // SIZE_SHARD_EPOCHS
+    return f"segmentsSealedSizeMapShard-{number}-{epoch}"
+
+
+def early_sealed_sizes_key(segment: int) -> str:
+    """Key of the shard in which early releases put the sealed size of a segment; nothing is written there any more."""
+    return f"segmentsSealedSizeMapShard-{segment_epoch(segment) // 1000}"
 
 
 def sealed_epoch_key(segment: int) -> str:

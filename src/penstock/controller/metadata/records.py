@@ -1,24 +1,38 @@
 """The records of the control plane, one frozen dataclass each.
 
 Their stored form is written down in ``docs/formats.md``; the codec is in
-`penstock.controller.metadata.codec`. Fields may be added with a default; none may change its meaning.
+`penstock.controller.metadata.codec`. Fields may be added with a default; none may change its meaning. What a stream's
+epochs leave behind is in `history_records`.
 
 Source: controller internals specification, section 2.
 """
 
 from __future__ import annotations
 
+import struct
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from enum import Enum, IntEnum
 
+import msgspec
+
+from penstock.controller.metadata.packing import ColumnReader, PackedRecord, float64s, int32s, int64s
 from penstock.model.names import SegmentId, segment_id
 from penstock.model.policies import StreamConfig
 
 #: Epoch of an empty `EpochTransition` or `CommittingTransactions`.
 EPOCH_NONE = -(1 << 31)
-#: Epochs per history chunk, and creation epochs per shard of sealed sizes.
+#: Epochs per history chunk.
 HISTORY_CHUNK_EPOCHS = 1000
-SIZE_SHARD_EPOCHS = 1000
+#: A shard of sealed sizes has segments of so many numbers, created in so many epochs: duplicates of an epoch repeat its
+#: numbers, for ever if need be. That is 16 000 segments at most.
+SIZE_SHARD_NUMBERS = 1000
+SIZE_SHARD_EPOCHS = 16
+
+#: epoch, reference epoch, created_ms, splits, merges, number of segments
+_EPOCH_HEADER = struct.Struct(">iiqqqI")
+#: active epoch, started_ms, number of segments to seal and of those created
+_TRANSITION_HEADER = struct.Struct(">iqII")
 
 
 class StreamState(Enum):
@@ -133,8 +147,7 @@ class StateRecord:
     state: StreamState
 
 
-@dataclass(frozen=True, slots=True)
-class SegmentRecord:
+class SegmentRecord(msgspec.Struct, frozen=True, gc=False):
     """A segment within an epoch; keys in `[key_start, key_end)` go to it."""
 
     number: int
@@ -153,13 +166,34 @@ class SegmentRecord:
         return self.key_start < other.key_end and other.key_start < self.key_end
 
 
+def pack_segments(segments: Sequence[SegmentRecord]) -> bytes:
+    """Return five columns: numbers, creation epochs, creation times, starts and ends of key ranges."""
+    return b"".join(
+        (
+            int32s([segment.number for segment in segments]),
+            int32s([segment.creation_epoch for segment in segments]),
+            int64s([segment.created_ms for segment in segments]),
+            float64s([segment.key_start for segment in segments]),
+            float64s([segment.key_end for segment in segments]),
+        )
+    )
+
+
+def unpack_segments(reader: ColumnReader, count: int) -> tuple[SegmentRecord, ...]:
+    """Read what `pack_segments` wrote."""
+    numbers, epochs, times = reader.int32s(count), reader.int32s(count), reader.int64s(count)
+    return tuple(map(SegmentRecord, numbers, epochs, times, reader.float64s(count), reader.float64s(count)))
+
+
 @dataclass(frozen=True, slots=True)
-class EpochRecord:
+class EpochRecord(PackedRecord):
     """The segments of one epoch, sorted by key; they tile [0, 1). Never changes once written.
 
     `reference_epoch` is the epoch itself, or for a duplicate the first of its kind. `splits` and `merges` count since
     epoch 0.
     """
+
+    kind_number = 1
 
     epoch: int
     reference_epoch: int
@@ -172,30 +206,19 @@ class EpochRecord:
         """Return the segment with this id."""
         return next((found for found in self.segments if found.id == segment), None)
 
+    def packed(self) -> bytes:
+        """See `PackedRecord.packed`."""
+        counts = self.created_ms, self.splits, self.merges, len(self.segments)
+        return _EPOCH_HEADER.pack(self.epoch, self.reference_epoch, *counts) + pack_segments(self.segments)
 
-@dataclass(frozen=True, slots=True)
-class HistoryEntry:
-    """What changed at one epoch. Duplicates and large changes have no sealed and no created segments here."""
-
-    epoch: int
-    reference_epoch: int
-    sealed: tuple[SegmentRecord, ...]
-    created: tuple[SegmentRecord, ...]
-    created_ms: int
-
-
-@dataclass(frozen=True, slots=True)
-class HistoryChunk:
-    """Up to `HISTORY_CHUNK_EPOCHS` successive history entries, in epoch order."""
-
-    entries: tuple[HistoryEntry, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class SealedSizes:
-    """Length in bytes at sealing, by segment id. The first value written for a segment stays."""
-
-    sizes: dict[int, int] = field(default_factory=dict)
+    @classmethod
+    def unpacked(cls, payload: bytes) -> EpochRecord:
+        """See `PackedRecord.unpacked`."""
+        reader = ColumnReader(payload)
+        epoch, reference_epoch, created_ms, splits, merges, count = reader.header(_EPOCH_HEADER)
+        segments = unpack_segments(reader, count)
+        reader.end()
+        return cls(epoch, reference_epoch, segments, created_ms, splits, merges)
 
 
 @dataclass(frozen=True, slots=True)
@@ -246,8 +269,10 @@ class StreamCutRecord:
 
 
 @dataclass(frozen=True, slots=True)
-class EpochTransition:
+class EpochTransition(PackedRecord):
     """A scale in progress, from `active_epoch` to the next; empty when `active_epoch` is `EPOCH_NONE`."""
+
+    kind_number = 2
 
     active_epoch: int = EPOCH_NONE
     started_ms: int = 0
@@ -258,6 +283,21 @@ class EpochTransition:
     def is_empty(self) -> bool:
         """Whether no scale is in progress."""
         return self.active_epoch == EPOCH_NONE
+
+    def packed(self) -> bytes:
+        """See `PackedRecord.packed`."""
+        header = _TRANSITION_HEADER.pack(self.active_epoch, self.started_ms, len(self.to_seal), len(self.created))
+        return header + int64s(self.to_seal) + pack_segments(self.created)
+
+    @classmethod
+    def unpacked(cls, payload: bytes) -> EpochTransition:
+        """See `PackedRecord.unpacked`."""
+        reader = ColumnReader(payload)
+        active_epoch, started_ms, sealed_count, created_count = reader.header(_TRANSITION_HEADER)
+        to_seal = tuple(reader.int64s(sealed_count))
+        created = unpack_segments(reader, created_count)
+        reader.end()
+        return cls(active_epoch, started_ms, to_seal, created)
 
 
 @dataclass(frozen=True, slots=True)

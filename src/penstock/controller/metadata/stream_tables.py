@@ -13,6 +13,7 @@ from typing import TypeVar
 
 from penstock.controller.metadata import layout
 from penstock.controller.metadata.epoch_tables import EpochTables
+from penstock.controller.metadata.history_records import HistoryChunk
 from penstock.controller.metadata.records import (
     STATE_TRANSITIONS,
     CommitCounter,
@@ -22,10 +23,7 @@ from penstock.controller.metadata.records import (
     CreationTime,
     EpochRecord,
     EpochTransition,
-    HistoryChunk,
-    HistoryEntry,
     RetentionSet,
-    SealedSizes,
     SegmentRecord,
     StateRecord,
     StreamState,
@@ -33,6 +31,7 @@ from penstock.controller.metadata.records import (
     TruncationRecord,
 )
 from penstock.controller.metadata.typed import Versioned
+from penstock.controller.scaling.plan import first_entry
 from penstock.model.errors import MetadataConflictError, NoSuchStreamError
 from penstock.model.key_ranges import initial_ranges
 from penstock.model.policies import StreamConfig
@@ -81,8 +80,7 @@ class StreamTables(EpochTables):
             (layout.COMMITTING_TRANSACTIONS, CommittingTransactions()),
             (layout.STATE, StateRecord(StreamState.CREATING)),
             (layout.epoch_key(0), epoch),
-            (layout.history_chunk_key(0), HistoryChunk((HistoryEntry(0, 0, (), segments, created_ms),))),
-            (layout.sealed_sizes_key(0), SealedSizes()),
+            (layout.history_chunk_key(0), HistoryChunk.of([first_entry(epoch)])),
             (layout.RETENTION, RetentionSet()),
             (layout.CURRENT_EPOCH, epoch),
             (layout.SUBSCRIBER_SET, SubscriberSet()),

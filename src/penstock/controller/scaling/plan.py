@@ -8,19 +8,16 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from penstock.controller.errors import ScalePreconditionError
+from penstock.controller.metadata.history_records import HISTORY_SEGMENTS_MAX, HistoryEntry
 from penstock.controller.metadata.records import (
     EpochRecord,
     EpochTransition,
-    HistoryEntry,
     ScaleOrder,
     SegmentRecord,
 )
 from penstock.model.errors import InvalidArgumentError
 from penstock.model.key_ranges import KeyRange, initial_ranges, merged
 from penstock.model.policies import Scaling, ScalingKind
-
-#: A change of more segments than this is not repeated in the history: its epoch's own record has it.
-_HISTORY_SEGMENTS_MAX = 8
 
 
 def check_ranges(to_seal: Sequence[SegmentRecord], ranges: Sequence[KeyRange]) -> None:
@@ -125,10 +122,16 @@ def _divided(whole: Sequence[SegmentRecord], parts: Sequence[SegmentRecord]) -> 
 def history_entry(epoch: EpochRecord, before: EpochRecord) -> HistoryEntry:
     """Return what changed with `epoch`. A large change is left out: the epoch's own record has it."""
     created = _difference(epoch.segments, before.segments)
-    sealed = _difference(before.segments, epoch.segments)
-    if len(created) + len(sealed) > _HISTORY_SEGMENTS_MAX:
-        created = sealed = ()
+    sealed = tuple(segment.id for segment in _difference(before.segments, epoch.segments))
+    if len(created) + len(sealed) > HISTORY_SEGMENTS_MAX:
+        created, sealed = (), ()
     return HistoryEntry(epoch.epoch, epoch.reference_epoch, sealed, created, epoch.created_ms)
+
+
+def first_entry(epoch: EpochRecord) -> HistoryEntry:
+    """Return the history entry of epoch 0, which everything begins with; that of many segments is a large change."""
+    created = epoch.segments if len(epoch.segments) <= HISTORY_SEGMENTS_MAX else ()
+    return HistoryEntry(epoch.epoch, epoch.reference_epoch, (), created, epoch.created_ms)
 
 
 def _difference(those: Iterable[SegmentRecord], without: Iterable[SegmentRecord]) -> tuple[SegmentRecord, ...]:

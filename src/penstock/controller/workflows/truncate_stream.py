@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from penstock.controller import epochs as history
-from penstock.controller.metadata.records import EpochRecord, SealedSizes, StreamState, TruncationRecord, WorkKind
+from penstock.controller.metadata.records import EpochRecord, StreamState, TruncationRecord, WorkKind
 from penstock.controller.metadata.stream_tables import StreamTables
 from penstock.controller.metadata.work_index import StreamWork
 from penstock.controller.segment_requests import together
@@ -87,11 +87,7 @@ async def _next_record(
     if not history.is_equal_or_after(cut, span, before, before_span, records):
         raise InvalidArgumentError(f"the stream cut lies before the present beginning of {tables.name}")
     between = history.segments_between(before_span, span, records)
-    sizes: dict[int, int] = {}
-    for segment in between:
-        if segment.id not in cut:
-            shard = await tables.sealed_sizes(segment.id)
-            sizes.update(shard.sizes if shard is not None else SealedSizes().sizes)
+    sizes = await tables.sealed_sizes(segment.id for segment in between if segment.id not in cut)
     return TruncationRecord(
         stream_cut=dict(sorted(cut.items())),
         span=span,
