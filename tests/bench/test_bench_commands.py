@@ -43,6 +43,7 @@ COMMANDS = {
     "segments": ([], {"median_mb_per_s", "to_first_count"}),
     "slow_tier2": ([], {"append_to_ack", "append_to_ack_with_slow_syncs", "p50_ratio"}),
     "cluster_statistics": ([], {"few", "many"}),
+    "controller": ([], {"create_many", "scale", "truncate"}),
     "startup": ([], {"process_to_ready_s", "idle_memory"}),
     "storage_writer": (["--turns"], {"counts", "conditions"}),
     "tables": ([], {"steps", "slowest_to_first_size", "recovery"}),

@@ -49,9 +49,12 @@ class ScaleCalls(ABC):
         seal: Sequence[SegmentId],
         key_ranges: Sequence[tuple[float, float]],
         timeout_s: float = 60.0,
-        poll_interval_s: float = 0.05,
+        poll_interval_s: float = 0.01,
+        poll_interval_s_max: float = 0.5,
     ) -> None:
         """Replace the segments `seal` by one new segment per range, and wait until that is complete.
+
+        It is asked for after `poll_interval_s`, and then after twice as long each time, up to `poll_interval_s_max`.
 
         Raises `InvalidArgumentError` when the ranges do not cover exactly those of `seal`, `MetadataConflictError`
         when another scale is under way, `OutcomeUnknownError` when it is not complete within `timeout_s`.
@@ -74,11 +77,12 @@ class ScaleCalls(ABC):
         try:
             async with asyncio.timeout(timeout_s):
                 while True:
+                    await asyncio.sleep(poll_interval_s)
+                    poll_interval_s = min(poll_interval_s * 2, poll_interval_s_max)
                     check = await self._ask(self._stub.checkScale, status, f"check the scale of stream {name}")
                     if check.status == pb.ScaleStatusResponse.SUCCESS:
                         return
                     if check.status != pb.ScaleStatusResponse.IN_PROGRESS:
                         raise StreamError(f"scale {name}: the controller does not know epoch {reply.epoch}")
-                    await asyncio.sleep(poll_interval_s)
         except TimeoutError as error:
             raise OutcomeUnknownError(f"scale {name}: accepted, but not complete after {timeout_s:g} s") from error
