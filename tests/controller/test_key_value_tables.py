@@ -11,18 +11,15 @@ import grpc
 import pytest
 
 from penstock.controller.metadata import layout
+from penstock.controller.metadata.pending_work import DeleteTable, Subject, SubjectKind
 from penstock.controller.metadata.scope_records import (
-    ChildKind,
     ChildState,
-    ChildWorkKind,
     GroupCut,
     GroupRetention,
     KeyValueTableConfig,
-    PendingChildWork,
     ReaderGroupConfig,
 )
 from penstock.controller.settings import ControllerSettings
-from penstock.controller.workflows.key_value_table import finish_table
 from penstock.model.errors import (
     ControllerUnavailableError,
     InvalidArgumentError,
@@ -168,12 +165,11 @@ async def test_failure_of_the_store_is_made_good_by_the_next_call(cluster):
 async def test_work_announced_for_another_life_is_dropped(service, tables, cluster):
     """S-191: the announcement of a deletion whose table was replaced since deletes nothing."""
     await tables.create("scope", "t", CONFIG)
-    context = service._context
-    stale = PendingChildWork(ChildWorkKind.DELETE, context.host, "another id", 0)
-    assert await context.index.add_child(ChildKind.TABLE, "scope", "t", stale)
-    await finish_table(context, "scope", "t")
+    subject = Subject(SubjectKind.TABLE, "scope", "t")
+    await service._context.begin(subject, DeleteTable(), "another id")
+    await service._runner.settle(subject)
     assert len(segments_of(cluster)) == 3
-    assert not [key for key in cluster.store.tables[layout.PENDING_CHILD_WORK].entries if b"/" in key]
+    assert not [key for key in cluster.store.tables[layout.PENDING_WORK].entries if b"/" in key]
 
 
 async def test_bad_shapes_and_names_are_refused(tables):
@@ -288,7 +284,7 @@ async def test_stream_that_comes_in_behind_the_last_look_goes_with_its_scope(ser
     await service.delete_scope_recursive("scope")
     assert not late
     assert not await service.scope_exists("scope")
-    assert not [key for key in cluster.store.tables[layout.PENDING_CHILD_WORK].entries if b"/" in key]
+    assert not [key for key in cluster.store.tables[layout.PENDING_WORK].entries if b"/" in key]
 
 
 async def test_scope_made_anew_behind_its_deletion_can_be_deleted_itself(service, cluster):
@@ -300,7 +296,7 @@ async def test_scope_made_anew_behind_its_deletion_can_be_deleted_itself(service
     remove = cluster.store.table_remove
 
     async def slow(segment, removals, **options):
-        if segment == layout.PENDING_CHILD_WORK and not began.is_set():
+        if segment == layout.PENDING_WORK and not began.is_set():
             began.set()
             await gate.wait()
         await remove(segment, removals, **options)
@@ -317,7 +313,7 @@ async def test_scope_made_anew_behind_its_deletion_can_be_deleted_itself(service
     await asyncio.gather(first, second)
     assert not await service.scope_exists("scope")
     assert not cluster.store.segments
-    assert not [key for key in cluster.store.tables[layout.PENDING_CHILD_WORK].entries if b"/" in key]
+    assert not [key for key in cluster.store.tables[layout.PENDING_WORK].entries if b"/" in key]
 
 
 async def test_scope_is_created_once_and_never_by_half_beside_its_deletion(service, cluster):

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from typing import get_args
+
 import pytest
 
 from penstock.controller import epochs as history
-from penstock.controller.metadata import layout, records
+from penstock.controller.metadata import layout, pending_work, records
 from penstock.controller.metadata.codec import decode, encode
 from penstock.controller.metadata.history_records import HistoryChunk, HistoryEntry, SealedSizes
+from penstock.controller.metadata.pending_work import PendingWork, Subject, SubjectKind
 from penstock.controller.metadata.records import EpochRecord, SegmentRecord
 from penstock.controller.metadata.segments_store import SegmentsMetadataStore
 from penstock.model.errors import CorruptionError, InvalidArgumentError
@@ -31,11 +34,27 @@ SAMPLES = [
     records.RetentionSet((records.RetentionEntry(1, 2),)),
     records.Subscriber(1, {0: 3}, 9),
     records.ActiveTransaction(1, 2, 3, 4, records.TransactionStatus.COMMITTING, "w", -(2**63), 7, {0: 1}),
-    records.PendingWork(records.WorkKind.CREATE, "h", "id", 1, StreamConfig()),
+    *(
+        PendingWork(Subject(SubjectKind.STREAM, "s", "t"), order, "life", "owner", 1, "work", 2)
+        for order in (
+            pending_work.CreateStream(StreamConfig()),
+            pending_work.UpdateStream(StreamConfig(Scaling.fixed(2))),
+            pending_work.TruncateStream({4294967296: 7}),
+            pending_work.SealStream(),
+            pending_work.DeleteStream(),
+            pending_work.ScaleStream(records.ScaleOrder(3, (1,), ((0.0, 1.0),))),
+            pending_work.CreateGroup(),
+            pending_work.UpdateGroup(),
+            pending_work.DeleteGroup(),
+            pending_work.CreateTable(),
+            pending_work.DeleteTable(),
+            pending_work.DeleteScope(),
+        )
+    ),
 ]
 
 
-@pytest.mark.parametrize("record", SAMPLES, ids=lambda record: type(record).__name__)
+@pytest.mark.parametrize("record", SAMPLES, ids=lambda record: getattr(record, "kind", type(record).__name__))
 def test_records_survive_storage_and_damage_is_noticed(record):
     """Every record decodes to itself; every single changed byte, and every truncation, is reported as corruption."""
     stored = encode(record)
@@ -54,6 +73,34 @@ def test_stored_bytes_are_pinned():
     assert encode(records.StateRecord(records.StreamState.ACTIVE)).hex() == (
         "01" "a5391cf6" "81a57374617465a6616374697665"
     )  # fmt: skip
+
+
+def test_stored_bytes_of_announcements_are_pinned():
+    """Golden bytes: the kind of an order stands in the order, beside its arguments."""
+    work = PendingWork(
+        Subject(SubjectKind.STREAM, "s", "t"), pending_work.TruncateStream({1: 7}), "life", "owner", 5, "work"
+    )
+    assert encode(work).hex() == (
+        "01" "e1a02e45"
+        "87a77375626a65637483a46b696e64a673747265616da573636f7065a173a46e616d65a174a56f72"
+        "64657282a46b696e64af7472756e636174655f73747265616daa73747265616d5f637574810107a4"
+        "6c696665a46c696665a56f776e6572a56f776e6572aa637265617465645f6d7305a7776f726b5f69"
+        "64a4776f726ba7617474656d707401"
+    )  # fmt: skip
+
+
+def test_every_kind_of_announcement_is_stored_and_can_be_finished(service):
+    """A kind that nobody registers would be announced, and never be finished; one without a sample, never be tried."""
+    kinds = set(get_args(pending_work.Order))
+    assert service._registry.kinds == kinds
+    assert {type(record.order) for record in SAMPLES if isinstance(record, PendingWork)} == kinds
+
+
+def test_announcement_of_an_unknown_kind_is_corruption():
+    """Work of a later release is reported, with table and key, and neither skipped nor taken for another kind."""
+    stored = encode({"subject": Subject(SubjectKind.SCOPE, "s"), "order": {"kind": "paint_stream"}})
+    with pytest.raises(CorruptionError, match=r"table t, key 'k'.*paint_stream"):
+        decode(PendingWork, stored, table="t", key="k")
 
 
 def test_record_of_another_kind_is_corruption():

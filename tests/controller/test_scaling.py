@@ -258,7 +258,8 @@ async def test_a_scale_that_was_ordered_before_a_roll_is_done_after_it(stream, c
         planned = await begin_scale(context, tables, [left], [(0.0, 0.25), (0.25, 0.5)])
         await stream.transactions.commit("scope", "stream", created.id, writer_id="w", timestamp=1)
         assert await merge_batch(context, tables)
-        await resume_scale(context, tables, await context.index.claim("scope", "stream"))
+        announced = await context.announcements.claim(tables.subject)
+        await resume_scale(context, tables, announced, announced.work.order)
     await stream.idle()
     current = await stream.current_segments("scope", "stream")
     assert [(s.number, s.creation_epoch, s.key_start) for s in current] == [(3, 4, 0.0), (4, 4, 0.25), (2, 3, 0.5)]

@@ -10,16 +10,16 @@ from collections.abc import Awaitable, Callable
 from typing import TypeVar
 
 from penstock.controller.metadata.catalog import NamePage
+from penstock.controller.metadata.pending_work import Subject, SubjectKind
 from penstock.controller.metadata.records import SegmentRecord
 from penstock.controller.metadata.scope_records import (
-    ChildKind,
     ChildState,
     KeyValueTableConfig,
     KeyValueTableRecord,
 )
-from penstock.controller.workflow_runner import Subject, WorkflowRunner
+from penstock.controller.workflow_runner import WorkflowRunner
 from penstock.controller.workflows.context import WorkflowContext
-from penstock.controller.workflows.key_value_table import create_table, delete_table, finish_table, table_stream
+from penstock.controller.workflows.key_value_table import create_table, delete_table, table_stream
 from penstock.model.errors import (
     ControllerUnavailableError,
     InvalidArgumentError,
@@ -39,19 +39,8 @@ class KeyValueTables:
         self._context = context
         self._runner = runner
 
-    def _subject(self, scope: str, table: str) -> Subject:
-        return Subject(
-            f"{scope}/{table_stream(table)}",
-            lambda: finish_table(self._context, scope, table),
-            lambda: self._context.index.is_unfinished_child(ChildKind.TABLE, scope, table),
-        )
-
     async def _alone(self, scope: str, table: str, work: Callable[[], Awaitable[T]]) -> T:
-        return await self._runner.alone(self._subject(scope, table), work)
-
-    def recover(self, scope: str, table: str) -> None:
-        """Finish in the background what an earlier controller has begun."""
-        self._runner.finish_later(self._subject(scope, table))
+        return await self._runner.alone(Subject(SubjectKind.TABLE, scope, table), work)
 
     async def create(self, scope: str, table: str, config: KeyValueTableConfig) -> KeyValueTableRecord:
         """Create a table.

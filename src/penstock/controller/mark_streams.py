@@ -12,12 +12,12 @@ import logging
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
+from penstock.controller.metadata.pending_work import Subject, SubjectKind
 from penstock.controller.metadata.records import StreamState
-from penstock.controller.workflow_runner import WorkflowRunner
+from penstock.controller.workflow_runner import WorkflowRunner, lock_name
 from penstock.controller.workflows.context import WorkflowContext
 from penstock.controller.workflows.create_stream import create_stream
 from penstock.controller.workflows.delete_stream import delete_stream
-from penstock.controller.workflows.pending import settle
 from penstock.controller.workflows.seal_stream import seal_stream
 from penstock.model.errors import NoSuchScopeError, NoSuchStreamError, StreamExistsError
 from penstock.model.policies import Scaling, StreamConfig
@@ -61,7 +61,7 @@ class MarkStreams:
                 except StreamExistsError:
                     _logger.debug("stream %s/%s was made meanwhile", scope, mark)
 
-        await self._runner.on_stream(scope, stream, run)
+        await self._runner.alone(Subject(SubjectKind.STREAM, scope, stream), run)
 
     async def delete(self, scope: str, stream: str) -> None:
         """Delete the mark stream of `stream` if `stream` is sealed; fine if there is none.
@@ -86,10 +86,11 @@ class MarkStreams:
     @asynccontextmanager
     async def _mark(self, scope: str, mark: str) -> AsyncIterator[None]:
         """Work on a mark stream alone. What is begun there and fails goes on in the background."""
+        subject = Subject(SubjectKind.STREAM, scope, mark)
         try:
-            async with self._context.locks.hold(f"{scope}/{mark}"):
-                await settle(self._context, scope, mark)
+            async with self._context.locks.hold(lock_name(subject)):
+                await self._runner.settle(subject)
                 yield
         except Exception:
-            self._runner.finish_what_is_left(self._runner.stream(scope, mark))
+            self._runner.finish_what_is_left(subject)
             raise

@@ -11,17 +11,16 @@ from typing import TypeVar
 from penstock.controller import epochs as history
 from penstock.controller.errors import NoSuchSubscriberError, StreamCutBehindError, SubscriberGenerationError
 from penstock.controller.metadata.catalog import NamePage
+from penstock.controller.metadata.pending_work import Subject, SubjectKind
 from penstock.controller.metadata.records import Subscriber
-from penstock.controller.metadata.scope_records import ChildKind, ReaderGroupConfig, ReaderGroupRecord
+from penstock.controller.metadata.scope_records import ReaderGroupConfig, ReaderGroupRecord
 from penstock.controller.metadata.stream_tables import StreamTables
 from penstock.controller.metadata.subscribers import put_subscriber, read_subscriber, subscriber_names
-from penstock.controller.workflow_runner import Subject, WorkflowRunner
+from penstock.controller.workflow_runner import WorkflowRunner
 from penstock.controller.workflows.context import WorkflowContext
 from penstock.controller.workflows.reader_group import (
     create_group,
     delete_group,
-    finish_group,
-    state_stream,
     update_group,
 )
 from penstock.model.errors import (
@@ -42,27 +41,8 @@ class ReaderGroups:
         self._context = context
         self._runner = runner
 
-    def _subject(self, scope: str, group: str) -> Subject:
-        stream = self._runner.stream(scope, state_stream(group))
-
-        async def finish() -> None:
-            await stream.finish()
-            await finish_group(self._context, scope, group)
-
-        return Subject(
-            stream.name,
-            finish,
-            lambda: (
-                stream.is_unfinished() or self._context.index.is_unfinished_child(ChildKind.GROUP, scope, group)
-            ),
-        )
-
     async def _alone(self, scope: str, group: str, work: Callable[[], Awaitable[T]]) -> T:
-        return await self._runner.alone(self._subject(scope, group), work)
-
-    def recover(self, scope: str, group: str) -> None:
-        """Finish in the background what an earlier controller has begun."""
-        self._runner.finish_later(self._subject(scope, group))
+        return await self._runner.alone(Subject(SubjectKind.GROUP, scope, group), work)
 
     async def create(
         self, scope: str, group: str, config: ReaderGroupConfig, group_id: str | None = None

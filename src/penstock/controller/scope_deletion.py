@@ -9,12 +9,12 @@ import logging
 from collections.abc import Awaitable, Callable
 
 from penstock.controller.key_value_tables import KeyValueTables
-from penstock.controller.metadata.scope_records import ChildKind, ChildWorkKind
+from penstock.controller.metadata.announcements import Announcement
+from penstock.controller.metadata.pending_work import DeleteScope, Subject, SubjectKind
 from penstock.controller.reader_groups import ReaderGroups
-from penstock.controller.workflow_runner import Subject, WorkflowRunner
+from penstock.controller.workflow_runner import WorkflowRunner
 from penstock.controller.workflows.context import WorkflowContext
 from penstock.model.errors import (
-    MetadataConflictError,
     NoSuchReaderGroupError,
     NoSuchScopeError,
     NoSuchTableError,
@@ -43,50 +43,35 @@ class ScopeDeletion:
         self._key_value_tables = key_value_tables
         self._drop_stream = drop_stream
 
-    def recover(self, scope: str) -> None:
-        """Finish in the background a deletion that an earlier controller has begun."""
-        self._runner.finish_later(self._closed_scope(scope))
-
     async def delete(self, scope: str) -> None:
         """Delete a scope and what it holds. Fine if there is none; see `ControllerService.delete_scope_recursive`."""
         if scope == SYSTEM_SCOPE:
             raise ScopeNotEmptyError(f"scope {scope} belongs to the system")
+        subject = Subject(SubjectKind.SCOPE, scope)
 
         async def run() -> None:
             try:
                 async with self._context.locks.hold(scope):
                     scope_id = await self._catalog.scope_id(scope, cached=False)
-                    work = self._context.child_work(ChildWorkKind.DELETE, scope_id)
-                    if await self._context.index.add_child(ChildKind.SCOPE, scope, "", work) is None:
-                        raise MetadataConflictError(f"scope {scope}: another deletion has just begun; try again")
+                    announced = await self._context.begin(subject, DeleteScope(), scope_id)
                     await self._catalog.close_scope(scope)
             except NoSuchScopeError:
                 return
-            await self._delete_closed_scope(scope)
+            await self.resume(announced)
 
         # What is announced may be the deletion of an earlier scope of this name: it is finished first.
-        await self._runner.alone(self._closed_scope(scope), run)
+        await self._runner.alone(subject, run)
 
-    def _closed_scope(self, scope: str) -> Subject:
-        # Not the scope's own lock: that one is held while something is added to the scope.
-        return Subject(
-            f"/{scope}",
-            lambda: self._delete_closed_scope(scope),
-            lambda: self._context.index.is_unfinished_child(ChildKind.SCOPE, scope, ""),
-        )
-
-    async def _delete_closed_scope(self, scope: str) -> None:
-        """Delete what a scope holds, and the scope; withdraw the announcement."""
-        announced = await self._context.index.claim_child(ChildKind.SCOPE, scope, "")
-        if announced is None:
-            return
+    async def resume(self, announced: Announcement) -> None:
+        """Bring an announced deletion to its end: delete what the scope holds, and the scope."""
+        scope = announced.subject.scope
         try:
-            if await self._catalog.scope_id(scope, cached=False) == announced.work.id:
+            if await self._catalog.scope_id(scope, cached=False) == announced.work.life:
                 await self._catalog.close_scope(scope)
                 await self._delete_with_contents(scope)
         except NoSuchScopeError:
             _logger.debug("scope %s is gone already", scope)
-        await self._context.index.withdraw_child(announced)
+        await self._context.announcements.withdraw(announced)
 
     async def _delete_with_contents(self, scope: str) -> None:
         for attempt in range(self._context.settings.conflict_attempts_max):

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from typing import TypeVar, assert_never
+from typing import TypeVar
 
 from penstock.controller.background_work import BackgroundWork
 from penstock.controller.epochs import Successor
@@ -20,20 +20,27 @@ from penstock.controller.locator import ContainerLocator, endpoint_of_segment
 from penstock.controller.locks import StreamLocks
 from penstock.controller.mark_streams import MarkStreams, marked_stream
 from penstock.controller.metadata import layout
+from penstock.controller.metadata.announcements import Announcements
 from penstock.controller.metadata.catalog import Catalog, NamePage
 from penstock.controller.metadata.completed import CompletedTransactions
-from penstock.controller.metadata.records import EpochTransition, ScaleOrder, SegmentRecord
-from penstock.controller.metadata.scope_records import (
-    ChildKind,
-    KeyValueTableRecord,
-    ReaderGroupRecord,
+from penstock.controller.metadata.pending_work import (
+    CreateGroup,
+    CreateTable,
+    DeleteGroup,
+    DeleteScope,
+    DeleteTable,
+    Subject,
+    SubjectKind,
+    UpdateGroup,
 )
+from penstock.controller.metadata.records import EpochTransition, ScaleOrder, SegmentRecord
+from penstock.controller.metadata.scope_records import KeyValueTableRecord, ReaderGroupRecord
 from penstock.controller.metadata.scoped_records import ScopedRecords
 from penstock.controller.metadata.store import MetadataStore
 from penstock.controller.metadata.stream_tables import StreamTables
+from penstock.controller.metadata.transaction_index import TransactionIndex
 from penstock.controller.metadata.transaction_numbers import TransactionNumbers
 from penstock.controller.metadata.typed import Tables
-from penstock.controller.metadata.work_index import WorkIndex
 from penstock.controller.queries import SegmentPosition, StreamQueries, check_not_empty
 from penstock.controller.reader_groups import ReaderGroups
 from penstock.controller.scope_deletion import ScopeDeletion
@@ -42,10 +49,14 @@ from penstock.controller.settings import ControllerSettings
 from penstock.controller.tasks import BackgroundTasks
 from penstock.controller.transactions.creations import Creations
 from penstock.controller.transactions.service import Transactions
+from penstock.controller.work_registry import WorkRegistry
 from penstock.controller.workflow_runner import WorkflowRunner
 from penstock.controller.workflows.context import WorkflowContext
 from penstock.controller.workflows.create_stream import create_stream
 from penstock.controller.workflows.delete_stream import delete_stream
+from penstock.controller.workflows.key_value_table import resume_table
+from penstock.controller.workflows.pending import register_stream_work
+from penstock.controller.workflows.reader_group import resume_group
 from penstock.controller.workflows.scale_stream import ScaleStatus, begin_scale, pending_scale
 from penstock.controller.workflows.seal_stream import seal_stream
 from penstock.controller.workflows.truncate_stream import truncate_stream
@@ -92,7 +103,8 @@ class ControllerService:
                 self._tables, self._catalog, KeyValueTableRecord, layout.key_value_tables_in_scope
             ),
             completed=CompletedTransactions(self._tables, runtime, self.settings),
-            index=WorkIndex(self._tables, self.settings),
+            announcements=Announcements(self._tables, self.settings),
+            index=TransactionIndex(self._tables),
             segments=SegmentRequests(segments, self.settings, locator.container_count),
             locks=self._locks,
             runtime=runtime,
@@ -100,7 +112,8 @@ class ControllerService:
             creations=Creations(),
         )
         background = BackgroundWork(self._tasks, self.settings)
-        self._runner = WorkflowRunner(self._context, background)
+        self._registry = WorkRegistry(self._context.announcements)
+        self._runner = WorkflowRunner(self._context, background, self._registry)
         self.reader_groups: ReaderGroups = ReaderGroups(self._context, self._runner)
         self.writer_marks: WriterMarks = WriterMarks(self._context)
         self._mark_streams = MarkStreams(self._context, self._runner)
@@ -110,7 +123,20 @@ class ControllerService:
             self._context, self._runner, self.reader_groups, self.key_value_tables, self._drop_stream
         )
         numbers = TransactionNumbers(self._tables, self.settings)
-        self.transactions: Transactions = Transactions(self._context, numbers, self._runner, background)
+        self.transactions: Transactions = Transactions(
+            self._context, numbers, self._runner, background, self._registry
+        )
+        self._register_work()
+
+    def _register_work(self) -> None:
+        """Say how each kind of work is finished. What is announced and not named here could never be."""
+        context, registry = self._context, self._registry
+        register_stream_work(registry, context)
+        for group_kind in (CreateGroup, UpdateGroup, DeleteGroup):
+            registry.register(group_kind, lambda announced, order: resume_group(context, announced))
+        for table_kind in (CreateTable, DeleteTable):
+            registry.register(table_kind, lambda announced, order: resume_table(context, announced))
+        registry.register(DeleteScope, lambda announced, order: self._scope_deletion.resume(announced))
 
     # Life.
 
@@ -123,16 +149,14 @@ class ControllerService:
             await self._tables.store.create_table(table)
         starts = TransactionNumbers(self._tables, self.settings, counter=layout.CONTROLLERS, range_count=1)
         # Sorts behind the names of all controllers before this one: see `Announcements`.
-        self._context.index.host = f"{await starts.next():016x}-{self._context.runtime.random_id().hex()}"
+        self._context.announcements.owner = f"{await starts.next():016x}-{self._context.runtime.random_id().hex()}"
         if await self._catalog.scope_exists(SYSTEM_SCOPE):
             # Only its own tables may be missing, after a crash in the first start: nothing has to wait for them.
             self._tasks.start(f"repair of scope {SYSTEM_SCOPE}", self._complete_system_scope())
         else:
             await self._complete_system_scope()
-        async for scope, stream in self._context.index.pending():
-            self._runner.finish_later(self._runner.stream(scope, stream))
-        async for kind, scope, name in self._context.index.pending_children():
-            self._recover_child(kind, scope, name)
+        async for subject in self._context.announcements.pending():
+            self._runner.finish_later(subject)
         self.transactions.work.take_over()
 
     async def _complete_system_scope(self) -> None:
@@ -140,17 +164,6 @@ class ControllerService:
             await self._catalog.create_scope(SYSTEM_SCOPE, self._context.new_id())
         except ScopeExistsError:
             pass
-
-    def _recover_child(self, kind: ChildKind, scope: str, name: str) -> None:
-        match kind:
-            case ChildKind.GROUP:
-                self.reader_groups.recover(scope, name)
-            case ChildKind.TABLE:
-                self.key_value_tables.recover(scope, name)
-            case ChildKind.SCOPE:
-                self._scope_deletion.recover(scope)
-            case _:
-                assert_never(kind)
 
     async def stop(self) -> None:
         """Stop timers and background work. What is unfinished is finished after the next start."""
@@ -215,7 +228,7 @@ class ControllerService:
             raise InvalidArgumentError("the scope's name is empty")
         wanted = self._checked(configuration)
         await self._catalog.open_scope_id(scope)
-        await self._runner.on_stream(scope, stream, lambda: create_stream(self._context, scope, stream, wanted))
+        await self._runner.alone(_stream(scope, stream), lambda: create_stream(self._context, scope, stream, wanted))
         _warn_of_policies(scope, stream, wanted)
 
     async def update_stream(self, scope: str, stream: str, configuration: StreamConfig) -> None:
@@ -262,7 +275,7 @@ class ControllerService:
             pending = await self._on_stream_alone(
                 scope, stream, lambda tables: begin_scale(self._context, tables, to_seal, ranges)
             )
-        self._runner.finish_what_is_left(self._runner.stream(scope, stream))
+        self._runner.finish_what_is_left(_stream(scope, stream))
         return pending
 
     async def delete_stream(self, scope: str, stream: str) -> None:
@@ -275,7 +288,7 @@ class ControllerService:
                 await self._mark_streams.delete(scope, stream)
             await delete_stream(self._context, scope, stream)
 
-        await self._runner.on_stream(scope, stream, run)
+        await self._runner.alone(_stream(scope, stream), run)
 
     async def _drop_stream(self, scope: str, stream: str) -> None:
         """Seal a stream and delete it. Fine if there is none."""
@@ -292,7 +305,7 @@ class ControllerService:
         self, scope: str, stream: str, action: Callable[[StreamTables], Awaitable[T]]
     ) -> T:
         check_not_empty(scope, stream)
-        return await self._runner.on_stream(scope, stream, lambda: self._catalog.on_stream(scope, stream, action))
+        return await self._runner.alone(_stream(scope, stream), lambda: self._catalog.on_stream(scope, stream, action))
 
     async def list_streams(self, scope: str, token: str, limit: int | None = None) -> NamePage:
         """Return a page of a scope's streams. Raises `NoSuchScopeError`, `InvalidArgumentError` for a bad token."""
@@ -363,6 +376,10 @@ class ControllerService:
             container = container_of(segment_name(scope, stream, segment), self._locator.container_count)
             raise ContainerNotFoundError(container, "no segment store runs this container now")
         return found
+
+
+def _stream(scope: str, stream: str) -> Subject:
+    return Subject(SubjectKind.STREAM, scope, stream)
 
 
 def _warn_of_policies(scope: str, stream: str, configuration: StreamConfig) -> None:

@@ -1,34 +1,22 @@
-"""`WorkflowRunner`: one workflow at a time on a stream, group or table, going on when its caller has gone."""
+"""`WorkflowRunner`: one workflow at a time on a stream, group, table or scope, going on when its caller has gone."""
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Coroutine
-from dataclasses import dataclass
-from typing import TypeVar
+from typing import TypeVar, assert_never
 
 from penstock.controller.background_work import BackgroundWork
 from penstock.controller.errors import WorkflowTimeoutError
+from penstock.controller.metadata.pending_work import Subject, SubjectKind
+from penstock.controller.work_registry import WorkRegistry
 from penstock.controller.workflows.context import WorkflowContext
-from penstock.controller.workflows.pending import settle
+from penstock.controller.workflows.key_value_table import table_stream
+from penstock.controller.workflows.pending import free_state
+from penstock.controller.workflows.reader_group import state_stream
 from penstock.model.errors import ControllerUnavailableError
 
 T = TypeVar("T")
-
-
-@dataclass(frozen=True, slots=True)
-class Subject:
-    """What is worked on.
-
-    Attributes:
-        name: whoever works on it holds the lock of this name.
-        finish: brings what was begun on it to its end.
-        is_unfinished: says whether this controller has begun something on it that has not ended.
-    """
-
-    name: str
-    finish: Callable[[], Awaitable[None]]
-    is_unfinished: Callable[[], bool]
 
 
 class WorkflowRunner:
@@ -37,23 +25,23 @@ class WorkflowRunner:
     A workflow that fails after it was announced goes on in the background, however often it has been repeated by then.
     """
 
-    def __init__(self, context: WorkflowContext, background: BackgroundWork) -> None:
+    def __init__(self, context: WorkflowContext, background: BackgroundWork, registry: WorkRegistry) -> None:
         self._context = context
         self._background = background
-        #: Names with a task that finishes what was begun.
-        self._finishing: set[str] = set()
+        self._registry = registry
+        #: What has a task that finishes what was begun on it.
+        self._finishing: set[Subject] = set()
 
-    def stream(self, scope: str, stream: str) -> Subject:
-        """Return a stream as a subject."""
-        return Subject(
-            f"{scope}/{stream}",
-            lambda: settle(self._context, scope, stream),
-            lambda: self._context.index.is_unfinished(scope, stream),
-        )
+    async def settle(self, subject: Subject) -> None:
+        """Finish everything that was begun on a subject. The caller holds its lock."""
+        for part in _parts(subject):
+            await self._registry.finish(part)
+            if part.kind is SubjectKind.STREAM:
+                await free_state(self._context, part)
 
-    async def on_stream(self, scope: str, stream: str, work: Callable[[], Awaitable[T]]) -> T:
-        """Finish what was begun on the stream, then run `work`, alone on the stream. See `alone`."""
-        return await self.alone(self.stream(scope, stream), work)
+    def is_unfinished(self, subject: Subject) -> bool:
+        """Say whether this controller has begun something on the subject that it has not brought to its end."""
+        return any(self._context.announcements.is_unfinished(part) for part in _parts(subject))
 
     async def alone(self, subject: Subject, work: Callable[[], Awaitable[T]]) -> T:
         """Finish what was begun on `subject`, then run `work`, while nobody else works on it, in a task of its own.
@@ -63,35 +51,35 @@ class WorkflowRunner:
 
         async def run() -> T:
             try:
-                async with self._context.locks.hold(subject.name):
-                    await subject.finish()
+                async with self._context.locks.hold(lock_name(subject)):
+                    await self.settle(subject)
                     return await work()
             except Exception:
                 self.finish_what_is_left(subject)
                 raise
 
-        return await self.bounded(f"workflow on {subject.name}", run)
+        return await self.bounded(f"workflow on {subject}", run)
 
     def finish_what_is_left(self, subject: Subject) -> None:
         """Finish in the background what this controller has begun on `subject`, if it has not ended."""
-        if subject.is_unfinished():
+        if self.is_unfinished(subject):
             self.finish_later(subject)
 
     def finish_later(self, subject: Subject) -> None:
         """Finish what was begun on `subject`, in the background, repeated until it is done."""
-        if subject.name not in self._finishing:
-            self._finishing.add(subject.name)
-            self._background.tasks.start(f"unfinished work on {subject.name}", self._finish(subject))
+        if subject not in self._finishing:
+            self._finishing.add(subject)
+            self._background.tasks.start(f"unfinished work on {subject}", self._finish(subject))
 
     async def _finish(self, subject: Subject) -> None:
         async def run() -> None:
-            async with self._context.locks.hold(subject.name):
-                await subject.finish()
+            async with self._context.locks.hold(lock_name(subject)):
+                await self.settle(subject)
 
         try:
-            await self._background.until_done(f"unfinished work on {subject.name}", run)
+            await self._background.until_done(f"unfinished work on {subject}", run)
         finally:
-            self._finishing.discard(subject.name)
+            self._finishing.discard(subject)
 
     async def bounded(self, name: str, work: Callable[[], Coroutine[object, object, T]]) -> T:
         """Run `work` in a task of its own and wait for it up to `workflow_timeout_s`; it goes on if the caller goes."""
@@ -106,3 +94,26 @@ class WorkflowRunner:
         if task.cancelled():
             raise ControllerUnavailableError("the controller is stopping")
         return task.result()
+
+
+def lock_name(subject: Subject) -> str:
+    """Return the name of the lock that whoever works on a subject holds. A group's is that of its stream."""
+    match subject.kind:
+        case SubjectKind.STREAM:
+            return f"{subject.scope}/{subject.name}"
+        case SubjectKind.GROUP:
+            return f"{subject.scope}/{state_stream(subject.name)}"
+        case SubjectKind.TABLE:
+            return f"{subject.scope}/{table_stream(subject.name)}"
+        case SubjectKind.SCOPE:
+            # Not the scope's own lock: that one is held while something is added to the scope.
+            return f"/{subject.scope}"
+        case _:
+            assert_never(subject.kind)
+
+
+def _parts(subject: Subject) -> tuple[Subject, ...]:
+    """Return what may have announcements of its own in a subject, in the order in which they are to be finished."""
+    if subject.kind is SubjectKind.GROUP:
+        return Subject(SubjectKind.STREAM, subject.scope, state_stream(subject.name)), subject
+    return (subject,)

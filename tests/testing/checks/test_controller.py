@@ -7,8 +7,8 @@ import random
 import pytest
 
 from penstock.controller.locator import SingleStoreLocator
-from penstock.controller.metadata.records import StreamState, WorkKind
-from penstock.controller.metadata.scope_records import ChildKind, ChildWorkKind
+from penstock.controller.metadata.pending_work import DeleteGroup, SealStream, Subject, SubjectKind
+from penstock.controller.metadata.records import StreamState
 from penstock.controller.metadata.segments_store import SegmentsMetadataStore
 from penstock.controller.service import ControllerService
 from penstock.model.policies import StreamConfig
@@ -43,16 +43,14 @@ async def test_a_controller_at_rest_has_nothing_left(service):
 
 async def test_an_announcement_that_nobody_follows_is_told(service):
     """Of a stream; with the stream's name."""
-    work = service._context.work(WorkKind.SEAL, "id")
-    assert await service._context.index.add("scope", "stream", work)
+    await service._context.begin(Subject(SubjectKind.STREAM, "scope", "stream"), SealStream(), "id")
     assert await controller.check_controller(service) == ["work on stream scope/stream is announced, and not done"]
 
 
 async def test_an_announcement_on_a_group_that_nobody_follows_is_told(service):
-    """Groups, tables and scopes have a table of announcements of their own."""
-    work = service._context.child_work(ChildWorkKind.DELETE, "id")
-    assert await service._context.index.add_child(ChildKind.GROUP, "scope", "group", work)
-    assert await controller.check_controller(service) == ["work on group scope/group is announced, and not done"]
+    """Of a group; with the group's name."""
+    await service._context.begin(Subject(SubjectKind.GROUP, "scope", "group"), DeleteGroup(), "id")
+    assert await controller.check_controller(service) == ["work on reader group scope/group is announced, and not done"]
 
 
 async def test_a_stream_in_a_passing_state_is_told(service):

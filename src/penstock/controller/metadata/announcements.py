@@ -1,11 +1,11 @@
 """`Announcements`: work that was begun, who has to finish it, and who must not any more.
 
-The announcement of a piece of work is its lock and its fence. There is one row per name; it is written on condition
+The announcement of a piece of work is its lock and its fence. There is one row per subject; it is written on condition
 that there is none, passes to another owner by compare-and-set, and is removed on condition that it is still the
 remover's. What arrives late does nothing: a removal or a take-over has a version that is gone, and a request to
-announce also writes the fence of the name's bucket, whose version has moved on since.
+announce also writes the fence of the subject's bucket, whose version has moved on since.
 
-Why it is safe, case by case: ``docs/controller.md``.
+Why it is safe, case by case: ``docs/controller-ownership.md``.
 """
 
 from __future__ import annotations
@@ -14,77 +14,83 @@ import asyncio
 import logging
 from collections.abc import AsyncIterator
 from dataclasses import dataclass, replace
-from typing import Generic, TypeVar
 
 from penstock.controller.errors import WorkElsewhereError
 from penstock.controller.locks import StreamLocks
 from penstock.controller.metadata import layout
-from penstock.controller.metadata.records import AnnouncementFence, PendingWork
-from penstock.controller.metadata.scope_records import PendingChildWork
+from penstock.controller.metadata.pending_work import AnnouncementFence, PendingWork, Subject
 from penstock.controller.metadata.typed import Tables, Versioned
 from penstock.controller.retry import delay_s
 from penstock.controller.settings import ControllerSettings
 from penstock.model.checksum import crc32c
 from penstock.model.errors import MetadataConflictError, OutcomeUnknownError
+from penstock.model.names import SCOPE_NAME_LENGTH_MAX, STREAM_NAME_LENGTH_MAX
 from penstock.model.segments import VERSION_ABSENT
 
-W = TypeVar("W", PendingWork, PendingChildWork)
 _logger = logging.getLogger(__name__)
 
-#: Rows that all announcements of a table share as fences; few enough to be read in passing, enough not to be a queue.
+#: Rows that all announcements share as fences; few enough to be read in passing, enough not to be a queue.
 FENCE_COUNT = 64
+#: Longer names are never given: they need not fit in a key.
+_NAME_LENGTH_MAX = max(SCOPE_NAME_LENGTH_MAX, STREAM_NAME_LENGTH_MAX)
 
 
 @dataclass(frozen=True, slots=True)
-class Announcement(Generic[W]):
+class Announcement:
     """An announcement that this controller owns, and the version of its row: proof of the ownership."""
 
-    key: str
-    work: W
+    work: PendingWork
     version: int
 
+    @property
+    def subject(self) -> Subject:
+        """What is worked on."""
+        return self.work.subject
 
-class Announcements(Generic[W]):
-    """The announcements of one table, as the controller `host` sees them.
 
-    A host's name sorts behind those of all controllers that started before it.
+class Announcements:
+    """The announcements of all controllers, as one of them sees them.
+
+    Attributes:
+        owner: this controller's name; set when it starts. It sorts behind those of all that started before it.
     """
 
-    def __init__(self, tables: Tables, table: str, kind: type[W], settings: ControllerSettings) -> None:
+    def __init__(self, tables: Tables, settings: ControllerSettings) -> None:
+        self.owner: str = ""
         self._tables = tables
-        self._table = table
-        self._kind: type[W] = kind
         self._settings = settings
         self._locks = StreamLocks()
-        #: Keys of announcements that are this controller's, or may be, as far as it knows.
-        self._unfinished: set[str] = set()
+        #: Announcements that are this controller's, or may be, as far as it knows.
+        self._unfinished: set[Subject] = set()
 
-    def is_unfinished(self, key: str) -> bool:
+    def is_unfinished(self, subject: Subject) -> bool:
         """Say whether this controller has announced something there, or taken it over, and not withdrawn it."""
-        return key in self._unfinished
+        return subject in self._unfinished
 
-    async def announce(self, key: str, work: W) -> Announcement[W] | None:
-        """Announce `work`; return None when something else is announced there.
+    async def announce(self, work: PendingWork) -> Announcement:
+        """Announce `work`.
 
-        Raises `OutcomeUnknownError` when even repeated attempts have shown nothing: `is_unfinished` is true then.
+        Raises `MetadataConflictError` when something else is announced there; `OutcomeUnknownError` when even repeated
+        attempts have shown nothing: `is_unfinished` is true then.
         """
-        fence = layout.fence_key(crc32c(key.encode(), 0) % FENCE_COUNT)
+        subject = work.subject
+        fence = layout.fence_key(crc32c(subject.key.encode(), 0) % FENCE_COUNT)
         async with self._locks.hold(fence):
             attempt = 1
             while True:
-                found, version = await self._look(key, fence)
+                found, version = await self._look(subject, fence)
                 if found is not None:
                     # After a lost reply it may be this very announcement.
                     if found.record.work_id != work.work_id:
-                        self._unfinished.discard(key)
-                        return None
-                    return Announcement(key, found.record, found.version)
+                        self._unfinished.discard(subject)
+                        raise MetadataConflictError(f"{subject}: another change has just begun; try again")
+                    return Announcement(found.record, found.version)
                 count = AnnouncementFence(1 if version is None else version.record.count + 1)
                 expected = VERSION_ABSENT if version is None else version.version
-                self._unfinished.add(key)
+                self._unfinished.add(subject)
                 try:
                     written = await self._tables.put_all(
-                        self._table, [(key, work, VERSION_ABSENT), (fence, count, expected)]
+                        layout.PENDING_WORK, [(subject.key, work, VERSION_ABSENT), (fence, count, expected)]
                     )
                 except (MetadataConflictError, OutcomeUnknownError):
                     if attempt == self._settings.conflict_attempts_max:
@@ -92,59 +98,63 @@ class Announcements(Generic[W]):
                     await asyncio.sleep(delay_s(self._settings, attempt))
                     attempt += 1
                 else:
-                    return Announcement(key, work, written[0])
+                    return Announcement(work, written[0])
 
-    async def _look(self, key: str, fence: str) -> tuple[Versioned[W] | None, Versioned[AnnouncementFence] | None]:
-        row, fence_row = await self._tables.get_rows(self._table, [key, fence])
+    async def _look(
+        self, subject: Subject, fence: str
+    ) -> tuple[Versioned[PendingWork] | None, Versioned[AnnouncementFence] | None]:
+        row, fence_row = await self._tables.get_rows(layout.PENDING_WORK, [subject.key, fence])
         return (
-            self._tables.decoded(self._table, row, self._kind),
-            self._tables.decoded(self._table, fence_row, AnnouncementFence),
+            self._tables.decoded(layout.PENDING_WORK, row, PendingWork),
+            self._tables.decoded(layout.PENDING_WORK, fence_row, AnnouncementFence),
         )
 
-    async def claim(self, key: str, host: str) -> Announcement[W] | None:
-        """Return what is announced, as `host`'s own; None if nothing is.
+    async def claim(self, subject: Subject) -> Announcement | None:
+        """Return what is announced, as this controller's own; None if nothing is, or for a name too long to have any.
 
         What belongs to an earlier controller is taken over: whatever that one still does on condition of its version
         fails from then on. Raises `WorkElsewhereError` for work of a controller that has started later.
         """
+        if max(len(subject.scope), len(subject.name)) > _NAME_LENGTH_MAX:
+            return None
         for _ in range(self._settings.conflict_attempts_max):
-            found = await self._tables.get(self._table, key, self._kind)
+            found = await self._tables.get(layout.PENDING_WORK, subject.key, PendingWork)
             if found is None:
-                self._unfinished.discard(key)
+                self._unfinished.discard(subject)
                 return None
-            if found.record.host == host:
-                self._unfinished.add(key)
-                return Announcement(key, found.record, found.version)
-            if found.record.host > host:
-                self._unfinished.discard(key)
+            if found.record.owner == self.owner:
+                self._unfinished.add(subject)
+                return Announcement(found.record, found.version)
+            if found.record.owner > self.owner:
+                self._unfinished.discard(subject)
                 raise WorkElsewhereError(
-                    f"{key}: a controller that started later ({found.record.host}) is at work on it; ask that one"
+                    f"{subject}: a controller that started later ({found.record.owner}) is at work on it; ask that one"
                 )
-            taken = replace(found.record, host=host)
+            taken = replace(found.record, owner=self.owner, attempt=found.record.attempt + 1)
             try:
-                version = await self._tables.put(self._table, key, taken, version=found.version)
+                version = await self._tables.put(layout.PENDING_WORK, subject.key, taken, version=found.version)
             except (MetadataConflictError, OutcomeUnknownError):
                 continue
-            _logger.info("%s: took over what controller %s had begun", key, found.record.host)
-            self._unfinished.add(key)
-            return Announcement(key, taken, version)
-        raise MetadataConflictError(f"{key}: what is announced keeps changing; try again")
+            _logger.info("%s: took over the %s that %s had begun", subject, taken.kind, found.record.owner)
+            self._unfinished.add(subject)
+            return Announcement(taken, version)
+        raise MetadataConflictError(f"{subject}: what is announced keeps changing; try again")
 
-    async def confirm(self, announcement: Announcement[W]) -> None:
+    async def confirm(self, announcement: Announcement) -> None:
         """Raise `MetadataConflictError` unless the announcement is still there and still this controller's."""
-        found = await self._tables.get(self._table, announcement.key, self._kind)
+        found = await self._tables.get(layout.PENDING_WORK, announcement.subject.key, PendingWork)
         if found is None or found.version != announcement.version:
-            self._unfinished.discard(announcement.key)
-            raise MetadataConflictError(f"{announcement.key}: another controller has taken this work over")
+            self._unfinished.discard(announcement.subject)
+            raise MetadataConflictError(f"{announcement.subject}: another controller has taken this work over")
 
-    async def withdraw(self, announcement: Announcement[W]) -> None:
+    async def withdraw(self, announcement: Announcement) -> None:
         """Note that the work is finished. One that is not this controller's any more is left alone."""
-        key, attempt = announcement.key, 1
+        subject, attempt = announcement.subject, 1
         while True:
             try:
-                await self._tables.remove_version(self._table, key, announcement.version)
+                await self._tables.remove_version(layout.PENDING_WORK, subject.key, announcement.version)
             except MetadataConflictError:
-                _logger.debug("%s: the announcement was withdrawn or taken over before", key)
+                _logger.debug("%s: the announcement was withdrawn or taken over before", subject)
             except OutcomeUnknownError:
                 # Asked again it is a conflict at worst: its version never comes back.
                 if attempt == self._settings.attempts_max:
@@ -152,11 +162,11 @@ class Announcements(Generic[W]):
                 await asyncio.sleep(delay_s(self._settings, attempt))
                 attempt += 1
                 continue
-            self._unfinished.discard(key)
+            self._unfinished.discard(subject)
             return
 
-    async def keys(self) -> AsyncIterator[str]:
-        """Yield the key of everything that is announced."""
-        async for row in self._tables.walk_rows(self._table):
+    async def pending(self) -> AsyncIterator[Subject]:
+        """Yield everything for which something is announced."""
+        async for row in self._tables.walk_rows(layout.PENDING_WORK):
             if "/" in row.key:
-                yield row.key
+                yield Subject.of_key(row.key)

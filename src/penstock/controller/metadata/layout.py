@@ -16,10 +16,8 @@ _ID = ".#."
 SCOPES = f"{_ROOT}/scopes"
 #: scope/stream -> LastSegment
 DELETED_STREAMS = f"{_ROOT}/deletedStreams"
-#: scope/stream -> PendingWork; bucket -> AnnouncementFence
+#: kind/scope/name -> PendingWork; bucket -> AnnouncementFence
 PENDING_WORK = f"{_ROOT}/pendingWork"
-#: kind/scope/name -> PendingChildWork; bucket -> AnnouncementFence
-PENDING_CHILD_WORK = f"{_ROOT}/pendingChildWork"
 #: scope/stream/transaction -> TransactionIndexEntry
 TRANSACTION_INDEX = f"{_ROOT}/transactionIndex"
 #: COUNTER, CONTROLLERS -> TransactionCounter
@@ -32,7 +30,6 @@ SYSTEM_TABLES = (
     SCOPES,
     DELETED_STREAMS,
     PENDING_WORK,
-    PENDING_CHILD_WORK,
     TRANSACTION_INDEX,
     TRANSACTION_COUNTER,
     COMPLETED_BATCHES,

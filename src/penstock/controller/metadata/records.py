@@ -79,17 +79,6 @@ class TransactionStatus(IntEnum):
     ABORTED = 5
 
 
-class WorkKind(Enum):
-    """Which workflow a `PendingWork` is about."""
-
-    CREATE = "create"
-    UPDATE = "update"
-    TRUNCATE = "truncate"
-    SEAL = "seal"
-    DELETE = "delete"
-    SCALE = "scale"
-
-
 @dataclass(frozen=True, slots=True)
 class ScopeRecord:
     """A scope. `id` (a UUID) is part of the names of its tables.
@@ -420,29 +409,3 @@ class ScaleOrder:
     active_epoch: int
     to_seal: tuple[int, ...]
     ranges: tuple[tuple[float, float], ...]
-
-
-@dataclass(frozen=True, slots=True)
-class PendingWork:
-    """The announcement of a workflow that was begun and must be finished.
-
-    `host` is the controller that owns it; `work_id` (a UUID) tells this announcement from every other one.
-    `stream_id` pins the life of the stream that is meant. `configuration` comes with CREATE and UPDATE,
-    `stream_cut` with TRUNCATE, `scale` with SCALE.
-    """
-
-    kind: WorkKind
-    host: str
-    stream_id: str
-    created_ms: int
-    configuration: StreamConfig | None = None
-    stream_cut: dict[int, int] = field(default_factory=dict)
-    work_id: str = ""
-    scale: ScaleOrder | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class AnnouncementFence:
-    """Counts the announcements of one bucket of names. Written with each: no request to announce works twice."""
-
-    count: int

@@ -166,35 +166,3 @@ class KeyValueTableRecord:
             SegmentRecord(number, 0, self.created_ms, keys.start, keys.end)
             for number, keys in enumerate(initial_ranges(self.config.partitions))
         )
-
-
-class ChildKind(Enum):
-    """What a `PendingChildWork` is about."""
-
-    GROUP = "group"
-    TABLE = "table"
-    SCOPE = "scope"
-
-
-class ChildWorkKind(Enum):
-    """Which workflow a `PendingChildWork` announces."""
-
-    CREATE = "create"
-    UPDATE = "update"
-    DELETE = "delete"
-
-
-@dataclass(frozen=True, slots=True)
-class PendingChildWork:
-    """A workflow on a group, a table or a whole scope that was begun and must be finished, by whoever finds it.
-
-    What is wanted of a group or a table stands in its record, whatever life it is of; without a record the workflow has
-    changed nothing yet and is forgotten. `id` is that of the life that was meant; it pins the scope to be deleted.
-    `host` and `work_id` are as in `PendingWork`.
-    """
-
-    kind: ChildWorkKind
-    host: str
-    id: str
-    created_ms: int
-    work_id: str = ""

@@ -14,6 +14,7 @@ from typing import TypeVar
 from penstock.controller.metadata import layout
 from penstock.controller.metadata.epoch_tables import EpochTables
 from penstock.controller.metadata.history_records import HistoryChunk
+from penstock.controller.metadata.pending_work import Subject, SubjectKind
 from penstock.controller.metadata.records import (
     STATE_TRANSITIONS,
     CommitCounter,
@@ -57,6 +58,11 @@ class StreamTables(EpochTables):
 
     def __repr__(self) -> str:
         return f"StreamTables({self.name}, {self.stream_id})"
+
+    @property
+    def subject(self) -> Subject:
+        """What work on the stream is announced for."""
+        return Subject(SubjectKind.STREAM, self.scope, self.stream)
 
     # Birth and death.
 

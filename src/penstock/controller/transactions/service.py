@@ -26,6 +26,7 @@ from penstock.controller.metadata.transaction_numbers import TransactionNumbers
 from penstock.controller.transactions.commit_positions import CommitPositions
 from penstock.controller.transactions.lease_timers import OpenTransaction
 from penstock.controller.transactions.work import VERSION_UNKNOWN, TransactionWork
+from penstock.controller.work_registry import WorkRegistry
 from penstock.controller.workflow_runner import WorkflowRunner
 from penstock.controller.workflows.abort import decide_abort
 from penstock.controller.workflows.commit import decide_commit
@@ -71,14 +72,19 @@ class Transactions:
     """Transactions of all streams, as far as this controller looks after them."""
 
     def __init__(
-        self, context: WorkflowContext, numbers: TransactionNumbers, runner: WorkflowRunner, background: BackgroundWork
+        self,
+        context: WorkflowContext,
+        numbers: TransactionNumbers,
+        runner: WorkflowRunner,
+        background: BackgroundWork,
+        registry: WorkRegistry,
     ) -> None:
         self._context = context
         self._settings = context.settings
         self._numbers = numbers
         self._runner = runner
         self._positions = CommitPositions(background.tasks, context.settings)
-        self.work: TransactionWork = TransactionWork(context, background)
+        self.work: TransactionWork = TransactionWork(context, background, registry)
 
     def stop(self) -> None:
         """Forget all timers; pings are answered DISCONNECTED from now on. Transactions stay as they are."""

@@ -11,10 +11,12 @@ import logging
 from dataclasses import replace
 
 from penstock.controller.background_work import BackgroundWork, StreamQueue, all_ended
+from penstock.controller.metadata.pending_work import Subject, SubjectKind
 from penstock.controller.metadata.records import EpochRecord, TransactionIndexEntry, TransactionStatus
 from penstock.controller.metadata.stream_tables import StreamTables
 from penstock.controller.metadata.transaction_ids import TransactionId
 from penstock.controller.transactions.lease_timers import LeaseTimers, OpenTransaction
+from penstock.controller.work_registry import WorkRegistry
 from penstock.controller.workflows.abort import (
     abort,
     decide_abort,
@@ -23,7 +25,6 @@ from penstock.controller.workflows.abort import (
 )
 from penstock.controller.workflows.commit import merge_batch
 from penstock.controller.workflows.context import WorkflowContext
-from penstock.controller.workflows.pending import finish_pending
 from penstock.model.errors import MetadataConflictError, NoSuchSegmentError, NoSuchStreamError
 
 _logger = logging.getLogger(__name__)
@@ -40,10 +41,11 @@ class TransactionWork:
         is_running: whether timers may be armed.
     """
 
-    def __init__(self, context: WorkflowContext, background: BackgroundWork) -> None:
+    def __init__(self, context: WorkflowContext, background: BackgroundWork, registry: WorkRegistry) -> None:
         settings = context.settings
         self._context = context
         self._background = background
+        self._registry = registry
         self.is_running: bool = True
         self.timers: LeaseTimers = LeaseTimers(self._expired, settings.transactions_open_max)
         self._commits = StreamQueue("commit", background, settings, self._commit)
@@ -82,7 +84,7 @@ class TransactionWork:
         # The lock is given back after each batch: whoever waits for it has its turn, however many commits there are.
         async with self._context.locks.hold(f"{scope}/{stream}"):
             # What was begun before comes first: a commit cannot start in another workflow's state.
-            await finish_pending(self._context, scope, stream)
+            await self._registry.finish(Subject(SubjectKind.STREAM, scope, stream))
             return await self._context.catalog.on_stream(
                 scope, stream, lambda tables: merge_batch(self._context, tables)
             )

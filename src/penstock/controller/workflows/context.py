@@ -6,21 +6,16 @@ import uuid
 from dataclasses import dataclass
 
 from penstock.controller.locks import StreamLocks
+from penstock.controller.metadata.announcements import Announcement, Announcements
 from penstock.controller.metadata.catalog import Catalog
 from penstock.controller.metadata.completed import CompletedTransactions
-from penstock.controller.metadata.records import PendingWork, ScaleOrder, WorkKind
-from penstock.controller.metadata.scope_records import (
-    ChildWorkKind,
-    KeyValueTableRecord,
-    PendingChildWork,
-    ReaderGroupRecord,
-)
+from penstock.controller.metadata.pending_work import Order, PendingWork, Subject
+from penstock.controller.metadata.scope_records import KeyValueTableRecord, ReaderGroupRecord
 from penstock.controller.metadata.scoped_records import ScopedRecords
-from penstock.controller.metadata.work_index import WorkIndex
+from penstock.controller.metadata.transaction_index import TransactionIndex
 from penstock.controller.segment_requests import SegmentRequests
 from penstock.controller.settings import ControllerSettings
 from penstock.controller.transactions.creations import Creations
-from penstock.model.policies import StreamConfig
 from penstock.runtime.runtime import Runtime
 
 
@@ -37,7 +32,8 @@ class WorkflowContext:
     groups: ScopedRecords[ReaderGroupRecord]
     key_value_tables: ScopedRecords[KeyValueTableRecord]
     completed: CompletedTransactions
-    index: WorkIndex
+    announcements: Announcements
+    index: TransactionIndex
     segments: SegmentRequests
     locks: StreamLocks
     runtime: Runtime
@@ -46,26 +42,20 @@ class WorkflowContext:
 
     @property
     def host(self) -> str:
-        """Names this controller in indexes."""
-        return self.index.host
+        """Names this controller in announcements and indexes."""
+        return self.announcements.owner
 
     def new_id(self) -> str:
         """Return a fresh UUID as text."""
         return str(uuid.UUID(bytes=self.runtime.random_id(), version=4))
 
-    def work(
-        self,
-        kind: WorkKind,
-        stream_id: str,
-        *,
-        configuration: StreamConfig | None = None,
-        stream_cut: dict[int, int] | None = None,
-        scale: ScaleOrder | None = None,
-    ) -> PendingWork:
-        """Return the announcement of a workflow that begins now."""
-        now_ms = self.runtime.wall_clock_ms()
-        return PendingWork(kind, self.host, stream_id, now_ms, configuration, stream_cut or {}, self.new_id(), scale)
+    def work(self, subject: Subject, order: Order, life: str) -> PendingWork:
+        """Return the announcement of work on the `life` of a subject that begins now."""
+        return PendingWork(subject, order, life, self.host, self.runtime.wall_clock_ms(), self.new_id())
 
-    def child_work(self, kind: ChildWorkKind, life: str) -> PendingChildWork:
-        """Return the announcement of a workflow on the group, table or scope with the id `life`."""
-        return PendingChildWork(kind, self.host, life, self.runtime.wall_clock_ms(), self.new_id())
+    async def begin(self, subject: Subject, order: Order, life: str) -> Announcement:
+        """Announce work on the `life` of a subject. Nothing of it may be done before.
+
+        Raises `MetadataConflictError` when something else is announced there.
+        """
+        return await self.announcements.announce(self.work(subject, order, life))

@@ -6,12 +6,12 @@ announcement. Source: controller internals specification, section 3.1.
 
 from __future__ import annotations
 
-from penstock.controller.metadata.records import StreamState, WorkKind
-from penstock.controller.metadata.work_index import StreamWork
+from penstock.controller.metadata.announcements import Announcement
+from penstock.controller.metadata.pending_work import CreateStream, Subject, SubjectKind
+from penstock.controller.metadata.records import StreamState
 from penstock.controller.segment_requests import together
 from penstock.controller.workflows.context import WorkflowContext
 from penstock.model.errors import (
-    InvalidArgumentError,
     MetadataConflictError,
     NoSuchScopeError,
     NoSuchSegmentError,
@@ -35,28 +35,25 @@ async def create_stream(context: WorkflowContext, scope: str, stream: str, confi
             birth = None
         if birth is not None and birth.state is not StreamState.CREATING:
             raise StreamExistsError(f"stream {scope}/{stream} exists already")
-    work = context.work(WorkKind.CREATE, stream_id or context.new_id(), configuration=configuration)
-    announced = await context.index.add(scope, stream, work)
-    if announced is None:
-        raise MetadataConflictError(f"stream {scope}/{stream}: another change has just begun; try again")
-    if not await resume_create(context, scope, stream, announced):
+    order = CreateStream(configuration)
+    subject = Subject(SubjectKind.STREAM, scope, stream)
+    announced = await context.begin(subject, order, stream_id or context.new_id())
+    if not await resume_create(context, announced, order):
         raise StreamExistsError(f"stream {scope}/{stream} was being created by another request, and is complete now")
 
 
-async def resume_create(context: WorkflowContext, scope: str, stream: str, announced: StreamWork) -> bool:
+async def resume_create(context: WorkflowContext, announced: Announcement, order: CreateStream) -> bool:
     """Bring an announced creation to its end; say whether the stream is the one that was asked for."""
-    work = announced.work
-    if work.configuration is None:
-        raise InvalidArgumentError(f"creation of {scope}/{stream} was announced without a configuration")
+    work, scope, stream = announced.work, announced.subject.scope, announced.subject.name
     try:
-        stream_id = await context.catalog.add_stream(scope, stream, work.stream_id)
+        stream_id = await context.catalog.add_stream(scope, stream, work.life)
     except NoSuchScopeError:
-        await context.index.withdraw(announced)
+        await context.announcements.withdraw(announced)
         raise
     tables = context.catalog.tables_of(scope, stream, stream_id)
     await tables.create_tables()
     first_segment = await context.catalog.first_segment_number(scope, stream)
-    await tables.create_records(work.configuration, work.created_ms, first_segment)
+    await tables.create_records(order.configuration, work.created_ms, first_segment)
     birth = await tables.birth()
     epoch = await tables.epoch(0)
     if birth is None or epoch is None:
@@ -65,12 +62,12 @@ async def resume_create(context: WorkflowContext, scope: str, stream: str, annou
         stored = birth.configuration
         state = await tables.state()
         # Segments are not made for a life that another controller has ended meanwhile.
-        await context.index.confirm(announced)
+        await context.announcements.confirm(announced)
         await together(
             context.segments.create(segment_name(scope, stream, segment.id), stored.scaling, stored.rollover_bytes)
             for segment in epoch.segments
         )
         await context.catalog.add_tags(scope, stream, stored.tags)
         await tables.set_state(StreamState.ACTIVE, of=state)
-    await context.index.withdraw(announced)
-    return birth.created_ms == work.created_ms and stream_id == work.stream_id
+    await context.announcements.withdraw(announced)
+    return birth.created_ms == work.created_ms and stream_id == work.life

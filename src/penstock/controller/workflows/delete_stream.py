@@ -6,13 +6,13 @@ withdraw the announcement. Source: controller internals specification, section 3
 
 from __future__ import annotations
 
-from penstock.controller.metadata.records import StreamState, WorkKind
+from penstock.controller.metadata.announcements import Announcement
+from penstock.controller.metadata.pending_work import DeleteStream, Subject, SubjectKind
+from penstock.controller.metadata.records import StreamState
 from penstock.controller.metadata.stream_tables import StreamTables
-from penstock.controller.metadata.work_index import StreamWork
 from penstock.controller.segment_requests import together
 from penstock.controller.workflows.context import WorkflowContext
 from penstock.model.errors import (
-    MetadataConflictError,
     NoSuchScopeError,
     NoSuchSegmentError,
     NoSuchStreamError,
@@ -38,19 +38,19 @@ async def delete_stream(context: WorkflowContext, scope: str, stream: str) -> No
         birth = None
     if birth is not None and birth.state not in (StreamState.SEALED, StreamState.CREATING):
         raise StreamNotSealedError(f"stream {scope}/{stream} is {birth.state.value}; seal it before deleting it")
-    announced = await context.index.add(scope, stream, context.work(WorkKind.DELETE, stream_id))
-    if announced is None:
-        raise MetadataConflictError(f"stream {scope}/{stream}: another change has just begun; try again")
-    await resume_delete(context, scope, stream, announced)
+    await resume_delete(
+        context, await context.begin(Subject(SubjectKind.STREAM, scope, stream), DeleteStream(), stream_id)
+    )
 
 
-async def resume_delete(context: WorkflowContext, scope: str, stream: str, announced: StreamWork) -> None:
+async def resume_delete(context: WorkflowContext, announced: Announcement) -> None:
     """Bring an announced deletion to its end. A stream of the same name with another id is not touched."""
+    scope, stream = announced.subject.scope, announced.subject.name
     try:
         stream_id = await context.catalog.stream_id(scope, stream)
     except NoSuchScopeError:
         stream_id = None
-    if stream_id is not None and stream_id == announced.work.stream_id:
+    if stream_id is not None and stream_id == announced.work.life:
         tables = context.catalog.tables_of(scope, stream, stream_id)
         try:
             birth = await tables.birth()
@@ -58,12 +58,12 @@ async def resume_delete(context: WorkflowContext, scope: str, stream: str, annou
             birth = None
         if birth is not None:
             # Tags have no versions: those of a later life are not touched by who was overtaken.
-            await context.index.confirm(announced)
+            await context.announcements.confirm(announced)
             await context.catalog.remove_tags(scope, stream, birth.configuration.tags)
             await _delete_segments(context, tables)
         await tables.drop_tables()
         await context.catalog.remove_stream(scope, stream, stream_id)
-    await context.index.withdraw(announced)
+    await context.announcements.withdraw(announced)
 
 
 async def _delete_segments(context: WorkflowContext, tables: StreamTables) -> None:

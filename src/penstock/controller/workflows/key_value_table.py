@@ -11,23 +11,19 @@ Source: controller internals specification, section 17; controller API specifica
 
 from __future__ import annotations
 
-import logging
 from dataclasses import replace
 
-from penstock.controller.errors import PERMANENT_ERRORS
+from penstock.controller.metadata.announcements import Announcement
+from penstock.controller.metadata.pending_work import CreateTable, DeleteTable, Subject, SubjectKind
 from penstock.controller.metadata.scope_records import (
-    ChildKind,
     ChildState,
-    ChildWorkKind,
     KeyValueTableConfig,
     KeyValueTableRecord,
 )
 from penstock.controller.segment_requests import together
 from penstock.controller.workflows.context import WorkflowContext
-from penstock.model.errors import MetadataConflictError, NoSuchScopeError, NoSuchTableError, TableExistsError
+from penstock.model.errors import NoSuchScopeError, NoSuchTableError, TableExistsError
 from penstock.model.names import KEY_VALUE_TABLE_SUFFIX, segment_id, segment_name
-
-_logger = logging.getLogger(__name__)
 
 
 def table_stream(table: str) -> str:
@@ -52,18 +48,15 @@ async def create_table(
         # Pravega's Rust client makes the tables of its reader groups itself, under names of this form.
         raise TableExistsError(f"segment {first} exists, and belongs to no table that the controller knows")
     table_id = context.new_id()
-    work = context.child_work(ChildWorkKind.CREATE, table_id)
-    announced = await context.index.add_child(ChildKind.TABLE, scope, table, work)
-    if announced is None:
-        raise MetadataConflictError(f"key-value table {scope}/{table}: another change has just begun; try again")
-    record = KeyValueTableRecord(table_id, ChildState.CREATING, work.created_ms, config)
+    announced = await context.begin(Subject(SubjectKind.TABLE, scope, table), CreateTable(), table_id)
+    record = KeyValueTableRecord(table_id, ChildState.CREATING, announced.work.created_ms, config)
     try:
         async with context.locks.hold(scope):
             await context.key_value_tables.create(scope, table, record)
     except NoSuchScopeError:
-        await context.index.withdraw_child(announced)
+        await context.announcements.withdraw(announced)
         raise
-    await finish_table(context, scope, table)
+    await resume_table(context, announced)
     return replace(record, state=ChildState.ACTIVE)
 
 
@@ -75,28 +68,20 @@ async def delete_table(context: WorkflowContext, scope: str, table: str) -> None
         raise NoSuchTableError(f"key-value table {scope}/{table} does not exist: {error}") from error
     if found is None:
         raise NoSuchTableError(f"key-value table {scope}/{table} does not exist")
-    work = context.child_work(ChildWorkKind.DELETE, found.record.id)
-    if await context.index.add_child(ChildKind.TABLE, scope, table, work) is None:
-        raise MetadataConflictError(f"key-value table {scope}/{table}: another change has just begun; try again")
+    announced = await context.begin(Subject(SubjectKind.TABLE, scope, table), DeleteTable(), found.record.id)
     await context.key_value_tables.put(scope, table, replace(found.record, state=ChildState.DELETING), found.version)
-    await finish_table(context, scope, table)
+    await resume_table(context, announced)
 
 
-async def finish_table(context: WorkflowContext, scope: str, table: str) -> None:
-    """Bring the table's unfinished workflow to its end, if there is one.
+async def resume_table(context: WorkflowContext, announced: Announcement) -> None:
+    """Bring announced work on a table to its end.
 
     What is to be done is in the record, not in the announcement: one without a record announced nothing that lasted.
     """
-    announced = await context.index.claim_child(ChildKind.TABLE, scope, table)
-    if announced is None:
-        return
-    try:
-        await _finish(context, scope, table)
-    except PERMANENT_ERRORS as error:
-        # Otherwise the table could not even be deleted.
-        what = announced.work.kind.value
-        _logger.error("%s of key-value table %s/%s is given up, nothing can mend it: %s", what, scope, table, error)
-    await context.index.withdraw_child(announced)
+    # Segments have no versions: those of a later life of the name are not touched by who was overtaken.
+    await context.announcements.confirm(announced)
+    await _finish(context, announced.subject.scope, announced.subject.name)
+    await context.announcements.withdraw(announced)
 
 
 async def _finish(context: WorkflowContext, scope: str, table: str) -> None:

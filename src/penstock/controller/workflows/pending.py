@@ -1,13 +1,26 @@
-"""Finishing what an earlier call, or an earlier controller, has begun, and giving up what nobody can finish."""
+"""Finishing what an earlier call, or an earlier controller, has begun on a stream; giving up what nobody can finish."""
 
 from __future__ import annotations
 
 import logging
+from collections.abc import Awaitable, Callable
+from typing import TypeVar
 
 from penstock.controller.errors import PERMANENT_ERRORS
-from penstock.controller.metadata.records import ScaleOrder, StreamState, WorkKind
+from penstock.controller.metadata.announcements import Announcement
+from penstock.controller.metadata.pending_work import (
+    CreateStream,
+    DeleteStream,
+    Order,
+    ScaleStream,
+    SealStream,
+    Subject,
+    TruncateStream,
+    UpdateStream,
+)
+from penstock.controller.metadata.records import ScaleOrder, StreamState
 from penstock.controller.metadata.stream_tables import StreamTables
-from penstock.controller.metadata.work_index import StreamWork
+from penstock.controller.work_registry import WorkRegistry
 from penstock.controller.workflows.commit import merge_batch
 from penstock.controller.workflows.context import WorkflowContext
 from penstock.controller.workflows.create_stream import resume_create
@@ -16,79 +29,86 @@ from penstock.controller.workflows.scale_stream import give_up_scale, resume_sca
 from penstock.controller.workflows.seal_stream import resume_seal
 from penstock.controller.workflows.truncate_stream import resume_truncate
 from penstock.controller.workflows.update_stream import resume_update
-from penstock.model.errors import NoSuchScopeError, NoSuchSegmentError, NoSuchStreamError, PenstockError
+from penstock.model.errors import NoSuchScopeError, NoSuchSegmentError, NoSuchStreamError
 
+OrderT = TypeVar("OrderT", bound=Order)
 _logger = logging.getLogger(__name__)
 
 
-async def finish_pending(context: WorkflowContext, scope: str, stream: str) -> None:
-    """Bring the stream's unfinished workflow to its end, if there is one. The caller holds the stream's lock.
+def register_stream_work(registry: WorkRegistry, context: WorkflowContext) -> None:
+    """Have all kinds of work on streams finished by their workflows."""
 
-    One that fails in a way that no repetition can mend is given up, so that it does not block the stream for ever.
-    """
-    announced = await context.index.claim(scope, stream)
-    if announced is None:
-        return
-    _logger.info("finishing %s of stream %s/%s", announced.work.kind.value, scope, stream)
-    try:
-        if announced.work.kind is WorkKind.CREATE:
-            await _finish_create(context, scope, stream, announced)
-        elif announced.work.kind is WorkKind.DELETE:
-            await resume_delete(context, scope, stream, announced)
-        else:
-            await _finish_change(context, scope, stream, announced)
-    except PERMANENT_ERRORS as error:
-        await _give_up(context, scope, stream, announced, error)
+    def change(
+        resume: Callable[[WorkflowContext, StreamTables, Announcement, OrderT], Awaitable[None]],
+    ) -> Callable[[Announcement, OrderT], Awaitable[None]]:
+        """Return `resume` for the life of the stream that is meant; for another one the work is withdrawn."""
+
+        async def run(announced: Announcement, order: OrderT) -> None:
+            tables = await _tables_of_life(context, announced)
+            if tables is None:
+                await context.announcements.withdraw(announced)
+                return
+            await finish_commit(context, tables)
+            await resume(context, tables, announced, order)
+
+        return run
+
+    async def create(announced: Announcement, order: CreateStream) -> None:
+        try:
+            await resume_create(context, announced, order)
+        except NoSuchScopeError:
+            _logger.info("%s is not created: its scope was deleted meanwhile", announced.subject)
+
+    async def delete(announced: Announcement, order: DeleteStream) -> None:
+        await resume_delete(context, announced)
+
+    async def give_up(announced: Announcement) -> None:
+        await _free(context, announced)
+
+    async def give_up_transition(announced: Announcement) -> None:
+        await _free(context, announced, before=give_up_scale)
+
+    registry.register(CreateStream, create)
+    registry.register(UpdateStream, change(resume_update), give_up=give_up_transition)
+    registry.register(TruncateStream, change(resume_truncate), give_up=give_up)
+    registry.register(SealStream, change(resume_seal))
+    registry.register(ScaleStream, change(resume_scale), give_up=give_up_transition)
+    registry.register(DeleteStream, delete)
 
 
-async def _finish_create(context: WorkflowContext, scope: str, stream: str, announced: StreamWork) -> None:
-    try:
-        await resume_create(context, scope, stream, announced)
-    except NoSuchScopeError:
-        _logger.info("stream %s/%s is not created: its scope was deleted meanwhile", scope, stream)
-
-
-async def _finish_change(context: WorkflowContext, scope: str, stream: str, announced: StreamWork) -> None:
+async def _tables_of_life(context: WorkflowContext, announced: Announcement) -> StreamTables | None:
+    """Return the tables of the stream that is meant; None if it has been deleted since."""
+    scope, stream = announced.subject.scope, announced.subject.name
     try:
         stream_id = await context.catalog.stream_id(scope, stream)
     except NoSuchScopeError:
-        stream_id = None
-    if stream_id is None or stream_id != announced.work.stream_id:
-        # The stream has been deleted since; another one of its name is not meant.
-        await context.index.withdraw(announced)
-        return
-    tables = context.catalog.tables_of(scope, stream, stream_id)
-    await finish_commit(context, tables)
-    if announced.work.kind is WorkKind.UPDATE:
-        await resume_update(context, tables, announced)
-    elif announced.work.kind is WorkKind.TRUNCATE:
-        await resume_truncate(context, tables, announced)
-    elif announced.work.kind is WorkKind.SCALE:
-        await resume_scale(context, tables, announced)
-    else:
-        await resume_seal(context, tables, announced)
+        return None
+    if stream_id is None or stream_id != announced.work.life:
+        return None
+    return context.catalog.tables_of(scope, stream, stream_id)
 
 
-async def _give_up(
-    context: WorkflowContext, scope: str, stream: str, announced: StreamWork, error: PenstockError
+async def _free(
+    context: WorkflowContext,
+    announced: Announcement,
+    *,
+    before: Callable[[WorkflowContext, StreamTables], Awaitable[None]] | None = None,
 ) -> None:
-    """Withdraw work that can never be done, and leave the stream in a state in which other changes can be.
+    """Leave the stream of work that can never be done in a state in which other changes can be.
 
     What it has done stays: the next update applies its own configuration in full, and the next truncation deletes what
     this one has left.
     """
-    what = announced.work.kind.value
-    _logger.error("%s of stream %s/%s is given up, nothing can mend it: %s", what, scope, stream, error)
+    subject = announced.subject
     try:
-        tables = context.catalog.tables_of(scope, stream, announced.work.stream_id)
-        if announced.work.kind in (WorkKind.SCALE, WorkKind.UPDATE):
-            await give_up_scale(context, tables)
+        tables = context.catalog.tables_of(subject.scope, subject.name, announced.work.life)
+        if before is not None:
+            await before(context, tables)
         state = await tables.state()
         if state.record.state in (StreamState.UPDATING, StreamState.TRUNCATING, StreamState.SCALING):
             await tables.set_state(StreamState.ACTIVE, of=state)
     except (NoSuchStreamError, NoSuchSegmentError):
-        _logger.info("stream %s/%s has no state any more", scope, stream)
-    await context.index.withdraw(announced)
+        _logger.info("%s has no state any more", subject)
 
 
 async def finish_commit(context: WorkflowContext, tables: StreamTables) -> None:
@@ -107,32 +127,28 @@ async def finish_commit(context: WorkflowContext, tables: StreamTables) -> None:
             await tables.set_state(StreamState.ACTIVE, of=state)
 
 
-async def settle(context: WorkflowContext, scope: str, stream: str) -> None:
-    """Finish everything that was begun on a stream. The caller holds the stream's lock."""
-    await finish_pending(context, scope, stream)
+async def free_state(context: WorkflowContext, subject: Subject) -> None:
+    """Bring a stream out of a state that belongs to no work that is announced; its records say what was going on.
+
+    The caller holds the stream's lock, and nothing is announced.
+    """
     try:
-        await context.catalog.on_stream(scope, stream, lambda tables: _free_state(context, tables))
+        await context.catalog.on_stream(subject.scope, subject.name, lambda tables: _free_state(context, tables))
     except (NoSuchStreamError, NoSuchSegmentError):
         return
 
 
 async def _free_state(context: WorkflowContext, tables: StreamTables) -> None:
-    """Bring a stream out of a state that belongs to no work that is announced; its records say what was going on."""
     state = (await tables.state()).record.state
     if state is StreamState.COMMITTING_TXN:
         await finish_commit(context, tables)
     elif state is StreamState.UPDATING:
-        wanted = (await tables.configuration()).record.configuration
-        work = context.work(WorkKind.UPDATE, tables.stream_id, configuration=wanted)
-        announced = await context.index.add(tables.scope, tables.stream, work)
-        if announced is not None:
-            await resume_update(context, tables, announced)
+        update = UpdateStream((await tables.configuration()).record.configuration)
+        await resume_update(context, tables, await context.begin(tables.subject, update, tables.stream_id), update)
     elif state is StreamState.TRUNCATING:
-        cut = (await tables.truncation()).record.stream_cut
-        work = context.work(WorkKind.TRUNCATE, tables.stream_id, stream_cut=cut)
-        announced = await context.index.add(tables.scope, tables.stream, work)
-        if announced is not None:
-            await resume_truncate(context, tables, announced)
+        truncation = TruncateStream((await tables.truncation()).record.stream_cut)
+        announced = await context.begin(tables.subject, truncation, tables.stream_id)
+        await resume_truncate(context, tables, announced, truncation)
     elif state is StreamState.SCALING:
         await _finish_scale(context, tables)
 
@@ -143,9 +159,5 @@ async def _finish_scale(context: WorkflowContext, tables: StreamTables) -> None:
         await tables.set_state(StreamState.ACTIVE)
         return
     ranges = tuple((segment.key_start, segment.key_end) for segment in planned.created)
-    order = ScaleOrder(planned.active_epoch, planned.to_seal, ranges)
-    announced = await context.index.add(
-        tables.scope, tables.stream, context.work(WorkKind.SCALE, tables.stream_id, scale=order)
-    )
-    if announced is not None:
-        await resume_scale(context, tables, announced)
+    scale = ScaleStream(ScaleOrder(planned.active_epoch, planned.to_seal, ranges))
+    await resume_scale(context, tables, await context.begin(tables.subject, scale, tables.stream_id), scale)

@@ -17,16 +17,15 @@ import logging
 from collections.abc import Iterable
 from dataclasses import replace
 
-from penstock.controller.errors import PERMANENT_ERRORS, ReaderGroupMismatchError
+from penstock.controller.errors import ReaderGroupMismatchError
+from penstock.controller.metadata.announcements import Announcement
+from penstock.controller.metadata.pending_work import CreateGroup, DeleteGroup, Order, Subject, SubjectKind, UpdateGroup
 from penstock.controller.metadata.scope_records import (
-    ChildKind,
     ChildState,
-    ChildWorkKind,
     ReaderGroupConfig,
     ReaderGroupRecord,
 )
 from penstock.controller.metadata.subscribers import add_subscriber, remove_subscriber
-from penstock.controller.metadata.work_index import ChildWork
 from penstock.controller.workflows.context import WorkflowContext
 from penstock.controller.workflows.create_stream import create_stream
 from penstock.controller.workflows.delete_stream import delete_stream
@@ -66,15 +65,15 @@ async def create_group(
         return found.record
     await context.catalog.open_scope_id(scope)
     await _need_streams(context, (cut.name for cut in config.subscriptions))
-    announced = await _announce(context, scope, group, ChildWorkKind.CREATE, group_id)
+    announced = await _announce(context, scope, group, CreateGroup(), group_id)
     record = ReaderGroupRecord(group_id, ChildState.CREATING, announced.work.created_ms, config)
     try:
         async with context.locks.hold(scope):
             await context.groups.create(scope, group, record)
     except NoSuchScopeError:
-        await context.index.withdraw_child(announced)
+        await context.announcements.withdraw(announced)
         raise
-    await finish_group(context, scope, group)
+    await resume_group(context, announced)
     done = await context.groups.get(scope, group)
     if done is None:
         raise MetadataConflictError(f"reader group {scope}/{group} was deleted while it was being created")
@@ -100,11 +99,11 @@ async def update_group(
         )
     known = {cut.name for cut in record.config.subscriptions}
     await _need_streams(context, (cut.name for cut in config.subscriptions if cut.name not in known))
-    await _announce(context, scope, group, ChildWorkKind.UPDATE, record.id)
+    announced = await _announce(context, scope, group, UpdateGroup(), record.id)
     staying = {cut.name for cut in config.subscriptions}
     leaving = tuple(cut.name for cut in record.config.subscriptions if cut.name not in staying)
     await context.groups.put(scope, group, replace(record, next_config=config, leaving=leaving), found.version)
-    await finish_group(context, scope, group)
+    await resume_group(context, announced)
     return generation + 1
 
 
@@ -116,37 +115,24 @@ async def delete_group(context: WorkflowContext, scope: str, group: str, group_i
     found = await context.groups.get(scope, group)
     if found is None or group_id not in (None, found.record.id):
         raise NoSuchReaderGroupError(f"reader group {scope}/{group} with id {group_id or 'any'} does not exist")
-    await _announce(context, scope, group, ChildWorkKind.DELETE, found.record.id)
+    announced = await _announce(context, scope, group, DeleteGroup(), found.record.id)
     await context.groups.put(scope, group, replace(found.record, state=ChildState.DELETING), found.version)
-    await finish_group(context, scope, group)
+    await resume_group(context, announced)
 
 
 async def _announce(
-    context: WorkflowContext, scope: str, group: str, kind: ChildWorkKind, group_id: str
-) -> ChildWork:
-    announced = await context.index.add_child(
-        ChildKind.GROUP, scope, group, context.child_work(kind, group_id)
-    )
-    if announced is None:
-        raise MetadataConflictError(f"reader group {scope}/{group}: another change has just begun; try again")
-    return announced
+    context: WorkflowContext, scope: str, group: str, order: Order, group_id: str
+) -> Announcement:
+    return await context.begin(Subject(SubjectKind.GROUP, scope, group), order, group_id)
 
 
-async def finish_group(context: WorkflowContext, scope: str, group: str) -> None:
-    """Bring the group's unfinished workflow to its end, if there is one. The stream's own must be finished.
+async def resume_group(context: WorkflowContext, announced: Announcement) -> None:
+    """Bring announced work on a group to its end. What was begun on its stream must be finished.
 
     What is to be done is in the record, not in the announcement: one without a record announced nothing that lasted.
     """
-    announced = await context.index.claim_child(ChildKind.GROUP, scope, group)
-    if announced is None:
-        return
-    try:
-        await _finish(context, scope, group)
-    except PERMANENT_ERRORS as error:
-        # Otherwise the group could not even be deleted.
-        what = announced.work.kind.value
-        _logger.error("%s of reader group %s/%s is given up, nothing can mend it: %s", what, scope, group, error)
-    await context.index.withdraw_child(announced)
+    await _finish(context, announced.subject.scope, announced.subject.name)
+    await context.announcements.withdraw(announced)
 
 
 async def _finish(context: WorkflowContext, scope: str, group: str) -> None:

@@ -16,18 +16,18 @@ from enum import Enum
 
 from penstock.controller.errors import ScaleUnderWayError
 from penstock.controller.metadata import layout
+from penstock.controller.metadata.announcements import Announcement
 from penstock.controller.metadata.epoch_tables import Row
+from penstock.controller.metadata.pending_work import ScaleStream
 from penstock.controller.metadata.records import (
     EpochRecord,
     EpochTransition,
     ScaleOrder,
     StateRecord,
     StreamState,
-    WorkKind,
 )
 from penstock.controller.metadata.stream_tables import StreamTables
 from penstock.controller.metadata.typed import Versioned
-from penstock.controller.metadata.work_index import StreamWork
 from penstock.controller.scaling.plan import (
     epoch_after,
     even_order,
@@ -39,8 +39,6 @@ from penstock.controller.scaling.plan import (
 from penstock.controller.segment_requests import together
 from penstock.controller.workflows.context import WorkflowContext
 from penstock.model.errors import (
-    InvalidArgumentError,
-    MetadataConflictError,
     NoSuchSegmentError,
     PenstockError,
     StreamSealedError,
@@ -99,20 +97,16 @@ async def begin_scale(
         raise StreamSealedError(f"stream {tables.name} is sealed and cannot be scaled")
     order = ScaleOrder(current.epoch, tuple(sorted(set(to_seal))), tuple(sorted(ranges)))
     planned = _plan(context, (await tables.configuration()).record.configuration, current, order)
-    announced = await context.index.add(
-        tables.scope, tables.stream, context.work(WorkKind.SCALE, tables.stream_id, scale=order)
-    )
-    if announced is None:
-        raise MetadataConflictError(f"stream {tables.name}: another change has just begun; try again")
+    await context.begin(tables.subject, ScaleStream(order), tables.stream_id)
     await tables.put_transition(planned, (await tables.transition()).version)
     return planned
 
 
-async def resume_scale(context: WorkflowContext, tables: StreamTables, announced: StreamWork) -> None:
+async def resume_scale(
+    context: WorkflowContext, tables: StreamTables, announced: Announcement, scale: ScaleStream
+) -> None:
     """Bring an announced scale to its end."""
-    order = announced.work.scale
-    if order is None:
-        raise InvalidArgumentError(f"a scale of {tables.name} was announced without an order")
+    order = scale.scale
     configuration = (await tables.configuration()).record.configuration
     transition = await tables.transition()
     current = await tables.current_epoch()
@@ -139,7 +133,7 @@ async def resume_scale(context: WorkflowContext, tables: StreamTables, announced
             await tables.put_transition(planned, transition.version)
         if state.record.state is StreamState.SCALING:
             await tables.set_state(StreamState.ACTIVE, of=state)
-    await context.index.withdraw(announced)
+    await context.announcements.withdraw(announced)
 
 
 async def _planned_again(
@@ -162,7 +156,7 @@ async def _planned_again(
 async def scale_evenly(
     context: WorkflowContext,
     tables: StreamTables,
-    announced: StreamWork,
+    announced: Announcement,
     current: EpochRecord,
     configuration: StreamConfig,
 ) -> None:
@@ -193,7 +187,7 @@ def _plan(
 async def make_transition(
     context: WorkflowContext,
     tables: StreamTables,
-    announced: StreamWork,
+    announced: Announcement,
     transition: Versioned[EpochTransition],
     current: EpochRecord,
     configuration: StreamConfig,
@@ -207,7 +201,7 @@ async def make_transition(
     planned = transition.record
     following = epoch_after(current, planned)
     # What follows has no versions: a controller that was overtaken must not make segments any more.
-    await context.index.confirm(announced)
+    await context.announcements.confirm(announced)
     await together(
         context.segments.create(
             segment_name(tables.scope, tables.stream, segment.id), configuration.scaling, configuration.rollover_bytes

@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import logging
 
-from penstock.controller.metadata.records import StreamState, TransactionStatus, WorkKind
+from penstock.controller.metadata.announcements import Announcement
+from penstock.controller.metadata.pending_work import SealStream
+from penstock.controller.metadata.records import StreamState, TransactionStatus
 from penstock.controller.metadata.stream_tables import StreamTables
-from penstock.controller.metadata.work_index import StreamWork
 from penstock.controller.segment_requests import together
 from penstock.controller.workflows.abort import abort, decide_abort
 from penstock.controller.workflows.commit import merge_batch
@@ -25,15 +26,13 @@ async def seal_stream(context: WorkflowContext, tables: StreamTables) -> None:
     """Seal a stream; fine if it is sealed. The caller holds the stream's lock and has finished what was pending."""
     if (await tables.state()).record.state is StreamState.SEALED:
         return
-    announced = await context.index.add(
-        tables.scope, tables.stream, context.work(WorkKind.SEAL, tables.stream_id)
-    )
-    if announced is None:
-        raise MetadataConflictError(f"stream {tables.name}: another change has just begun; try again")
-    await resume_seal(context, tables, announced)
+    order = SealStream()
+    await resume_seal(context, tables, await context.begin(tables.subject, order, tables.stream_id), order)
 
 
-async def resume_seal(context: WorkflowContext, tables: StreamTables, announced: StreamWork) -> None:
+async def resume_seal(
+    context: WorkflowContext, tables: StreamTables, announced: Announcement, order: SealStream
+) -> None:
     """Bring an announced seal to its end. A segment that is missing is reported, and takes no more events either."""
     state = await tables.state()
     if state.record.state is not StreamState.SEALED:
@@ -47,7 +46,7 @@ async def resume_seal(context: WorkflowContext, tables: StreamTables, announced:
             for segment in epoch.segments
         )
         await tables.set_state(StreamState.SEALED, of=sealing)
-    await context.index.withdraw(announced)
+    await context.announcements.withdraw(announced)
 
 
 async def _seal_segment(context: WorkflowContext, segment: str) -> None:

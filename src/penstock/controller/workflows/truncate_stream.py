@@ -11,12 +11,13 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from penstock.controller import epochs as history
-from penstock.controller.metadata.records import EpochRecord, StreamState, TruncationRecord, WorkKind
+from penstock.controller.metadata.announcements import Announcement
+from penstock.controller.metadata.pending_work import TruncateStream
+from penstock.controller.metadata.records import EpochRecord, StreamState, TruncationRecord
 from penstock.controller.metadata.stream_tables import StreamTables
-from penstock.controller.metadata.work_index import StreamWork
 from penstock.controller.segment_requests import together
 from penstock.controller.workflows.context import WorkflowContext
-from penstock.model.errors import InvalidArgumentError, MetadataConflictError, StreamSealedError
+from penstock.model.errors import InvalidArgumentError, StreamSealedError
 from penstock.model.names import segment_name
 
 
@@ -33,16 +34,15 @@ async def truncate_stream(context: WorkflowContext, tables: StreamTables, cut: M
         name = segment_name(tables.scope, tables.stream, segment)
         if offset > 0 and offset > (await context.segments.info(name)).length:
             raise InvalidArgumentError(f"{name} has no offset {offset}: a stream cut ends at the segment's end")
-    work = context.work(WorkKind.TRUNCATE, tables.stream_id, stream_cut=dict(cut))
-    announced = await context.index.add(tables.scope, tables.stream, work)
-    if announced is None:
-        raise MetadataConflictError(f"stream {tables.name}: another change has just begun; try again")
-    await resume_truncate(context, tables, announced)
+    order = TruncateStream(dict(cut))
+    await resume_truncate(context, tables, await context.begin(tables.subject, order, tables.stream_id), order)
 
 
-async def resume_truncate(context: WorkflowContext, tables: StreamTables, announced: StreamWork) -> None:
+async def resume_truncate(
+    context: WorkflowContext, tables: StreamTables, announced: Announcement, order: TruncateStream
+) -> None:
     """Bring an announced truncation to its end."""
-    cut = announced.work.stream_cut
+    cut = order.stream_cut
     found = await tables.truncation()
     record, version = found.record, found.version
     state = await tables.state()
@@ -66,7 +66,7 @@ async def resume_truncate(context: WorkflowContext, tables: StreamTables, announ
         await tables.put_truncation(done, version)
     if state.record.state is StreamState.TRUNCATING:
         await tables.set_state(StreamState.ACTIVE, of=state)
-    await context.index.withdraw(announced)
+    await context.announcements.withdraw(announced)
 
 
 async def _next_record(

@@ -9,14 +9,15 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from penstock.controller.metadata.records import StreamState, WorkKind
+from penstock.controller.metadata.announcements import Announcement
+from penstock.controller.metadata.pending_work import UpdateStream
+from penstock.controller.metadata.records import StreamState
 from penstock.controller.metadata.stream_tables import StreamTables
-from penstock.controller.metadata.work_index import StreamWork
 from penstock.controller.scaling.plan import is_due
 from penstock.controller.segment_requests import together
 from penstock.controller.workflows.context import WorkflowContext
 from penstock.controller.workflows.scale_stream import scale_evenly
-from penstock.model.errors import InvalidArgumentError, MetadataConflictError, StreamSealedError
+from penstock.model.errors import StreamSealedError
 from penstock.model.names import segment_name
 from penstock.model.policies import StreamConfig
 
@@ -30,19 +31,15 @@ async def update_stream(context: WorkflowContext, tables: StreamTables, configur
     state = (await tables.state()).record.state
     if state in (StreamState.SEALING, StreamState.SEALED):
         raise StreamSealedError(f"stream {tables.name} is sealed; its configuration cannot change")
-    work = context.work(WorkKind.UPDATE, tables.stream_id, configuration=configuration)
-    announced = await context.index.add(tables.scope, tables.stream, work)
-    if announced is None:
-        raise MetadataConflictError(f"stream {tables.name}: another change has just begun; try again")
-    await resume_update(context, tables, announced)
+    order = UpdateStream(configuration)
+    await resume_update(context, tables, await context.begin(tables.subject, order, tables.stream_id), order)
 
 
-async def resume_update(context: WorkflowContext, tables: StreamTables, announced: StreamWork) -> None:
+async def resume_update(
+    context: WorkflowContext, tables: StreamTables, announced: Announcement, order: UpdateStream
+) -> None:
     """Bring an announced update to its end."""
-    work = announced.work
-    if work.configuration is None:
-        raise InvalidArgumentError(f"update of {tables.name} was announced without a configuration")
-    wanted = work.configuration
+    wanted = order.configuration
     found = await tables.configuration()
     if found.record.configuration != wanted or found.record.is_updating:
         dropped = {*found.record.removed_tags, *found.record.configuration.tags} - {*wanted.tags}
@@ -54,7 +51,7 @@ async def resume_update(context: WorkflowContext, tables: StreamTables, announce
             version = await tables.put_configuration(record, version)
         state = await tables.set_state(StreamState.UPDATING)
         # What follows has no versions: a controller that was overtaken long ago must not push an old policy.
-        await context.index.confirm(announced)
+        await context.announcements.confirm(announced)
         epoch = await tables.current_epoch()
         await together(
             context.segments.update_policy(segment_name(tables.scope, tables.stream, segment.id), wanted.scaling)
@@ -69,5 +66,5 @@ async def resume_update(context: WorkflowContext, tables: StreamTables, announce
         state = await tables.state()
     if state.record.state is StreamState.UPDATING:
         await tables.set_state(StreamState.ACTIVE, of=state)
-    await context.index.withdraw(announced)
+    await context.announcements.withdraw(announced)
 

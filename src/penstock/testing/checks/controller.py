@@ -33,12 +33,9 @@ async def check_controller(service: ControllerService) -> list[str]:
 
 
 async def _unfinished(service: ControllerService) -> list[str]:
-    index, catalog = service._context.index, service._catalog
-    left = [f"work on stream {scope}/{stream} is announced, and not done" async for scope, stream in index.pending()]
-    left += [
-        f"work on {kind.value} {scope}/{name} is announced, and not done"
-        async for kind, scope, name in index.pending_children()
-    ]
+    catalog = service._catalog
+    pending = service._context.announcements.pending()
+    left = [f"work on {subject} is announced, and not done" async for subject in pending]
     for scope in (await service.list_scopes("")).names:
         if scope == SYSTEM_SCOPE:
             continue

@@ -9,17 +9,17 @@ from dataclasses import replace
 from penstock.controller.metadata import layout
 from penstock.controller.metadata.announcements import Announcement, Announcements
 from penstock.controller.metadata.catalog import Catalog
-from penstock.controller.metadata.records import PendingWork
+from penstock.controller.metadata.pending_work import Subject
 from penstock.controller.metadata.typed import Tables
-from penstock.controller.workflow_runner import Subject, WorkflowRunner
+from penstock.controller.workflow_runner import WorkflowRunner
 from penstock.testing.mutations.mutation import Mutation, patched, short_profile
 from penstock.testing.simulation.late_requests import LateRequestSettings
 
 
 def _withdraw_whatever_is_there() -> AbstractContextManager[None]:
-    async def withdraw(self: Announcements[PendingWork], announcement: Announcement[PendingWork]) -> None:
-        await self._tables.remove(self._table, announcement.key)
-        self._unfinished.discard(announcement.key)
+    async def withdraw(self: Announcements, announcement: Announcement) -> None:
+        await self._tables.remove(layout.PENDING_WORK, announcement.subject.key)
+        self._unfinished.discard(announcement.subject)
 
     return patched(Announcements, "withdraw", withdraw)
 

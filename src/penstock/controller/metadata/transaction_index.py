@@ -1,0 +1,39 @@
+"""`TransactionIndex`: which controller looks after which transaction."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+
+from penstock.controller.metadata import layout
+from penstock.controller.metadata.records import TransactionIndexEntry
+from penstock.controller.metadata.transaction_ids import TransactionId
+from penstock.controller.metadata.typed import Tables
+
+
+class TransactionIndex:
+    """An entry per transaction that is not completed.
+
+    Entries are written before the transaction they announce and removed after it: a crash leaves an entry too many,
+    never one too few.
+    """
+
+    def __init__(self, tables: Tables) -> None:
+        self._tables = tables
+
+    async def add_transaction(
+        self, scope: str, stream: str, transaction: TransactionId, entry: TransactionIndexEntry
+    ) -> None:
+        """Announce a transaction, or take one over."""
+        await self._tables.put(layout.TRANSACTION_INDEX, f"{scope}/{stream}/{transaction.text}", entry)
+
+    async def remove_transactions(self, scope: str, stream: str, transactions: list[TransactionId]) -> None:
+        """Note that transactions are completed. Their ids are never used again, so a late duplicate does nothing."""
+        if transactions:
+            keys = [f"{scope}/{stream}/{transaction.text}" for transaction in transactions]
+            await self._tables.remove(layout.TRANSACTION_INDEX, *keys)
+
+    async def transactions(self) -> AsyncIterator[tuple[str, str, TransactionId, TransactionIndexEntry]]:
+        """Yield scope, stream, id and entry of every transaction that is not completed."""
+        async for key, found in self._tables.walk(layout.TRANSACTION_INDEX, TransactionIndexEntry):
+            scope, stream, text = key.split("/")
+            yield scope, stream, TransactionId.from_text(text), found.record
