@@ -6,7 +6,13 @@ import asyncio
 
 import pytest
 
-from penstock.model.errors import BadOffsetError, InvalidArgumentError, TransactionAbortedError, TransactionError
+from penstock.model.errors import (
+    BadOffsetError,
+    InvalidArgumentError,
+    StreamSealedError,
+    TransactionAbortedError,
+    TransactionError,
+)
 
 
 async def test_lease_is_renewed_while_the_transaction_is_open(cluster):
@@ -66,6 +72,22 @@ async def test_byte_writer_finds_another_one_behind_a_lost_reply(cluster):
         with pytest.raises(BadOffsetError):
             await writer.write(b"more")
         await writer.close()
+
+
+async def test_sealed_byte_stream_is_read_to_its_end_and_takes_no_writer(cluster):
+    """Its bytes are there as before. Who wants to write is told why not, and not that segments are missing."""
+    async with cluster.client() as client:
+        await client.create_stream("retail/bytes")
+        async with client.byte_writer("retail/bytes") as writer:
+            await writer.write(b"all of it")
+        await client.seal_stream("retail/bytes")
+        async with client.byte_reader("retail/bytes") as reader:
+            assert await reader.read() == b"all of it"
+            assert await reader.read() == b""
+        with pytest.raises(StreamSealedError, match="is sealed"):
+            await client.byte_writer("retail/bytes")
+        with pytest.raises(StreamSealedError, match="is sealed"):
+            await client.revisioned_stream("retail/bytes")
 
 
 async def test_byte_reader_reads_across_blocks_and_waits_at_the_end(cluster):

@@ -19,24 +19,34 @@ from penstock.model.errors import (
     InvalidArgumentError,
     OutcomeUnknownError,
     PenstockError,
+    StreamSealedError,
     UnsupportedOperationError,
 )
-from penstock.model.names import split_scoped_name
+from penstock.model.names import segment_name, split_scoped_name
 from penstock.model.segments import Buffer
 
 #: An append is one frame; stay below the frame limit.
 _APPEND_BYTES_MAX = 8 * 1024 * 1024
 
 
-async def only_segment(cluster: Cluster, stream: str, kind: str) -> str:
-    """Return the one open segment of a stream of a `kind` that has no more. Raises `UnsupportedOperationError`."""
-    segments = await cluster.controller.current_segments(*split_scoped_name(stream))
-    if len(segments) != 1:
+async def only_segment(cluster: Cluster, stream: str, kind: str, *, is_read_only: bool = False) -> str:
+    """Return the one segment that a stream of this `kind` goes on in, or ended with, if it `is_read_only`.
+
+    Raises `NoSuchStreamError`, `UnsupportedOperationError` for several, `StreamSealedError`.
+    """
+    scope, name = split_scoped_name(stream)
+    if is_read_only:
+        ids = await cluster.last_segments(stream)
+    else:
+        ids = [segment.segment_id for segment in await cluster.controller.current_segments(scope, name)]
+    if not ids:
+        raise StreamSealedError(f"stream {stream} is sealed: a {kind} of it cannot be opened")
+    if len(ids) > 1:
         raise UnsupportedOperationError(
-            f"stream {stream} has {len(segments)} open segments; a {kind} needs exactly one: "
+            f"stream {stream} has {len(ids)} segments; a {kind} needs exactly one: "
             "create it with scaling=Scaling.fixed(1)"
         )
-    return segments[0].name
+    return segment_name(scope, name, ids[0])
 
 
 class ByteWriter(LifeCycle):
@@ -58,7 +68,7 @@ class ByteWriter(LifeCycle):
     @classmethod
     async def _open(cls, cluster: Cluster, stream: str, owner: LifeCycle | None = None) -> ByteWriter:
         """Open a writer at the current end of `stream`."""
-        segment = await only_segment(cluster, stream, "byte stream")
+        segment = await only_segment(cluster, stream, "byte writer")
         info = await cluster.segments.segment_info(segment)
         writer = cls(cluster, stream, segment, info.length)
         writer._open_life(owner)
@@ -188,7 +198,7 @@ class ByteReader(LifeCycle):
     @classmethod
     async def _open(cls, cluster: Cluster, stream: str, owner: LifeCycle | None = None) -> ByteReader:
         """Open a reader at the first byte of `stream` that still exists."""
-        segment = await only_segment(cluster, stream, "byte stream")
+        segment = await only_segment(cluster, stream, "byte reader", is_read_only=True)
         info = await cluster.segments.segment_info(segment)
         reader = cls(cluster, stream, segment, info.start_offset)
         reader._open_life(owner)

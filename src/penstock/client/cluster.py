@@ -49,17 +49,21 @@ class Cluster:
         """Return a cut after everything acknowledged so far. Raises `NoSuchStreamError`."""
         scope, name = split_scoped_name(stream)
         with within(f"find the tail of {stream}", self.settings.retry_time_max_s, "retry_time_max_s"):
-            ids = [segment.segment_id for segment in await self.controller.current_segments(scope, name)]
-            if not ids:
-                ids = await self._last_segments(scope, name)
+            ids = await self.last_segments(stream)
             infos = await asyncio.gather(
                 *(self.segments.segment_info(segment_name(scope, name, segment)) for segment in ids)
             )
         return StreamCut(scope, name, {segment: info.length for segment, info in zip(ids, infos, strict=True)})
 
-    async def _last_segments(self, scope: str, name: str) -> list[SegmentId]:
-        """Return the segments of a sealed stream that have no successors."""
-        last: list[SegmentId] = []
+    async def last_segments(self, stream: str) -> list[SegmentId]:
+        """Return the segments that have no successors: the open ones, or of a sealed stream those it ended with.
+
+        Raises `NoSuchStreamError`.
+        """
+        scope, name = split_scoped_name(stream)
+        last = [segment.segment_id for segment in await self.controller.current_segments(scope, name)]
+        if last:
+            return last
         seen: set[int] = set()
         pending = list((await self.controller.head(scope, name)).positions)
         while pending:

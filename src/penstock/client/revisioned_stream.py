@@ -78,7 +78,7 @@ class RevisionedStream(LifeCycle, Generic[Value]):
     async def _open(
         cls, cluster: Cluster, pool: ConnectionPool, stream: str, values: Serializer[Value], owner: LifeCycle
     ) -> RevisionedStream[Value]:
-        """Look a stream up. Raises `NoSuchStreamError`, `UnsupportedOperationError` unless it has one open segment."""
+        """Look a stream up. Raises `NoSuchStreamError`, `StreamSealedError`, `UnsupportedOperationError`."""
         opened = cls(cluster, pool, stream, await only_segment(cluster, stream, "revisioned stream"), values)
         opened._open_life(owner)
         return opened
