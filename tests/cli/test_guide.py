@@ -16,7 +16,9 @@ ROOT = Path(__file__).parents[2]
 GUIDE = ROOT / "docs" / "guide" / "command-line.md"
 
 
-@pytest.mark.parametrize(("document", "step_count_min"), [("docs/guide/command-line.md", 25), ("README.md", 3)])
+@pytest.mark.parametrize(
+    ("document", "step_count_min"), [("docs/guide/command-line.md", 25), ("README.md", 3), ("docs/index.md", 3)]
+)
 def test_the_sessions_of_documents_are_true(document: str, step_count_min: int, tmp_path: Path) -> None:
     """Line by line, as one session: what each command prints is what the document says it prints."""
     steps = list(steps_of(ROOT / document))

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+import penstock
 from penstock.runtime.settings import load_settings
 from penstock.settings import StandaloneSettings
 from support.standalone_process import StandaloneProcess, run_penstock
@@ -17,12 +18,18 @@ pytestmark = pytest.mark.e2e
 
 ROOT = Path(__file__).parents[2]
 README = ROOT / "README.md"
+INDEX = ROOT / "docs" / "index.md"
 GUIDE = ROOT / "docs" / "getting-started.md"
 #: Of parts of the client, each a program from top to bottom.
 CLIENT_GUIDES = [
-    ROOT / "docs" / "guide" / f"{name}.md" for name in ("consuming", "tables", "shared-state", "batch-reads")
-]
+    ROOT / "docs" / "guide" / f"{name}.md"
+    for name in (
+        "async", "batch-reads", "byte-streams", "consuming", "errors-and-settings", "shared-state", "tables",
+        "transactions",
+    )
+]  # fmt: skip
 SCALING = ROOT / "docs" / "scaling.md"
+PROGRAMS = [README, INDEX, GUIDE, SCALING, *CLIENT_GUIDES]
 URI = "tcp://localhost:9090"
 
 
@@ -31,7 +38,7 @@ def snippets(document: Path, language: str) -> list[str]:
     return re.findall(rf"^```{language}\n(.*?)^```", document.read_text(), re.MULTILINE | re.DOTALL)
 
 
-@pytest.mark.parametrize("document", [README, GUIDE, SCALING, *CLIENT_GUIDES], ids=lambda document: document.name)
+@pytest.mark.parametrize("document", PROGRAMS, ids=lambda document: document.name)
 def test_python_snippets_run(server: StandaloneProcess, document: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """In order, as one program; those of Spark need a session and are run with the Spark guide."""
     found = [text for text in snippets(document, "python") if "spark." not in text]
@@ -42,7 +49,7 @@ def test_python_snippets_run(server: StandaloneProcess, document: Path, capsys: 
     names: dict[str, object] = {}
     exec(compile(program.replace(URI, server.uri), str(document), "exec"), names)
     printed = capsys.readouterr().out
-    if document is README:
+    if document in (README, INDEX):
         assert printed == "b'{\"order\": 1}'\n"
 
 
@@ -56,6 +63,12 @@ def test_the_guides_settings_file_and_variable_are_accepted(tmp_path: Path) -> N
     ((name, value),) = re.findall(r"`(PENSTOCK_\w+)=(\d+)`", GUIDE.read_text())
     by_variable = load_settings(StandaloneSettings, environment={name: value})
     assert by_variable.segment_store.cache == loaded.segment_store.cache
+
+
+def test_the_guide_of_errors_names_every_error() -> None:
+    """All that a program can catch by name, and no other."""
+    told = set(re.findall(r"`(\w+Error)`", (ROOT / "docs" / "guide" / "errors-and-settings.md").read_text()))
+    assert told - {"ValueError", "ConnectionError"} == {name for name in penstock.__all__ if name.endswith("Error")}
 
 
 def test_the_guide_names_every_option() -> None:

@@ -23,10 +23,10 @@ class Step:
     output: str
 
 
-def steps_of(document: Path) -> Iterator[Step]:
+def steps_of(document: Path, mark: str = "session") -> Iterator[Step]:
     """Yield the steps of the ``console`` blocks that a document marks by ``<!-- session -->``, as one session."""
     text = document.read_text()
-    for block in re.findall(r"<!-- session -->\n+```console\n(.*?)^```", text, re.MULTILINE | re.DOTALL):
+    for block in re.findall(rf"<!-- {mark} -->\n+```console\n(.*?)^```", text, re.MULTILINE | re.DOTALL):
         for part in re.split(r"^\$ ", block, flags=re.MULTILINE)[1:]:
             command, _, output = part.partition("\n")
             while command.endswith("\\"):
