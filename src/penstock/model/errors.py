@@ -1,6 +1,4 @@
-"""The errors that Penstock raises, in one tree.
-
-::
+"""The errors that Penstock raises, in one tree:
 
     PenstockError
     ├── InvalidArgumentError            the caller's mistake; also a ValueError

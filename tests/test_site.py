@@ -1,0 +1,67 @@
+"""The site's reference has everything that programs may name, and its check finds what a reader would miss.
+
+The site itself is built by ``./run docs``, which CI runs: what that needs is not needed to run the tests.
+"""
+
+from __future__ import annotations
+
+import importlib
+import re
+from pathlib import Path
+
+import pytest
+
+from support.site_check import complaints
+
+ROOT = Path(__file__).parents[1]
+REFERENCE = ROOT / "docs" / "reference"
+
+
+def shown() -> set[str]:
+    """Return the dotted names that pages of the reference show."""
+    pages = sorted(REFERENCE.glob("*.md"))
+    return {name for page in pages for name in re.findall(r"^::: (\S+)$", page.read_text(), re.MULTILINE)}
+
+
+@pytest.mark.parametrize("module", ["penstock", "penstock.aio", "penstock.serializers", "penstock.testing"])
+def test_the_reference_shows_every_public_name(module: str) -> None:
+    """Of the modules that programs import. Values that the async client shares are with the blocking one."""
+    names = set(importlib.import_module(module).__all__) - {"aio", "serializers"}
+    elsewhere = {name.rpartition(".")[2] for name in shown() if name.rpartition(".")[0] == "penstock"}
+    own = {name.rpartition(".")[2] for name in shown() if name.rpartition(".")[0] == module}
+    types = {"JsonValue"}
+    shared = {"Event", "EventBatch", "ValueBatch", "ValueEvent"} & elsewhere if module == "penstock.aio" else set()
+    assert names - own - shared - types == set()
+    assert own <= names
+
+
+def test_the_reference_shows_nothing_that_is_not_there() -> None:
+    """Each name leads to a module, or to something in one."""
+    for name in shown():
+        module, _, last = name.rpartition(".")
+        assert hasattr(importlib.import_module(module), last), name
+
+
+@pytest.mark.parametrize(
+    ("body", "complaint"),
+    [
+        ('<script src="https://cdn.example.org/x.js"></script>', "loads https://cdn.example.org/x.js from elsewhere"),
+        ('<link href="//fonts.example.org/a.css">', "loads //fonts.example.org/a.css from elsewhere"),
+        ('<img src="picture.png">', "loads picture.png, which is not there"),
+        ('<a href="guide/none.html">', "leads to guide/none.html, which is not there"),
+        ('<a href="other.html#nowhere">', "leads to other.html#nowhere, and that page has no such place"),
+        ('<a href="other.html#here"></a><a href="https://example.org">', None),
+        ('<a href="#up" id="up"></a><img src="data:image/png;base64,AAAA">', None),
+    ],
+)
+def test_check_of_the_site_finds_what_a_reader_would_miss(tmp_path: Path, body: str, complaint: str | None) -> None:
+    """What is loaded from elsewhere, and what leads to nothing; not links to other sites, which a reader may follow."""
+    (tmp_path / "index.html").write_text(body)
+    (tmp_path / "other.html").write_text('<p id="here">')
+    found = list(complaints(tmp_path))
+    assert found == ([] if complaint is None else [f"index.html: {complaint}"])
+
+
+def test_check_of_the_site_misses_a_site_without_pages(tmp_path: Path) -> None:
+    """An empty directory is no site."""
+    assert len(list(complaints(tmp_path))) == 1
