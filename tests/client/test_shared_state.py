@@ -43,6 +43,10 @@ async def counters(client, **options):
     )
 
 
+async def hang(*arguments, **options):
+    await asyncio.Event().wait()
+
+
 async def values_after(stream, revision):
     return [value async for _, value in stream.read(revision)]
 
@@ -235,6 +239,34 @@ async def test_lost_replies_do_not_count_twice(cluster):
             cluster.store.faults[fault] = 1
             await state.post(["all", 1])
         assert await state.fetch() == {"all": 12}
+
+
+async def test_a_fetch_ends_in_its_time_though_a_read_is_not_answered(cluster, monkeypatch):
+    """What reads ahead has no part in the deadline of who waits for it: a call took as long as the store was away."""
+    async with cluster.client(retry_time_max_s=0.2) as client, cluster.client() as other:
+        state, theirs = await counters(client), await counters(other)
+        await theirs.update(lambda _: [["a", 1]])
+        with monkeypatch.context() as patch:
+            patch.setattr(cluster.store.segments, "read", hang)
+            async with asyncio.timeout(10):
+                with pytest.raises(OutcomeUnknownError, match="that fetch of shared state retail/state may take"):
+                    await state.fetch()
+        assert await state.fetch() == {"a": 1}
+
+
+async def test_a_call_waits_for_its_turn_in_its_time(cluster):
+    """Behind others that get no answer each waited for all before it, one limit after the other. Nothing was done."""
+    async with cluster.client(retry_time_max_s=0.1) as client, await counters(client) as state:
+        stream = state._stream
+        for turn, calls in (
+            (state._turn, (state.fetch(), state.update(lambda _: [["a", 1]]), state.replace(lambda _: {"b": 1}))),
+            (stream._appender._turn, (state.post(["a", 1]), stream.write(StateEntry(b"{}")))),
+        ):
+            async with turn, asyncio.timeout(10):
+                for call in calls:
+                    with pytest.raises(StreamError, match="not begun"):
+                        await call
+        assert await state.fetch() == {}
 
 
 async def test_nothing_is_written_for_no_update_or_one_that_fails(cluster):

@@ -8,9 +8,11 @@ from __future__ import annotations
 
 import asyncio
 import contextvars
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager, suppress
 from dataclasses import dataclass
+
+from penstock.model.errors import StreamError
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,6 +72,30 @@ def within(what: str, limit_s: float, limit_name: str) -> Iterator[Deadline]:
         # A call that is collected, not ended, is closed in another context, and its own is gone with it.
         with suppress(ValueError):
             _CURRENT.reset(token)
+
+
+@asynccontextmanager
+async def in_turn(lock: asyncio.Lock) -> AsyncIterator[None]:
+    """Hold a lock; wait for it until the deadline of the call that this is part of, if there is one.
+
+    Raises `StreamError` then: nothing was done.
+    """
+    deadline = _CURRENT.get()
+    if deadline is None:
+        await lock.acquire()
+    else:
+        try:
+            async with asyncio.timeout_at(deadline.at_s):
+                await lock.acquire()
+        except TimeoutError as error:
+            raise StreamError(
+                f"{deadline.what}: not begun: calls before it were still under way after the {deadline.limit_s:g} s "
+                f"that it may take ({deadline.limit_name})"
+            ) from error
+    try:
+        yield
+    finally:
+        lock.release()
 
 
 def context_without_deadline() -> contextvars.Context:

@@ -10,7 +10,7 @@ import asyncio
 from random import Random
 
 from penstock.client.connection_pool import ConnectionPool, Purpose
-from penstock.client.deadline import within
+from penstock.client.deadline import in_turn, within
 from penstock.client.replies import error_of, expect, unexpected
 from penstock.client.retry import Backoff
 from penstock.client.settings import ClientSettings
@@ -61,15 +61,15 @@ class SegmentAppender:
         if len(event) > EVENT_LENGTH_MAX:
             raise InvalidArgumentError(f"{self._segment}: {len(event)} bytes at once, the limit is {EVENT_LENGTH_MAX}")
         data = frame_event(event)
-        async with self._turn:
-            self._number += 1
-            try:
-                with within(f"append to {self._segment}", self._settings.retry_time_max_s, "retry_time_max_s"):
+        with within(f"append to {self._segment}", self._settings.retry_time_max_s, "retry_time_max_s"):
+            async with in_turn(self._turn):
+                self._number += 1
+                try:
                     return await self._append(data, self._number, expected_offset)
-            except BaseException:
-                # Whatever is said of it on that connection is of no interest any more.
-                self._connection = None
-                raise
+                except BaseException:
+                    # Whatever is said of it on that connection is of no interest any more.
+                    self._connection = None
+                    raise
 
     async def _append(self, data: bytes, number: int, expected_offset: int | None) -> bool:
         backoff = Backoff(self._settings, self._rng)

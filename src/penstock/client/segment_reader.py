@@ -11,10 +11,11 @@ from collections.abc import Callable, Generator
 from types import TracebackType
 from typing import Final
 
+from penstock.client.deadline import current_deadline
 from penstock.client.read_ahead import ReadAhead
 from penstock.client.settings import ClientSettings
 from penstock.client.tasks import start_watched
-from penstock.model.errors import ClosedError, InvalidArgumentError, PenstockError
+from penstock.model.errors import ClosedError, InvalidArgumentError, OutcomeUnknownError, PenstockError
 from penstock.model.segments import Segments
 
 
@@ -117,7 +118,22 @@ class SegmentReader:
                 return block
             if self._is_fetched:
                 return b""
+            await self._wait()
+
+    async def _wait(self) -> None:
+        """Wait for more, or until the deadline of the call that this is part of: the task that reads has none."""
+        deadline = current_deadline()
+        if deadline is None:
             await self._ready.wait()
+            return
+        try:
+            async with asyncio.timeout_at(deadline.at_s):
+                await self._ready.wait()
+        except TimeoutError as error:
+            raise OutcomeUnknownError(
+                f"{self.segment}: not read from byte {self._fetch_offset} on in the {deadline.limit_s:g} s that "
+                f"{deadline.what} may take ({deadline.limit_name})"
+            ) from error
 
     def __aiter__(self) -> SegmentReader:
         return self

@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Generic, TypeVar
 
 from penstock.client.cluster import Cluster
-from penstock.client.deadline import Deadline, within
+from penstock.client.deadline import Deadline, in_turn, within
 from penstock.client.life_cycle import LifeCycle
 from penstock.client.revisioned_stream import Revision, RevisionedStream
 from penstock.client.serializers import Serializer
@@ -109,8 +109,8 @@ class SharedState(LifeCycle, Generic[State, Update]):
     async def fetch(self) -> State:
         """Take in what others have written, and return the newest state."""
         self._check_open()
-        async with self._turn:
-            with self._call("fetch"):
+        with self._call("fetch"):
+            async with in_turn(self._turn):
                 await self._fetch()
         return self._state
 
@@ -140,8 +140,8 @@ class SharedState(LifeCycle, Generic[State, Update]):
     async def compare_and_set(self, revision: Revision, state: State) -> bool:
         """Replace the state if `revision` is that of the newest one; return whether it was. Fetches if not."""
         self._check_open()
-        async with self._turn:
-            with self._call("compare and set"):
+        with self._call("compare and set"):
+            async with in_turn(self._turn):
                 if self.revision != revision:
                     await self._fetch()
                 if self.revision != revision:
@@ -205,8 +205,8 @@ class SharedState(LifeCycle, Generic[State, Update]):
     async def _write(self, what: str, make: Callable[[State], tuple[StateEntry, State] | None]) -> State:
         self._check_open()
         attempt_count_max = self._cluster.settings.shared_state_update_count_max
-        async with self._turn:
-            with self._call(what):
+        with self._call(what):
+            async with in_turn(self._turn):
                 for _ in range(attempt_count_max):
                     made = make(self._state)
                     if made is None or await self._try(*made):
