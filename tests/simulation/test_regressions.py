@@ -9,13 +9,18 @@ from __future__ import annotations
 import asyncio
 import gc
 from collections.abc import Awaitable, Sequence
+from types import SimpleNamespace
+from typing import cast
 
 import pytest
+from google.protobuf.message import Message
 
 from penstock.client.connection_pool import ConnectionPool, Purpose
 from penstock.client.settings import ClientSettings
-from penstock.controller.grpc.calls import GrpcCalls
+from penstock.controller.grpc.call import Front
+from penstock.controller.grpc.table import call_table
 from penstock.controller.metadata.records import TransactionStatus
+from penstock.controller.service import ControllerService
 from penstock.model.errors import (
     ChunkError,
     ContainerOfflineError,
@@ -48,10 +53,17 @@ from support.btree import new_index
 from support.containers import FaultyChunks, Incarnations, append
 
 
-async def _decision(result: TransactionStatus | PenstockError) -> TransactionStatus:
-    if isinstance(result, PenstockError):
-        raise result
-    return result
+async def _commit_decided(result: TransactionStatus | PenstockError) -> Message:
+    """Answer a commitTransaction that the controller decides so."""
+
+    async def commit(*given: object, **options: object) -> TransactionStatus:
+        if isinstance(result, PenstockError):
+            raise result
+        return result
+
+    service = SimpleNamespace(transactions=SimpleNamespace(commit=commit))
+    request = pb.TxnRequest(streamInfo=pb.StreamInfo(scope="s", stream="t"))
+    return await call_table(Front(cast(ControllerService, service), list))["commitTransaction"](request)
 
 
 @pytest.mark.parametrize(
@@ -69,16 +81,12 @@ async def test_commit_whose_outcome_is_unknown_is_not_answered_as_refused(
 
     FAILURE is final for clients. The decision was durable, and the transaction was committed after the restart.
     """
-    info = pb.StreamInfo(scope="s", stream="t")
     with pytest.raises(raised):
-        await GrpcCalls._decide("commitTransaction", info, _decision(error), (TransactionStatus.COMMITTING,))
+        await _commit_decided(error)
 
 
 async def test_commit_of_an_aborted_transaction_is_still_refused() -> None:
-    info = pb.StreamInfo(scope="s", stream="t")
-    wanted = (TransactionStatus.COMMITTING, TransactionStatus.COMMITTED)
-    reply = await GrpcCalls._decide("commitTransaction", info, _decision(TransactionStatus.ABORTED), wanted)
-    assert reply.status == pb.TxnStatus.FAILURE
+    assert await _commit_decided(TransactionStatus.ABORTED) == pb.TxnStatus(status=pb.TxnStatus.FAILURE)
 
 
 def test_connection_attempt_that_nobody_waits_for_any_more_fails_silently() -> None:

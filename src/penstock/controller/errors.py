@@ -6,6 +6,7 @@
     ├── WorkflowTimeoutError (OutcomeUnknownError)  not ended yet, goes on
     ├── WorkElsewhereError (MetadataConflictError)  a controller that started later is at work on it
     ├── HalfCreatedStreamError (ControllerUnavailableError)  its creation is not finished
+    ├── StreamWithoutSegmentsError  a policy asks for a stream without segments
     ├── ScalePreconditionError      a segment to seal is not current, or too few would remain
     ├── ScaleUnderWayError          another scale is not complete
     ├── ReaderGroupMismatchError    id or generation is not the group's
@@ -48,6 +49,10 @@ class WorkElsewhereError(MetadataConflictError):
 
 class HalfCreatedStreamError(ControllerUnavailableError):
     """The stream's creation has begun and is not finished."""
+
+
+class StreamWithoutSegmentsError(StreamError):
+    """A scaling policy asks for less than one segment."""
 
 
 class ScalePreconditionError(StreamError):

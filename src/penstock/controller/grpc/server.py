@@ -14,8 +14,9 @@ import grpc.aio
 from google.protobuf.message import DecodeError, Message
 from google.protobuf.message_factory import GetMessageClass
 
-from penstock.controller.grpc.calls import GrpcCalls, call_table
+from penstock.controller.grpc.call import Front
 from penstock.controller.grpc.status import status_of
+from penstock.controller.grpc.table import call_table
 from penstock.controller.service import ControllerService
 from penstock.controller.settings import ControllerSettings
 from penstock.model.errors import ControllerUnavailableError, PenstockError
@@ -52,7 +53,7 @@ class GrpcServer:
         self._published_host = published_host
         self._published_port = published_port
         self._settings = settings or service.settings
-        self._calls = GrpcCalls(service, self._server_list)
+        self._front = Front(service, self._server_list)
         self._server: grpc.aio.Server | None = None
         self._port = 0
 
@@ -111,7 +112,7 @@ class GrpcServer:
 
     def _handlers(self) -> grpc.GenericRpcHandler[bytes, Message]:
         described = pb.DESCRIPTOR.services_by_name["ControllerService"]
-        built = call_table(self._calls)
+        built = call_table(self._front)
         handlers = {}
         for method in described.methods:
             answer = built.get(method.name)

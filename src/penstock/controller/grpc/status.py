@@ -29,6 +29,10 @@ from penstock.model.errors import (
 _MESSAGE_LENGTH_MAX = 1000
 
 
+class EarlyArgumentError(InvalidArgumentError):
+    """A bad argument of the kind that Pravega finds before it begins: never an answer of an enum."""
+
+
 class LateArgumentError(InvalidArgumentError):
     """A bad argument of the kind that Pravega finds late, and answers UNKNOWN: leases, tokens, ranges of cuts."""
 

@@ -2,7 +2,7 @@
 
 gRPC has threads and sockets of its own, so it cannot run here. What matters of it does: messages are serialised, calls
 share a connection, a reply may get lost with it, a deadline cancels the handler, and failures are `grpc.RpcError` with
-the status that the real server would send. `GrpcCalls` answers here as it does there.
+the status that the real server would send. The same table of calls answers here as it does there.
 
 A frame is a uint32 length of what follows, a uint64 call number, and: from the client a byte with the length of the
 call's name, the name and the request (no name: cancel); from the server a byte with the gRPC status and the
@@ -23,8 +23,9 @@ from google.protobuf.message import Message
 from google.protobuf.message_factory import GetMessageClass
 
 from penstock.client.controller import ControllerStub
-from penstock.controller.grpc.calls import GrpcCalls, call_table
+from penstock.controller.grpc.call import Front
 from penstock.controller.grpc.status import status_of
+from penstock.controller.grpc.table import call_table
 from penstock.controller.service import ControllerService
 from penstock.model.errors import PenstockError
 from penstock.rpc import controller_pb2 as pb
@@ -127,7 +128,7 @@ class _Served(_Frames):
 
 async def serve_controller(service: ControllerService, host: str, port: int) -> asyncio.AbstractServer:
     """Answer the controller's calls on a port of the simulated host that this runs on, called `host`."""
-    table = dict(call_table(GrpcCalls(service, lambda: [(host, port)])))
+    table = dict(call_table(Front(service, lambda: [(host, port)])))
     return await asyncio.get_running_loop().create_server(lambda: _Served(table), None, port)
 
 

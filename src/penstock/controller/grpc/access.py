@@ -1,0 +1,177 @@
+"""What a caller must be allowed to do, for each call: a permission on a resource.
+
+Nothing is refused yet, as nobody says who they are; whoever authenticates callers will find here what to ask for.
+
+Source: controller API specification, sections 2 (permission column), 12.2 and 12.4.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from enum import IntEnum
+
+from google.protobuf.message import Message
+
+from penstock.model.errors import InvalidArgumentError
+from penstock.rpc import controller_pb2 as pb
+
+_GROUP_PREFIX = "_RG"
+_MARK_PREFIX = "_MARK"
+
+
+class Permission(IntEnum):
+    """What may be done with a resource; each includes the ones before it."""
+
+    NONE = 0
+    READ = 1
+    READ_UPDATE = 2
+
+
+@dataclass(frozen=True, slots=True)
+class Access:
+    """A permission on a resource.
+
+    Attributes:
+        resource: as access control lists name it (PDP-42).
+        permission: what is needed.
+        permission_strict: what is needed instead where also the state of reader groups may only be written by those
+            who may write; None: the same.
+    """
+
+    resource: str
+    permission: Permission
+    permission_strict: Permission | None = None
+
+
+#: What a request needs; None: there is nothing to check.
+AccessOf = Callable[..., Access | None]
+
+ROOT = "prn::/"
+
+
+def scope_resource(scope: str) -> str:
+    """Return the name of a scope, which stands for the listings of what it holds, too."""
+    return f"prn::/scope:{scope}"
+
+
+def stream_resource(info: pb.StreamInfo) -> str:
+    """Return the name of a stream, as it is called."""
+    return f"{scope_resource(info.scope)}/stream:{info.stream}"
+
+
+def internal_resource(info: pb.StreamInfo) -> str:
+    """Return the name of what a stream belongs to: a reader group or a stream for what they keep in streams."""
+    if is_group_stream(info.stream):
+        return f"{scope_resource(info.scope)}/reader-group:{info.stream.removeprefix(_GROUP_PREFIX)}"
+    if is_mark_stream(info.stream):
+        return f"{scope_resource(info.scope)}/stream:{info.stream.removeprefix(_MARK_PREFIX)}"
+    return stream_resource(info)
+
+
+def is_group_stream(stream: str) -> bool:
+    """Say whether a stream holds the state of a reader group."""
+    return stream.startswith(_GROUP_PREFIX)
+
+
+def is_mark_stream(stream: str) -> bool:
+    """Say whether a stream holds the watermarks of another one."""
+    return stream.startswith(_MARK_PREFIX)
+
+
+def stream_of(request: Message) -> pb.StreamInfo:
+    """Return the stream that a request is about."""
+    match request:
+        case pb.StreamInfo():
+            return request
+        case pb.RemoveWriterRequest():
+            return request.stream
+        case pb.TimestampFromWriter():
+            return request.position.streamInfo
+        case pb.SubscriberStreamCut():
+            return request.streamCut.streamInfo
+        case _:
+            found: pb.StreamInfo = getattr(request, "streamInfo")  # noqa: B009  # Not every message has one.
+            return found
+
+
+def _scope_of(request: Message) -> str:
+    """Return the scope that a request is about, or that holds what it is about."""
+    match request:
+        case pb.ScopeInfo() | pb.KeyValueTableConfig() | pb.ReaderGroupConfiguration() | pb.ReaderGroupInfo():
+            return request.scope
+        case pb.StreamsInScopeRequest() | pb.StreamsInScopeWithTagRequest() | pb.KVTablesInScopeRequest():
+            return request.scope.scope
+        case _:
+            return stream_of(request).scope
+
+
+def unchecked(request: Message) -> None:
+    """Anybody may call."""
+
+
+def root(permission: Permission) -> AccessOf:
+    """Ask for a permission on all scopes."""
+    return lambda request: Access(ROOT, permission)
+
+
+def scope(permission: Permission) -> AccessOf:
+    """Ask for a permission on the request's scope."""
+    return lambda request: Access(scope_resource(_scope_of(request)), permission)
+
+
+def stream(permission: Permission) -> AccessOf:
+    """Ask for a permission on the request's stream, under the name that it has."""
+    return lambda request: Access(stream_resource(stream_of(request)), permission)
+
+
+def owner(permission: Permission) -> AccessOf:
+    """Ask for a permission on what the request's stream belongs to."""
+    return lambda request: Access(internal_resource(stream_of(request)), permission)
+
+
+def table(permission: Permission) -> AccessOf:
+    """Ask for a permission on the request's key-value table."""
+
+    def access(request: pb.KeyValueTableInfo) -> Access:
+        return Access(f"{scope_resource(request.scope)}/key-value-table:{request.kvtName}", permission)
+
+    return access
+
+
+def group_change(request: pb.ReaderGroupConfiguration | pb.ReaderGroupInfo) -> Access:
+    """Ask for what a change of a reader group needs."""
+    return Access(scope_resource(request.scope), Permission.READ, Permission.READ_UPDATE)
+
+
+def creation(request: pb.StreamConfig) -> Access:
+    """Ask for what the creation of a stream needs: less for streams that serve readers."""
+    info = request.streamInfo
+    if is_group_stream(info.stream):
+        return Access(scope_resource(info.scope), Permission.READ, Permission.READ_UPDATE)
+    needed = Permission.READ if is_mark_stream(info.stream) else Permission.READ_UPDATE
+    return Access(scope_resource(info.scope), needed)
+
+
+def segments(request: pb.StreamInfo | pb.GetSegmentsRequest) -> Access:
+    """Ask for what a look at a stream's segments needs: more when a token to write is wanted with them."""
+    info = stream_of(request)
+    needed = Permission.READ if info.accessOperation == pb.StreamInfo.NONE else Permission.READ_UPDATE
+    # Only one of the two calls translates internal names.
+    resource = internal_resource(info) if isinstance(request, pb.StreamInfo) else stream_resource(info)
+    return Access(resource, needed)
+
+
+def delegation(request: pb.StreamInfo) -> Access:
+    """Ask for what a token needs, by the operations that it is for. Raises `InvalidArgumentError` for "any"."""
+    operation = request.accessOperation
+    if operation == pb.StreamInfo.ANY:
+        raise InvalidArgumentError("access operation ANY says nothing that a token could be made for")
+    resource = internal_resource(request)
+    if operation == pb.StreamInfo.UNSPECIFIED:
+        return Access(resource, Permission.READ_UPDATE)
+    if operation in (pb.StreamInfo.WRITE, pb.StreamInfo.READ_WRITE):
+        if is_group_stream(request.stream):
+            return Access(resource, Permission.READ, Permission.READ_UPDATE)
+        return Access(resource, Permission.READ if is_mark_stream(request.stream) else Permission.READ_UPDATE)
+    return Access(resource, Permission.READ)

@@ -1,0 +1,67 @@
+"""The calls about reader groups and subscribers. Source: controller API specification, section 9.16."""
+
+from __future__ import annotations
+
+from penstock.controller.grpc import convert
+from penstock.controller.grpc.call import Front
+from penstock.rpc import controller_pb2 as pb
+
+
+async def create_reader_group(front: Front, request: pb.ReaderGroupConfiguration) -> pb.CreateReaderGroupResponse:
+    """Answer createReaderGroup. A group that exists is a success, with the configuration it has."""
+    scope, group = request.scope, request.readerGroupName
+    group_id = convert.group_id(request.readerGroupId)
+    config = convert.group_config(request).checked()
+    found = await front.service.reader_groups.create(
+        scope, group, config, None if group_id == convert.GROUP_ID_NONE else group_id
+    )
+    return pb.CreateReaderGroupResponse(
+        status=pb.CreateReaderGroupResponse.SUCCESS, config=convert.group_config_message(scope, group, found)
+    )
+
+
+async def get_reader_group_config(front: Front, request: pb.ReaderGroupInfo) -> pb.ReaderGroupConfigResponse:
+    """Answer getReaderGroupConfig. Id and generation of the request say nothing."""
+    scope, group = request.scope, request.readerGroup
+    found = await front.service.reader_groups.get(scope, group)
+    return pb.ReaderGroupConfigResponse(
+        config=convert.group_config_message(scope, group, found), status=pb.ReaderGroupConfigResponse.SUCCESS
+    )
+
+
+def no_config(
+    request: pb.ReaderGroupInfo, status: pb.ReaderGroupConfigResponse.Status
+) -> pb.ReaderGroupConfigResponse:
+    """Say why there is no configuration."""
+    return pb.ReaderGroupConfigResponse(config=pb.ReaderGroupConfiguration(), status=status)
+
+
+async def update_reader_group(front: Front, request: pb.ReaderGroupConfiguration) -> pb.UpdateReaderGroupResponse:
+    """Answer updateReaderGroup."""
+    scope, group = request.scope, request.readerGroupName
+    group_id, config = convert.group_id(request.readerGroupId), convert.group_config(request).checked()
+    generation = await front.service.reader_groups.update(scope, group, config, group_id, request.generation)
+    return pb.UpdateReaderGroupResponse(status=pb.UpdateReaderGroupResponse.SUCCESS, generation=generation)
+
+
+async def delete_reader_group(front: Front, request: pb.ReaderGroupInfo) -> pb.DeleteReaderGroupStatus:
+    """Answer deleteReaderGroup. The generation is not looked at: Java's client always sends 0."""
+    group_id = convert.group_id(request.readerGroupId)
+    await front.service.reader_groups.delete(request.scope, request.readerGroup, group_id)
+    return pb.DeleteReaderGroupStatus(status=pb.DeleteReaderGroupStatus.SUCCESS)
+
+
+async def list_subscribers(front: Front, request: pb.StreamInfo) -> pb.SubscribersResponse:
+    """Answer listSubscribers."""
+    found = await front.service.reader_groups.subscribers(request.scope, request.stream)
+    return pb.SubscribersResponse(subscribers=found, status=pb.SubscribersResponse.SUCCESS)
+
+
+async def update_subscriber_stream_cut(front: Front, request: pb.SubscriberStreamCut) -> pb.UpdateSubscriberStatus:
+    """Answer updateSubscriberStreamCut."""
+    info = request.streamCut.streamInfo
+    group_id = convert.group_id(request.readerGroupId)
+    await front.service.reader_groups.publish(
+        info.scope, info.stream, request.subscriber, group_id, request.generation, dict(request.streamCut.cut)
+    )
+    return pb.UpdateSubscriberStatus(status=pb.UpdateSubscriberStatus.SUCCESS)

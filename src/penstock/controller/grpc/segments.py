@@ -1,0 +1,86 @@
+"""The calls about segments and stream cuts. Source: controller API specification, sections 9.11 and 9.12."""
+
+from __future__ import annotations
+
+from penstock.controller.grpc import convert
+from penstock.controller.grpc.call import Front, need_stream
+from penstock.controller.grpc.status import EarlyArgumentError
+from penstock.rpc import controller_pb2 as pb
+
+
+async def get_current_segments(front: Front, request: pb.StreamInfo) -> pb.SegmentRanges:
+    """Answer getCurrentSegments."""
+    found = await front.service.current_segments(request.scope, request.stream)
+    return convert.segment_ranges(request.scope, request.stream, found)
+
+
+async def get_epoch_segments(front: Front, request: pb.GetEpochSegmentsRequest) -> pb.SegmentRanges:
+    """Answer getEpochSegments."""
+    info = request.streamInfo
+    found = await front.service.epoch_segments(info.scope, info.stream, request.epoch)
+    return convert.segment_ranges(info.scope, info.stream, found)
+
+
+async def get_segments(front: Front, request: pb.GetSegmentsRequest) -> pb.SegmentsAtTime:
+    """Answer getSegments: the head of the stream, whatever the timestamp is."""
+    info = request.streamInfo
+    found = await front.service.head(info.scope, info.stream)
+    return pb.SegmentsAtTime(
+        segments=[
+            pb.SegmentsAtTime.SegmentLocation(
+                segmentId=convert.segment_id(info.scope, info.stream, position.segment), offset=position.offset
+            )
+            for position in found
+        ]
+    )
+
+
+async def get_segments_immediately_following(front: Front, request: pb.SegmentId) -> pb.SuccessorResponse:
+    """Answer getSegmentsImmediatelyFollowing, and its misspelt alias."""
+    info = request.streamInfo
+    found = await front.service.successors(info.scope, info.stream, request.segmentId)
+    return pb.SuccessorResponse(
+        segments=[
+            pb.SuccessorResponse.SegmentEntry(
+                segment=convert.segment_range(info.scope, info.stream, successor.segment),
+                value=successor.predecessors,
+            )
+            for successor in found
+        ]
+    )
+
+
+async def get_segments_between(front: Front, request: pb.StreamCutRange) -> pb.StreamCutRangeResponse:
+    """Answer getSegmentsBetween."""
+    info = request.streamInfo
+    need_stream(info)
+    # `from` is a word of Python's, so the field can only be reached by name.
+    start: dict[int, int] = dict(getattr(request, "from"))
+    end = dict(request.to)
+    if not start and not end:
+        raise EarlyArgumentError("both stream cuts are empty")
+    found = await front.service.segments_between(info.scope, info.stream, start, end)
+    return pb.StreamCutRangeResponse(
+        segments=[convert.segment_id(info.scope, info.stream, segment.id) for segment in found]
+    )
+
+
+async def is_segment_valid(front: Front, request: pb.SegmentId) -> pb.SegmentValidityResponse:
+    """Answer isSegmentValid."""
+    info = request.streamInfo
+    is_valid = await front.service.is_segment_valid(info.scope, info.stream, request.segmentId)
+    return pb.SegmentValidityResponse(response=is_valid)
+
+
+async def is_stream_cut_valid(front: Front, request: pb.StreamCut) -> pb.StreamCutValidityResponse:
+    """Answer isStreamCutValid."""
+    info = request.streamInfo
+    is_valid = await front.service.is_stream_cut_valid(info.scope, info.stream, dict(request.cut))
+    return pb.StreamCutValidityResponse(response=is_valid)
+
+
+async def get_uri(front: Front, request: pb.SegmentId) -> pb.NodeUri:
+    """Answer getURI."""
+    info = request.streamInfo
+    host, port = front.service.endpoint_of(info.scope, info.stream, request.segmentId)
+    return pb.NodeUri(endpoint=host, port=port)
