@@ -125,6 +125,38 @@ async def test_a_flush_of_many_segments_is_not_a_look_at_all_of_them_for_each(
     assert looks <= 4
 
 
+async def test_appends_that_are_held_do_not_have_all_segments_looked_at_again_while_jobs_run(
+    lives: Incarnations, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each append that is held asks for relief: for nothing while the storage writer is at it, else for a look."""
+    looks = 0
+    look = StorageWriter._look_in_steps
+
+    def counted(self: StorageWriter) -> Iterator[None]:
+        nonlocal looks
+        looks += 1
+        yield from look(self)
+
+    container = await lives.start(flush_age_s=0.0, writer_interval_s=1000.0)
+    await container.create(name_of(0))
+    lives.chunks.hold("write")
+    await append(container, name_of(0), b"waits")
+    monkeypatch.setattr(StorageWriter, "_look_in_steps", counted)
+    monkeypatch.setattr(container.throttle, "must_wait", lambda *, is_urgent: True)
+    assert container.must_wait()
+    await until(lambda: lives.chunks.calls["write"] > 0)
+    assert looks == 1
+    for _ in range(100):
+        assert container.must_wait()
+        await asyncio.sleep(0)
+    assert looks == 1
+    lives.chunks.release("write")
+    await until(lambda: container.segment(name_of(0)).storage_length == 5)
+    await until(lambda: len(container.writer.tasks) == 1)
+    assert container.must_wait()
+    await until(lambda: looks == 2)
+
+
 async def test_a_log_that_cannot_be_cut_is_not_searched_again(
     lives: Incarnations, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -300,7 +300,7 @@ class SegmentContainer(SegmentOperations):
         """Whether an append or table update of a caller has to be held by `throttle`; none of the container's own."""
         if not self.throttle.must_wait(is_urgent=is_urgent):
             return False
-        self.state.on_storage_work()  # It may be asleep, and it is what relieves.
+        self.state.on_pressure()  # Whoever relieves may be asleep.
         return True
 
     def _relieved(self) -> None:

@@ -80,6 +80,8 @@ class ContainerState:
         self.cut: MetadataCut | None = None
         self._loop = asyncio.get_running_loop()
         self.on_storage_work: Callable[[], None] = lambda: None
+        #: Called, as often as may be, when something waits for room.
+        self.on_pressure: Callable[[], None] = lambda: None
         #: Called when long-term storage may have relieved something.
         self.on_relief: Callable[[], None] = lambda: None
 

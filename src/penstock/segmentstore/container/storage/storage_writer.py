@@ -111,6 +111,7 @@ class StorageWriter:
         self._failure_logged_at_s = -settings.writer_retry_s
         self.failed_job_count: int = 0
         state.on_storage_work = self._wake.set
+        state.on_pressure = self._note_pressure
 
     def start(self) -> None:
         """Begin the loop."""
@@ -133,6 +134,14 @@ class StorageWriter:
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
+
+    def _note_pressure(self) -> None:
+        """Look for work, unless some is under way: the end of it looks for more.
+
+        Each append that is held calls this, and a look at very many segments costs more than they do.
+        """
+        if not self._jobs:
+            self._wake.set()
 
     async def _run(self) -> None:
         try:
