@@ -32,7 +32,7 @@ class CacheSettings:
     entry_age_s_max: float = 1800.0
     eviction_entries_max: int = 512
     block_length: int = 64 * 1024
-    small_append_length: int = 16 * 1024
+    small_append_length: int = 8 * 1024
 
     @property
     def target_bytes(self) -> int:
