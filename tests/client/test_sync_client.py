@@ -12,6 +12,7 @@ import penstock
 from penstock.client.connecting import connect
 from penstock.model.errors import InvalidNameError
 from penstock.runtime.portal import Portal
+from penstock.serializers import JsonSerializer
 from penstock.settings import StandaloneSettings
 from penstock.standalone import Standalone
 
@@ -325,3 +326,31 @@ def test_lone_write_is_quick(client, stream):
         for _ in range(50):
             writer.write(b"x").wait(5)
         assert time.perf_counter() - started < 0.9
+
+
+def test_a_blocking_table_is_used_as_a_dict(client):
+    """Its items by their keys; what is not there is a `KeyError`, and one of Penstock's own."""
+    client.create_table("shelf/prices", key_length=16, partition_count=2)
+    with client.table("shelf/prices", keys=penstock.TextKeys(), values=JsonSerializer()) as prices:
+        prices["apple"] = 120
+        prices["pear"] = None
+        prices["apple"] = 125
+        assert prices["apple"] == 125
+        assert prices["pear"] is None
+        assert "apple" in prices
+        assert "plum" not in prices
+        assert sorted(prices) == ["apple", "pear"]
+        assert dict(prices.items()) == {"apple": 125, "pear": None}
+        del prices["apple"]
+        assert "apple" not in prices
+        with pytest.raises(KeyError, match="plum"):
+            prices["plum"]
+        with pytest.raises(penstock.TableKeyMissingError) as missing:
+            del prices["apple"]
+        assert str(missing.value).startswith("shelf/prices: key b'apple")
+        assert prices.pop("pear", 7) is None
+        assert prices.pop("pear", 7) == 7
+        # An empty one is not false: nobody asks a server by `if prices:`.
+        assert prices
+    with pytest.raises(penstock.ClosedError):
+        prices["apple"]

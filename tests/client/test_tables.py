@@ -22,6 +22,7 @@ from penstock.model.errors import (
     TableKeyMissingError,
     TableKeyVersionError,
 )
+from penstock.model.segments import VERSION_ANY, TableUpdate
 from penstock.model.tables import TableConfig
 from penstock.serializers import JsonSerializer
 
@@ -281,6 +282,34 @@ async def test_an_update_of_a_missing_key_needs_a_default(cluster):
     async with cluster.client() as client, await opened(client) as table:
         with pytest.raises(TableKeyMissingError):
             await table.update("visits", lambda value: value)
+
+
+async def test_what_is_popped_is_gone_and_goes_to_one(cluster):
+    """Of many who pop at the same moment one gets the value, the others their default."""
+    async with cluster.client() as client, await opened(client) as table:
+        await table.put("apple", b"1")
+        popped = await asyncio.gather(*(table.pop("apple", b"none") for _ in range(5)))
+        assert sorted(popped) == [b"1", *[b"none"] * 4]
+        assert await table.pop("apple") is None
+        assert await table.entry("apple") is None
+
+
+async def test_a_pop_that_always_loses_is_given_up(cluster):
+    """The key stays, with what the others made of it."""
+    async with cluster.client(table_update_count_max=3) as client, await opened(client) as table:
+        await table.put("apple", b"1")
+        store = cluster.store.segments
+        remove, put = store.table_remove, store.table_put
+
+        async def lose(segment, removals, **options):
+            await put(segment, [TableUpdate(removal.key, b"other", VERSION_ANY) for removal in removals])
+            return await remove(segment, removals, **options)
+
+        store.table_remove = lose
+        with pytest.raises(MetadataConflictError, match="3 attempts in a row to remove"):
+            await table.pop("apple")
+        store.table_remove = remove
+        assert await table.get("apple") == b"other"
 
 
 async def test_an_update_that_always_loses_is_given_up(cluster):

@@ -147,7 +147,7 @@ class _Writer:
 
     def _head(self) -> str:
         name, base = self._spec.name, self._spec.base[1]
-        bases = base if base == "ClientLife" or base in self._twins else f"{base}[{self._part}]"
+        bases = f"{base}[{self._part}]" if base in ("Handle", "PlainHandle") else base + self._parameter
         if self._parameter:
             self._imports["Generic"] = "typing"
             bases += f", Generic{self._parameter}"

@@ -18,7 +18,7 @@ class Blocking:
         module: below `penstock.client`; the generated module has the same name below `penstock.client.sync`.
         name: of both classes.
         base: module below `penstock.client.sync` and class that the blocking class builds on. What that has written by
-            hand is left to it.
+            hand is left to it. `Handle` and `PlainHandle` are of an async class; others have its type parameters.
         init: lines for `__init__`, where `part` is the async object.
         bodies: what a method does when it is not one call through the portal. Its signature and docstring come from the
             async method all the same.
@@ -149,6 +149,7 @@ CLASSES: Sequence[Blocking] = (
     Blocking(
         "tables",
         "Table",
+        base=("table_handle", "TableHandle"),
         bodies={
             "scan": _PAGES.format(method="scan_pages", arguments=_SPAN),
             "keys": _PAGES.format(method="key_pages", arguments=_SPAN),

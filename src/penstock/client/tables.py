@@ -210,6 +210,16 @@ class Table(LifeCycle, Generic[Key, Value]):
         """
         await self._change("remove", [TableRemoval(self._key(key), _wanted(version))])
 
+    async def pop(self, key: Key, default: Default | None = None) -> Value | Default | None:
+        """Remove `key` and return its value, or `default` if it has none. Of several who do so one gets the value.
+
+        Raises:
+            MetadataConflictError: `table_update_count_max` attempts in a row lost against others.
+            OutcomeUnknownError: a reply was lost; the key may be removed or not.
+        """
+        removed = await self._take(key)
+        return default if removed is None else removed.value
+
     async def remove_many(self, keys: Iterable[Key | Entry[Key, Value]], *, as_one: bool = False) -> None:
         """Remove many keys. Of an `Entry` the version is a condition, as in `remove`. `as_one`: see `put_many`."""
         removals = [
@@ -232,9 +242,8 @@ class Table(LifeCycle, Generic[Key, Value]):
             MetadataConflictError: `table_update_count_max` attempts in a row lost against others.
             OutcomeUnknownError: a reply was lost; the value may be replaced or not.
         """
-        attempt_count_max = self._cluster.settings.table_update_count_max
         with self._call("update a key"):
-            for _ in range(attempt_count_max):
+            for _ in range(self._cluster.settings.table_update_count_max):
                 old = await self.entry(key)
                 if old is not None:
                     value = step(old.value)
@@ -247,10 +256,7 @@ class Table(LifeCycle, Generic[Key, Value]):
                     return Entry(key, value, (await self._change("put", [self._update(key, value, version)]))[0])
                 except TableConditionError:
                     continue
-        raise MetadataConflictError(
-            f"table {self.name}: {attempt_count_max} attempts in a row to update key {key!r} lost against others "
-            "(table_update_count_max)"
-        )
+        raise self._lost("update", key)
 
     # -- scan and watch -----------------------------------------------------------------------------------------
 
@@ -372,6 +378,38 @@ class Table(LifeCycle, Generic[Key, Value]):
             return []
         with self._call(what):
             return await self._segments.apply(changes, is_whole=is_whole)
+
+    async def _item(self, key: Key) -> Value:
+        """Return the value of `key`. Raises `TableKeyMissingError`."""
+        entry = await self.entry(key)
+        if entry is None:
+            raise TableKeyMissingError(self.name, key=self._key(key))
+        return entry.value
+
+    async def _delete_item(self, key: Key) -> None:
+        """Remove `key`. Raises `TableKeyMissingError`, and as `pop`."""
+        if await self._take(key) is None:
+            raise TableKeyMissingError(self.name, key=self._key(key))
+
+    async def _take(self, key: Key) -> Entry[Key, Value] | None:
+        """Remove `key` in the version that was read, and return what that was; None if there was none."""
+        with self._call("remove a key"):
+            for _ in range(self._cluster.settings.table_update_count_max):
+                entry = await self.entry(key)
+                if entry is None:
+                    return None
+                try:
+                    await self._change("remove", [TableRemoval(self._key(key), entry.version)])
+                except TableConditionError:
+                    continue
+                return entry
+        raise self._lost("remove", key)
+
+    def _lost(self, what: str, key: Key) -> MetadataConflictError:
+        return MetadataConflictError(
+            f"table {self.name}: {self._cluster.settings.table_update_count_max} attempts in a row to {what} key "
+            f"{key!r} lost against others (table_update_count_max)"
+        )
 
     def _key(self, key: Key) -> bytes:
         return self._keys.serialize(key, self.config)

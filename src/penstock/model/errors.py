@@ -22,7 +22,7 @@
     │   ├── BadAttributeError           a conditional attribute update did not match
     │   ├── TableNotEmptyError
     │   └── TableConditionError      a condition of a table's change did not hold; nothing was changed; field `key`
-    │       ├── TableKeyMissingError
+    │       ├── TableKeyMissingError    also a KeyError
     │       └── TableKeyVersionError
     ├── ContainerNotFoundError          the container is not here (wire: WrongHost)
     ├── ContainerOfflineError           the container has stopped or is recovering; a retry is safe
@@ -268,11 +268,18 @@ class TableConditionError(SegmentError):
         self.key = key
 
 
-class TableKeyMissingError(TableConditionError):
-    """A conditional table update demanded a version of a key that does not exist."""
+class TableKeyMissingError(TableConditionError, KeyError):
+    """A key that had to exist does not: a change demanded a version of it, or it was asked for as ``table[key]``.
+
+    Also a `KeyError`.
+    """
 
     def __init__(self, segment: str, *, key: bytes) -> None:
         super().__init__(segment, f"key {key!r} does not exist", key=key)
+
+    def __str__(self) -> str:
+        # A `KeyError` would show its message in quotes.
+        return Exception.__str__(self)
 
 
 class TableKeyVersionError(TableConditionError):

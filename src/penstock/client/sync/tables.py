@@ -8,14 +8,13 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Generic
 
-from penstock.client import tables as aio
-from penstock.client.sync.handle import Handle
+from penstock.client.sync.table_handle import TableHandle
 from penstock.client.table_keys import Entry
 from penstock.client.tables import Default, Key, TableChange, Value
 from penstock.model.tables import TableConfig
 
 
-class Table(Handle[aio.Table[Key, Value]], Generic[Key, Value]):
+class Table(TableHandle[Key, Value], Generic[Key, Value]):
     """A key-value table. Made by `Client.table`; any number of calls may be under way at once.
 
     Every key has a *version*, which grows with each write and never comes again. What names a version is done if the
@@ -94,6 +93,15 @@ class Table(Handle[aio.Table[Key, Value]], Generic[Key, Value]):
         Raises `TableConditionError`, `OutcomeUnknownError`.
         """
         self._portal.call(self._part.remove(key, version=version))
+
+    def pop(self, key: Key, default: Default | None = None) -> Value | Default | None:
+        """Remove `key` and return its value, or `default` if it has none. Of several who do so one gets the value.
+
+        Raises:
+            MetadataConflictError: `table_update_count_max` attempts in a row lost against others.
+            OutcomeUnknownError: a reply was lost; the key may be removed or not.
+        """
+        return self._portal.call(self._part.pop(key, default))
 
     def remove_many(self, keys: Iterable[Key | Entry[Key, Value]], *, as_one: bool = False) -> None:
         """Remove many keys. Of an `Entry` the version is a condition, as in `remove`. `as_one`: see `put_many`."""
