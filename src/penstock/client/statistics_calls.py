@@ -89,7 +89,7 @@ class StatisticsCalls:
         failure = await self._ask_at(names, since, answers)
         count = max((answer.store.container_count for answer in answers.values() if answer.store), default=0)
         if count and count != len(self._names):
-            self._names = _names_of_containers(count)
+            self._names = names_of_containers(count)
         told = {container_id for answer in answers.values() for container_id in answer.reports}
         missing = [name for container_id, name in enumerate(self._names) if container_id not in told]
         if missing:
@@ -274,7 +274,7 @@ def _first_names() -> list[str]:
     return [_name(number) for number in range(_FIRST_NAMES)]
 
 
-def _names_of_containers(container_count: int) -> list[str]:
+def names_of_containers(container_count: int) -> list[str]:
     """Return, for each container, a name that belongs to it."""
     names: dict[int, str] = {}
     for number in itertools.count():

@@ -34,7 +34,8 @@ from penstock.model.errors import (
 from penstock.model.names import transient_segment_name
 from penstock.model.segments import TableRemoval, TableUpdate
 from penstock.segmentstore.container.attributes.updates import AttributeUpdate, UpdateKind
-from penstock.segmentstore.statistics_report import store_report
+from penstock.segmentstore.scale_advisor import StoreScaleAdvisor
+from penstock.segmentstore.statistics_report import store_report, with_advice
 from penstock.segmentstore.store import SegmentStore
 from penstock.wire import commands as wire
 from penstock.wire.codec import FRAME_LENGTH_MAX
@@ -58,6 +59,7 @@ class RequestProcessor:
 
     def __init__(self, store: SegmentStore) -> None:
         self._store = store
+        self._advisor = StoreScaleAdvisor(store)
         self.transient_segments: dict[str, None] = {}
         self._handlers: dict[type[WireCommand], _Handler] = {}
         self._on(wire.GetStreamSegmentInfo, self._segment_info)
@@ -285,7 +287,10 @@ class RequestProcessor:
         )
 
     async def _statistics(self, command: wire.GetStatistics) -> WireCommand:
-        report = store_report(self._store, decode_question(command.question))
+        question = decode_question(command.question)
+        report = store_report(self._store, question)
+        if (asked := question.advice) is not None:
+            report = with_advice(report, await self._advisor.scale_advice(asked.container, asked.segments))
         return wire.StatisticsTold(command.request_id, encode_message(report))
 
 

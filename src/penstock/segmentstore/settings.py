@@ -91,6 +91,25 @@ class StatisticsSettings:
 
 
 @dataclass(frozen=True, slots=True)
+class ScaleAdviceSettings:
+    """When the load of a segment is said to ask for a split or a merge. Thresholds are those of Pravega.
+
+    Attributes:
+        cool_down_s: a segment has no advice before it was watched for so long.
+        recent_s: a segment that got nothing for so long is not to be split, whatever its averages say.
+        advice_max: segments in the answer to one question at most; what is to be split comes first.
+        quiet_told_s: how long it is said that a segment is silent, from when it is; then it is forgotten.
+        quiet_segments_max: segments of one container that are remembered because they get nothing.
+    """
+
+    cool_down_s: float = 600.0
+    recent_s: float = 120.0
+    advice_max: int = 1000
+    quiet_told_s: float = 1200.0
+    quiet_segments_max: int = 10_000
+
+
+@dataclass(frozen=True, slots=True)
 class ActivitySettings:
     """What is made of the notes that appends leave behind.
 
@@ -98,12 +117,15 @@ class ActivitySettings:
         interval_s: time between two looks at them.
         index_entry_bytes: a border between appends is indexed about once in so many bytes; 0: never.
         index_segments_max: segments whose last indexed border is remembered; for others it is read again.
+        statistics: how loads are measured.
+        scale_advice: when they ask for a split or a merge.
     """
 
     interval_s: float = 1.0
     index_entry_bytes: int = 1 * MIB
     index_segments_max: int = 10_000
     statistics: StatisticsSettings = field(default_factory=StatisticsSettings)
+    scale_advice: ScaleAdviceSettings = field(default_factory=ScaleAdviceSettings)
 
 
 @dataclass(frozen=True, slots=True)

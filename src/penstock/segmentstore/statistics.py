@@ -2,7 +2,8 @@
 
 Rates are exponential averages over 2, 5, 10 and 20 minutes, measured every 5 s; the first measurement sets them. Only
 segments that got data lately are kept. Silence costs nothing: it is brought in when a segment is looked at again. A
-merged transaction counts for its target, as the events that it brings, when it is merged.
+merged transaction counts for its target, as the events that it brings, when it is merged; in the averages these count
+as if they had come evenly over its life.
 
 Each change of a segment's counts has a number. Whoever asks again says up to which one they know, and hears of the
 segments with news alone, a page at a time: nobody goes over all of them.
@@ -18,7 +19,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from operator import attrgetter
 
-from penstock.segmentstore.settings import StatisticsSettings
+from penstock.segmentstore.quiet_segments import QuietSegments
+from penstock.segmentstore.settings import ScaleAdviceSettings, StatisticsSettings
 from penstock.wire.statistics import SegmentRow
 
 #: Minutes over which rates are averaged.
@@ -102,6 +104,16 @@ class MovingRates:
             kept = math.exp(-self._tick_s / (60 * minutes))
             self._averages[at] = self._averages[at] * kept ** (silent_ticks + 1) + rate * (1 - kept)
 
+    def spread(self, count: int, life_s: float) -> None:
+        """Bring in `count` that came evenly over the `life_s` seconds that end now, beside what was measured."""
+        rate = count / life_s
+        if not self._is_set:
+            self._is_set = True
+            self._averages = [rate] * len(WINDOWS_MINUTES)
+            return
+        for at, minutes in enumerate(WINDOWS_MINUTES):
+            self._averages[at] += rate * (1 - math.exp(-life_s / (60 * minutes)))
+
     def rates(self, silent_ticks: int = 0) -> Rates:
         """Return the averages after so many further ticks with nothing."""
         return Rates(
@@ -129,6 +141,9 @@ class _Load:
         "name",
         "scale_type",
         "since_s",
+        "spread_bytes",
+        "spread_events",
+        "spread_life_s",
         "target_rate",
         "tick",
         "tick_bytes",
@@ -148,6 +163,10 @@ class _Load:
         self.tick = tick
         self.tick_events = 0
         self.tick_bytes = 0
+        #: Of that, what came with transactions, over so long.
+        self.spread_events = 0
+        self.spread_bytes = 0
+        self.spread_life_s = 0.0
         #: What the last look brought that brought anything, and when that was.
         self.last_event_count = 0
         self.last_byte_count = 0
@@ -157,18 +176,42 @@ class _Load:
         self.change = 0
         self.is_gone = False
 
-    def add(self, events: int, byte_count: int) -> None:
+    def add(self, events: int, byte_count: int, merged: tuple[int, int, float]) -> None:
         self.event_count += events
         self.byte_count += byte_count
         self.tick_events += events
         self.tick_bytes += byte_count
+        merged_events, merged_bytes, life_s = merged
+        if life_s:
+            self.spread_events += merged_events
+            self.spread_bytes += merged_bytes
+            self.spread_life_s = max(self.spread_life_s, life_s)
 
     def measure(self, tick: int) -> None:
         silent = tick - self.tick - 1
-        self.event_rates.measure(self.tick_events, silent)
-        self.byte_rates.measure(self.tick_bytes, silent)
+        self.event_rates.measure(self.tick_events - self.spread_events, silent)
+        self.byte_rates.measure(self.tick_bytes - self.spread_bytes, silent)
+        if self.spread_life_s:
+            self.event_rates.spread(self.spread_events, self.spread_life_s)
+            self.byte_rates.spread(self.spread_bytes, self.spread_life_s)
+            self.spread_events = self.spread_bytes = 0
+            self.spread_life_s = 0.0
         self.tick_events = self.tick_bytes = 0
         self.tick = tick
+
+    def statistics(self, tick: int, tick_s: float, now_s: float) -> SegmentStatistics:
+        silent = tick - self.tick
+        return SegmentStatistics(
+            self.name,
+            now_s - self.since_s,
+            silent * tick_s,
+            self.event_count,
+            self.byte_count,
+            self.event_rates.rates(silent),
+            self.byte_rates.rates(silent),
+            self.scale_type,
+            self.target_rate,
+        )
 
 
 _CHANGE = attrgetter("change")
@@ -199,10 +242,20 @@ class Page:
 class Statistics:
     """Measures the load of one container. `now_s` is the loop's time throughout."""
 
-    def __init__(self, container_id: int, settings: StatisticsSettings, now_s: float) -> None:
+    def __init__(
+        self,
+        container_id: int,
+        settings: StatisticsSettings,
+        now_s: float,
+        advice: ScaleAdviceSettings | None = None,
+    ) -> None:
         self._container_id = container_id
         self._settings = settings
         self._start_s = now_s
+        #: Those that are to be merged if they get nothing for long.
+        self.quiet: QuietSegments = QuietSegments(settings.expiry_s, advice or ScaleAdviceSettings())
+        #: When a load was last dropped for want of room.
+        self._short_of_room_s = float("-inf")
         self._tick = 0
         # By segment id, in the order of their last changes. Those that have gone stay until they expire, to be told.
         self._segments: dict[int, _Load] = {}
@@ -227,14 +280,20 @@ class Statistics:
         target_rate: int,
         now_s: float,
         length_bytes: int = 0,
+        merged: tuple[int, int, float] = (0, 0, 0.0),
     ) -> None:
-        """Count what a segment got since the last call for it. `length_bytes`: its length now."""
+        """Count what a segment got since the last call for it. `length_bytes`: its length now.
+
+        `merged`: of that, events and bytes that came with transactions, and over how many seconds these were made.
+        """
+        self.quiet.forget(segment_id)
         load = self._segments.pop(segment_id, None)
         if load is None or load.is_gone:
             self._gone_count -= load is not None
             load = _Load(name, now_s, self._tick, self._settings.tick_s)
             while len(self._segments) >= self._settings.segments_max:
                 self._drop_oldest()
+                self._short_of_room_s = now_s
         self._segments[segment_id] = load
         self._changed[segment_id] = load
         self._change += 1
@@ -243,11 +302,12 @@ class Statistics:
         load.last_event_count, load.last_byte_count, load.measured_s = events, byte_count, now_s
         load.length_bytes = length_bytes
         self._now_s = now_s
-        load.add(events, byte_count)
-        self._all.add(events, byte_count)
+        load.add(events, byte_count, merged)
+        self._all.add(events, byte_count, merged)
 
     def forget(self, segment_id: int) -> None:
         """Drop a segment that is sealed or gone: it will get nothing more."""
+        self.quiet.forget(segment_id)
         load = self._segments.get(segment_id)
         if load is None or load.is_gone:
             return
@@ -293,9 +353,31 @@ class Statistics:
         self._all.measure(tick)
         oldest_tick = tick - self._settings.expiry_s / self._settings.tick_s
         while self._segments:
-            if next(iter(self._segments.values())).tick > oldest_tick:
+            segment_id, load = next(iter(self._segments.items()))
+            if load.tick > oldest_tick:
                 break
             self._drop_oldest()
+            if load.scale_type and not load.is_gone:
+                self.quiet.note(segment_id, load.name, load.measured_s)
+
+    # What loads ask for: see `scale_advice`.
+
+    def ids_by_rate(self) -> list[int]:
+        """Return the ids of segments that have got data lately and are to scale by their load."""
+        return [segment_id for segment_id, load in self._segments.items() if load.scale_type and not load.is_gone]
+
+    def load(self, segment_id: int, now_s: float) -> SegmentStatistics | None:
+        """Return the load of one segment as of the last tick; None if it is not remembered."""
+        load = self._segments.get(segment_id)
+        if load is None or load.is_gone:
+            return None
+        return load.statistics(self._tick, self._settings.tick_s, now_s)
+
+    def is_silent(self, segment_id: int, now_s: float, age_s: float) -> bool:
+        """Say whether it is known that a segment, which is `age_s` old, got nothing for as long as loads are kept."""
+        expiry_s = self._settings.expiry_s
+        known_s = now_s - max(self._start_s, self._short_of_room_s)
+        return segment_id not in self._segments and min(known_s, age_s) >= expiry_s
 
     def snapshot(self, now_s: float) -> ContainerStatistics:
         """Return the load as of the last tick."""
@@ -307,19 +389,7 @@ class Statistics:
             self._all.event_rates.rates(),
             self._all.byte_rates.rates(),
             [
-                SegmentStatistics(
-                    load.name,
-                    now_s - load.since_s,
-                    (self._tick - load.tick) * tick_s,
-                    load.event_count,
-                    load.byte_count,
-                    load.event_rates.rates(self._tick - load.tick),
-                    load.byte_rates.rates(self._tick - load.tick),
-                    load.scale_type,
-                    load.target_rate,
-                )
-                for load in self._segments.values()
-                if not load.is_gone
+                load.statistics(self._tick, tick_s, now_s) for load in self._segments.values() if not load.is_gone
             ],
         )
 

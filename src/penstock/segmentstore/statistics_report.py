@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
+import msgspec
+
 from penstock.model.errors import InvalidArgumentError
+from penstock.model.scale_advice import ScaleAdvice
 from penstock.segmentstore.container.container import SegmentContainer
 from penstock.segmentstore.statistics import Rates
 from penstock.segmentstore.store import SegmentStore
-from penstock.wire.statistics import SEGMENTS_MAX, VERSION, ContainerReport, Cursor, Question, StoreReport
+from penstock.wire.statistics import SEGMENTS_MAX, VERSION, AdviceRow, ContainerReport, Cursor, Question, StoreReport
 
 #: Of an error's text, what is told.
 _TEXT_CHARACTERS_MAX = 400
@@ -36,6 +41,12 @@ def store_report(store: SegmentStore, question: Question) -> StoreReport:
         {container_id: str(error)[:_TEXT_CHARACTERS_MAX] for container_id, error in sorted(store.failures.items())},
         [_container_report(container, question.cursors.get(container.id, Cursor()), share) for container in asked],
     )
+
+
+def with_advice(report: StoreReport, advice: Sequence[ScaleAdvice]) -> StoreReport:
+    """Return a report that also has the advice that was asked for."""
+    rows = [AdviceRow(each.segment, int(each.direction), each.split_count, each.is_silent) for each in advice]
+    return msgspec.structs.replace(report, advice=rows)
 
 
 def _container_report(container: SegmentContainer, cursor: Cursor, segment_count_max: int) -> ContainerReport:

@@ -28,6 +28,27 @@ class Cursor(msgspec.Struct, frozen=True, array_like=True):
     change: int = 0
 
 
+class AdviceQuestion(msgspec.Struct, frozen=True):
+    """Which segments are too hot or too cold? See `ScaleAdvisor.scale_advice`.
+
+    Attributes:
+        container: id of the container asked about.
+        segments: full names of segments of it; None: all.
+    """
+
+    container: int
+    segments: list[str] | None = None
+
+
+class AdviceRow(msgspec.Struct, frozen=True, array_like=True):
+    """See `ScaleAdvice`; `direction` as a number."""
+
+    segment: str
+    direction: int
+    split_count: int = 0
+    is_silent: bool = False
+
+
 class Question(msgspec.Struct, frozen=True):
     """What somebody wants to know.
 
@@ -35,12 +56,14 @@ class Question(msgspec.Struct, frozen=True):
         cursors: by container id; the answer has the segments with news since then. Missing: all that are remembered.
         containers: ids of the containers asked about; None: all that run there.
         segment_count_max: segments in the answer at most; 0: none.
+        advice: what is asked about scaling; None: nothing.
     """
 
     version: int = VERSION
     cursors: dict[int, Cursor] = {}
     containers: list[int] | None = None
     segment_count_max: int = 1000
+    advice: AdviceQuestion | None = None
 
 
 class SegmentRow(msgspec.Struct, frozen=True, array_like=True):
@@ -117,6 +140,7 @@ class StoreReport(msgspec.Struct, frozen=True):
             long-term storage lacks them.
         storage_problem: why long-term storage cannot be used now.
         failures: why containers that should run do not, by their ids.
+        advice: about scaling, if it was asked for; None: it was not, or the store knows of no such thing.
     """
 
     version: int
@@ -128,6 +152,7 @@ class StoreReport(msgspec.Struct, frozen=True):
     storage_problem: str | None
     failures: dict[int, str]
     containers: list[ContainerReport]
+    advice: list[AdviceRow] | None = None
 
 
 def encode_message(message: Question | StoreReport) -> bytes:

@@ -113,6 +113,8 @@ class ContainerState:
         segment.target_rate = operation.target_rate
         segment.rollover_bytes = operation.rollover_bytes
         self.metadata.add(segment)
+        if segment.scale_type:
+            self.activity.created(segment)
         self._lately_merged.pop(operation.name, None)
         return segment
 
@@ -235,6 +237,7 @@ class ContainerState:
         target.length = operation.offset + operation.length
         target.event_count += operation.event_count
         target.last_modified_ms = operation.time_ms
+        touched.merge(operation.event_count, operation.length, (operation.time_ms - source.created_ms) / 1000)
         self.activity.behind(touched)
         self.accept_attributes(target, operation.attributes)
         target.index.add_redirect(operation.offset, operation.offset + operation.length, source)

@@ -12,13 +12,21 @@ from penstock.segmentstore.container.segment import Segment
 Border = tuple[int, int, int]
 
 
+#: Transactions that lived for less count as if their events came when they were merged.
+_SPREAD_LIFE_S_MIN = 5.0
+
+
 class Touched:
     """A segment that got data since the last look; `length` and `event_count` are those from before.
+
+    Of that, `merged_events` and `merged_bytes` came with transactions over `merged_life_s`, the longest of their lives.
 
     Invariant: `borders` grow, and the last one is at `marked` if there are any.
     """
 
-    __slots__ = ("borders", "event_count", "length", "marked", "segment")
+    __slots__ = (
+        "borders", "event_count", "length", "marked", "merged_bytes", "merged_events", "merged_life_s", "segment",
+    )  # fmt: skip
 
     def __init__(self, segment: Segment) -> None:
         self.segment: Segment = segment
@@ -26,19 +34,39 @@ class Touched:
         self.event_count: int = segment.event_count
         self.marked: int = segment.length
         self.borders: list[Border] = []
+        self.merged_events = 0
+        self.merged_bytes = 0
+        self.merged_life_s = 0.0
+
+    def merge(self, events: int, byte_count: int, life_s: float) -> None:
+        """Note that a transaction of this age has brought so much."""
+        if life_s >= _SPREAD_LIFE_S_MIN:
+            self.merged_events += events
+            self.merged_bytes += byte_count
+            self.merged_life_s = max(self.merged_life_s, life_s)
 
 
 class Activity:
     """What has got data since the last look. Borders are noted at least `border_bytes` apart; 0: none.
 
-    Bounded: one note per active segment, and one border per `border_bytes` taken in between two looks.
+    Bounded: one note per active segment and per created one, and one border per `border_bytes`, between two looks.
     """
 
-    __slots__ = ("_border_bytes", "_touched")
+    __slots__ = ("_border_bytes", "_created", "_touched")
 
     def __init__(self, border_bytes: int) -> None:
         self._border_bytes = border_bytes or (1 << 62)
         self._touched: dict[int, Touched] = {}
+        self._created: list[tuple[int, str]] = []
+
+    def created(self, segment: Segment) -> None:
+        """Note that a segment has begun whose load somebody wants to know, also if it gets nothing."""
+        self._created.append((segment.id, segment.name))
+
+    def take_created(self) -> list[tuple[int, str]]:
+        """Return ids and names of what was created since the last look."""
+        created, self._created = self._created, []
+        return created
 
     def before(self, segment: Segment) -> Touched:
         """Note that `segment` is about to get data."""

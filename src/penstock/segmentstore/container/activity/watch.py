@@ -37,11 +37,14 @@ class ActivityWatch:
         self._loop = asyncio.get_running_loop()
         # Of segments that got data lately, the offset of the last entry, least lately used first.
         self._indexed: dict[int, int] = {}
-        self.statistics: Statistics = Statistics(container_id, settings.statistics, self._loop.time())
+        self.statistics: Statistics = Statistics(
+            container_id, settings.statistics, self._loop.time(), settings.scale_advice
+        )
 
     async def run(self) -> None:
         """Look for ever."""
         self._activity.take()  # What recovery did is no load.
+        self._activity.take_created()
         while True:
             await asyncio.sleep(self._settings.interval_s)
             await self.look()
@@ -50,6 +53,8 @@ class ActivityWatch:
         """Bring in what has happened since the last look."""
         notes: list[Touched] = []
         now_s = self._loop.time()
+        for segment_id, name in self._activity.take_created():
+            self.statistics.quiet.note(segment_id, name, now_s)
         for number, note in enumerate(self._activity.take()):
             if number % _SLICE_SEGMENTS == _SLICE_SEGMENTS - 1:
                 await asyncio.sleep(0)
@@ -66,6 +71,7 @@ class ActivityWatch:
                 target_rate=segment.target_rate,
                 now_s=now_s,
                 length_bytes=segment.length,
+                merged=(note.merged_events, note.merged_bytes, note.merged_life_s),
             )
             if segment.is_deleted or (segment.is_sealed and not segment.is_inactive):
                 self.statistics.forget(segment.id)
