@@ -19,6 +19,7 @@ from types import TracebackType
 
 from penstock.client.connection_pool import ConnectionPool
 from penstock.client.settings import ClientSettings
+from penstock.client.wire_scale_advice import WireScaleAdvisor
 from penstock.client.wire_segments import WireSegments
 from penstock.controller.grpc.server import GrpcServer
 from penstock.controller.locator import AssignedLocator, ContainerLocator, SingleStoreLocator
@@ -28,10 +29,12 @@ from penstock.controller.service import ControllerService
 from penstock.data_directory import DataDirectory, Identity
 from penstock.model.errors import ControllerUnavailableError, DataDirectoryInUseError, InvalidArgumentError
 from penstock.model.routing import container_of
+from penstock.model.scale_advice import ScaleAdvisor
 from penstock.model.segments import Segments
 from penstock.runtime.descriptors import descriptor_limit, share_descriptors
 from penstock.runtime.runtime import Runtime, real_runtime
 from penstock.segmentstore.admin_server import AdminServer
+from penstock.segmentstore.scale_advisor import StoreScaleAdvisor
 from penstock.segmentstore.server import SegmentStoreServer
 from penstock.segmentstore.store import SegmentStore
 from penstock.segmentstore.tier1.durable_log import DurableLogFactory
@@ -142,16 +145,21 @@ class Standalone:
         self._stops.push_async_callback(self.runtime.work.close)
         segments: Segments
         locator: ContainerLocator
+        advisor: ScaleAdvisor
         if settings.segment_stores == 1:
-            segments, locator = await self._start_store()
+            store, locator = await self._start_store()
+            segments, advisor = store, StoreScaleAdvisor(store)
         else:
-            segments, locator = await self._start_processes()
+            pool, client, locator = await self._start_processes()
+            segments = WireSegments(pool, client, self.runtime.rng)
+            advisor = WireScaleAdvisor(pool, locator.container_count)
         service = ControllerService(
             metadata=SegmentsMetadataStore(segments, settings.controller),
             segments=segments,
             locator=locator,
             runtime=self.runtime,
             settings=settings.controller,
+            advisor=advisor,
         )
         await service.start()
         self._stops.push_async_callback(service.stop)
@@ -208,7 +216,7 @@ class Standalone:
             settings.advertised_host, server.port, container_count=settings.segment_store.container_count
         )
 
-    async def _start_processes(self) -> tuple[WireSegments, AssignedLocator]:
+    async def _start_processes(self) -> tuple[ConnectionPool, ClientSettings, AssignedLocator]:
         """Run the segment stores in processes of their own, which share this one's data directory."""
         settings = self.settings
         directory = DataDirectory(settings.data_dir, self.runtime)
@@ -240,7 +248,7 @@ class Standalone:
         )
         pool = ConnectionPool(processes.locator.resolve_locally, client)
         self._stops.push_async_callback(pool.close)
-        return WireSegments(pool, client, self.runtime.rng), processes.locator
+        return pool, client, processes.locator
 
     def _controller_containers(self) -> Sequence[int]:
         """Return the containers without which a start is given up at once, instead of after many retries."""

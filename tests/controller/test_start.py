@@ -52,5 +52,5 @@ async def test_policies_that_are_not_enforced_are_named_in_the_log(
     await service.create_stream("shop", "plain", StreamConfig(scaling=Scaling.fixed(1)))
     assert "not enforced" not in caplog.text
     await service.create_stream("shop", "a", StreamConfig(Scaling.by_event_rate(10), Retention.by_time(days=1)))
-    assert "shop/a: its scaling policy is stored, but not enforced yet" in caplog.text
+    assert "shop/a: its scaling policy is stored, but not enforced by this server" in caplog.text
     assert "shop/a: its retention policy is stored, but not enforced yet" in caplog.text

@@ -43,6 +43,7 @@ from penstock.controller.metadata.transaction_numbers import TransactionNumbers
 from penstock.controller.metadata.typed import Tables
 from penstock.controller.queries import SegmentPosition, StreamQueries, check_not_empty
 from penstock.controller.reader_groups import ReaderGroups
+from penstock.controller.scaling.auto_scaler import AutoScaler
 from penstock.controller.scope_deletion import ScopeDeletion
 from penstock.controller.segment_requests import SegmentRequests
 from penstock.controller.settings import ControllerSettings
@@ -71,6 +72,7 @@ from penstock.model.errors import (
 from penstock.model.names import SYSTEM_SCOPE, check_scope_name, check_stream_name, segment_name
 from penstock.model.policies import ScalingKind, StreamConfig
 from penstock.model.routing import container_of
+from penstock.model.scale_advice import ScaleAdvisor
 from penstock.model.segments import Segments
 from penstock.runtime.runtime import Runtime
 
@@ -89,6 +91,7 @@ class ControllerService:
         locator: ContainerLocator,
         runtime: Runtime,
         settings: ControllerSettings | None = None,
+        advisor: ScaleAdvisor | None = None,
     ) -> None:
         self.settings: ControllerSettings = settings or ControllerSettings()
         self._tables = Tables(metadata)
@@ -114,6 +117,11 @@ class ControllerService:
         background = BackgroundWork(self._tasks, self.settings)
         self._registry = WorkRegistry(self._context.announcements)
         self._runner = WorkflowRunner(self._context, background, self._registry)
+        #: What goes on for as long as the controller does; `idle` does not wait for it.
+        self._watches = BackgroundTasks()
+        self._auto_scaler: AutoScaler | None = None
+        if advisor is not None and self.settings.auto_scaling.interval_s > 0:
+            self._auto_scaler = AutoScaler(advisor, self._context, self._runner, locator.container_count)
         self.reader_groups: ReaderGroups = ReaderGroups(self._context, self._runner)
         self.writer_marks: WriterMarks = WriterMarks(self._context)
         self._mark_streams = MarkStreams(self._context, self._runner)
@@ -158,6 +166,8 @@ class ControllerService:
         async for subject in self._context.announcements.pending():
             self._runner.finish_later(subject)
         self.transactions.work.take_over()
+        if self._auto_scaler is not None:
+            self._watches.start("scaling by load", self._auto_scaler.run())
 
     async def _complete_system_scope(self) -> None:
         try:
@@ -168,6 +178,7 @@ class ControllerService:
     async def stop(self) -> None:
         """Stop timers and background work. What is unfinished is finished after the next start."""
         self.transactions.stop()
+        await self._watches.close()
         await self._tasks.close()
 
     async def idle(self) -> None:
@@ -229,13 +240,13 @@ class ControllerService:
         wanted = self._checked(configuration)
         await self._catalog.open_scope_id(scope)
         await self._runner.alone(_stream(scope, stream), lambda: create_stream(self._context, scope, stream, wanted))
-        _warn_of_policies(scope, stream, wanted)
+        _warn_of_policies(scope, stream, wanted, is_scaling_by_load=self._auto_scaler is not None)
 
     async def update_stream(self, scope: str, stream: str, configuration: StreamConfig) -> None:
         """Replace a stream's whole configuration. Raises `NoSuchStreamError`, `StreamSealedError`."""
         wanted = self._checked(configuration)
         await self._on_stream_alone(scope, stream, lambda tables: update_stream(self._context, tables, wanted))
-        _warn_of_policies(scope, stream, wanted)
+        _warn_of_policies(scope, stream, wanted, is_scaling_by_load=self._auto_scaler is not None)
 
     def _checked(self, configuration: StreamConfig) -> StreamConfig:
         if configuration.scaling.min_segments > self.settings.segments_per_stream_max:
@@ -382,9 +393,9 @@ def _stream(scope: str, stream: str) -> Subject:
     return Subject(SubjectKind.STREAM, scope, stream)
 
 
-def _warn_of_policies(scope: str, stream: str, configuration: StreamConfig) -> None:
-    """Say in the log which policies are stored and returned, but change nothing yet."""
-    if configuration.scaling.kind is not ScalingKind.FIXED:
-        _logger.warning("stream %s/%s: its scaling policy is stored, but not enforced yet", scope, stream)
+def _warn_of_policies(scope: str, stream: str, configuration: StreamConfig, *, is_scaling_by_load: bool) -> None:
+    """Say in the log which policies are stored and returned, but change nothing."""
+    if configuration.scaling.kind is not ScalingKind.FIXED and not is_scaling_by_load:
+        _logger.warning("stream %s/%s: its scaling policy is stored, but not enforced by this server", scope, stream)
     if configuration.retention is not None:
         _logger.warning("stream %s/%s: its retention policy is stored, but not enforced yet", scope, stream)

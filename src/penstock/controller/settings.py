@@ -5,7 +5,28 @@ Source: controller internals specification, section 18; controller API specifica
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+
+
+@dataclass(frozen=True, slots=True)
+class AutoScalingSettings:
+    """How often the controller looks at loads, and what it remembers of that.
+
+    Attributes:
+        interval_s: pause between two looks at all containers; 0: streams are not scaled by their load.
+        answer_timeout_s: how long a container may take to say what its loads ask for.
+        mute_s: a segment that was looked at in vain is not looked at again for so long.
+        mutes_max: such segments that are remembered.
+        containers_at_once: containers asked at the same time.
+        streams_at_once: streams looked at at the same time.
+    """
+
+    interval_s: float = 120.0
+    answer_timeout_s: float = 10.0
+    mute_s: float = 600.0
+    mutes_max: int = 100_000
+    containers_at_once: int = 16
+    streams_at_once: int = 64
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,6 +61,7 @@ class ControllerSettings:
         id_cache_entries_max: scope and stream ids remembered.
         rpc_concurrency_max: gRPC calls served at the same time; further ones are answered RESOURCE_EXHAUSTED.
         message_bytes_max: largest gRPC message.
+        auto_scaling: how streams are scaled by their load.
     """
 
     lease_ms_min: int = 10_000
@@ -67,3 +89,4 @@ class ControllerSettings:
     id_cache_entries_max: int = 10_000
     rpc_concurrency_max: int = 1024
     message_bytes_max: int = 4 * 1024 * 1024
+    auto_scaling: AutoScalingSettings = field(default_factory=AutoScalingSettings)

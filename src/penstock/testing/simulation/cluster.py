@@ -20,14 +20,17 @@ from penstock.client.client import Client
 from penstock.client.connection_pool import ConnectionPool
 from penstock.client.controller import ControllerClient
 from penstock.client.settings import ClientSettings
+from penstock.client.wire_scale_advice import WireScaleAdvisor
 from penstock.client.wire_segments import WireSegments
 from penstock.controller.metadata.segments_store import SegmentsMetadataStore
 from penstock.controller.service import ControllerService
 from penstock.controller.settings import ControllerSettings
 from penstock.data_directory import DataDirectory
 from penstock.model.routing import container_of
+from penstock.model.scale_advice import ScaleAdvisor
 from penstock.model.segments import Segments
 from penstock.runtime.runtime import Runtime
+from penstock.segmentstore.scale_advisor import StoreScaleAdvisor
 from penstock.segmentstore.server import SegmentStoreServer
 from penstock.segmentstore.settings import CacheSettings, SegmentStoreSettings
 from penstock.segmentstore.store import SegmentStore
@@ -66,6 +69,7 @@ class ClusterSettings:
         disk_faults: faults of the stores' disks in ordinary times.
         chunk_faults: faults of long-term storage, beside those of the disk under it; None for none.
         late_requests: requests of the controller that arrive late; None for none.
+        is_scaling_by_load: the controller asks the stores for their loads.
         segment_store, durable_log, long_term_storage, controller, client: settings of the parts.
     """
 
@@ -76,6 +80,7 @@ class ClusterSettings:
     disk_faults: DiskFaults = NO_FAULTS
     chunk_faults: ChunkFaults | None = None
     late_requests: LateRequestSettings | None = None
+    is_scaling_by_load: bool = False
     segment_store: SegmentStoreSettings = field(
         default_factory=lambda: SegmentStoreSettings(
             container_count=2, cache=CacheSettings(bytes_max=32 * _KIB * _KIB)
@@ -276,6 +281,14 @@ class SimulatedCluster:
         self._servers[host.name].stops.push_async_callback(pool.close)
         return WireSegments(pool, self.settings.client, host.runtime.rng)
 
+    def _advisor(self, host: Host) -> ScaleAdvisor:
+        store = self._servers[host.name].store
+        if store is not None and self.settings.store_count == 1:
+            return StoreScaleAdvisor(store)
+        pool = ConnectionPool(self.locator.endpoint_of_segment, self.settings.client)
+        self._servers[host.name].stops.push_async_callback(pool.close)
+        return WireScaleAdvisor(pool, self.locator.container_count)
+
     async def _start_controller(self, host: Host, segments: Segments) -> None:
         settings = self.settings.controller
         servers = self._servers[host.name]
@@ -291,6 +304,7 @@ class SimulatedCluster:
             locator=self.locator,
             runtime=host.runtime,
             settings=settings,
+            advisor=self._advisor(host) if self.settings.is_scaling_by_load else None,
         )
         await service.start()
         servers.controller = service

@@ -1,0 +1,106 @@
+"""What the loads of a stream's segments make of it: one order, from one epoch's record. Pure.
+
+Source: controller internals specification, section 9.3.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from itertools import pairwise
+
+from penstock.controller.metadata.records import EpochRecord, ScaleOrder, SegmentRecord
+from penstock.model.policies import Scaling, ScalingKind
+
+#: A cold segment is merged with both neighbours at most.
+_MERGED_MAX = 3
+
+
+def order_by_load(
+    current: EpochRecord, policy: Scaling, hot: Mapping[int, int], cold: Collection[int], *, segment_count_max: int
+) -> ScaleOrder | None:
+    """Return what to do about hot segments, or if there are none about cold ones; None: nothing.
+
+    `hot`: by id, into how many each should be split. `cold`: ids. Those that are not of the epoch do not count. Splits
+    come first and alone, so that what is merged has been looked at since. The stream keeps `policy.min_segments` at
+    least and `segment_count_max` at most.
+    """
+    if policy.kind is ScalingKind.FIXED:
+        return None
+    to_seal, ranges = _splits(current, policy, hot, segment_count_max)
+    if not to_seal:
+        to_seal, ranges = _merges(current, policy, cold)
+    return ScaleOrder(current.epoch, tuple(to_seal), tuple(ranges)) if to_seal else None
+
+
+def neighbours(current: EpochRecord, cold: Collection[int]) -> list[int]:
+    """Return the ids of segments beside cold ones of which it is not known whether they are cold, too; by key."""
+    segments = current.segments
+    return [
+        segment.id
+        for at, segment in enumerate(segments)
+        if segment.id not in cold
+        and any(beside.id in cold for beside in (*segments[max(at - 1, 0) : at], *segments[at + 1 : at + 2]))
+    ]
+
+
+def can_merge(current: EpochRecord, policy: Scaling) -> bool:
+    """Say whether the policy allows the stream fewer segments than it has."""
+    return policy.kind is not ScalingKind.FIXED and len(current.segments) > policy.min_segments
+
+
+def _splits(
+    current: EpochRecord, policy: Scaling, hot: Mapping[int, int], segment_count_max: int
+) -> tuple[list[int], list[tuple[float, float]]]:
+    room = segment_count_max - len(current.segments)
+    to_seal: list[int] = []
+    ranges: list[tuple[float, float]] = []
+    for segment in sorted(current.segments, key=lambda each: -hot.get(each.id, 0)):
+        if segment.id not in hot:
+            break
+        count = min(max(2, hot[segment.id]), max(2, policy.factor), room + 1)
+        parts = _parts(segment, count)
+        if len(parts) < 2:
+            continue
+        to_seal.append(segment.id)
+        ranges += parts
+        room -= len(parts) - 1
+    return to_seal, sorted(ranges)
+
+
+def _parts(segment: SegmentRecord, count: int) -> list[tuple[float, float]]:
+    """Return the keys of a segment in `count` equal parts; none if they are too few to be told apart."""
+    start, end = segment.key_start, segment.key_end
+    # Computed as Pravega does; the last end is exactly the old one, whatever the sum would be.
+    bounds = [start + (end - start) / max(count, 1) * index for index in range(count)] + [end]
+    parts = list(pairwise(bounds))
+    return parts if all(low < high for low, high in parts) else []
+
+
+def _merges(
+    current: EpochRecord, policy: Scaling, cold: Collection[int]
+) -> tuple[list[int], list[tuple[float, float]]]:
+    room = len(current.segments) - policy.min_segments
+    to_seal: list[int] = []
+    ranges: list[tuple[float, float]] = []
+    for run in _runs(current.segments, cold):
+        at = 0
+        while room > 0 and len(run) - at > 1:
+            # Of four, two and two: the fourth would stay alone.
+            count = 2 if len(run) - at in (2, 4) else _MERGED_MAX
+            together = run[at : at + min(count, room + 1)]
+            to_seal += [segment.id for segment in together]
+            ranges.append((together[0].key_start, together[-1].key_end))
+            room -= len(together) - 1
+            at += len(together)
+    return to_seal, ranges
+
+
+def _runs(segments: Sequence[SegmentRecord], cold: Collection[int]) -> list[list[SegmentRecord]]:
+    """Return the cold segments as runs of neighbours, by key."""
+    runs: list[list[SegmentRecord]] = [[]]
+    for segment in segments:
+        if segment.id in cold:
+            runs[-1].append(segment)
+        elif runs[-1]:
+            runs.append([])
+    return runs
