@@ -236,16 +236,121 @@ async def test_stream_that_is_listed_but_not_there_yet_is_found_later(cluster, m
             assert await drain(reader, 10) == events("retail/orders-2", *range(10))
 
 
-async def test_pattern_that_finds_nothing_yet_is_refused_and_leaves_nothing(cluster):
+async def test_group_with_a_pattern_that_finds_nothing_yet_waits_for_the_first_stream():
+    """It reads nothing, is not finished, and can be opened again; the first stream is read from its beginning."""
+    async with served() as client:
+        await fill(client, A)
+        async with client.reader_group("audit", ["retail/orders-*"]) as group, group.reader("r") as reader:
+            await client.reader_group("audit", ["retail/orders-*"])
+            assert (await group.describe()).streams == []
+            assert await group.unread_bytes() == 0
+            assert await reader.read(0.3) is None
+            assert not reader.is_finished
+            await fill(client, "retail/orders-1")
+            assert await drain(reader, 10) == events("retail/orders-1", *range(10))
+            # And back to none.
+            await client.seal_stream("retail/orders-1")
+            await client.delete_stream("retail/orders-1")
+            async with asyncio.timeout(5):
+                while (await group._state()).streams:  # noqa: ASYNC110  # nobody tells of it
+                    await asyncio.sleep(0.01)
+            assert not reader.is_finished
+            await fill(client, "retail/orders-2")
+            assert await drain(reader, 10) == events("retail/orders-2", *range(10))
+
+
+async def test_group_that_holds_data_and_waits_subscribes_to_what_it_finds():
+    """It cannot before; the record remembers that it is to."""
+    async with served() as client:
+        await client.create_scope("retail")
+        async with client.reader_group("audit", ["retail/orders-*"], holds_data=True) as group:
+            async with group.reader("r") as reader:
+                await fill(client, "retail/orders-1")
+                assert len(await drain(reader, 10)) == 10
+            registered = await client._controller_client.reader_group("retail", "audit")
+            assert registered.holds_data
+            assert list(registered.starts) == ["retail/orders-1"]
+            assert await client._controller_client.publish_cut(
+                "retail/audit", registered.id, registered.generation, await client.tail("retail/orders-1")
+            )
+
+
+async def test_group_by_a_pattern_that_cannot_be_made_leaves_nothing(cluster):
     async with cluster.client(**FAST) as client:
         await fill(client, A)
-        with pytest.raises(InvalidArgumentError, match="no stream matches"):
-            await client.reader_group("audit", ["retail/orders-*"])
         with pytest.raises(NoSuchScopeError):
             await client.reader_group("audit", ["nowhere/*"])
         with pytest.raises(InvalidArgumentError, match="until"):
             await client.reader_group("audit", ["retail/*"], until="latest")
         assert not cluster.controller.groups
+
+
+async def test_group_whose_only_pattern_is_taken_away_keeps_it(cluster):
+    """Nothing would be left to read: that is refused before anything is changed."""
+    async with cluster.client(**FAST) as client:
+        await fill(client, "retail/orders-1")
+        async with client.reader_group("audit", ["retail/orders-*"]) as group:
+            with pytest.raises(InvalidArgumentError, match="nothing but"):
+                await group.remove_streams(["retail/orders-*"])
+            assert (await group.describe()).patterns == ["retail/orders-*"]
+
+
+@pytest.mark.parametrize("is_ended", [False, True])
+@pytest.mark.parametrize("is_looked_at_between", [False, True])
+async def test_stream_that_is_made_again_between_two_looks_is_read_anew(is_ended, is_looked_at_between):
+    """By its name it is the same, by its segments another: all of its events come, whether the old one was read or not.
+
+    Nobody looks while it is gone, unless the group has a reader by then.
+    """
+    again = "retail/orders-1"
+    async with served() as client:
+        await fill(client, again, 10)
+        await fill(client, "retail/orders-2", 3)
+        async with client.reader_group("audit", ["retail/orders-*"]) as group:
+            async with group.reader("r") as reader:
+                assert len(await drain(reader, 13)) == 13
+                if is_ended:
+                    await client.seal_stream(again)
+                    async with asyncio.timeout(5):
+                        while again in [segment.rpartition("/")[0] for segment in reader.segments]:
+                            assert await reader.read(0.02) is None
+                if is_looked_at_between:
+                    await remake(client, again, 10)
+                    assert await drain(reader, 5) == events(again, *range(10, 15))
+            if not is_looked_at_between:
+                await remake(client, again, 10)
+                async with group.reader("r") as reader:
+                    assert await drain(reader, 5) == events(again, *range(10, 15))
+            await fill(client, "retail/orders-2", 2, start=3)
+            async with group.reader("r") as reader:
+                assert await drain(reader) == events("retail/orders-2", 3, 4), "another stream lost its place"
+
+
+async def test_stream_that_is_truncated_as_far_as_a_group_knows_it_is_no_other_one():
+    """All segments that the group knows are gone, though the stream is the same: nothing begins anew."""
+    stream = "retail/orders-1"
+    async with served() as client:
+        await fill(client, stream, 10)
+        async with client.reader_group("audit", ["retail/orders-*"]) as group:
+            async with group.reader("r") as reader:
+                assert len(await drain(reader, 4)) == 4
+            await client.scale_stream(stream, seal=[0], key_ranges=[(0.0, 0.5), (0.5, 1.0)])
+            await fill(client, stream, 10, start=10)
+            await client.truncate_stream(await client.tail(stream))
+            generation = (await group._state()).generation
+            # Opening it looks for streams: the record has segment 0 alone.
+            await client.reader_group("audit", ["retail/orders-*"])
+            async with group.reader("r") as reader:
+                reader.skip_truncated = True
+                await fill(client, stream, 5, start=20)
+                assert await drain(reader, 5) == events(stream, *range(20, 25))
+            assert (await group._state()).generation == generation
+
+
+async def remake(client, stream, start):
+    await client.seal_stream(stream)
+    await client.delete_stream(stream)
+    await fill(client, stream, 5, start=start)
 
 
 async def test_pattern_is_added_and_removed_with_what_it_has_found(cluster):
@@ -358,7 +463,7 @@ async def served(**settings):
     server = Standalone(replace(chosen, segment_store=store))
     await server.start()
     try:
-        async with Client(server.controller_uri, ClientSettings(**FAST)) as client:
+        async with Client(server.controller_uri, ClientSettings(**{**FAST, "position_interval_s": 0.3})) as client:
             yield client
     finally:
         await server.stop()

@@ -181,8 +181,8 @@ class Client(StreamCalls):
         Args:
             group: its name, or ``scope/group``.
             streams: what it reads, ``scope/stream`` each, or patterns of their names (``scope/orders-*``): streams that
-                come later are found within `reader_group_stream_refresh_s`, and read from their beginning. None: what
-                the group of that name reads, which then has to exist.
+                come later, also the first, are found within `reader_group_stream_refresh_s`, and read from their
+                beginning. None: what the group of that name reads, which then has to exist.
             start: "earliest" (also None, "head"), "latest" (also "tail"), a time, a stream cut, or one for each stream.
                 Times are `datetime` with a time zone, or text in ISO 8601; cuts may be given as text. At a time:
                 nothing of then or later is left out, a little from before may come, see `cut_at_time`.

@@ -143,7 +143,7 @@ class ReaderGroup(LifeCycle):
                 list(cuts),
                 group_id=known.id,
                 generation=known.generation,
-                holds_data=known.holds_data,
+                holds_data=known.holds_data or (holds_data and not known.starts),
                 reader_timeout_s=timeout_s,
                 processing_time_max_s=processing_s,
                 patterns=() if self._sources is None else self._sources.patterns,
@@ -169,11 +169,6 @@ class ReaderGroup(LifeCycle):
                 f"reader group {self.scope}/{self.name} does not exist: give the streams that it is to read"
             )
         streams = await self._sources.all_streams(self._cluster)
-        if not streams:
-            raise InvalidArgumentError(
-                f"reader group {self.scope}/{self.name}: no stream matches {', '.join(self._sources.patterns)} yet, "
-                "and a group reads at least one: create one first"
-            )
         if until is not None and self._sources.patterns:
             raise InvalidArgumentError("until: what is found by a pattern has no end; name the streams")
         begin = checked_start(start, streams)

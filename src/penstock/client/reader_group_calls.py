@@ -32,7 +32,9 @@ class RegisteredGroup:
         id: a UUID, other for each life of the name.
         generation: how often its configuration was changed.
         starts: where it began in each of its streams (``scope/stream`` -> segment id -> offset); empty: at the head.
-        holds_data: it subscribes to its streams: what it has not read is kept as their retention policies say.
+            Without a stream it waits for one; see ``docs/reader-groups.md`` for how that is registered.
+        holds_data: it subscribes to its streams: what it has not read is kept as their retention policies say. Of a
+            group without a stream only its record knows.
         ends: where it ends in them, likewise; in a stream without one it goes on.
     """
 
@@ -147,16 +149,19 @@ class ReaderGroupCalls(ABC):
 
 def _config(scope: str, group: str, wanted: RegisteredGroup) -> pb.ReaderGroupConfiguration:
     kind = pb.ReaderGroupConfiguration.RetentionType
+    # No controller takes a group without a stream: one that waits is said to read its own, which is never written to.
+    # That cannot be subscribed to before the group is there.
+    starts = wanted.starts or {f"{scope}/{STATE_STREAM_PREFIX}{group}": {}}
     return pb.ReaderGroupConfiguration(
         scope=scope,
         readerGroupName=group,
         groupRefreshTimeMillis=_REFRESH_MS,
         automaticCheckpointIntervalMillis=_CHECKPOINT_INTERVAL_MS,
         maxOutstandingCheckpointRequest=_CHECKPOINTS_OUTSTANDING_MAX,
-        retentionType=kind.AUTOMATIC if wanted.holds_data else kind.NONE,
+        retentionType=kind.AUTOMATIC if wanted.holds_data and wanted.starts else kind.NONE,
         generation=wanted.generation,
         readerGroupId=wanted.id,
-        startingStreamCuts=_cut_messages(wanted.starts),
+        startingStreamCuts=_cut_messages(starts),
         endingStreamCuts=_cut_messages(wanted.ends),
     )
 
@@ -170,10 +175,11 @@ def _cut_messages(cuts: Mapping[str, Mapping[int, int]]) -> list[pb.StreamCut]:
 
 
 def _registered(config: pb.ReaderGroupConfiguration) -> RegisteredGroup:
+    own_stream = f"{STATE_STREAM_PREFIX}{config.readerGroupName}"
     return RegisteredGroup(
         config.readerGroupId,
         config.generation,
-        _cuts(config.startingStreamCuts),
+        _cuts(cut for cut in config.startingStreamCuts if cut.streamInfo.stream != own_stream),
         config.retentionType != pb.ReaderGroupConfiguration.RetentionType.NONE,
         # A cut without positions is no end.
         _cuts(cut for cut in config.endingStreamCuts if cut.cut),

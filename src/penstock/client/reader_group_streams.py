@@ -7,9 +7,10 @@ and no generation is left out. Streams found by patterns come and go in the same
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
+from functools import partial
 
 from penstock.client import reader_group_state as rgs
 from penstock.client.cluster import Cluster
@@ -24,9 +25,16 @@ from penstock.model.errors import (
     MetadataConflictError,
     NoSuchReaderGroupError,
     NoSuchScopeError,
+    NoSuchSegmentError,
     NoSuchStreamError,
 )
-from penstock.model.names import check_scope_name, split_scoped_name
+from penstock.model.names import (
+    check_scope_name,
+    parse_segment_name,
+    segment_name,
+    segment_number,
+    split_scoped_name,
+)
 from penstock.model.stream_cuts import StreamCut
 
 _PATTERN_CHARACTERS = frozenset("*?[")
@@ -131,7 +139,12 @@ class GroupStreams:
 
         Returns the generation that the record has by then.
         """
-        return await self._change(self._found)
+        left: set[str] = set()
+        generation = await self._change(partial(self._found, left))
+        if left:
+            # Made again under the same name: found once more, as new.
+            generation = await self._change(partial(self._found, set()))
+        return generation
 
     async def add(self, names: Sequence[str], start: Start, until: Start) -> None:
         """Read more streams; see `ReaderGroup.add_streams`."""
@@ -162,7 +175,7 @@ class GroupStreams:
     async def remove(self, names: Sequence[str]) -> None:
         """Read fewer streams; see `ReaderGroup.remove_streams`."""
         unwanted = Sources.parse(names)
-        state = await self._record.state()
+        registered, state = await self.complete()
         kept = [pattern for pattern in state.patterns if pattern not in unwanted.patterns]
         for stream in unwanted.streams:
             if is_match(stream, kept):
@@ -170,6 +183,25 @@ class GroupStreams:
                     f"reader group {self._name} finds {stream} by a pattern ({', '.join(kept)}), and would find it "
                     "again: remove the pattern"
                 )
+
+        def without(registered: RegisteredGroup, kept: Sequence[str]) -> RegisteredGroup | None:
+            gone = {
+                stream
+                for stream in registered.starts
+                if stream in unwanted.streams or (unwanted.matches(stream) and not is_match(stream, kept))
+            }
+            if not gone and not unwanted.patterns:
+                return None
+            if not kept and gone.issuperset(registered.starts):
+                raise InvalidArgumentError(
+                    f"reader group {self._name} reads nothing but {', '.join(sorted({*gone, *unwanted.patterns}))}: "
+                    "add another stream first, or delete the group"
+                )
+            # A pattern that is gone is registered even if nothing goes with it: who still looks by it is overtaken.
+            return _without(registered, gone)
+
+        # What is refused changes nothing.
+        without(registered, kept)
         if unwanted.patterns:
             # First: what is removed must not be found once more.
             await self._record.update(
@@ -177,21 +209,18 @@ class GroupStreams:
             )
 
         async def with_fewer(registered: RegisteredGroup, state: GroupState) -> RegisteredGroup | None:
-            gone = {
-                stream
-                for stream in registered.starts
-                if stream in unwanted.streams or (unwanted.matches(stream) and not is_match(stream, state.patterns))
-            }
-            if not gone and not unwanted.patterns:
-                return None
-            # A pattern that is gone is registered even if nothing goes with it: who still looks by it is overtaken.
-            return self._without(registered, gone)
+            return without(registered, state.patterns)
 
         # A repetition finds nothing to do, but for patterns, where it does no harm.
         await self._change(with_fewer)
 
-    async def _found(self, registered: RegisteredGroup, state: GroupState) -> RegisteredGroup | None:
-        """Return what is to be read by the patterns as streams are now."""
+    async def _found(
+        self, left: set[str], registered: RegisteredGroup, state: GroupState
+    ) -> RegisteredGroup | None:
+        """Return what is to be read by the patterns as streams are now.
+
+        A stream that was made again since it was found is to be left first; that it is so is added to `left`.
+        """
         if not state.patterns:
             return None
         try:
@@ -206,29 +235,46 @@ class GroupStreams:
                 scope, name = split_scoped_name(stream)
                 if not await self._cluster.controller.stream_exists(scope, name):
                     gone.add(stream)
-        if len(gone) == len(registered.starts) and not new:
-            # A group reads at least one stream: the last one stays until another is found.
-            gone.discard(min(gone))
+        made_again = await self._made_again(registered, state, set(there).intersection(registered.starts))
+        left |= made_again
+        gone |= made_again
         if not new and not gone:
             return None
-        kept = self._without(registered, gone) if gone and len(gone) < len(registered.starts) else registered
-        return replace(
-            kept,
-            starts={
-                **{stream: cut for stream, cut in kept.starts.items() if stream not in gone},
-                **_positions(new),
-            },
-        )
+        kept = _without(registered, gone)
+        return replace(kept, starts={**kept.starts, **_positions(new)})
 
-    def _without(self, registered: RegisteredGroup, gone: set[str]) -> RegisteredGroup:
-        starts = {stream: cut for stream, cut in registered.starts.items() if stream not in gone}
-        if not starts:
-            raise InvalidArgumentError(
-                f"reader group {self._name} reads nothing but {', '.join(sorted(gone))}: add another stream first, or "
-                "delete the group"
-            )
-        ends = {stream: cut for stream, cut in registered.ends.items() if stream not in gone}
-        return replace(registered, starts=starts, ends=ends)
+    async def _made_again(self, registered: RegisteredGroup, state: GroupState, streams: set[str]) -> set[str]:
+        """Return those of `streams` that were deleted since they were found, and made again under the same names.
+
+        The segments that the group knows of such a stream are gone, and their numbers are below those of the segments
+        that it began with: the numbers of a name go on where its last stream ended, in every life of it.
+        """
+        known: dict[str, set[int]] = {stream: set(registered.starts[stream]) for stream in streams}
+        for segment in rgs.positions_of(state):
+            scope, name, number = parse_segment_name(segment)
+            if (stream := f"{scope}/{name}") in known:
+                known[stream].add(number)
+        names = [
+            segment_name(*split_scoped_name(stream), number) for stream, numbers in known.items() for number in numbers
+        ]
+        infos = await self._cluster.segments.segment_infos(names)
+        # One that cannot be asked for now may be there.
+        living = {
+            "/".join(parse_segment_name(name)[:2])
+            for name, info in zip(names, infos, strict=True)
+            if not isinstance(info, NoSuchSegmentError)
+        }
+        made_again = set()
+        for stream in sorted(streams.difference(living)):
+            # Truncated, or gone with the stream that they were of.
+            try:
+                first = await self._cluster.controller.epoch_segments(*split_scoped_name(stream), 0)
+            except NoSuchStreamError:
+                continue  # Being made, or deleted: the next look tells.
+            begin = min((segment_number(segment.segment_id) for segment in first), default=0)
+            if known[stream] and all(segment_number(number) < begin for number in known[stream]):
+                made_again.add(stream)
+        return made_again
 
     async def _change(self, change: Change) -> int:
         """Register a change and let the record follow; return the generation. Lost replies and races are looked into.
@@ -243,6 +289,7 @@ class GroupStreams:
                 wanted = await change(registered, state)
                 if wanted is None:
                     return registered.generation
+                wanted = replace(wanted, holds_data=state.holds_data)
                 if await self._cluster.controller.update_reader_group(self._record.scope, self._record.name, wanted):
                     return (await self.complete())[0].generation
                 await backoff.pause(
@@ -255,6 +302,14 @@ def ends_of(registered: RegisteredGroup) -> dict[str, StreamCut]:
     return {
         stream: StreamCut(*split_scoped_name(stream), positions) for stream, positions in registered.ends.items()
     }
+
+
+def _without(registered: RegisteredGroup, gone: Collection[str]) -> RegisteredGroup:
+    return replace(
+        registered,
+        starts={stream: cut for stream, cut in registered.starts.items() if stream not in gone},
+        ends={stream: cut for stream, cut in registered.ends.items() if stream not in gone},
+    )
 
 
 def _positions(cuts: Mapping[str, StreamCut]) -> dict[str, Mapping[int, int]]:

@@ -33,8 +33,10 @@ def _leave_the_record_behind() -> AbstractContextManager[None]:
 def _begin_at_the_tail() -> AbstractContextManager[None]:
     original = GroupStreams._found
 
-    async def found(self: GroupStreams, registered: RegisteredGroup, state: GroupState) -> RegisteredGroup | None:
-        wanted = await original(self, registered, state)
+    async def found(
+        self: GroupStreams, left: set[str], registered: RegisteredGroup, state: GroupState
+    ) -> RegisteredGroup | None:
+        wanted = await original(self, left, registered, state)
         if wanted is None:
             return None
         starts = dict(wanted.starts)
