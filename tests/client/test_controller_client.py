@@ -226,6 +226,18 @@ async def test_segments_between_two_cuts(script):
     assert dict(script.requests[0].to) == {5: 2}
 
 
+async def test_cuts_that_make_no_range_are_refused_at_once_whatever_the_words_are(script):
+    """A controller answers UNKNOWN, in words of its own. Once that may be a fault of gRPC's, which passes."""
+    start, end = StreamCut("a", "b", {3: 0, 1 << 32 | 4: 0}), StreamCut("a", "b", {1: 0, 1 << 32 | 5: 0})
+    script.answers = [grpc.StatusCode.UNKNOWN, pb.StreamCutRangeResponse(segments=[pb.SegmentId(segmentId=5)])]
+    assert await script.client.segments_between(start, end) == [5]
+    script.requests.clear()
+    script.answers = [grpc.StatusCode.UNKNOWN] * 9
+    with pytest.raises(InvalidArgumentError, match="the segments between two cuts of stream a/b"):
+        await script.client.segments_between(start, end)
+    assert len(script.requests) == 2
+
+
 async def test_host_of_a_transaction_segment_is_that_of_its_parent(script):
     script.answers = [pb.NodeUri(endpoint="h", port=1)]
     name = "a/b/7.#epoch.2#transaction." + "0" * 32

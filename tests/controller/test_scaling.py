@@ -103,6 +103,10 @@ async def test_twelve_segments_over_five_scales(stream):
         assert {successor.segment.id: successor.predecessors for successor in found} == following
     between = await stream.segments_between("scope", "stream", {0: 0}, {nine: 0, ten: 0, eleven: 0})
     assert ids(between) == sorted(expected)
+    # Ahead in some keys and behind in others: no range, whichever of them is the start.
+    for start, end in (({four: 0, five: 0, three: 0}, {one: 0, eight: 0, eleven: 0}), ({five: 0}, {two: 9})):
+        with pytest.raises(InvalidArgumentError, match=r"before its start|reach from epoch"):
+            await stream.segments_between("scope", "stream", start, end)
 
 
 async def test_what_is_seen_at_each_step(cluster):

@@ -11,13 +11,14 @@ from collections.abc import Iterator
 from itertools import islice
 
 from penstock.client.cluster import Cluster
+from penstock.client.connection_pool import ConnectionPool
 from penstock.client.life_cycle import LifeCycle
+from penstock.client.segment_appender import SegmentAppender
 from penstock.client.segment_reader import SegmentReader
 from penstock.client.tasks import start_watched
 from penstock.model.errors import (
     BadOffsetError,
     InvalidArgumentError,
-    OutcomeUnknownError,
     PenstockError,
     StreamSealedError,
     UnsupportedOperationError,
@@ -52,11 +53,12 @@ async def only_segment(cluster: Cluster, stream: str, kind: str, *, is_read_only
 class ByteWriter(LifeCycle):
     """Appends bytes to a byte stream. `write` collects, `flush` makes durable; closing flushes."""
 
-    def __init__(self, cluster: Cluster, stream: str, segment: str, offset: int) -> None:
+    def __init__(self, cluster: Cluster, pool: ConnectionPool, stream: str, segment: str, offset: int) -> None:
         super().__init__(f"byte writer of {stream}", close_timeout_s=cluster.settings.close_timeout_s)
         self._cluster = cluster
         self._stream = stream
         self._segment = segment
+        self._appender = SegmentAppender(pool, segment, cluster.settings, cluster.rng)
         #: Where the first of `_pending` goes. What is before is stored.
         self._offset = offset
         self._pending: deque[bytes] = deque()
@@ -66,11 +68,13 @@ class ByteWriter(LifeCycle):
         self._flusher: asyncio.Task[None] | None = None
 
     @classmethod
-    async def _open(cls, cluster: Cluster, stream: str, owner: LifeCycle | None = None) -> ByteWriter:
+    async def _open(
+        cls, cluster: Cluster, pool: ConnectionPool, stream: str, owner: LifeCycle | None = None
+    ) -> ByteWriter:
         """Open a writer at the current end of `stream`."""
         segment = await only_segment(cluster, stream, "byte writer")
         info = await cluster.segments.segment_info(segment)
-        writer = cls(cluster, stream, segment, info.length)
+        writer = cls(cluster, pool, stream, segment, info.length)
         writer._open_life(owner)
         return writer
 
@@ -165,23 +169,10 @@ class ByteWriter(LifeCycle):
             self._offset += len(piece)
 
     async def _append(self, piece: bytes) -> None:
-        segments = self._cluster.segments
-        try:
-            await segments.append(self._segment, piece, expected_offset=self._offset)
-        except OutcomeUnknownError:
-            # Whether it was stored can be told from the bytes at the place they were meant for.
-            if not await self._is_stored(piece):
-                await segments.append(self._segment, piece, expected_offset=self._offset)
-
-    async def _is_stored(self, piece: bytes) -> bool:
-        info = await self._cluster.segments.segment_info(self._segment)
-        if info.length < self._offset + len(piece):
-            return False
-        async with self._cluster.segment_reader(self._segment, self._offset, self._offset + len(piece)) as reader:
-            found = b"".join([block async for block in reader])
-        if found != piece:
+        """Append a piece at its place, once: what a lost reply leaves open, the writer's own number there tells."""
+        if not await self._appender.append_bytes(piece, self._offset):
+            info = await self._cluster.segments.segment_info(self._segment)
             raise BadOffsetError(self._segment, expected=self._offset, actual=info.length)
-        return True
 
 
 class ByteReader(LifeCycle):

@@ -226,7 +226,7 @@ class Client(StreamCalls):
 
     def byte_writer(self, stream: str) -> Opening[ByteWriter]:
         """Open a writer of raw bytes to a stream of one segment. By `await` or `async with`."""
-        return Opening(lambda: ByteWriter._open(self._open_cluster(), stream, self))
+        return Opening(lambda: ByteWriter._open(self._open_cluster(), self._open_pool(), stream, self))
 
     def byte_reader(self, stream: str) -> Opening[ByteReader]:
         """Open a reader of the raw bytes of a stream of one segment. By `await` or `async with`."""

@@ -76,7 +76,8 @@ _FINAL_CODES = frozenset(
 )
 #: A controller has no code of its own for a lease out of its bounds, or cuts in the wrong order: it says these words.
 _BAD_LEASE = "lease value too"
-_BAD_RANGES = ("lies before its start", "the stream cuts reach from epoch")
+#: Where UNKNOWN says that a question makes no sense: so many answers of it are believed.
+_UNKNOWN_COUNT_MAX = 2
 _RETRY_DELAY_INITIAL_S = 0.01
 _RETRY_DELAY_FACTOR = 4.0
 
@@ -341,13 +342,16 @@ class ControllerClient(ReaderGroupCalls, ScaleCalls, TableCalls):
     async def segments_between(self, start: StreamCut, end: StreamCut) -> Sequence[SegmentId]:
         """Return the ids of the segments that hold events from `start` to `end`, the cuts' own included.
 
-        Raises `InvalidArgumentError` when `end` lies before `start`.
+        Raises `InvalidArgumentError` when a part of `end` lies before `start`, or one of them is none of the stream.
         """
         first, last = cut_to_message(start), cut_to_message(end)
         request = pb.StreamCutRange(streamInfo=first.streamInfo, to=last.cut)
         getattr(request, "from").update(first.cut)
         what = f"read the segments between two cuts of stream {_name(first.streamInfo)}"
-        reply = await self._ask(self._stub.getSegmentsBetween, request, what)
+        # Of cuts that make no range a controller says no more than UNKNOWN, in words of its own.
+        reply, _ = await self._attempt(
+            self._stub.getSegmentsBetween, request, what, is_change=False, unknown_means=InvalidArgumentError
+        )
         return [SegmentId(segment.segmentId) for segment in reply.segments]
 
     async def endpoint_of(self, segment: str) -> tuple[str, int]:
@@ -440,12 +444,13 @@ class ControllerClient(ReaderGroupCalls, ScaleCalls, TableCalls):
         *,
         is_change: bool,
         on_internal: Callable[[], Awaitable[None]] | None = None,
+        unknown_means: type[PenstockError] | None = None,
     ) -> tuple[Reply, bool]:
         limit_s = self._settings.retry_time_max_s
         with within(what, limit_s, "retry_time_max_s") as deadline:
             delay_s = _RETRY_DELAY_INITIAL_S
             is_unsure = False
-            attempt = 0
+            attempt = unknown_count = 0
             while True:
                 await self._connected(what, deadline, is_unsure=is_unsure and is_change)
                 attempt += 1
@@ -462,8 +467,11 @@ class ControllerClient(ReaderGroupCalls, ScaleCalls, TableCalls):
                         raise _final_error(code, details) from None
                     if code == grpc.StatusCode.UNKNOWN and _BAD_LEASE in (error.details() or ""):
                         raise InvalidArgumentError(f"{details} (in ms)") from None
-                    if code == grpc.StatusCode.UNKNOWN and any(text in (error.details() or "") for text in _BAD_RANGES):
-                        raise InvalidArgumentError(details) from None
+                    if code == grpc.StatusCode.UNKNOWN and unknown_means is not None:
+                        # Once it may be a fault that passes: gRPC has this code for some of its own.
+                        unknown_count += 1
+                        if unknown_count == _UNKNOWN_COUNT_MAX:
+                            raise unknown_means(details) from None
                     if code == grpc.StatusCode.INTERNAL and on_internal is not None:
                         look, on_internal = on_internal, None
                         await look()

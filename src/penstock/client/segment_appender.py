@@ -60,7 +60,10 @@ class SegmentAppender:
         """
         if len(event) > EVENT_LENGTH_MAX:
             raise InvalidArgumentError(f"{self._segment}: {len(event)} bytes at once, the limit is {EVENT_LENGTH_MAX}")
-        data = frame_event(event)
+        return await self.append_bytes(frame_event(event), expected_offset)
+
+    async def append_bytes(self, data: bytes, expected_offset: int | None = None) -> bool:
+        """Append bytes as they are, at most as many as fit into one frame; else as `append_event`."""
         with within(f"append to {self._segment}", self._settings.retry_time_max_s, "retry_time_max_s"):
             async with in_turn(self._turn):
                 self._number += 1

@@ -139,7 +139,11 @@ class StreamQueries:
             head: dict[int, int] = {segment.id: 0 for segment in records[0].segments}
             tail: dict[int, int] = {segment.id: newest for segment in current.segments}
             from_span = history.span_of(start, records) if start else head
-            to_span = history.span_of(end, records) if end else tail
+            try:
+                to_span = history.span_of(end, records) if end else tail
+            except InvalidArgumentError as error:
+                # Only the epochs from the start on were looked at.
+                raise InvalidArgumentError(f"the end of the range lies before its start, or: {error}") from error
             if start and end and not history.is_equal_or_after(end, to_span, start, from_span, records):
                 raise InvalidArgumentError("the end of the range lies before its start")
             deleted = set((await tables.truncation()).record.deleted_segments)
