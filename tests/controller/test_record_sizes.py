@@ -17,6 +17,7 @@ from penstock.controller.metadata.history_records import (
     SealedSizes,
 )
 from penstock.controller.metadata.memory_store import MemoryMetadataStore
+from penstock.controller.metadata.pending_work import PendingWork, ScaleStream, Subject, SubjectKind, TruncateStream
 from penstock.controller.metadata.records import (
     HISTORY_CHUNK_EPOCHS,
     SIZE_SHARD_EPOCHS,
@@ -30,7 +31,6 @@ from penstock.controller.scaling.plan import even_order, first_entry, plan_scale
 from penstock.controller.settings import ControllerSettings
 from penstock.model.errors import CorruptionError
 from penstock.model.names import segment_id
-from penstock.model.policies import StreamConfig
 
 MIB = 1024 * 1024
 SEGMENTS_MAX = ControllerSettings().segments_per_stream_max
@@ -69,6 +69,13 @@ GOLDEN = [
         "617465649185a66e756d62657207ae6372656174696f6e5f65706f636802aa637265617465645f6d73cd03e8a96b65795f7374617274cb3f"
         "d0000000000000a76b65795f656e64cb3fe0000000000000",
     ),
+    (
+        records.TruncationRecord({1: -1}, {1: 0}, {}, 77, True),
+        "02 d666692c 05 000000000000004d 01 00000001 00000000 0000000000000001 ffffffffffffffff 00000000",
+        # It had lists of deleted segments, and of those to be deleted.
+        "01bcbbfa4286aa73747265616d5f6375748101ffa47370616e810100b064656c657465645f7365676d656e74739105a9746f5f64656c6574"
+        "659106af73697a655f74696c6c5f62797465734dab69735f7570646174696e67c3",
+    ),
 ]
 
 
@@ -99,9 +106,11 @@ def largest_records(count, epoch, number):
     order = even_order(current, count)
     yield current
     yield plan_scale(current, order, segment_count_min=1, segment_count_max=count, now_ms=2**41)
+    yield records.TruncationRecord(cut, dict.fromkeys(cut, 2**31 - 1), dict.fromkeys(cut, 2**31 - 1), 2**62, True)
     yield HistoryChunk.of([first_entry(EpochRecord(0, 0, tiling(count, 0, number), 0))])
-    work = records.PendingWork(records.WorkKind.SCALE, "controller-0123456789", "0" * 36, 2**41, StreamConfig(), cut)
-    yield records.PendingWork(work.kind, work.host, work.stream_id, 2**41, StreamConfig(), cut, "0" * 36, order)
+    subject = Subject(SubjectKind.STREAM, "s" * 255, "t" * 255)
+    for work in (TruncateStream(cut), ScaleStream(order)):
+        yield PendingWork(subject, work, "0" * 36, "controller-0123456789", 2**41, "0" * 36, 2**31)
     yield records.Subscriber(2**31, cut, 2**41)
     yield records.WriterMark(2**62, cut)
     yield records.ActiveTransaction(2**41, 2**31, 2**41, 2**41, commit_offsets=cut)

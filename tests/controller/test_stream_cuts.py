@@ -11,10 +11,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from penstock.controller.epochs import is_valid_cut, segments_between, span_of
 from penstock.controller.metadata.records import EpochRecord, ScaleOrder, SegmentRecord
 from penstock.controller.scaling.plan import epoch_after, plan_scale
 from penstock.model.stream_cuts import OFFSET_FUTURE
+from support.cut_model import is_valid_cut, position_of, segments_between
 
 
 def first_epoch(*bounds):
@@ -153,6 +153,6 @@ def test_between_two_positions_lie_all_segments_on_the_way(epochs, data):
     start = data.draw(st.sampled_from(positions))
     end = data.draw(st.sampled_from([other for other in positions if ancestors(start) <= ancestors(other)]))
     cuts = [dict.fromkeys(one, 0) for one in (start, end)]
-    spans = [span_of(cut, epochs) for cut in cuts]
+    first, last = (position_of(cut, epochs) for cut in cuts)
     expected = (ancestors(end) | set(end)) - ancestors(start)
-    assert {segment.id for segment in segments_between(*spans, epochs)} == expected
+    assert {segment.id for segment in segments_between(first, last, epochs)} == expected

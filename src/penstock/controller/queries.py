@@ -12,8 +12,16 @@ from typing import TypeVar
 from penstock.controller import epochs as history
 from penstock.controller.errors import HalfCreatedStreamError
 from penstock.controller.metadata.catalog import Catalog
-from penstock.controller.metadata.records import EpochRecord, SegmentRecord, StreamState
+from penstock.controller.metadata.records import SegmentRecord, StreamState
 from penstock.controller.metadata.stream_tables import StreamTables
+from penstock.controller.stream_cuts import epoch_bounds, is_equal_or_after
+from penstock.controller.stream_positions import (
+    at_epoch,
+    beginning_of,
+    position_of,
+    segments_between,
+    valid_position_of,
+)
 from penstock.controller.workflows.scale_stream import ScaleStatus, scale_status
 from penstock.model.errors import InvalidArgumentError, NoSuchStreamError
 from penstock.model.names import segment_epoch
@@ -129,25 +137,19 @@ class StreamQueries:
 
         async def read(tables: StreamTables) -> list[SegmentRecord]:
             current = await tables.current_epoch()
-            oldest, _ = history.epoch_bounds(start) if start else (0, 0)
-            newest = history.epoch_bounds(end)[1] if end else current.epoch
-            if max(oldest, newest) > current.epoch or oldest > newest:
+            newest = max(epoch_bounds(cut)[1] for cut in (start, end) if cut)
+            if newest > current.epoch:
                 raise InvalidArgumentError(
-                    f"the stream cuts reach from epoch {oldest} to {newest}, {scope}/{stream} is in {current.epoch}"
+                    f"the stream cuts reach to epoch {newest}, {scope}/{stream} is in {current.epoch}"
                 )
-            records = await tables.epochs(oldest, newest)
-            head: dict[int, int] = {segment.id: 0 for segment in records[0].segments}
-            tail: dict[int, int] = {segment.id: newest for segment in current.segments}
-            from_span = history.span_of(start, records) if start else head
-            try:
-                to_span = history.span_of(end, records) if end else tail
-            except InvalidArgumentError as error:
-                # Only the epochs from the start on were looked at.
-                raise InvalidArgumentError(f"the end of the range lies before its start, or: {error}") from error
-            if start and end and not history.is_equal_or_after(end, to_span, start, from_span, records):
+            # What was truncated is not there any more, whatever the cut says.
+            starts = [await beginning_of(tables, (await tables.truncation()).record)]
+            if start:
+                starts.append(await position_of(tables, start))
+            until = await position_of(tables, end) if end else at_epoch(current)
+            if start and end and not is_equal_or_after(until, starts[-1]):
                 raise InvalidArgumentError("the end of the range lies before its start")
-            deleted = set((await tables.truncation()).record.deleted_segments)
-            return [s for s in history.segments_between(from_span, to_span, records) if s.id not in deleted]
+            return [found async for page in segments_between(tables, starts, until) for found in page]
 
         return await self.on_stream(scope, stream, read)
 
@@ -161,13 +163,10 @@ class StreamQueries:
 
     async def is_stream_cut_valid(self, scope: str, stream: str, cut: Mapping[int, int]) -> bool:
         """Say whether a cut covers the stream's keys exactly once. Raises `InvalidArgumentError` for an empty one."""
-        oldest, newest = history.epoch_bounds(cut)
+        epoch_bounds(cut)
 
         async def read(tables: StreamTables) -> bool:
-            current: EpochRecord = await tables.current_epoch()
-            if newest > current.epoch:
-                return False
-            return history.is_valid_cut(cut, await tables.epochs(oldest, newest))
+            return await valid_position_of(tables, cut) is not None
 
         return await self.on_stream(scope, stream, read)
 

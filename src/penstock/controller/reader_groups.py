@@ -8,7 +8,6 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Mapping
 from typing import TypeVar
 
-from penstock.controller import epochs as history
 from penstock.controller.errors import NoSuchSubscriberError, StreamCutBehindError, SubscriberGenerationError
 from penstock.controller.metadata.catalog import NamePage
 from penstock.controller.metadata.pending_work import Subject, SubjectKind
@@ -16,6 +15,8 @@ from penstock.controller.metadata.records import Subscriber
 from penstock.controller.metadata.scope_records import ReaderGroupConfig, ReaderGroupRecord
 from penstock.controller.metadata.stream_tables import StreamTables
 from penstock.controller.metadata.subscribers import put_subscriber, read_subscriber, subscriber_names
+from penstock.controller.stream_cuts import is_equal_or_after
+from penstock.controller.stream_positions import position_of, valid_position_of
 from penstock.controller.workflow_runner import WorkflowRunner
 from penstock.controller.workflows.context import WorkflowContext
 from penstock.controller.workflows.reader_group import (
@@ -141,16 +142,9 @@ class ReaderGroups:
 
 async def _check_cut(tables: StreamTables, cut: Mapping[int, int], previous: Mapping[int, int]) -> None:
     try:
-        oldest, newest = history.epoch_bounds(cut, previous)
-        current = await tables.current_epoch()
-        if newest > current.epoch:
-            raise InvalidArgumentError(f"{tables.name} has no epoch {newest} yet")
-        records = await tables.epochs(oldest, newest)
-        is_good = history.is_valid_cut(cut, records) and (
-            not previous
-            or history.is_equal_or_after(
-                cut, history.span_of(cut, records), previous, history.span_of(previous, records), records
-            )
+        position = await valid_position_of(tables, cut)
+        is_good = position is not None and (
+            not previous or is_equal_or_after(position, await position_of(tables, previous))
         )
     except InvalidArgumentError as error:
         raise StreamCutBehindError(f"the stream cut is not valid for {tables.name}: {error}") from error

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from typing import TypeVar
 
@@ -18,11 +19,16 @@ from penstock.controller.metadata.records import (
 from penstock.controller.metadata.transaction_tables import TransactionTables
 from penstock.controller.metadata.typed import Tables, Versioned
 from penstock.controller.scaling.plan import epoch_after
+from penstock.controller.stream_cuts import Change
 from penstock.model.errors import MetadataConflictError, NoSuchStreamError
 from penstock.model.segments import VERSION_ABSENT
 
 R = TypeVar("R")
 
+#: Segments that a page of changes has, more or less: some milliseconds of work.
+_CHANGED_SEGMENTS_PER_PAGE = 2000
+#: Ends of segments that are asked for in one request.
+_ENDS_PER_READ = 500
 #: Shards of sealed sizes that are asked for in one request: 8 MB at most.
 _SHARDS_PER_READ = 32
 
@@ -89,6 +95,49 @@ class EpochTables(TransactionTables):
             for entry in (await self.need(key, HistoryChunk)).record.entries():
                 if first <= entry.epoch <= last:
                     yield entry
+
+    async def changes(self, first: int, last: int) -> AsyncIterator[Sequence[Change]]:
+        """Yield what changed with each epoch behind `first`, up to `last`, in pages; others have their turn between.
+
+        1 read per history chunk, 2 in one request for each duplicate or large change.
+        """
+        if first >= last:
+            return
+        page: list[Change] = []
+        segments = 0
+        async for entry in self.history(first + 1, last):
+            if entry.created:
+                page.append(Change(entry.epoch, entry.sealed, entry.created))
+            else:
+                page.append(await self._change(entry.epoch))
+            segments += len(page[-1].sealed) + len(page[-1].created)
+            if segments >= _CHANGED_SEGMENTS_PER_PAGE:
+                yield page
+                await asyncio.sleep(0)
+                page, segments = [], 0
+        if page:
+            yield page
+
+    async def _change(self, epoch: int) -> Change:
+        """Return what changed with an epoch, from its own record and the one before it."""
+        this, before = await self.epoch_pair(epoch)
+        if this is None or before is None:
+            raise NoSuchStreamError(f"stream {self.name} has no record of epoch {epoch}, or of the one before it")
+        kept = {segment.id for segment in this.segments}
+        created = tuple(segment for segment in this.segments if segment.creation_epoch == epoch)
+        return Change(epoch, tuple(segment.id for segment in before.segments if segment.id not in kept), created)
+
+    async def sealed_epochs(self, segments: Sequence[int]) -> dict[int, int]:
+        """Return the first epoch without them, of those of these segments that are not active. 1 read each."""
+        result: dict[int, int] = {}
+        for start in range(0, len(segments), _ENDS_PER_READ):
+            page = segments[start : start + _ENDS_PER_READ]
+            rows = await self.tables.get_rows(self.metadata, [layout.sealed_epoch_key(segment) for segment in page])
+            for segment, row in zip(page, rows, strict=True):
+                found = self.tables.decoded(self.metadata, row, SealedEpoch)
+                if found is not None:
+                    result[segment] = found.record.epoch
+        return result
 
     async def epochs(self, first: int, last: int) -> list[EpochRecord]:
         """Return the records of epochs `first` to `last`, both included.

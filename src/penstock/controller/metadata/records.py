@@ -33,6 +33,8 @@ SIZE_SHARD_EPOCHS = 16
 _EPOCH_HEADER = struct.Struct(">iiqqqI")
 #: active epoch, started_ms, number of segments to seal and of those created
 _TRANSITION_HEADER = struct.Struct(">iqII")
+#: size_till_bytes, is_updating, segments of the cut, segments of the previous one
+_TRUNCATION_HEADER = struct.Struct(">qBII")
 
 
 class StreamState(Enum):
@@ -218,19 +220,48 @@ class SealedEpoch:
 
 
 @dataclass(frozen=True, slots=True)
-class TruncationRecord:
+class TruncationRecord(PackedRecord):
     """Where the stream begins. `span` maps each segment of the cut to the last epoch that contains it.
 
-    `size_till_bytes` is what the stream has held before the cut over its life; `to_delete` are segments that the
-    running truncation deletes.
+    `size_till_bytes` is what the stream has held before the cut over its life. While `is_updating`, segments are being
+    deleted from where the stream began before, the segments and epochs of `previous_span`, to the cut; an empty one is
+    the beginning of all.
     """
+
+    kind_number = 5
 
     stream_cut: dict[int, int] = field(default_factory=dict)
     span: dict[int, int] = field(default_factory=dict)
-    deleted_segments: tuple[int, ...] = ()
-    to_delete: tuple[int, ...] = ()
+    previous_span: dict[int, int] = field(default_factory=dict)
     size_till_bytes: int = 0
     is_updating: bool = False
+
+    def packed(self) -> bytes:
+        """See `PackedRecord.packed`."""
+        counts = self.size_till_bytes, self.is_updating, len(self.stream_cut), len(self.previous_span)
+        return b"".join(
+            (
+                _TRUNCATION_HEADER.pack(*counts),
+                int64s(self.stream_cut),
+                int64s(self.stream_cut.values()),
+                int32s([self.span[segment] for segment in self.stream_cut]),
+                int64s(self.previous_span),
+                int32s(self.previous_span.values()),
+            )
+        )
+
+    @classmethod
+    def unpacked(cls, payload: bytes) -> TruncationRecord:
+        """See `PackedRecord.unpacked`."""
+        reader = ColumnReader(payload)
+        size_till_bytes, is_updating, count, previous_count = reader.header(_TRUNCATION_HEADER)
+        segments = reader.int64s(count)
+        stream_cut = dict(zip(segments, reader.int64s(count), strict=True))
+        span = dict(zip(segments, reader.int32s(count), strict=True))
+        previous = reader.int64s(previous_count)
+        previous_span = dict(zip(previous, reader.int32s(previous_count), strict=True))
+        reader.end()
+        return cls(stream_cut, span, previous_span, size_till_bytes, bool(is_updating))
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,9 +6,11 @@ withdraw the announcement. Source: controller internals specification, section 3
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from penstock.controller.metadata.announcements import Announcement
 from penstock.controller.metadata.pending_work import DeleteStream, Subject, SubjectKind
-from penstock.controller.metadata.records import StreamState
+from penstock.controller.metadata.records import SegmentRecord, StreamState
 from penstock.controller.metadata.stream_tables import StreamTables
 from penstock.controller.segment_requests import together
 from penstock.controller.workflows.context import WorkflowContext
@@ -71,12 +73,16 @@ async def _delete_segments(context: WorkflowContext, tables: StreamTables) -> No
     last_number = max(segment.number for segment in current.segments)
     # Before the first segment goes: numbers must not come back even if the rest is left to another controller.
     await context.catalog.record_last_segment(tables.scope, tables.stream, last_number)
-    deleted = set((await tables.truncation()).record.deleted_segments)
-    async for entry in tables.history(0, current.epoch):
-        # Of a duplicate, and of a large change, the segments are in the epoch's own record alone.
-        created = entry.created or (await tables.need_epoch(entry.epoch)).segments
-        await together(
-            context.segments.delete(segment_name(tables.scope, tables.stream, segment.id))
-            for segment in created
-            if segment.id not in deleted
-        )
+    # What was truncated lived before the epochs of the cut, or of the one before if its deletions were given up.
+    truncation = (await tables.truncation()).record
+    span = truncation.previous_span if truncation.is_updating else truncation.span
+    first = await tables.need_epoch(min(span.values(), default=0))
+    await _delete(context, tables, first.segments)
+    async for page in tables.changes(first.epoch, current.epoch):
+        await _delete(context, tables, [segment for change in page for segment in change.created])
+
+
+async def _delete(context: WorkflowContext, tables: StreamTables, segments: Sequence[SegmentRecord]) -> None:
+    await together(
+        context.segments.delete(segment_name(tables.scope, tables.stream, segment.id)) for segment in segments
+    )

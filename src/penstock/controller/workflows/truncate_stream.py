@@ -1,21 +1,29 @@
 """Truncating a stream at a stream cut.
 
 Order: check; announce; truncation record with the new cut, updating; state TRUNCATING; truncate the segments of the cut
-and delete those before it; record no longer updating; state ACTIVE; withdraw the announcement.
+and delete those before it; record no longer updating; state ACTIVE; withdraw the announcement. What is deleted is in no
+record: it lies between the beginning that the stream had, which the record keeps until then, and the new one.
 Source: controller internals specification, section 7.6.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import AsyncIterator, Mapping
 from dataclasses import replace
 
-from penstock.controller import epochs as history
 from penstock.controller.metadata.announcements import Announcement
 from penstock.controller.metadata.pending_work import TruncateStream
-from penstock.controller.metadata.records import EpochRecord, StreamState, TruncationRecord
+from penstock.controller.metadata.records import SegmentRecord, StreamState, TruncationRecord
 from penstock.controller.metadata.stream_tables import StreamTables
+from penstock.controller.metadata.typed import Versioned
 from penstock.controller.segment_requests import together
+from penstock.controller.stream_cuts import Position, epoch_bounds, is_equal_or_after, size_between
+from penstock.controller.stream_positions import (
+    beginning_of,
+    position_of_span,
+    segments_between,
+    valid_position_of,
+)
 from penstock.controller.workflows.context import WorkflowContext
 from penstock.model.errors import InvalidArgumentError, StreamSealedError
 from penstock.model.names import segment_name
@@ -29,26 +37,40 @@ async def truncate_stream(context: WorkflowContext, tables: StreamTables, cut: M
     state = (await tables.state()).record.state
     if state in (StreamState.SEALING, StreamState.SEALED):
         raise StreamSealedError(f"stream {tables.name} is sealed and cannot be truncated")
-    await _next_record(tables, cut, (await tables.truncation()).record)
-    for segment, offset in cut.items():
-        name = segment_name(tables.scope, tables.stream, segment)
-        if offset > 0 and offset > (await context.segments.info(name)).length:
-            raise InvalidArgumentError(f"{name} has no offset {offset}: a stream cut ends at the segment's end")
+    present = await tables.truncation()
+    checked = Versioned(await _next_record(tables, cut, present.record), present.version)
+    await together(_check_offset(context, tables, segment, cut[segment]) for segment in sorted(cut) if cut[segment] > 0)
     order = TruncateStream(dict(cut))
-    await resume_truncate(context, tables, await context.begin(tables.subject, order, tables.stream_id), order)
+    announced = await context.begin(tables.subject, order, tables.stream_id)
+    await resume_truncate(context, tables, announced, order, checked=checked)
+
+
+async def _check_offset(context: WorkflowContext, tables: StreamTables, segment: int, offset: int) -> None:
+    name = segment_name(tables.scope, tables.stream, segment)
+    if offset > (await context.segments.info(name)).length:
+        raise InvalidArgumentError(f"{name} has no offset {offset}: a stream cut ends at the segment's end")
 
 
 async def resume_truncate(
-    context: WorkflowContext, tables: StreamTables, announced: Announcement, order: TruncateStream
+    context: WorkflowContext,
+    tables: StreamTables,
+    announced: Announcement,
+    order: TruncateStream,
+    *,
+    checked: Versioned[TruncationRecord] | None = None,
 ) -> None:
-    """Bring an announced truncation to its end."""
+    """Bring an announced truncation to its end.
+
+    `checked` is its record, if it was made just now, with the version of the one that it replaces.
+    """
     cut = order.stream_cut
     found = await tables.truncation()
     record, version = found.record, found.version
     state = await tables.state()
     if record.is_updating or record.stream_cut != cut:
         if record.stream_cut != cut:  # Also when an earlier truncation was given up half-way.
-            record = await _next_record(tables, cut, record)
+            is_checked = checked is not None and checked.version == version
+            record = checked.record if checked is not None and is_checked else await _next_record(tables, cut, record)
         # Written again if it is there already: the version of whoever began this is gone then.
         version = await tables.put_truncation(record, version)
         state = await tables.set_state(StreamState.TRUNCATING, of=state)
@@ -57,44 +79,47 @@ async def resume_truncate(
             for segment, offset in sorted(record.stream_cut.items())
             if offset > 0
         )
-        await together(
-            context.segments.delete(segment_name(tables.scope, tables.stream, segment))
-            for segment in record.to_delete
-        )
-        deleted = tuple(sorted({*record.deleted_segments, *record.to_delete}))
-        done = replace(record, deleted_segments=deleted, to_delete=(), is_updating=False)
-        await tables.put_truncation(done, version)
+        before = await position_of_span(tables, {}, record.previous_span)
+        async for page in _segments_till(tables, before, await beginning_of(tables, record)):
+            await together(
+                context.segments.delete(segment_name(tables.scope, tables.stream, segment.id)) for segment in page
+            )
+        await tables.put_truncation(replace(record, previous_span={}, is_updating=False), version)
     if state.record.state is StreamState.TRUNCATING:
         await tables.set_state(StreamState.ACTIVE, of=state)
     await context.announcements.withdraw(announced)
+
+
+async def _segments_till(
+    tables: StreamTables, before: Position, beginning: Position
+) -> AsyncIterator[list[SegmentRecord]]:
+    """Yield the segments from where the stream began before to where it begins now, which are not of it any more."""
+    async for page in segments_between(tables, [before], beginning):
+        yield [segment for segment in page if segment.id not in beginning.cut]
 
 
 async def _next_record(
     tables: StreamTables, cut: Mapping[int, int], previous: TruncationRecord
 ) -> TruncationRecord:
     """Check a cut against the stream and its present beginning; return the record of the truncation."""
-    _, newest = history.epoch_bounds(cut)
-    oldest = min(previous.span.values(), default=0)
-    current = await tables.current_epoch()
-    if newest > current.epoch:
-        raise InvalidArgumentError(f"the stream cut names epoch {newest}, {tables.name} is in epoch {current.epoch}")
-    records: list[EpochRecord] = await tables.epochs(min(oldest, history.epoch_bounds(cut)[0]), newest)
-    if not history.is_valid_cut(cut, records):
-        raise InvalidArgumentError(f"the stream cut does not cover the keys of {tables.name} exactly once")
-    before = previous.stream_cut or {segment.id: 0 for segment in records[0].segments}
-    before_span = history.span_of(before, records)
-    span = history.span_of(cut, records)
-    if not history.is_equal_or_after(cut, span, before, before_span, records):
+    position = await valid_position_of(tables, cut)
+    if position is None:
+        _, newest = epoch_bounds(cut)
+        raise InvalidArgumentError(
+            f"the stream cut is none of {tables.name}: no reader can be there, or epoch {newest} is yet to come"
+        )
+    before = await beginning_of(tables, previous)
+    if not is_equal_or_after(position, before):
         raise InvalidArgumentError(f"the stream cut lies before the present beginning of {tables.name}")
-    between = history.segments_between(before_span, span, records)
-    sizes = await tables.sealed_sizes(segment.id for segment in between if segment.id not in cut)
+    size_bytes = 0
+    async for page in segments_between(tables, [before], position):
+        sizes = await tables.sealed_sizes(segment.id for segment in page if segment.id not in cut)
+        size_bytes += size_between(before.cut, cut, page, sizes)
     return TruncationRecord(
         stream_cut=dict(sorted(cut.items())),
-        span=span,
-        deleted_segments=previous.deleted_segments,
-        to_delete=tuple(
-            sorted({*previous.to_delete, *(segment.id for segment in between if segment.id not in cut)})
-        ),
-        size_till_bytes=previous.size_till_bytes + history.size_between(before, cut, between, sizes),
+        span=dict(sorted(position.span.items())),
+        # What an earlier truncation was to delete, and did not, is deleted now.
+        previous_span=previous.previous_span if previous.is_updating else previous.span,
+        size_till_bytes=previous.size_till_bytes + size_bytes,
         is_updating=True,
     )

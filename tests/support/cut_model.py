@@ -1,0 +1,43 @@
+"""Stream cuts against successive epoch records, as the folds of `stream_cuts` are told them by a stream's history."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+
+from penstock.controller.stream_cuts import Between, Change, PositionFold, ValidityFold
+
+
+def changes_of(epochs):
+    """Return what changed with each epoch but the first."""
+    result = []
+    for before, epoch in pairwise(epochs):
+        old, new = ({segment.id for segment in one.segments} for one in (before, epoch))
+        sealed = [segment.id for segment in before.segments if segment.id not in new]
+        result.append(Change(epoch.epoch, sealed, [segment for segment in epoch.segments if segment.id not in old]))
+    return result
+
+
+def position_of(cut, epochs):
+    """Find a cut in these epochs."""
+    fold = PositionFold(cut)
+    fold.begin(epochs[0].segments)
+    fold.add(changes_of(epochs))
+    return fold.position()
+
+
+def is_valid_cut(cut, epochs):
+    """Say whether readers can have come to a cut, told the history from the first to the last epoch of its span."""
+    position = position_of(cut, epochs)
+    fold = ValidityFold(position)
+    first, newest = position.first_epoch, max(segment >> 32 for segment in cut)
+    start = next(index for index, epoch in enumerate(epochs) if epoch.epoch == first)
+    fold.begin(epochs[start].segments)
+    fold.add(change for change in changes_of(epochs[start:]) if change.epoch <= newest)
+    return fold.is_valid
+
+
+def segments_between(start, end, epochs):
+    """Return the segments between two positions, by id."""
+    between = Between([start], [end])
+    found = {segment.id: segment for epoch in epochs for segment in epoch.segments if between.has(segment)}
+    return [found[segment] for segment in sorted(found)]
