@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import sys
 import tomllib
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -29,7 +30,10 @@ CLIENT_GUIDES = [
     )
 ]  # fmt: skip
 SCALING = ROOT / "docs" / "scaling.md"
-PROGRAMS = [README, INDEX, GUIDE, SCALING, *CLIENT_GUIDES]
+STATISTICS = ROOT / "docs" / "statistics.md"
+PROGRAMS = [README, INDEX, GUIDE, SCALING, STATISTICS, *CLIENT_GUIDES]
+#: Run where Spark is, and by pytest.
+RUN_ELSEWHERE = [ROOT / "docs" / "spark.md", ROOT / "docs" / "guide" / "testing-applications.md"]
 URI = "tcp://localhost:9090"
 
 
@@ -38,19 +42,35 @@ def snippets(document: Path, language: str) -> list[str]:
     return re.findall(rf"^```{language}\n(.*?)^```", document.read_text(), re.MULTILINE | re.DOTALL)
 
 
+@pytest.fixture(scope="module")
+def one_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[StandaloneProcess]:
+    """A server for all documents: whoever reads one after the other has one, too."""
+    with StandaloneProcess(tmp_path_factory.mktemp("server")) as server:
+        yield server
+
+
 @pytest.mark.parametrize("document", PROGRAMS, ids=lambda document: document.name)
-def test_python_snippets_run(server: StandaloneProcess, document: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """In order, as one program; those of Spark need a session and are run with the Spark guide."""
+def test_python_snippets_run(one_server: StandaloneProcess, document: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """In order, as one program, beside what the other documents have left.
+
+    Those of Spark need a session: `tests/spark/test_spark_docs.py`.
+    """
     found = [text for text in snippets(document, "python") if "spark." not in text]
     if sys.version_info >= (3, 12):
         found = [text for text in found if "pravega_client" not in text]
     program = "\n".join(found)
     assert URI in program
     names: dict[str, object] = {}
-    exec(compile(program.replace(URI, server.uri), str(document), "exec"), names)
+    exec(compile(program.replace(URI, one_server.uri), str(document), "exec"), names)
     printed = capsys.readouterr().out
     if document in (README, INDEX):
         assert printed == "b'{\"order\": 1}'\n"
+
+
+def test_each_document_with_python_is_run() -> None:
+    """Here, or in `tests/spark/test_spark_docs.py` and `tests/testing/test_pytest_plugin.py`."""
+    documents = [README, *sorted((ROOT / "docs").rglob("*.md"))]
+    assert {document for document in documents if snippets(document, "python")} == {*PROGRAMS, *RUN_ELSEWHERE}
 
 
 def test_the_guides_settings_file_and_variable_are_accepted(tmp_path: Path) -> None:

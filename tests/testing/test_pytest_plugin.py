@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -51,6 +53,20 @@ def test_an_application_gets_a_server_a_client_and_a_stream(tmp_path, also_named
     )  # fmt: skip
     assert ended.returncode == 0, ended.stdout + ended.stderr
     assert "2 passed" in ended.stdout
+
+
+def test_the_snippets_of_the_guide_are_tests_that_pass(tmp_path):
+    """As they stand there, in one file."""
+    guide = Path(__file__).parents[2] / "docs" / "guide" / "testing-applications.md"
+    found = re.findall(r"^```python\n(.*?)^```", guide.read_text(), re.MULTILINE | re.DOTALL)
+    assert len(found) == 2
+    (tmp_path / "test_guide.py").write_text("\n".join(found))
+    ended = subprocess.run(
+        [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-p", "penstock.testing.pytest_plugin", "."],
+        capture_output=True, text=True, timeout=100, check=False, cwd=tmp_path,
+    )  # fmt: skip
+    assert ended.returncode == 0, ended.stdout + ended.stderr
+    assert "1 passed" in ended.stdout
 
 
 def test_two_servers_can_run_in_one_process():
