@@ -8,7 +8,6 @@ import grpc
 import pytest
 
 from penstock.controller.grpc.server import GrpcServer
-from penstock.controller.grpc.table import CALLS
 from penstock.controller.settings import ControllerSettings
 from penstock.model.errors import (
     ContainerOfflineError,
@@ -503,23 +502,21 @@ async def test_active_and_last_segments_have_no_successors(stub):
     for _ in range(2):
         for ask in (stub.getSegmentsImmediatelyFollowing, stub.getSegmentsImmediatlyFollowing):
             assert not (await ask(segment(0))).segments
+            # Nothing is on record that would follow what never was: no error, as in Pravega.
             for unknown in (1, 1 << 32, -1):
-                assert await status_of(ask(segment(unknown))) == "NOT_FOUND"
+                assert not (await ask(segment(unknown))).segments
+            assert await status_of(ask(segment(0, stream="missing"))) == "NOT_FOUND"
         await stub.sealStream(info())
 
 
-@pytest.mark.parametrize(
-    "name",
-    sorted({method.name for method in pb.DESCRIPTOR.services_by_name["ControllerService"].methods}
-           - {call.name for call in CALLS}),
-)  # fmt: skip
-async def test_calls_that_are_not_built_say_so(stub, name):
-    """Calls not built yet: UNIMPLEMENTED with the name of the call."""
-    method = pb.DESCRIPTOR.services_by_name["ControllerService"].methods_by_name[name]
-    with pytest.raises(grpc.aio.AioRpcError) as failure:
-        await getattr(stub, name)(getattr(pb, method.input_type.name)())
-    assert failure.value.code() is grpc.StatusCode.UNIMPLEMENTED
-    assert name in failure.value.details()
+async def test_buckets_of_streams_are_all_with_the_one_controller(stub, wire):
+    """API-35: one controller, with the bucket of retention and the hundred of watermarks."""
+    asked = pb.ControllerToBucketMappingRequest
+    for service, count in ((asked.RetentionService, 1), (asked.WatermarkingService, 100)):
+        reply = await stub.getControllerToBucketMapping(asked(serviceType=service))
+        assert {host: list(buckets.id) for host, buckets in reply.mapping.items()} == {
+            f"127.0.0.1:{wire.server.port}": list(range(count))
+        }
 
 
 async def test_head_of_a_stream_is_its_first_epoch_whatever_the_time(stub):

@@ -7,18 +7,21 @@ specification, so that a slip in the table of calls is one that was made twice.
 from __future__ import annotations
 
 import uuid
+from contextlib import suppress
 
 import pytest
 from google.protobuf.message_factory import GetMessageClass
 
 from penstock.controller import errors as controller_errors
-from penstock.controller.errors import WorkflowTimeoutError
+from penstock.controller.errors import HalfCreatedStreamError, WorkflowTimeoutError
 from penstock.controller.grpc.access import Permission, stream_of
 from penstock.controller.grpc.call import Front
 from penstock.controller.grpc.status import status_of
 from penstock.controller.grpc.table import CALLS
+from penstock.controller.metadata.scope_records import GroupCut, KeyValueTableConfig, ReaderGroupConfig
 from penstock.model import errors as model_errors
 from penstock.model.errors import InvalidArgumentError, PenstockError
+from penstock.model.policies import Scaling, StreamConfig
 from penstock.rpc import controller_pb2 as pb
 
 METHODS = pb.DESCRIPTOR.services_by_name["ControllerService"].methods_by_name
@@ -73,6 +76,7 @@ WORDS = {
     "deleteScope": ("FAILURE", {"NoSuchScopeError": "SCOPE_NOT_FOUND", "ScopeNotEmptyError": "SCOPE_NOT_EMPTY"}),
     "deleteScopeRecursive": ("FAILURE", {"ScopeNotEmptyError": "SCOPE_NOT_EMPTY"}),
     "getDelegationToken": (None, {}),
+    "getControllerToBucketMapping": (None, {}),
     "removeWriter": ("INTERNAL_ERROR", {"NoSuchWriterError": "UNKNOWN_WRITER"}),
     "noteTimestampFromWriter": (
         "INTERNAL_ERROR", {"WriterTimeError": "INVALID_TIME", "WriterPositionError": "INVALID_POSITION"}
@@ -213,7 +217,7 @@ def request_of(name, stream="stream"):
             )  # fmt: skip
         case "ReaderGroupInfo":
             return kind(scope="scope", readerGroup="group", readerGroupId=some_id)
-        case "ServerRequest" | "ScopesRequest":
+        case "ServerRequest" | "ScopesRequest" | "ControllerToBucketMappingRequest":
             return kind()
         case _:
             return kind(streamInfo=info)
@@ -245,14 +249,13 @@ def expected(name, error):
 
 
 #: Calls that ask nobody anything.
-CERTAIN = {"getControllerServerList", "getDelegationToken"}
+CERTAIN = {"getControllerServerList", "getDelegationToken", "getControllerToBucketMapping"}
 
 
 def test_every_call_of_the_service_has_one_row():
     """47 calls; nothing twice, nothing that the service does not have."""
     assert len(CALLS) == len(ROWS)
-    assert set(ROWS) == set(WORDS)
-    assert set(ROWS) <= set(METHODS)
+    assert set(ROWS) == set(WORDS) == set(METHODS)
 
 
 @pytest.mark.parametrize("name", sorted(WORDS.keys() - CERTAIN))
@@ -332,6 +335,7 @@ ACCESS = {
     "deleteScope": (_RU, "prn::/"),
     "deleteScopeRecursive": (_RU, "prn::/"),
     "getDelegationToken": (_RU, "prn::/scope:scope/stream:stream"),
+    "getControllerToBucketMapping": (_RU, "prn::/"),
     "removeWriter": (_RU, "prn::/scope:scope/stream:stream"),
     "noteTimestampFromWriter": (_RU, "prn::/scope:scope/stream:stream"),
     "createKeyValueTable": (_RU, "prn::/scope:scope"),
@@ -401,3 +405,54 @@ def test_access_operation_decides_what_segments_and_tokens_need():
             assert (permission, *strict) == wanted, (stream, access)
     with pytest.raises(InvalidArgumentError):
         needed("getDelegationToken", access=info.ANY)
+
+
+#: Calls that only look. (A reader's look at the current segments of a mark stream is what makes that stream.)
+QUERIES = {
+    "getControllerServerList", "getCurrentSegments", "getEpochSegments", "getSegments",
+    "getSegmentsImmediatlyFollowing", "getSegmentsImmediatelyFollowing", "getSegmentsBetween", "checkScale", "getURI",
+    "isSegmentValid", "getControllerToBucketMapping",
+    "isStreamCutValid", "checkTransactionState", "listCompletedTransactions", "listScopes", "checkScopeExists",
+    "checkStreamExists", "listStreamsInScope", "getDelegationToken", "getCurrentSegmentsKeyValueTable",
+    "listKeyValueTablesInScope", "getKeyValueTableConfiguration", "listSubscribers", "getReaderGroupConfig",
+    "getStreamConfiguration", "listStreamsInScopeForTag", "pingTransaction",
+}  # fmt: skip
+
+
+def stored(store):
+    """Return all that a store holds, by name."""
+    return {name: dict(table.entries) for name, table in store.tables.items()}, sorted(store.segments)
+
+
+@pytest.mark.parametrize("has_stream", [False, True])
+async def test_query_creates_and_changes_nothing(has_stream, wire):
+    """Of a scope, a stream, a group and a table that are there, and of those that are not."""
+    service = wire.service
+    if has_stream:
+        await service.create_scope("scope")
+        await service.create_stream("scope", "stream", StreamConfig(Scaling.fixed(1)))
+        await service.key_value_tables.create("scope", "table", KeyValueTableConfig(1, 1, 0))
+        await service.reader_groups.create("scope", "group", ReaderGroupConfig((GroupCut("scope", "stream"),)))
+    await service.idle()
+    before = stored(wire.cluster.store)
+    front = Front(service, lambda: [("localhost", 9090)])
+    for name in sorted(QUERIES):
+        for stream in ("stream", "_RGgroup", "_RGmissing"):
+            with suppress(PenstockError):
+                await ROWS[name].serve(front, request_of(name, stream))
+        await service.idle()
+        assert stored(wire.cluster.store) == before, name
+    if has_stream:  # The exception, which shows that a change would be seen.
+        await ROWS["getCurrentSegments"].serve(front, request_of("getCurrentSegments", "_MARKstream"))
+        assert stored(wire.cluster.store) != before
+
+
+async def test_segment_of_a_stream_that_is_being_created_takes_no_events_yet(service):
+    """API-24: true for what is in the current epoch of a stream, false for anything else, and no error."""
+
+    async def half_created(scope, stream):
+        raise HalfCreatedStreamError("not completely created")
+
+    service.queries.current_segments = half_created
+    request = pb.SegmentId(streamInfo=pb.StreamInfo(scope="scope", stream="stream"), segmentId=0)
+    assert not (await ROWS["isSegmentValid"].serve(Front(service, list), request)).response

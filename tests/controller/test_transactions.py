@@ -421,3 +421,20 @@ def test_lease_times_of_a_record_are_milliseconds():
     """The smaller of a day and a thousand leases bounds a transaction's life."""
     record = ActiveTransaction(0, 10_000, 10_000, 10_000_000)
     assert record.status is OPEN
+
+
+async def test_segments_of_a_transaction_roll_over_as_those_of_its_stream(service, cluster):
+    """What is merged keeps its chunks: a stream that asks for small ones gets small ones from transactions, too."""
+    await service.create_stream("scope", "stream", StreamConfig(Scaling.fixed(2), rollover_bytes=4321))
+    create, asked = cluster.store.create_segment, []
+
+    async def recorded(segment, **options):
+        asked.append((segment, options["rollover_bytes"], options["scale_type"]))
+        await create(segment, **options)
+
+    cluster.store.create_segment = recorded
+    transaction = await begin(service)
+    assert sorted(asked) == [
+        (transaction_segment_name(segment_name("scope", "stream", segment), transaction.high, transaction.low), 4321, 0)
+        for segment in (0, 1)
+    ]

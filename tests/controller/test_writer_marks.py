@@ -7,7 +7,10 @@ import asyncio
 import grpc
 import pytest
 
+from penstock.controller import writer_marks
+from penstock.controller.grpc.convert import transaction_id_message
 from penstock.model.errors import NoSuchStreamError, StorageError
+from penstock.model.names import segment_id, segment_name, transaction_segment_name
 from penstock.model.policies import Scaling, StreamConfig
 from penstock.rpc import controller_pb2 as pb
 
@@ -111,3 +114,104 @@ async def test_removed_writer_may_come_back_and_unknown_ones_are_told(note, wire
     await wire.service.seal_stream("scope", "a")
     await wire.service.delete_stream("scope", "a")
     assert not [name for name in wire.cluster.store.tables if "writersPositions" in name]
+
+
+async def begin(wire):
+    return (await wire.service.transactions.create("scope", "a", 30_000)).id
+
+
+async def write(wire, transaction, data, segment=0):
+    name = transaction_segment_name(segment_name("scope", "a", segment), transaction.high, transaction.low)
+    await wire.cluster.store.append(name, data)
+
+
+async def commit(wire, transaction, *, writer="w", timestamp=7):
+    """Commit as clients do, and wait until it is merged."""
+    request = pb.TxnRequest(
+        streamInfo=pb.StreamInfo(scope="scope", stream="a"),
+        txnId=transaction_id_message(transaction), writerId=writer, timestamp=timestamp,
+    )  # fmt: skip
+    assert (await wire.stub.commitTransaction(request)).status == pb.TxnStatus.SUCCESS
+    await wire.service.idle()
+
+
+async def mark_of(wire, writer="w"):
+    """Return the time and the position that are on record of a writer, None if there are none."""
+
+    async def read(tables):
+        return await writer_marks._read(tables, writer)
+
+    found = await wire.service.queries.on_stream("scope", "a", read)
+    return None if found is None else (found.record.timestamp, found.record.position)
+
+
+async def test_commit_with_writer_and_time_notes_where_the_transaction_ends(note, wire):
+    """As if the writer had noted it when its events were in the stream; a mark before that is refused afterwards."""
+    await wire.cluster.store.append("scope/a/0.#epoch.0", b"12345")
+    transaction = await begin(wire)
+    await write(wire, transaction, b"678")
+    await commit(wire, transaction)
+    assert await mark_of(wire) == (7, {0: 8, 1: 0})
+    assert await note(6, {0: 9, 1: 9}) == NOTED.INVALID_TIME
+    assert await note(8, {0: 7, 1: 0}) == NOTED.INVALID_POSITION
+    assert await note(8, {0: 8, 1: 0}) == NOTED.SUCCESS
+
+
+async def test_commit_without_writer_or_time_notes_nothing(note, wire):
+    """Java's client sends its writer's id always, and the smallest number for no time."""
+    for writer, timestamp in (("", 7), ("w", -(1 << 63)), ("w" * 251, 7)):
+        await commit(wire, await begin(wire), writer=writer, timestamp=timestamp)
+    assert not [name for name in wire.cluster.store.tables if "writersPositions" in name]
+
+
+async def test_commits_that_are_merged_together_note_the_last_of_each_writer(note, wire):
+    """A batch has transactions of several writers, and several of one; a time that went back counts for nothing."""
+    made = [await begin(wire) for _ in range(4)]
+    for transaction in made:
+        await write(wire, transaction, b"ten bytes!")
+    gate = asyncio.Event()
+    merge = wire.cluster.store.merge_segments
+
+    async def held(target, sources):
+        await gate.wait()
+        return await merge(target, sources)
+
+    wire.cluster.store.merge_segments = held
+    decide = wire.service.transactions.commit
+    # The first one is a batch of its own; the others wait for it, and are merged together.
+    for transaction, writer, timestamp in zip(made, "xwvw", (1, 5, 4, 3), strict=True):
+        await decide("scope", "a", transaction, writer_id=writer, timestamp=timestamp)
+        await asyncio.sleep(0)
+    gate.set()
+    await wire.service.idle()
+    assert [await mark_of(wire, writer) for writer in "xvw"] == [
+        (1, {0: 10, 1: 0}), (4, {0: 30, 1: 0}), (5, {0: 20, 1: 0})
+    ]  # fmt: skip
+
+
+async def test_mark_of_a_commit_that_could_not_be_written_is_written_later(note, wire):
+    """The transaction is merged, the mark's write fails: the commit is not complete before that is done."""
+    put, failures = wire.cluster.store.table_put, []
+
+    async def broken(segment, updates, **options):
+        if "writersPositions" in segment and not failures:
+            failures.append(segment)
+            raise StorageError("the disk is full")
+        return await put(segment, updates, **options)
+
+    wire.cluster.store.table_put = broken
+    transaction = await begin(wire)
+    await write(wire, transaction, b"678")
+    await commit(wire, transaction)
+    assert failures
+    assert await mark_of(wire) == (7, {0: 3, 1: 0})
+
+
+async def test_commit_that_a_scale_overtook_notes_the_segments_it_went_to(note, wire):
+    """They are those of the epoch that was put in for it, and are sealed; what follows is further on."""
+    transaction = await begin(wire)
+    await write(wire, transaction, b"678")
+    await wire.service.scale_stream("scope", "a", [0], [(0.0, 0.25), (0.25, 0.5)])
+    await wire.service.idle()
+    await commit(wire, transaction)
+    assert await mark_of(wire) == (7, {segment_id(0, 2): 3, segment_id(1, 2): 0})

@@ -231,11 +231,11 @@ def test_errors_of_the_controller_reach_the_client_as_themselves():
     on_client(scenario)
 
 
-def test_a_call_that_is_not_built_is_unimplemented():
+def test_a_call_that_the_service_does_not_have_is_unimplemented():
     async def scenario(cluster, host):
         stub = simulated_stub(cluster.controller.name, CONTROLLER_PORT)
         with pytest.raises(SimulatedRpcError) as caught:
-            await stub.getControllerToBucketMapping(pb.ControllerToBucketMappingRequest(), timeout=10)
+            await stub._call("inventScope", pb.ServerRequest(), timeout=10)
         return caught.value.code()
 
     assert on_client(scenario) is grpc.StatusCode.UNIMPLEMENTED

@@ -24,7 +24,6 @@ from penstock.controller.stream_positions import (
 )
 from penstock.controller.workflows.scale_stream import ScaleStatus, scale_status
 from penstock.model.errors import InvalidArgumentError, NoSuchStreamError
-from penstock.model.names import segment_epoch
 from penstock.model.policies import StreamConfig
 
 T = TypeVar("T")
@@ -113,12 +112,14 @@ class StreamQueries:
         return await self.on_stream(scope, stream, read)
 
     async def successors(self, scope: str, stream: str, segment: int) -> list[history.Successor]:
-        """Return the segments that follow a sealed one; none for an active segment, and at the end of the stream."""
+        """Return the segments that follow a sealed one; none where nothing is on record to follow.
+
+        So for an active segment, for the last ones of a sealed stream, and for what never was a segment of it.
+        """
 
         async def read(tables: StreamTables) -> list[history.Successor]:
             sealed_epoch = await tables.sealed_epoch(segment)
             if sealed_epoch is None:
-                await _need_segment(tables, segment)
                 return []
             this, before = await tables.epoch_pair(sealed_epoch)
             origin = None if before is None else before.segment(segment)
@@ -154,11 +155,11 @@ class StreamQueries:
         return await self.on_stream(scope, stream, read)
 
     async def is_segment_valid(self, scope: str, stream: str, segment: int) -> bool:
-        """Say whether the segment takes events now; False for a stream that does not exist. Creates nothing."""
+        """Say whether the segment takes events now; False for a stream that does not exist, or not completely."""
         check_not_empty(scope, stream)
         try:
             return any(found.id == segment for found in await self.current_segments(scope, stream))
-        except NoSuchStreamError:
+        except (NoSuchStreamError, HalfCreatedStreamError):
             return False
 
     async def is_stream_cut_valid(self, scope: str, stream: str, cut: Mapping[int, int]) -> bool:
@@ -169,12 +170,6 @@ class StreamQueries:
             return await valid_position_of(tables, cut) is not None
 
         return await self.on_stream(scope, stream, read)
-
-
-async def _need_segment(tables: StreamTables, segment: int) -> None:
-    created = await tables.epoch(segment_epoch(segment)) if segment >= 0 else None
-    if created is None or created.segment(segment) is None:
-        raise NoSuchStreamError(f"stream {tables.name} has no segment {segment}")
 
 
 def check_not_empty(scope: str, stream: str) -> None:

@@ -57,6 +57,8 @@ class ControllerSettings:
         retry_delay_ms_max: longest wait between two attempts.
         conflict_attempts_max: attempts of a read-decide-write that lost against another controller's.
         seal_rounds_max: how often a seal looks again for transactions that are still open.
+        retention_bucket_count: buckets of streams whose retention is looked after, as told to administrators' tools.
+        watermarking_bucket_count: the same of streams with marks of writers.
         page_entries_max: names in one page of a listing.
         id_cache_entries_max: scope and stream ids remembered.
         rpc_concurrency_max: gRPC calls served at the same time; further ones are answered RESOURCE_EXHAUSTED.
@@ -85,6 +87,8 @@ class ControllerSettings:
     retry_delay_ms_max: int = 10_000
     conflict_attempts_max: int = 20
     seal_rounds_max: int = 100
+    retention_bucket_count: int = 1
+    watermarking_bucket_count: int = 100
     page_entries_max: int = 1000
     id_cache_entries_max: int = 10_000
     rpc_concurrency_max: int = 1024

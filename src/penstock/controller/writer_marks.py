@@ -1,15 +1,17 @@
 """`WriterMarks`: the times that writers note on a stream, with their positions then.
 
 Watermarks would be made of them; that is not built, so marks are kept, and checked against the next ones, but not used.
-A stream's marks are rows of one table, which goes with the stream.
+A writer notes them itself, or gives a time with a transaction: then its position is where the transaction ends. A
+stream's marks are rows of one table, which goes with the stream.
 
-Source: controller API specification, section 9.15; controller internals specification, section 15.1.
+Source: controller API specification, sections 9.14 and 9.15; controller internals specification, section 15.1.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import replace
+import logging
+from collections.abc import Awaitable, Callable, Iterable, Mapping
+from dataclasses import dataclass, replace
 
 from penstock.controller.errors import NoSuchWriterError, WriterPositionError, WriterTimeError
 from penstock.controller.metadata import layout
@@ -20,6 +22,8 @@ from penstock.controller.workflows.context import WorkflowContext
 from penstock.model.errors import InvalidArgumentError, MetadataConflictError, NoSuchSegmentError, NoSuchStreamError
 from penstock.model.names import USER_NAME_LENGTH_MAX
 from penstock.model.segments import VERSION_ABSENT
+
+_logger = logging.getLogger(__name__)
 
 
 def check_mark(previous: WriterMark, timestamp: int, position: Mapping[int, int]) -> None:
@@ -55,25 +59,15 @@ class WriterMarks:
 
         async def write(tables: StreamTables) -> None:
             await tables.state()
-            table = layout.writer_marks(*tables.key)
-            for _ in range(self._context.settings.conflict_attempts_max):
-                found = await _read(tables, writer)
-                if found is not None:
-                    check_mark(found.record, timestamp, position)
-                mark = WriterMark(timestamp, dict(sorted(position.items())))
-                version = VERSION_ABSENT if found is None else found.version
-                try:
-                    await tables.tables.put(table, writer, mark, version=version)
-                except NoSuchSegmentError:
-                    # Under the lock: a deletion of the stream that goes on meanwhile would never see the table.
-                    async with self._context.locks.hold(tables.name):
-                        await tables.state()
-                        await tables.tables.store.create_table(table)
-                except MetadataConflictError:
-                    continue
-                else:
-                    return
-            raise MetadataConflictError(f"the mark of writer {writer} on {tables.name} keeps changing; try again")
+
+            async def create_table() -> None:
+                # Under the lock: a deletion of the stream that goes on meanwhile would never see the table.
+                async with self._context.locks.hold(tables.name):
+                    await tables.state()
+                    await _create_table(tables)
+
+            mark = WriterMark(timestamp, dict(sorted(position.items())))
+            await _put(tables, writer, mark, create_table, self._context.settings.conflict_attempts_max)
 
         await self._context.catalog.on_stream(scope, stream, write)
 
@@ -98,6 +92,74 @@ class WriterMarks:
             await self._context.catalog.on_stream(scope, stream, write)
         except NoSuchStreamError as error:
             raise NoSuchWriterError(f"writer {writer} has noted no time on {scope}/{stream}: {error}") from error
+
+
+@dataclass(frozen=True, slots=True)
+class CommitMark:
+    """A transaction of `writer` was merged with this time, and ends at `position`: segment -> offset in bytes."""
+
+    writer: str
+    timestamp: int
+    position: Mapping[int, int]
+
+
+async def note_commits(context: WorkflowContext, tables: StreamTables, commits: Iterable[CommitMark]) -> None:
+    """Note what transactions of writers have come to, given in the order in which they were merged.
+
+    The caller holds the stream's lock. Done again it changes nothing. A time or a position before one that the writer
+    has noted since is passed over, as is a negative time, which is how clients write "none".
+    """
+    latest: dict[str, WriterMark] = {}
+    for commit in commits:
+        if commit.timestamp < 0 or not commit.writer or not commit.position:
+            continue
+        if len(commit.writer) > USER_NAME_LENGTH_MAX:
+            _logger.info("the time of writer %s... on %s is not noted: its name is too long",
+                         commit.writer[:80], tables.name)  # fmt: skip
+            continue
+        mark = WriterMark(commit.timestamp, dict(sorted(commit.position.items())))
+        if commit.writer not in latest or _follows(latest[commit.writer], mark):
+            latest[commit.writer] = mark
+    for writer, mark in latest.items():
+        try:
+            await _put(tables, writer, mark, lambda: _create_table(tables), context.settings.conflict_attempts_max)
+        except (WriterTimeError, WriterPositionError) as error:
+            _logger.debug("writer %s of %s: %s", writer, tables.name, error)
+
+
+def _follows(previous: WriterMark, mark: WriterMark) -> bool:
+    try:
+        check_mark(previous, mark.timestamp, mark.position)
+    except (WriterTimeError, WriterPositionError):
+        return False
+    return True
+
+
+async def _put(
+    tables: StreamTables,
+    writer: str,
+    mark: WriterMark,
+    create_table: Callable[[], Awaitable[None]],
+    attempts_max: int,
+) -> None:
+    for _ in range(attempts_max):
+        found = await _read(tables, writer)
+        if found is not None:
+            check_mark(found.record, mark.timestamp, mark.position)
+        version = VERSION_ABSENT if found is None else found.version
+        try:
+            await tables.tables.put(layout.writer_marks(*tables.key), writer, mark, version=version)
+        except NoSuchSegmentError:
+            await create_table()
+        except MetadataConflictError:
+            continue
+        else:
+            return
+    raise MetadataConflictError(f"the mark of writer {writer} on {tables.name} keeps changing; try again")
+
+
+async def _create_table(tables: StreamTables) -> None:
+    await tables.tables.store.create_table(layout.writer_marks(*tables.key))
 
 
 async def _read(tables: StreamTables, writer: str) -> Versioned[WriterMark] | None:

@@ -1,7 +1,4 @@
-"""`GrpcServer`: the controller service on a port.
-
-Calls that are not built are answered UNIMPLEMENTED with a text that names them. No traceback ever goes to a client.
-"""
+"""`GrpcServer`: the controller service on a port. No traceback ever goes to a client."""
 
 from __future__ import annotations
 
@@ -115,11 +112,8 @@ class GrpcServer:
         built = call_table(self._front)
         handlers = {}
         for method in described.methods:
-            answer = built.get(method.name)
             handlers[method.name] = grpc.unary_unary_rpc_method_handler(
-                _not_built(method.name)
-                if answer is None
-                else _guarded(method.name, GetMessageClass(method.input_type), answer),
+                _guarded(method.name, GetMessageClass(method.input_type), built[method.name]),
                 # Requests stay bytes up to the guard: what gRPC itself says about bad ones is not for clients.
                 response_serializer=_serialize,
             )
@@ -128,14 +122,6 @@ class GrpcServer:
 
 def _serialize(message: Message) -> bytes:
     return message.SerializeToString()
-
-
-def _not_built(name: str) -> _Call:
-    async def refuse(request: bytes, context: _Context) -> Message:
-        await context.abort(grpc.StatusCode.UNIMPLEMENTED, f"{name} is not supported by this controller")
-        raise AssertionError("abort raises")
-
-    return refuse
 
 
 def _guarded(name: str, kind: type[Message], answer: Callable[..., Awaitable[Message]]) -> _Call:

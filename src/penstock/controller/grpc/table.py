@@ -1,6 +1,6 @@
 """The calls of the gRPC service, one row each: handler, what its caller must be allowed to do, answers to errors.
 
-Calls without a row are not built. Source: controller API specification, sections 2, 4 and 9.
+Source: controller API specification, sections 2, 4 and 9.
 """
 
 from __future__ import annotations
@@ -86,6 +86,7 @@ def _decision() -> Errors:
 
 CALLS: tuple[Call, ...] = (
     Call("getControllerServerList", controllers.get_controller_server_list, access.unchecked),
+    Call("getControllerToBucketMapping", controllers.get_controller_to_bucket_mapping, access.root(_UPDATE)),
     Call("getDelegationToken", controllers.get_delegation_token, access.delegation),
     # Scopes.
     Call(

@@ -44,7 +44,7 @@ from penstock.model.policies import Scaling, ScalingKind
 
 _logger = logging.getLogger(__name__)
 
-#: A transaction's segments do not scale and are not rolled over early.
+#: A transaction's segments report no load.
 _NO_SCALING = Scaling(ScalingKind.FIXED)
 
 
@@ -120,7 +120,7 @@ class Transactions:
 
     async def _create(self, tables: StreamTables, lease_ms: int) -> CreatedTransaction:
         for _ in range(self._settings.conflict_attempts_max):
-            state, current = await tables.state_and_current_epoch()
+            state, current, configuration = await tables.state_epoch_and_configuration()
             _check_takes_transactions(tables, state)
             transaction = TransactionId.of(current.reference_epoch, await self._numbers.next())
             epoch = current if current.reference_epoch == current.epoch else await tables.epoch(transaction.epoch)
@@ -144,7 +144,7 @@ class Transactions:
                 continue  # Nobody can have this number; but if somebody has, take another one.
             self.work.timers.arm(opened, version, lease_ms + self._settings.lease_slack_ms)
             try:
-                await self._create_segments(tables, transaction, epoch)
+                await self._create_segments(tables, transaction, epoch, configuration.rollover_bytes)
             except PenstockError:
                 self.work.discard(tables, transaction, epoch)
                 raise
@@ -152,7 +152,7 @@ class Transactions:
         raise MetadataConflictError(f"stream {tables.name}: no transaction could be created; try again")
 
     async def _create_segments(
-        self, tables: StreamTables, transaction: TransactionId, epoch: EpochRecord
+        self, tables: StreamTables, transaction: TransactionId, epoch: EpochRecord, rollover_bytes: int
     ) -> None:
         # All of them end, whatever becomes of one: none is to be made after they were cleared away.
         await all_ended(
@@ -162,7 +162,7 @@ class Transactions:
                         segment_name(tables.scope, tables.stream, segment.id), transaction.high, transaction.low
                     ),
                     _NO_SCALING,
-                    0,
+                    rollover_bytes,
                 )
                 for segment in epoch.segments
             ]
