@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
+from msgspec.structs import replace
 
 from penstock.model.checksum import crc32c
 from penstock.model.segments import Buffer

@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Sequence
-from dataclasses import dataclass
 from typing import NewType, Protocol
+
+import msgspec
 
 from penstock.model.segments import Buffer
 from penstock.runtime.disk import DiskSpace
@@ -18,8 +19,8 @@ from penstock.runtime.disk import DiskSpace
 LogAddress = NewType("LogAddress", int)
 
 
-@dataclass(frozen=True, slots=True)
-class LogFrame:
+# A struct, not a dataclass: a replay makes one for each frame.
+class LogFrame(msgspec.Struct, frozen=True, gc=False):
     """A frame read back: its address and its bytes, as appended."""
 
     address: LogAddress

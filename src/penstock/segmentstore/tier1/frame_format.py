@@ -21,6 +21,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import IntEnum
 
+import msgspec
+
 from penstock.model.checksum import crc32c
 from penstock.model.segments import Buffer
 
@@ -55,6 +57,9 @@ class FrameKind(IntEnum):
     TRAILER = 3
 
 
+_KINDS: dict[int, FrameKind] = {int(kind): kind for kind in FrameKind}
+
+
 @dataclass(frozen=True, slots=True)
 class FileHeader:
     """Identity of a log file. `opens_incarnation`: made by `open`, not by a rollover."""
@@ -66,9 +71,11 @@ class FileHeader:
     opens_incarnation: bool
 
 
-@dataclass(frozen=True, slots=True)
-class FrameHeader:
-    """A frame's fields. `offset` is where the frame starts in its file; `length` counts the payload alone."""
+class FrameHeader(msgspec.Struct, frozen=True, gc=False):
+    """A frame's fields. `offset` is where the frame starts in its file; `length` counts the payload alone.
+
+    A struct, not a dataclass: a log of short frames is read by as many of them.
+    """
 
     kind: FrameKind
     is_last_of_batch: bool
@@ -177,10 +184,11 @@ def decode_frame_header(data: bytes, salt: int, offset: int) -> FrameHeader | No
     )
     if magic != _FRAME_MAGIC or found_salt != salt or found_offset != offset or reserved:
         return None
-    if kind not in (FrameKind.DATA, FrameKind.LINK, FrameKind.TRAILER):
+    known_kind = _KINDS.get(kind)
+    if known_kind is None:
         return None
     return FrameHeader(
-        FrameKind(kind),
+        known_kind,
         bool(flags & _LAST_OF_BATCH),
         bool(flags & _CLEAN_CLOSE),
         length,

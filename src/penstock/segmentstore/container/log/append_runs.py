@@ -68,7 +68,8 @@ class AppendRuns:
         `ContainerState.replay` does.
         """
         column_length = _COLUMN_LENGTH_MIN
-        while len(starts) < TAKEN_COUNT_MAX:
+        end = len(frame)
+        while position < end and len(starts) < TAKEN_COUNT_MAX:
             before = position
             position, last = self._take_column(frame, position, last, starts, column_length)
             if position > before:
@@ -85,7 +86,7 @@ class AppendRuns:
     ) -> tuple[int, int]:
         """Add appends of one length to one segment by one writer; none if there are not enough of them."""
         room = len(frame) - position
-        if room < _HEADERS.size:
+        if room < _COLUMN_LENGTH_MIN * _HEADERS.size:
             return position, last
         _, length, _, number, segment_id, offset, _, _, event_number, writer_id = _unpack(frame, position)
         data_length = length - APPEND_HEADER.size

@@ -9,9 +9,9 @@ import asyncio
 import logging
 import struct
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from functools import partial
+from itertools import islice
 
 from penstock.model.checksum import crc32c
 from penstock.model.errors import CorruptionError
@@ -74,15 +74,31 @@ class RepeatedRecords:
     __slots__ = ("_latest",)
 
     def __init__(self) -> None:
-        self._latest: deque[Buffer | _Fingerprint] = deque(maxlen=REPEATED_RECORDS_MAX)
+        #: Records, or frames with the positions of entries in them, which are seldom looked for. Each is one record
+        #: at least; only the last `REPEATED_RECORDS_MAX` of all of them count.
+        self._latest: deque[Buffer | _Fingerprint | tuple[memoryview, list[int]]] = deque(maxlen=REPEATED_RECORDS_MAX)
 
     def add(self, records: Sequence[Buffer]) -> None:
         """Remember the records of a frame. They must not change."""
         self._latest.extend(map(_kept, records[-REPEATED_RECORDS_MAX:]))
 
+    def add_entries(self, frame: memoryview, starts: list[int]) -> None:
+        """Remember the records of the entries at `starts` of a frame. Neither changes any more."""
+        self._latest.append((frame, starts[-REPEATED_RECORDS_MAX:]))
+
+    def _last(self) -> Iterator[Buffer | _Fingerprint]:
+        """Yield what came last, the latest first."""
+        for item in reversed(self._latest):
+            if isinstance(item, tuple):
+                frame, starts = item
+                for start in reversed(starts):
+                    yield _kept(_entry_at(frame, start))
+            else:
+                yield item
+
     def check(self, sequence_number: int, last: int, record: Buffer) -> None:
         """Raise `ValueError` unless `record` is one of those that came last, byte for byte."""
-        for kept in self._latest:
+        for kept in islice(self._last(), REPEATED_RECORDS_MAX):
             known = kept.sequence_number if isinstance(kept, _Fingerprint) else record_number(kept)
             if known == sequence_number:
                 if kept == _kept(record):
@@ -236,7 +252,10 @@ async def recover(
                     if starts:
                         operations += len(starts)
                         reader.pass_whole()
-                        records += map(partial(_entry_at, view), starts[-REPEATED_RECORDS_MAX:])
+                        if records:
+                            latest.add(records)
+                            records = []
+                        latest.add_entries(view, starts)
                         if len(starts) >= TAKEN_COUNT_MAX:
                             appends.flush()
                             await asyncio.sleep(0)
