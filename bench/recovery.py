@@ -2,6 +2,7 @@
 
     python bench/recovery.py                          # 1 GB each of appends of 1, 8 and 64 KB
     python bench/recovery.py --megabytes 200 --block-bytes 1000
+    python bench/recovery.py --megabytes 4 --block-bytes 100 --window 1
 
 Nothing is moved to long-term storage meanwhile (settings see to that), so that the log holds everything and nothing of
 it can be cut. Before each measurement the log's files are dropped from the page cache. Phases: `read` is the files
@@ -140,7 +141,7 @@ async def one_size(
         await ask(connection, lambda id_: CreateSegment(id_, SEGMENT, 0, 0, ""), SegmentCreated)
         await connection.close()
         load = AppendLoad(running.store_port, writers=1, segments=[SEGMENT], block=block, event_count=event_count)
-        await load.set_up(max(8, 4_000_000 // len(block)))
+        await load.set_up(arguments.window or max(8, 4_000_000 // len(block)))
         write_s = await load.run_blocks(count)
         say(f"{count:,} appends of {len(block):,} bytes written in {write_s:.1f} s")
         length = count * len(block)
@@ -199,6 +200,7 @@ def main() -> None:
     options = parser(__doc__ or "")
     options.add_argument("--megabytes", type=int, default=1000, help="bytes of appends that the log holds")
     options.add_argument("--block-bytes", type=int, nargs="+", default=[1000, 8000, 64_000], help="lengths of appends")
+    options.add_argument("--window", type=int, default=0, help="blocks under way; 0: 4 MB, 1: a frame each")
     arguments = options.parse_args()
     if arguments.quick:
         arguments.megabytes, arguments.block_bytes = 5, [8000]
