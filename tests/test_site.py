@@ -65,3 +65,39 @@ def test_check_of_the_site_finds_what_a_reader_would_miss(tmp_path: Path, body: 
 def test_check_of_the_site_misses_a_site_without_pages(tmp_path: Path) -> None:
     """An empty directory is no site."""
     assert len(list(complaints(tmp_path))) == 1
+
+
+def test_names_that_share_a_sentence_get_an_entry_each() -> None:
+    """In the sections of a docstring, with all lines of the sentence; nowhere else."""
+    several_names = pytest.importorskip("support.several_names", reason="needs griffe: pip install 'penstock[docs]'")
+    text = """\
+Do something. Of a, b: nothing.
+
+    x, y: an example
+
+Args:
+    a, b: what both
+        are.
+    c: alone.
+
+Raises:
+    OneError, OtherError: for two reasons.
+
+Then a, b: no more."""
+    assert several_names.with_one_name_each(text) == """\
+Do something. Of a, b: nothing.
+
+    x, y: an example
+
+Args:
+    a: what both
+        are.
+    b: what both
+        are.
+    c: alone.
+
+Raises:
+    OneError: for two reasons.
+    OtherError: for two reasons.
+
+Then a, b: no more."""
