@@ -3,12 +3,52 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import AsyncIterator, Collection
 
 import pytest
 
-from penstock.controller.background_work import all_ended
+from penstock.controller.background_work import BackgroundWork, StreamQueue, all_ended
+from penstock.controller.errors import WorkElsewhereError
+from penstock.controller.locks import StreamLocks
+from penstock.controller.metadata import layout
+from penstock.controller.metadata.given_up import GivenUpWork
+from penstock.controller.metadata.memory_store import MemoryMetadataStore
+from penstock.controller.metadata.typed import Tables
+from penstock.controller.settings import ControllerSettings
+from penstock.controller.tasks import BackgroundTasks
 from penstock.controller.transactions.creations import Creations
-from penstock.model.errors import ContainerOfflineError, CorruptionError
+from penstock.model.errors import ContainerOfflineError, CorruptionError, InvalidArgumentError, PenstockError
+
+SETTINGS = ControllerSettings(
+    workflow_concurrency_max=2,
+    work_slot_s=60.0,
+    attempts_max=2,
+    retry_delay_ms_first=1,
+    retry_delay_ms_max=2,
+    damaged_retry_delay_ms=1,
+    given_up_records_max=3,
+)
+DAMAGE = CorruptionError("a record", 0, "damaged")
+
+
+class House:
+    """Background work over a store in memory."""
+
+    def __init__(self) -> None:
+        self.store = MemoryMetadataStore()
+        self.locks = StreamLocks()
+        self.tasks = BackgroundTasks()
+        self.given_up = GivenUpWork(Tables(self.store), SETTINGS, lambda: 7, lambda: "owner")
+        self.work = BackgroundWork(self.tasks, SETTINGS, self.locks, self.given_up)
+
+
+@pytest.fixture
+async def house() -> AsyncIterator[House]:
+    """What is under way is cancelled at the end."""
+    made = House()
+    await made.store.create_table(layout.PENDING_WORK)
+    yield made
+    await made.tasks.close()
 
 
 async def _fails(error: Exception) -> None:
@@ -18,7 +58,125 @@ async def _fails(error: Exception) -> None:
 async def test_what_is_damaged_does_not_hide_what_a_repetition_mends() -> None:
     """A batch is forgotten after damage; an item that only met an outage would be lost with it."""
     with pytest.raises(ContainerOfflineError):
-        await all_ended([_fails(CorruptionError("a record", 0, "damaged")), _fails(ContainerOfflineError(1, "away"))])
+        await all_ended([_fails(DAMAGE), _fails(ContainerOfflineError(1, "away"))])
+
+
+async def test_what_is_given_up_does_not_hide_what_is_damaged() -> None:
+    """A batch is forgotten when it is given up; an item whose record is to be repaired would be lost with it."""
+    with pytest.raises(CorruptionError):
+        await all_ended([_fails(InvalidArgumentError("never")), _fails(DAMAGE)])
+
+
+@pytest.mark.parametrize("error", [DAMAGE, WorkElsewhereError("elsewhere"), ContainerOfflineError(1, "away")], ids=repr)
+async def test_what_is_posted_is_tried_again_until_it_is_done(house: House, error: PenstockError) -> None:
+    """Damage that somebody repairs, another controller at work, an outage longer than all attempts: none is the end.
+
+    Once the item was forgotten after the first two: a transaction stayed COMMITTING, and nobody tried it again.
+    """
+    attempts = []
+
+    async def work(scope: str, stream: str, items: list[str]) -> Collection[str]:
+        attempts.append(items)
+        if len(attempts) < 9:
+            raise error
+        return items
+
+    queue = StreamQueue("commit", house.work, SETTINGS, work)
+    queue.post("scope", "stream", "item")
+    async with asyncio.timeout(10):
+        await queue.empty("scope", "stream")
+    assert attempts == [["item"]] * 9
+    assert house.work.failed_attempt_count == 8
+    assert house.given_up.count == 0
+
+
+async def test_what_is_not_done_stays_in_its_queue(house: House) -> None:
+    """A batch that does a part of what was posted: the rest has its turn, and nothing has two."""
+    done = []
+
+    async def work(scope: str, stream: str, items: list[int]) -> Collection[int]:
+        done.append(items[0])
+        return items[:1]
+
+    queue = StreamQueue("commit", house.work, SETTINGS, work)
+    for number in range(5):
+        queue.post("scope", "stream", number)
+    await queue.empty("scope", "stream")
+    assert done == [0, 1, 2, 3, 4]
+
+
+async def test_waiting_for_a_lock_holds_no_slot(house: House) -> None:
+    """More pieces of work wait for the lock of one stream than there are slots; work on another one goes on.
+
+    Once each took its slot first: the other stream stood still for as long as the lock was held.
+    """
+    done: list[str] = []
+
+    async def work(name: str) -> None:
+        done.append(name)
+
+    async with house.locks.hold("scope/busy"):
+        for number in range(SETTINGS.workflow_concurrency_max + 1):
+            name = f"busy {number}"
+            house.tasks.start(name, house.work.until_done(name, lambda name=name: work(name), lock="scope/busy"))
+        await asyncio.sleep(0)
+        async with asyncio.timeout(10):
+            await house.work.until_done("other", lambda: work("other"), lock="scope/other")
+    await house.tasks.idle()
+    assert done == ["other", "busy 0", "busy 1", "busy 2"]
+
+
+async def test_waiting_for_the_next_attempt_holds_no_slot(house: House) -> None:
+    """Work that fails for ever, more of it than there are slots, does not keep other work waiting."""
+    for number in range(SETTINGS.workflow_concurrency_max + 1):
+        house.work.start(f"bad {number}", lambda: _fails(ContainerOfflineError(1, "away")))
+    async with asyncio.timeout(10):
+        for _ in range(20):
+            await house.work.until_done("good", lambda: asyncio.sleep(0))
+
+
+async def test_what_is_given_up_is_told_in_log_record_and_statistic(house: House, caplog) -> None:
+    """An error that stays ends the work; the newest of all records are kept, in their order."""
+    for number in range(5):
+        error = InvalidArgumentError(f"never, {number}")
+        assert await house.work.until_done(f"work {number}", lambda error=error: _fails(error)) is None
+    assert "work 4 is given up, nothing can mend it: never, 4" in caplog.text
+    assert house.given_up.count == 5
+    found = await house.given_up.newest()
+    assert [(one.number, one.work, one.owner, one.given_up_ms) for one in found] == [
+        (number, f"work {number}", "owner", 7) for number in (4, 3, 2)
+    ]
+    assert found[0].reason == "InvalidArgumentError: never, 4"
+    slots = await house.store.get(layout.PENDING_WORK, [layout.given_up_key(slot) for slot in range(4)])
+    assert [slot is None for slot in slots] == [False, False, False, True]
+
+
+async def test_two_controllers_that_give_up_at_once_are_both_on_record(house: House) -> None:
+    """Both draw the same number; the one whose write comes second takes the next."""
+    other = GivenUpWork(Tables(house.store), SETTINGS, lambda: 8, lambda: "other")
+    await asyncio.gather(
+        house.given_up.add("one", InvalidArgumentError("never")), other.add("two", InvalidArgumentError("never"))
+    )
+    assert sorted((one.number, one.owner) for one in await other.newest()) in (
+        [(0, "owner"), (1, "other")],
+        [(0, "other"), (1, "owner")],
+    )
+
+
+async def test_work_that_fails_for_long_does_not_fill_the_log(house: House, caplog) -> None:
+    """Of 200 failures in a row not one in ten is told, the last line of them late; none of them ends the work."""
+    failures = iter(range(200))
+
+    async def fails_for_long() -> None:
+        if next(failures, None) is not None:
+            raise ContainerOfflineError(1, "away")
+
+    async with asyncio.timeout(30):
+        await house.work.until_done("stubborn", fails_for_long)
+    lines = [record.getMessage() for record in caplog.records if "stubborn" in record.getMessage()]
+    assert len(lines) < 20
+    assert "attempt 128" in lines[-1]
+    assert house.work.failed_attempt_count == 200
 
 
 async def test_waiting_for_creations_ends_though_others_begin() -> None:

@@ -7,12 +7,24 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from penstock.controller.metadata import layout
+from penstock.controller.metadata.pending_work import SealStream, Subject, SubjectKind
+from penstock.controller.settings import ControllerSettings
 from penstock.model.errors import ContainerOfflineError
 from penstock.model.policies import Retention, Scaling, StreamConfig
 from penstock.testing.memory_segments import MemorySegments
+from support.controller_faults import ScriptedSegments
 
 if TYPE_CHECKING:
     from conftest import Cluster
+
+
+class CountingSegments(ScriptedSegments):
+    """Counts the requests that reach the store."""
+
+    @property
+    def count(self) -> int:
+        return self.calls
 
 
 class _TagTablesAway(MemorySegments):
@@ -54,3 +66,59 @@ async def test_policies_that_are_not_enforced_are_named_in_the_log(
     await service.create_stream("shop", "a", StreamConfig(Scaling.by_event_rate(10), Retention.by_time(days=1)))
     assert "shop/a: its scaling policy is stored, but not enforced by this server" in caplog.text
     assert "shop/a: its retention policy is stored, but not enforced yet" in caplog.text
+
+
+async def test_open_work_does_not_delay_a_start(cluster: Cluster) -> None:
+    """10 000 pieces of work are announced by a controller that is gone: a start asks for no more than without them.
+
+    It is counted in requests to the store, not in time. Calls are served before the work is done, which then ends.
+    """
+    first = await cluster.start()
+    await first.stop()
+    plain = CountingSegments(cluster.store)
+    second = cluster.build(segments=plain)
+    await second.start()
+    requests_of_a_start = plain.count
+    await second.idle()
+    count = 10_000
+    for number in range(count):
+        subject = Subject(SubjectKind.STREAM, "shop", f"gone{number}")
+        await second._tables.put(layout.PENDING_WORK, subject.key, second._context.work(subject, SealStream(), "life"))
+    await second.stop()
+
+    counted = CountingSegments(cluster.store)
+    third = cluster.build(segments=counted)
+    await third.start()
+    assert counted.count == requests_of_a_start
+    assert not third.statistics().taken_over_count
+    await third.create_scope("shop")
+    await third.create_stream("shop", "orders", StreamConfig(scaling=Scaling.fixed(1)))
+    assert third.statistics().taken_over_count < count
+    await third.idle()
+    assert third.statistics().taken_over_count == count
+    assert not [key for key in cluster.store.tables[layout.PENDING_WORK].entries if b"/" in key]
+
+
+async def test_the_search_for_open_work_outlasts_an_outage(cluster: Cluster) -> None:
+    """The announcements cannot be listed for longer than a request is repeated: what they announce is done later."""
+    settings = ControllerSettings(attempts_max=1, retry_delay_ms_first=1, retry_delay_ms_max=1)
+    first = await cluster.start()
+    await first.create_scope("shop")
+    await first.create_stream("shop", "orders", StreamConfig(scaling=Scaling.fixed(1)))
+    subject = Subject(SubjectKind.STREAM, "shop", "orders")
+    stream_id = await first._catalog.stream_id("shop", "orders")
+    assert stream_id is not None
+    await first._context.begin(subject, SealStream(), stream_id)
+    await first.stop()
+    segments = ScriptedSegments(cluster.store)
+    second = cluster.build(settings, segments=segments)
+    segments.rule = lambda name, arguments: (
+        ContainerOfflineError(0) if name == "table_entries" else None
+    )
+    await second.start()
+    for _ in range(50):
+        await asyncio.sleep(0.001)
+    assert second.statistics().failed_attempt_count > 1
+    segments.rule = lambda name, arguments: None
+    await second.idle()
+    assert await second.current_segments("shop", "orders") == ()

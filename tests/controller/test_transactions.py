@@ -346,13 +346,16 @@ async def test_number_of_open_transactions_is_bounded(cluster):
 
 
 async def test_missing_target_stops_the_commit_and_keeps_the_decision(cluster, started, caplog):
-    """S-169: a segment to merge into is gone; the transaction stays COMMITTING and the log says so."""
+    """S-169: a segment to merge into is gone; the transaction stays COMMITTING; log, record and statistic say so."""
     id = await begin(started)
     await cluster.store.delete_segment(segment_name("scope", "stream", 1))
     await commit(started, id)
     await started.idle()
     assert await status(started, id) is TransactionStatus.COMMITTING
-    assert "cannot go on" in caplog.text
+    assert "given up" in caplog.text
+    (record,) = await started.given_up_work()
+    assert record.work == "commit on scope/stream"
+    assert started.statistics().given_up_count == 1
 
 
 async def test_ids_are_unique_and_their_low_half_is_never_negative():

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Coroutine
+from contextlib import AsyncExitStack, asynccontextmanager
 from functools import partial
 from itertools import islice
 from typing import Generic, TypeVar
 
-from penstock.controller.errors import PERMANENT_ERRORS, WorkElsewhereError
+from penstock.controller.errors import PERMANENT_ERRORS
+from penstock.controller.locks import StreamLocks
+from penstock.controller.metadata.given_up import GivenUpWork
 from penstock.controller.retry import delay_s
 from penstock.controller.settings import ControllerSettings
 from penstock.controller.tasks import BackgroundTasks
@@ -20,20 +22,29 @@ T = TypeVar("T")
 Item = TypeVar("Item")
 _logger = logging.getLogger(__name__)
 
-#: Errors after which nothing is repeated: what is damaged waits for a repair, and must not fill the log meanwhile.
-_HOPELESS_ERRORS: tuple[type[PenstockError], ...] = (CorruptionError, *PERMANENT_ERRORS)
+#: Errors that no repetition mends for as long as nobody comes to help.
+_STAYING_ERRORS: tuple[type[PenstockError], ...] = (CorruptionError, *PERMANENT_ERRORS)
 
 
 class BackgroundWork:
     """Repeats work until it is done; at most `workflow_concurrency_max` pieces hold a slot at the same time.
 
     A slot is given back after `work_slot_s` however long the work takes: what is blocked, by a segment store that does
-    not answer, does not stop the rest.
+    not answer, does not stop the rest. Work that waits, for a lock or for its next attempt, holds none.
+
+    Attributes:
+        tasks: owns the tasks.
+        failed_attempt_count: attempts that have failed and were, or will be, repeated.
     """
 
-    def __init__(self, tasks: BackgroundTasks, settings: ControllerSettings) -> None:
+    def __init__(
+        self, tasks: BackgroundTasks, settings: ControllerSettings, locks: StreamLocks, given_up: GivenUpWork
+    ) -> None:
         self.tasks = tasks
+        self.failed_attempt_count: int = 0
         self._settings = settings
+        self._locks = locks
+        self._given_up = given_up
         self._slots = asyncio.Semaphore(settings.workflow_concurrency_max)
 
     @asynccontextmanager
@@ -54,35 +65,55 @@ class BackgroundWork:
             timer.cancel()
             give_back()
 
+    async def room(self) -> None:
+        """Wait until a slot is free: whoever starts much work begins no more of it than is worked on."""
+        async with self._slot():
+            return
+
     def start(self, what: str, call: Callable[[], Awaitable[None]]) -> asyncio.Task[None]:
         """Repeat `call` in a task of its own until it is done; see `until_done`."""
         return self.tasks.start(what, self.until_done(what, call))
 
-    async def until_done(self, what: str, call: Callable[[], Awaitable[None]]) -> None:
-        """Repeat `call`, with growing waits, until it succeeds or fails in a way that a repetition cannot mend."""
+    async def until_done(self, what: str, call: Callable[[], Awaitable[T]], *, lock: str | None = None) -> T | None:
+        """Repeat `call`, with growing waits up to a bound, for as long as it takes; return what it returns.
+
+        Each attempt holds `lock` (None: no lock), and a slot only once it has the lock. An error that a repetition
+        cannot mend ends it: the work is given up, in the log and on record, and None returned. What meets damaged data
+        is not given up: it is tried again after `damaged_retry_delay_ms`, since somebody may repair them.
+        """
         attempt = 1
         while True:
             try:
-                async with self._slot():
-                    await call()
-                return
-            except WorkElsewhereError as error:
-                _logger.info("%s is left to another controller: %s", what, error)
-                return
-            except _HOPELESS_ERRORS:
-                _logger.exception("%s cannot go on; it is tried again when the next change is asked for", what)
-                return
+                return await self._attempt(what, call, lock)
             except PenstockError as error:
-                level = logging.WARNING if attempt < self._settings.attempts_max else logging.ERROR
-                _logger.log(level, "%s failed (attempt %d): %s", what, attempt, error)
-            await asyncio.sleep(delay_s(self._settings, attempt))
+                self.failed_attempt_count += 1
+                # Work that fails for days must not fill the log: less and less is said of it.
+                if attempt <= self._settings.attempts_max or attempt & (attempt - 1) == 0:
+                    level = logging.WARNING if attempt < self._settings.attempts_max else logging.ERROR
+                    _logger.log(level, "%s failed (attempt %d), it is tried again: %s", what, attempt, error)
+                wait_s = delay_s(self._settings, attempt)
+                if isinstance(error, CorruptionError):
+                    wait_s = self._settings.damaged_retry_delay_ms / 1000
+            await asyncio.sleep(wait_s)
             attempt += 1
+
+    async def _attempt(self, what: str, call: Callable[[], Awaitable[T]], lock: str | None) -> T | None:
+        try:
+            async with AsyncExitStack() as held:
+                if lock is not None:
+                    await held.enter_async_context(self._locks.hold(lock))
+                await held.enter_async_context(self._slot())
+                return await call()
+        except PERMANENT_ERRORS as error:
+            await self._given_up.add(what, error)
+            return None
 
 
 class StreamQueue(Generic[Item]):
     """What is to be done for each stream, in the order of posting: one task per stream that has something to do.
 
-    `work(scope, stream, items)` is given up to `commit_batch_max` items at a time, and again until it succeeds.
+    `work(scope, stream, items)` is given up to `commit_batch_max` items at a time, and again until it succeeds; it
+    returns those that are done. `lock` gives the name of the lock that it holds meanwhile, None: none.
     """
 
     def __init__(
@@ -90,12 +121,15 @@ class StreamQueue(Generic[Item]):
         what: str,
         background: BackgroundWork,
         settings: ControllerSettings,
-        work: Callable[[str, str, list[Item]], Awaitable[None]],
+        work: Callable[[str, str, list[Item]], Awaitable[Collection[Item]]],
+        *,
+        lock: Callable[[str, str], str] | None = None,
     ) -> None:
         self._what = what
         self._background = background
         self._items_max = settings.commit_batch_max
         self._work = work
+        self._lock = lock
         self._posted: dict[tuple[str, str], dict[Item, None]] = {}
         self._tasks: dict[tuple[str, str], asyncio.Task[None]] = {}
 
@@ -115,15 +149,16 @@ class StreamQueue(Generic[Item]):
     async def _serve(self, key: tuple[str, str]) -> None:
         scope, stream = key
         posted = self._posted[key]
+        lock = None if self._lock is None else self._lock(scope, stream)
         try:
             while posted:
-                # Forgotten only when all of it is done: a repetition would find no other trace of them.
+                # Forgotten only when it is done: a repetition would find no other trace of them.
                 items = list(islice(posted, self._items_max))
-                await self._background.until_done(
-                    f"{self._what} on {scope}/{stream}", partial(self._work, scope, stream, items)
+                done = await self._background.until_done(
+                    f"{self._what} on {scope}/{stream}", partial(self._work, scope, stream, items), lock=lock
                 )
-                for item in items:
-                    del posted[item]
+                for item in items if done is None else done:
+                    posted.pop(item, None)
         finally:
             del self._posted[key], self._tasks[key]
 
@@ -136,7 +171,11 @@ async def all_ended(requests: list[Coroutine[object, object, T]]) -> list[T]:
     results = await asyncio.gather(*requests, return_exceptions=True)
     errors = [result for result in results if isinstance(result, BaseException)]
     for error in errors:
-        if not isinstance(error, _HOPELESS_ERRORS):
+        if not isinstance(error, _STAYING_ERRORS):
+            raise error
+    # Damaged data may be repaired: what met them is tried again, and with it what is given up then.
+    for error in errors:
+        if isinstance(error, CorruptionError):
             raise error
     for error in errors:
         raise error

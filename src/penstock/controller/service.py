@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import TypeVar
 
 from penstock.controller.background_work import BackgroundWork
@@ -23,6 +24,7 @@ from penstock.controller.metadata import layout
 from penstock.controller.metadata.announcements import Announcements
 from penstock.controller.metadata.catalog import Catalog, NamePage
 from penstock.controller.metadata.completed import CompletedTransactions
+from penstock.controller.metadata.given_up import GivenUpRecord, GivenUpWork
 from penstock.controller.metadata.pending_work import (
     CreateGroup,
     CreateTable,
@@ -80,6 +82,23 @@ T = TypeVar("T")
 _logger = logging.getLogger(__name__)
 
 
+@dataclass(frozen=True, slots=True)
+class ControllerStatistics:
+    """What a controller has done since its start.
+
+    Attributes:
+        failed_attempt_count: attempts of background work that have failed, and are repeated.
+        given_up_count: pieces of work that nothing could mend; what they were is on record (`given_up_work`).
+        taken_over_count: pieces of work that another controller had begun.
+        open_transaction_count: transactions with a running lease.
+    """
+
+    failed_attempt_count: int
+    given_up_count: int
+    taken_over_count: int
+    open_transaction_count: int
+
+
 class ControllerService:
     """Scopes, streams and transactions. Start it before the first call; see the module."""
 
@@ -114,8 +133,11 @@ class ControllerService:
             settings=self.settings,
             creations=Creations(),
         )
-        background = BackgroundWork(self._tasks, self.settings)
-        self._registry = WorkRegistry(self._context.announcements)
+        self._given_up = GivenUpWork(
+            self._tables, self.settings, runtime.wall_clock_ms, lambda: self._context.announcements.owner
+        )
+        self._background = background = BackgroundWork(self._tasks, self.settings, self._locks, self._given_up)
+        self._registry = WorkRegistry(self._context.announcements, self._given_up)
         self._runner = WorkflowRunner(self._context, background, self._registry)
         #: What goes on for as long as the controller does; `idle` does not wait for it.
         self._watches = BackgroundTasks()
@@ -163,11 +185,16 @@ class ControllerService:
             self._tasks.start(f"repair of scope {SYSTEM_SCOPE}", self._complete_system_scope())
         else:
             await self._complete_system_scope()
-        async for subject in self._context.announcements.pending():
-            self._runner.finish_later(subject)
+        self._background.start("search for unfinished work", self._sweep)
         self.transactions.work.take_over()
         if self._auto_scaler is not None:
             self._watches.start("scaling by load", self._auto_scaler.run())
+
+    async def _sweep(self) -> None:
+        """Begin to finish all that is announced, no faster than it is worked on."""
+        async for subject in self._context.announcements.pending():
+            await self._background.room()
+            self._runner.finish_later(subject)
 
     async def _complete_system_scope(self) -> None:
         try:
@@ -180,6 +207,19 @@ class ControllerService:
         self.transactions.stop()
         await self._watches.close()
         await self._tasks.close()
+
+    def statistics(self) -> ControllerStatistics:
+        """Return what this controller has done since its start; costs nothing."""
+        return ControllerStatistics(
+            failed_attempt_count=self._background.failed_attempt_count,
+            given_up_count=self._given_up.count,
+            taken_over_count=self._context.announcements.taken_over_count,
+            open_transaction_count=self.transactions.open_count,
+        )
+
+    async def given_up_work(self) -> list[GivenUpRecord]:
+        """Return what any controller had to give up, newest first; `given_up_records_max` of them at most."""
+        return await self._given_up.newest()
 
     async def idle(self) -> None:
         """Wait until no background work is left."""

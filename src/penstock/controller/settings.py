@@ -55,6 +55,8 @@ class ControllerSettings:
         attempts_max: attempts of a request that failed in a way that is safe to repeat.
         retry_delay_ms_first: wait before the second attempt; ten times more before each further one.
         retry_delay_ms_max: longest wait between two attempts.
+        damaged_retry_delay_ms: wait between two attempts of background work that meets damaged data.
+        given_up_records_max: pieces of work that are kept on record after they were given up, the newest.
         conflict_attempts_max: attempts of a read-decide-write that lost against another controller's.
         seal_rounds_max: how often a seal looks again for transactions that are still open.
         retention_bucket_count: buckets of streams whose retention is looked after, as told to administrators' tools.
@@ -85,6 +87,8 @@ class ControllerSettings:
     attempts_max: int = 10
     retry_delay_ms_first: int = 100
     retry_delay_ms_max: int = 10_000
+    damaged_retry_delay_ms: int = 60_000
+    given_up_records_max: int = 1000
     conflict_attempts_max: int = 20
     seal_rounds_max: int = 100
     retention_bucket_count: int = 1

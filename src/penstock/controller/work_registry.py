@@ -8,6 +8,7 @@ from typing import TypeVar
 
 from penstock.controller.errors import PERMANENT_ERRORS
 from penstock.controller.metadata.announcements import Announcement, Announcements
+from penstock.controller.metadata.given_up import GivenUpWork
 from penstock.controller.metadata.pending_work import Order, Subject
 from penstock.model.errors import PenstockError
 
@@ -26,8 +27,9 @@ async def _nothing(announced: Announcement) -> None:
 class WorkRegistry:
     """Kinds of work and the functions that finish them."""
 
-    def __init__(self, announcements: Announcements) -> None:
+    def __init__(self, announcements: Announcements, given_up: GivenUpWork) -> None:
         self._announcements = announcements
+        self._given_up = given_up
         self._resumes: dict[type[object], Callable[[Announcement], Awaitable[None]]] = {}
         self._give_ups: dict[type[object], GiveUp] = {}
 
@@ -66,8 +68,6 @@ class WorkRegistry:
             await self._give_up(announced, error)
 
     async def _give_up(self, announced: Announcement, error: PenstockError) -> None:
-        _logger.error(
-            "%s of %s is given up, nothing can mend it: %s", announced.work.kind, announced.subject, error
-        )
+        await self._given_up.add(f"{announced.work.kind} of {announced.subject}", error)
         await self._give_ups[type(announced.work.order)](announced)
         await self._announcements.withdraw(announced)

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Awaitable, Callable, Coroutine
 from typing import TypeVar, assert_never
 
 from penstock.controller.background_work import BackgroundWork
-from penstock.controller.errors import WorkflowTimeoutError
+from penstock.controller.errors import WorkElsewhereError, WorkflowTimeoutError
 from penstock.controller.metadata.pending_work import Subject, SubjectKind
 from penstock.controller.work_registry import WorkRegistry
 from penstock.controller.workflows.context import WorkflowContext
@@ -17,6 +18,7 @@ from penstock.controller.workflows.reader_group import state_stream
 from penstock.model.errors import ControllerUnavailableError
 
 T = TypeVar("T")
+_logger = logging.getLogger(__name__)
 
 
 class WorkflowRunner:
@@ -73,11 +75,13 @@ class WorkflowRunner:
 
     async def _finish(self, subject: Subject) -> None:
         async def run() -> None:
-            async with self._context.locks.hold(lock_name(subject)):
+            try:
                 await self.settle(subject)
+            except WorkElsewhereError as error:
+                _logger.info("unfinished work on %s is left to another controller: %s", subject, error)
 
         try:
-            await self._background.until_done(f"unfinished work on {subject}", run)
+            await self._background.until_done(f"unfinished work on {subject}", run, lock=lock_name(subject))
         finally:
             self._finishing.discard(subject)
 

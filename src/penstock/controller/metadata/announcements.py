@@ -53,10 +53,12 @@ class Announcements:
 
     Attributes:
         owner: this controller's name; set when it starts. It sorts behind those of all that started before it.
+        taken_over_count: announcements of others that have become this controller's.
     """
 
     def __init__(self, tables: Tables, settings: ControllerSettings) -> None:
         self.owner: str = ""
+        self.taken_over_count: int = 0
         self._tables = tables
         self._settings = settings
         self._locks = StreamLocks()
@@ -136,6 +138,7 @@ class Announcements:
             except (MetadataConflictError, OutcomeUnknownError):
                 continue
             _logger.info("%s: took over the %s that %s had begun", subject, taken.kind, found.record.owner)
+            self.taken_over_count += 1
             self._unfinished.add(subject)
             return Announcement(taken, version)
         raise MetadataConflictError(f"{subject}: what is announced keeps changing; try again")

@@ -16,7 +16,7 @@ _ID = ".#."
 SCOPES = f"{_ROOT}/scopes"
 #: scope/stream -> LastSegment
 DELETED_STREAMS = f"{_ROOT}/deletedStreams"
-#: kind/scope/name -> PendingWork; bucket -> AnnouncementFence
+#: kind/scope/name -> PendingWork; bucket -> AnnouncementFence; slot -> GivenUpRecord; GIVEN_UP -> GivenUpCounter
 PENDING_WORK = f"{_ROOT}/pendingWork"
 #: scope/stream/transaction -> TransactionIndexEntry
 TRANSACTION_INDEX = f"{_ROOT}/transactionIndex"
@@ -112,6 +112,15 @@ def completed_batch(number: int) -> str:
 def fence_key(bucket: int) -> str:
     """Key of the fence of a bucket of announcements. Unlike theirs it has no slash."""
     return f"fence-{bucket}"
+
+
+#: Key of the count of work that was given up.
+GIVEN_UP = "givenUp"
+
+
+def given_up_key(slot: int) -> str:
+    """Key of a record of work that was given up. Unlike those of announcements it has no slash."""
+    return f"{GIVEN_UP}-{slot}"
 
 
 def epoch_key(epoch: int) -> str:

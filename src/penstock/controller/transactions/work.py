@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Collection
 from dataclasses import replace
 
 from penstock.controller.background_work import BackgroundWork, StreamQueue, all_ended
@@ -48,7 +49,7 @@ class TransactionWork:
         self._registry = registry
         self.is_running: bool = True
         self.timers: LeaseTimers = LeaseTimers(self._expired, settings.transactions_open_max)
-        self._commits = StreamQueue("commit", background, settings, self._commit)
+        self._commits = StreamQueue("commit", background, settings, self._commit, lock=lambda *stream: "/".join(stream))
         self._aborts = StreamQueue("abort", background, settings, self._abort)
         self._lease_ends = StreamQueue("end of leases", background, settings, self._end_leases)
         self._inherited = StreamQueue("take-over of transactions", background, settings, self._take_over)
@@ -65,29 +66,25 @@ class TransactionWork:
         """See to it that a COMMITTING transaction gets merged, with all others of its stream, and leaves the index."""
         self._commits.post(opened.scope, opened.stream, opened.transaction)
 
-    async def _commit(self, scope: str, stream: str, transactions: list[TransactionId]) -> None:
-        """Merge until these transactions are merged: they were decided before they were posted."""
-        left = set(transactions)
-        while left:
-            try:
-                merged = await self._merge_batch(scope, stream)
-            except NoSuchStreamError:
-                _logger.info("stream %s/%s is gone, and its transactions with it", scope, stream)
-                merged = ()
-            # After the stream's state is free again: while an entry is there, a controller that starts looks again.
-            await self._context.index.remove_transactions(scope, stream, list(merged) or transactions)
-            if not merged:
-                return
-            left.difference_update(merged)
+    async def _commit(self, scope: str, stream: str, transactions: list[TransactionId]) -> Collection[TransactionId]:
+        """Merge a batch of the stream's transactions; return it, or those given when there is none left.
 
-    async def _merge_batch(self, scope: str, stream: str) -> tuple[TransactionId, ...]:
-        # The lock is given back after each batch: whoever waits for it has its turn, however many commits there are.
-        async with self._context.locks.hold(f"{scope}/{stream}"):
+        They were decided before they were posted. The stream's lock is given back after each batch: whoever waits for
+        it has its turn, however many commits there are.
+        """
+        merged: Collection[TransactionId] = ()
+        try:
             # What was begun before comes first: a commit cannot start in another workflow's state.
             await self._registry.finish(Subject(SubjectKind.STREAM, scope, stream))
-            return await self._context.catalog.on_stream(
+            merged = await self._context.catalog.on_stream(
                 scope, stream, lambda tables: merge_batch(self._context, tables)
             )
+        except NoSuchStreamError:
+            _logger.info("stream %s/%s is gone, and its transactions with it", scope, stream)
+        done = list(merged) or transactions
+        # After the stream's state is free again: while an entry is there, a controller that starts looks again.
+        await self._context.index.remove_transactions(scope, stream, done)
+        return done
 
     # Aborts.
 
@@ -95,7 +92,7 @@ class TransactionWork:
         """See to it that an ABORTING transaction's segments get deleted."""
         self._aborts.post(opened.scope, opened.stream, opened.transaction)
 
-    async def _abort(self, scope: str, stream: str, transactions: list[TransactionId]) -> None:
+    async def _abort(self, scope: str, stream: str, transactions: list[TransactionId]) -> Collection[TransactionId]:
         async def one(transaction: TransactionId) -> None:
             try:
                 await self._context.catalog.on_stream(
@@ -105,6 +102,7 @@ class TransactionWork:
                 await self._forget(scope, stream, transaction)
 
         await all_ended([one(transaction) for transaction in transactions])
+        return transactions
 
     async def _forget(self, scope: str, stream: str, transaction: TransactionId) -> None:
         _logger.info("stream %s/%s is gone, and transaction %s with it", scope, stream, transaction.text)
@@ -134,7 +132,9 @@ class TransactionWork:
     def _expired(self, opened: OpenTransaction, version: int) -> None:
         self._lease_ends.post(opened.scope, opened.stream, (opened.transaction, version))
 
-    async def _end_leases(self, scope: str, stream: str, leases: list[tuple[TransactionId, int]]) -> None:
+    async def _end_leases(
+        self, scope: str, stream: str, leases: list[tuple[TransactionId, int]]
+    ) -> Collection[tuple[TransactionId, int]]:
         async def one(transaction: TransactionId, version: int) -> None:
             opened = OpenTransaction(scope, stream, transaction)
             try:
@@ -145,6 +145,7 @@ class TransactionWork:
                 await self._forget(scope, stream, transaction)
 
         await all_ended([one(transaction, version) for transaction, version in leases])
+        return leases
 
     async def _abort_if_expired(self, tables: StreamTables, opened: OpenTransaction, version: int) -> None:
         """Abort a transaction whose record has not changed since `version`; otherwise go by what has changed it.
@@ -190,6 +191,7 @@ class TransactionWork:
     async def _find_inherited(self) -> None:
         async for scope, stream, transaction, entry in self._context.index.transactions():
             if entry.host != self._context.host:
+                await self._background.room()
                 self._inherited.post(scope, stream, transaction)
 
     async def taken_over(self, scope: str, stream: str) -> None:
@@ -198,7 +200,9 @@ class TransactionWork:
             await asyncio.wait([self._inheritance])
         await self._inherited.empty(scope, stream)
 
-    async def _take_over(self, scope: str, stream: str, transactions: list[TransactionId]) -> None:
+    async def _take_over(
+        self, scope: str, stream: str, transactions: list[TransactionId]
+    ) -> Collection[TransactionId]:
         async def one(transaction: TransactionId) -> None:
             try:
                 await self._context.catalog.on_stream(
@@ -208,6 +212,7 @@ class TransactionWork:
                 await self._forget(scope, stream, transaction)
 
         await all_ended([one(transaction) for transaction in transactions])
+        return transactions
 
     async def _take_over_one(self, tables: StreamTables, transaction: TransactionId) -> None:
         found = await tables.transaction(transaction)

@@ -1,0 +1,91 @@
+"""`GivenUpWork`: what no repetition could mend, on record for whoever looks after the cluster.
+
+Source of what ends here: `penstock.controller.errors.PERMANENT_ERRORS`.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from penstock.controller.metadata import layout
+from penstock.controller.metadata.typed import Tables
+from penstock.controller.settings import ControllerSettings
+from penstock.model.errors import MetadataConflictError, PenstockError
+from penstock.model.segments import VERSION_ABSENT
+
+_logger = logging.getLogger(__name__)
+#: Of an error's text.
+_REASON_LENGTH_MAX = 1000
+
+
+@dataclass(frozen=True, slots=True)
+class GivenUpRecord:
+    """Work that was given up: what it was, by which controller, when (wall clock), and why (the error)."""
+
+    number: int
+    work: str
+    owner: str
+    given_up_ms: int
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class GivenUpCounter:
+    """How many pieces of work were given up in the life of the cluster."""
+
+    count: int
+
+
+class GivenUpWork:
+    """The newest `given_up_records_max` pieces of work that controllers gave up: a ring in the table of announcements.
+
+    Attributes:
+        count: pieces that this controller has given up since its start.
+    """
+
+    def __init__(
+        self, tables: Tables, settings: ControllerSettings, wall_clock_ms: Callable[[], int], owner: Callable[[], str]
+    ) -> None:
+        self.count: int = 0
+        self._tables = tables
+        self._settings = settings
+        self._wall_clock_ms = wall_clock_ms
+        self._owner = owner
+
+    async def add(self, work: str, error: PenstockError) -> None:
+        """Say in the log that `work` is given up, and put it on record. 2 reads, 1 write.
+
+        With a lost reply it may be on record twice, when the caller tries again.
+        """
+        _logger.error("%s is given up, nothing can mend it: %s", work, error)
+        for attempt in range(1, self._settings.conflict_attempts_max + 1):
+            found = await self._tables.get(layout.PENDING_WORK, layout.GIVEN_UP, GivenUpCounter)
+            number, version = (0, VERSION_ABSENT) if found is None else (found.record.count, found.version)
+            reason = f"{type(error).__name__}: {error}"[:_REASON_LENGTH_MAX]
+            record = GivenUpRecord(number, work, self._owner(), self._wall_clock_ms(), reason)
+            slot = layout.given_up_key(number % self._settings.given_up_records_max)
+            rows = await self._tables.get_rows(layout.PENDING_WORK, [slot])
+            slot_version = VERSION_ABSENT if rows[0] is None else rows[0].version
+            try:
+                await self._tables.put_all(
+                    layout.PENDING_WORK,
+                    [(layout.GIVEN_UP, GivenUpCounter(number + 1), version), (slot, record, slot_version)],
+                )
+            except MetadataConflictError:
+                if attempt == self._settings.conflict_attempts_max:
+                    raise
+            else:
+                self.count += 1
+                return
+
+    async def newest(self) -> list[GivenUpRecord]:
+        """Return what is on record, newest first."""
+        records = []
+        async for row in self._tables.walk_rows(layout.PENDING_WORK):
+            if row.key.startswith(f"{layout.GIVEN_UP}-"):
+                found = self._tables.decoded(layout.PENDING_WORK, row, GivenUpRecord)
+                if found is not None:
+                    records.append(found.record)
+        return sorted(records, key=lambda record: record.number, reverse=True)
