@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from support.site_check import complaints
+from support.site_menu import completed, named_in
 
 ROOT = Path(__file__).parents[1]
 REFERENCE = ROOT / "docs" / "reference"
@@ -65,6 +66,15 @@ def test_check_of_the_site_finds_what_a_reader_would_miss(tmp_path: Path, body: 
 def test_check_of_the_site_misses_a_site_without_pages(tmp_path: Path) -> None:
     """An empty directory is no site."""
     assert len(list(complaints(tmp_path))) == 1
+
+
+def test_a_page_that_the_menu_does_not_name_stands_at_its_end() -> None:
+    """Each page is there once, where it was put or among the design notes."""
+    menu = [{"Start": ["index.md", {"Spark": "spark.md"}]}, {"Design notes": ["a.md", {"More": ["b.md"]}]}]
+    found = completed(menu, ["index.md", "spark.md", "a.md", "b.md", "new.md", "guide/new.md"])
+    assert found == [menu[0], {"Design notes": ["a.md", {"More": ["b.md"]}, "guide/new.md", "new.md"]}]
+    assert sorted(named_in(found)) == sorted(["index.md", "spark.md", "a.md", "b.md", "new.md", "guide/new.md"])
+    assert completed(menu, ["index.md"]) == menu
 
 
 def test_names_that_share_a_sentence_get_an_entry_each() -> None:
