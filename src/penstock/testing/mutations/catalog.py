@@ -51,6 +51,7 @@ from penstock.testing.mutations.isolation import ISOLATION_MUTATIONS
 from penstock.testing.mutations.memory import MEMORY_MUTATIONS
 from penstock.testing.mutations.mutation import Mutation, patched, short_profile
 from penstock.testing.mutations.order import ORDER_MUTATIONS
+from penstock.testing.mutations.promises import PROMISE_MUTATIONS
 from penstock.testing.mutations.readers import READER_MUTATIONS
 from penstock.testing.mutations.scaling import SCALING_MUTATIONS
 from penstock.testing.mutations.shortages import SHORTAGE_MUTATIONS
@@ -465,6 +466,7 @@ MUTATIONS: tuple[Mutation, ...] = (
     *READER_MUTATIONS,
     *TABLE_MUTATIONS,
     *GROUP_MUTATIONS,
+    *PROMISE_MUTATIONS,
 )  # fmt: skip
 """All planted bugs."""
 

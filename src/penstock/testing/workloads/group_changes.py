@@ -157,7 +157,10 @@ class GroupChanges(Workload):
         if kind == "make" and self._stream_count < _STREAM_COUNT_MAX:
             await self._make_stream()
         elif kind == "delete" and rng.random() < 0.3 and self._living():
-            await self._delete_stream(rng.choice(self._living()))
+            stream = rng.choice(self._living())
+            await self._delete_stream(stream)
+            if self._habits.remakes_streams and stream in self._deleted:
+                await self._remake_stream(stream)
         elif kind == "add":
             await maybe_cut(rng, 0.5, group.add_streams([_NAMED], start=rng.choice(("earliest", "latest"))))
         elif kind == "remove":
@@ -183,6 +186,14 @@ class GroupChanges(Workload):
         self._deleted.add(stream)
         await self._insist_on_stream(f"seal {stream}", partial(self.client.seal_stream, stream))
         await self._insist_on_stream(f"delete {stream}", partial(self.client.delete_stream, stream))
+
+    async def _remake_stream(self, stream: str) -> None:
+        """Make a stream again: what was in the one before is no matter any more, all of this one is."""
+        await self.world.insist(f"create {stream}", partial(self.client.create_stream, stream, exist_ok=True))
+        self._deleted.discard(stream)
+        del self._stored[stream]
+        self.world.counts["streams made again under a group"] += 1
+        await self._write(stream)
 
     async def _insist_on_stream(self, what: str, attempt: Callable[[], Awaitable[None]]) -> None:
         async def once_more() -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, TypeVar
 
@@ -33,6 +33,7 @@ from penstock.testing.workloads.connection_crowd import ConnectionCrowd
 from penstock.testing.workloads.crowd import MergeClient, SegmentCrowd
 from penstock.testing.workloads.events import GroupReader, StreamKeeper, Writer, WriterCrowd
 from penstock.testing.workloads.group_changes import GroupChanges
+from penstock.testing.workloads.handed_transactions import HandedTransactions
 from penstock.testing.workloads.many_keys import KEY_LENGTH, ManyKeys
 from penstock.testing.workloads.mortal_readers import MortalReader
 from penstock.testing.workloads.plans import draw_owner_changes, draw_plan
@@ -42,6 +43,8 @@ from penstock.testing.workloads.segments import ByteAppender, ByteReader, Segmen
 from penstock.testing.workloads.stream_lives import StreamLives
 from penstock.testing.workloads.tables import CounterClient, TableClient
 from penstock.testing.workloads.transactions import TransactionWriter
+from penstock.testing.workloads.user_calls import UserCalls
+from penstock.testing.workloads.user_groups import UserGroups
 from penstock.testing.workloads.user_tables import UserStates, UserTables
 from penstock.testing.workloads.user_writers import UserTransactions, UserWriter
 from penstock.testing.workloads.users import UserReader
@@ -64,6 +67,14 @@ _LATER = ("streams", "user writers", "users", "user tables", "user states", "gro
 #: Memory for what connections send, of a store to which a crowd of them sends while its log stands still.
 _CROWDED_INGEST_BYTES = 64 * _KIB
 _RARE_SHARE = 0.4
+
+
+#: Users that stand for themselves: in profiles of their own, see `mutations.promises`.
+_OF_USERS: Mapping[str, type[UserGroups | UserCalls | HandedTransactions]] = {
+    "user groups": UserGroups,
+    "user calls": UserCalls,
+    "handed transactions": HandedTransactions,
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -221,6 +232,9 @@ class Scenario:
             made.append(StreamLives(*place("streams"), prefix=f"{SCOPE}/stream", mean_gap_s=self.mean_gap_s))
         if "group changes" in self.workloads:
             made.append(GroupChanges(*place("group-changes"), habits=self.profile.habits))
+        for name, kind in _OF_USERS.items():
+            if name in self.workloads:
+                made.append(kind(*place(name.replace(" ", "-")), habits=self.profile.habits))
         return made
 
     def _add_users(self, made: list[Workload], place: Callable[[str], tuple[World, Host, str, random.Random]]) -> None:

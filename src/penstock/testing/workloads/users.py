@@ -66,6 +66,7 @@ class UserHabits:
         reader_count: members of the group.
         cut_rate: probability that a call is cancelled at one of its awaits.
         limits_s: how long their clients try.
+        remakes_streams: streams that are deleted under a group are made again at times, under the same names.
     """
 
     fates: tuple[Fate, ...] = tuple(Fate)
@@ -73,6 +74,7 @@ class UserHabits:
     reader_count: int = 3
     cut_rate: float = 0.1
     limits_s: tuple[float, ...] = (0.5, 2.0, 60.0)
+    remakes_streams: bool = False
 
 
 class _WorkFailedError(Exception):
