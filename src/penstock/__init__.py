@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from penstock.client.revisioned_stream import Revision
     from penstock.client.settings import ClientSettings
     from penstock.client.statistics import ClusterStatistics
+    from penstock.client.stream_history import SegmentLife, StreamEpoch, StreamHistory
     from penstock.client.stream_segments import SegmentRange
     from penstock.client.sync import (
         Ack,
@@ -139,6 +140,7 @@ __all__ = [
     "ScopeExistsError",
     "ScopeNotEmptyError",
     "SegmentInfo",
+    "SegmentLife",
     "SegmentRange",
     "SegmentReader",
     "SegmentTruncatedError",
@@ -146,8 +148,10 @@ __all__ = [
     "SharedState",
     "StreamConfig",
     "StreamCut",
+    "StreamEpoch",
     "StreamError",
     "StreamExistsError",
+    "StreamHistory",
     "StreamNotSealedError",
     "StreamSealedError",
     "Table",
@@ -204,11 +208,14 @@ _HOME = {
     "RevisionedStream": "penstock.client.sync",
     "Scaling": "penstock.model.policies",
     "SegmentInfo": "penstock.model.segments",
+    "SegmentLife": "penstock.client.stream_history",
     "SegmentRange": "penstock.client.stream_segments",
     "SegmentReader": "penstock.client.sync",
     "SharedState": "penstock.client.sync",
     "StreamConfig": "penstock.model.policies",
     "StreamCut": "penstock.model.stream_cuts",
+    "StreamEpoch": "penstock.client.stream_history",
+    "StreamHistory": "penstock.client.stream_history",
     "Table": "penstock.client.sync",
     "TableChange": "penstock.client.tables",
     "TableConfig": "penstock.model.tables",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -156,13 +157,35 @@ def update(
 
 
 @stream.command()
-def describe(stream: Stream, uri: Uri = URI, as_json: AsJson = False) -> None:
-    """Tell a stream's policies, its segments, how much it holds, and the cuts at its head and tail."""
+def describe(
+    stream: Stream,
+    epochs: Annotated[
+        int, typer.Option(min=1, help="How many changes of its segments to show, counted from the latest.")
+    ] = 20,
+    svg: Annotated[
+        Path | None, typer.Option(help="Draw its segments over time into this file.", dir_okay=False)
+    ] = None,
+    uri: Uri = URI,
+    as_json: AsJson = False,
+) -> None:
+    """Tell a stream's policies, how much it holds, its segments now and over time, and the cuts at head and tail."""
     from penstock.cli.session import connected
+    from penstock.cli.stream_map import map_fields, map_lines, map_svg
+    from penstock.model.errors import InvalidArgumentError
 
     with failures_told(as_json=as_json), connected(uri) as session:
-        found = session.call(_described(session, stream))
-    fields, lines = found
+        fields, lines = session.call(_described(session, stream))
+        history = session.call(session.client.history(stream, epoch_count_max=epochs))
+        fields.update(map_fields(history))
+        if history.epoch_count > 1:
+            lines += ["", *(f"  {line}" for line in map_lines(history))]
+        if svg is not None:
+            try:
+                svg.write_text(map_svg(history), encoding="utf-8")
+            except OSError as error:
+                raise InvalidArgumentError(f"cannot draw into {svg}: {error.strerror or error}") from error
+            fields["svg"] = str(svg)
+            lines += ["", f"the segments over time are drawn in {svg}"]
     tell("stream", fields, lines, as_json=as_json)
 
 

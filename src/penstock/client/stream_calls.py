@@ -8,6 +8,7 @@ from penstock.client import creation
 from penstock.client.client_core import ClientCore
 from penstock.client.statistics import ClusterStatistics
 from penstock.client.statistics_calls import Groups
+from penstock.client.stream_history import StreamHistory, history_of
 from penstock.client.stream_segments import SegmentRange
 from penstock.client.times import cut_at_time
 from penstock.model.names import SegmentId, split_scoped_name
@@ -82,6 +83,26 @@ class StreamCalls(ClientCore):
         Raises `NoSuchStreamError`.
         """
         return await self._controller_client.current_segments(*split_scoped_name(stream))
+
+    async def history(
+        self, stream: str, *, epoch_count_max: int = 100, before: int | None = None
+    ) -> StreamHistory:
+        """Return which segments a stream had from one scale to the next: its latest epochs, up to `epoch_count_max`.
+
+        Args:
+            stream: ``scope/stream``.
+            epoch_count_max: each epoch is one request, so many a stream has had.
+            before: only epochs with a smaller number, to go further back: that of the first one of the last answer.
+
+        When an epoch began is not told. Events of an epoch's segments may be truncated since.
+
+        Raises `NoSuchStreamError`; `InvalidArgumentError` when no epoch is asked for.
+        """
+        scope, name = split_scoped_name(stream)
+        with self._deadline(f"read the history of stream {stream}"):
+            return await history_of(
+                self._controller_client, self._settings, scope, name, epoch_count_max=epoch_count_max, before=before
+            )
 
     async def scale_stream(
         self, stream: str, *, seal: Sequence[int], key_ranges: Sequence[tuple[float, float]], timeout_s: float = 60.0

@@ -9,6 +9,7 @@ from collections.abc import Iterator, Sequence
 
 from penstock.client.statistics import ClusterStatistics
 from penstock.client.statistics_calls import Groups
+from penstock.client.stream_history import StreamHistory
 from penstock.client.stream_segments import SegmentRange
 from penstock.client.sync.client_core import ClientCore
 from penstock.model.policies import Retention, Scaling, StreamConfig
@@ -72,6 +73,20 @@ class StreamCalls(ClientCore):
         Raises `NoSuchStreamError`.
         """
         return self._portal.call(self._part.segments_of(stream))
+
+    def history(self, stream: str, *, epoch_count_max: int = 100, before: int | None = None) -> StreamHistory:
+        """Return which segments a stream had from one scale to the next: its latest epochs, up to `epoch_count_max`.
+
+        Args:
+            stream: ``scope/stream``.
+            epoch_count_max: each epoch is one request, so many a stream has had.
+            before: only epochs with a smaller number, to go further back: that of the first one of the last answer.
+
+        When an epoch began is not told. Events of an epoch's segments may be truncated since.
+
+        Raises `NoSuchStreamError`; `InvalidArgumentError` when no epoch is asked for.
+        """
+        return self._portal.call(self._part.history(stream, epoch_count_max=epoch_count_max, before=before))
 
     def scale_stream(
         self, stream: str, *, seal: Sequence[int], key_ranges: Sequence[tuple[float, float]], timeout_s: float = 60.0
