@@ -66,6 +66,23 @@ def test_a_stream_is_created_with_what_is_asked_for(penstock: Run, penstock_clie
     assert (changed.scaling, changed.tags) == (Scaling.by_data_rate(100), ())
 
 
+def test_a_scope_is_deleted_with_what_is_in_it_only_if_that_is_said(penstock: Run) -> None:
+    """The question says how much goes with it."""
+    penstock("stream", "create", "attic/old").ok  # noqa: B018
+    penstock("stream", "create", "attic/older").ok  # noqa: B018
+    penstock("group", "create", "attic/audit", "attic/old").ok  # noqa: B018
+    asked = penstock("scope", "delete", "attic", "--recursive")
+    assert asked.code == 2
+    assert "Delete scope attic with 2 streams, 1 group?" in asked.stderr
+    assert penstock("scope", "delete", "attic", "--yes").code == 1
+    deleted = penstock("scope", "delete", "attic", "--recursive", "--yes").ok
+    assert deleted.stdout == "scope attic is deleted\n"
+    assert "attic" not in penstock("scope", "list").ok.lines
+    again = penstock("scope", "delete", "attic", "--recursive", "--yes")
+    assert again.code == 1
+    assert "attic does not exist" in again.stderr
+
+
 def test_streams_are_listed_by_scope_and_tag(penstock: Run) -> None:
     """All of them without a scope."""
     for name, tag in (("listed/one", "red"), ("listed/two", "blue"), ("listed-too/one", "red")):

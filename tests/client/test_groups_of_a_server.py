@@ -12,6 +12,7 @@ from penstock.client.reader_group_calls import ReaderGroupCalls
 from penstock.client.settings import ClientSettings
 from penstock.model.errors import (
     NoSuchReaderGroupError,
+    NoSuchScopeError,
     NoSuchSegmentError,
     ScopeNotEmptyError,
 )
@@ -64,6 +65,27 @@ async def test_controller_keeps_the_scope_of_a_group_and_deletes_its_table(serve
         await client.delete_scope(scope)
         with pytest.raises(NoSuchReaderGroupError):
             await client.delete_reader_group("audit", scope=scope)
+
+
+async def test_scope_is_deleted_with_all_that_is_in_it_if_that_is_said(server, scope):
+    """Streams, sealed or not, groups and tables; what others have of its name is untouched. A missing one is told."""
+    async with Client(server.uri, FAST) as client:
+        await write(client, f"{scope}/orders", range(3))
+        await write(client, f"{scope}-2/orders", range(3))
+        await client.create_stream(f"{scope}/sealed")
+        await client.seal_stream(f"{scope}/sealed")
+        await client.reader_group("audit", [f"{scope}/orders"])
+        await client.create_table(f"{scope}/prices", key_length=8)
+        with pytest.raises(ScopeNotEmptyError):
+            await client.delete_scope(scope)
+        await client.delete_scope(scope, recursive=True)
+        assert scope not in [name async for name in client.scopes()]
+        assert await client.stream_exists(f"{scope}-2/orders")
+        with pytest.raises(NoSuchScopeError):
+            await client.delete_scope(scope, recursive=True)
+        await client.create_stream(f"{scope}/orders")
+        assert list((await client.tail(f"{scope}/orders")).positions.values()) == [0]
+        assert [name async for name in client.reader_groups(scope)] == []
 
 
 async def test_group_of_a_recreated_scope_begins_anew(server, scope):

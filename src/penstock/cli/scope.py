@@ -54,14 +54,25 @@ def describe(scope: Scope, uri: Uri = URI, as_json: AsJson = False) -> None:
 
 
 @scope.command()
-def delete(scope: Scope, yes: Yes = False, uri: Uri = URI, as_json: AsJson = False) -> None:
-    """Delete an empty scope. Asks first."""
+def delete(
+    scope: Scope,
+    recursive: Annotated[bool, typer.Option("--recursive", help="With the streams, groups and tables in it.")] = False,
+    yes: Yes = False,
+    uri: Uri = URI,
+    as_json: AsJson = False,
+) -> None:
+    """Delete a scope, an empty one unless --recursive. Asks first."""
     from penstock.cli.session import connected
 
     with failures_told(as_json=as_json), connected(uri) as session:
-        _held(session, scope)
-        confirm(f"Delete scope {scope}?", is_agreed=yes, as_json=as_json)
-        session.call(session.client.delete_scope(scope))
+        held = [
+            f"{len(names)} {kind}{'' if len(names) == 1 else 's'}"
+            for kind, names in _held(session, scope).items()
+            if names
+        ]
+        what = f" with {', '.join(held)}" if recursive and held else ""
+        confirm(f"Delete scope {scope}{what}?", is_agreed=yes, as_json=as_json)
+        session.call(session.client.delete_scope(scope, recursive=recursive))
     tell("deleted", {"scope": scope}, [f"scope {scope} is deleted"], as_json=as_json)
 
 

@@ -87,6 +87,7 @@ class ControllerStub(ReaderGroupStub, ScaleStub, TableStub, Protocol):
 
     createScope: UnaryCall[pb.ScopeInfo, pb.CreateScopeStatus]
     deleteScope: UnaryCall[pb.ScopeInfo, pb.DeleteScopeStatus]
+    deleteScopeRecursive: UnaryCall[pb.ScopeInfo, pb.DeleteScopeStatus]
     checkScopeExists: UnaryCall[pb.ScopeInfo, pb.ExistsResponse]
     listScopes: UnaryCall[pb.ScopesRequest, pb.ScopesResponse]
     createStream: UnaryCall[pb.StreamConfig, pb.CreateStreamStatus]
@@ -199,9 +200,13 @@ class ControllerClient(ReaderGroupCalls, ScaleCalls, TableCalls):
         if status == pb.CreateScopeStatus.FAILURE:
             raise StreamError(f"the controller could not create scope {scope}; its log says why")
 
-    async def delete_scope(self, scope: str) -> None:
-        """Delete an empty scope. Raises `NoSuchScopeError`, `ScopeNotEmptyError`."""
-        reply, unsure = await self._change(self._stub.deleteScope, pb.ScopeInfo(scope=scope), f"delete scope {scope}")
+    async def delete_scope(self, scope: str, *, recursive: bool = False) -> None:
+        """Delete a scope; see `StreamCalls.delete_scope`. Raises `NoSuchScopeError`, `ScopeNotEmptyError`."""
+        # Deleting what is not there, with all that is in it, is fine for a controller: there is nothing left to do.
+        if recursive and not await self.scope_exists(scope):
+            raise NoSuchScopeError(f"scope {scope} does not exist")
+        call = self._stub.deleteScopeRecursive if recursive else self._stub.deleteScope
+        reply, unsure = await self._change(call, pb.ScopeInfo(scope=scope), f"delete scope {scope}")
         status = reply.status
         if status == pb.DeleteScopeStatus.SCOPE_NOT_FOUND and not unsure:
             raise NoSuchScopeError(f"scope {scope} does not exist")

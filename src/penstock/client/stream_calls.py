@@ -25,9 +25,14 @@ class StreamCalls(ClientCore):
         """Create a scope. Raises `ScopeExistsError`, `InvalidNameError`."""
         await self._controller_client.create_scope(scope)
 
-    async def delete_scope(self, scope: str) -> None:
-        """Delete an empty scope. Raises `NoSuchScopeError`, `ScopeNotEmptyError`."""
-        await self._controller_client.delete_scope(scope)
+    async def delete_scope(self, scope: str, *, recursive: bool = False) -> None:
+        """Delete a scope: an empty one, or with `recursive` all streams, reader groups and tables in it, too.
+
+        A recursive deletion goes on when its caller gives up: the scope takes nothing new from its beginning on.
+
+        Raises `NoSuchScopeError`, `ScopeNotEmptyError`.
+        """
+        await self._controller_client.delete_scope(scope, recursive=recursive)
 
     def scopes(self) -> AsyncIterator[str]:
         """Iterate over the names of all scopes."""
