@@ -22,6 +22,7 @@ from penstock.segmentstore.settings import ActivitySettings, ScaleAdviceSettings
 from penstock.segmentstore.statistics import Statistics
 from penstock.segmentstore.store import SegmentStore
 from penstock.segmentstore.tier1.memory_log import MemoryLogFactory
+from penstock.wire.connection import WireConnection
 from penstock.wire.statistics import Question, StoreReport, decode_question, decode_report, encode_message
 from support.containers import QUIET, FaultyChunks, memory_runtime, memory_store
 
@@ -204,6 +205,41 @@ async def test_a_store_of_an_earlier_release_is_told_from_one_without_advice() -
     with pytest.raises(ConnectionLostError):
         await advisor.scale_advice(0)
     await pool.close()
+    await store.stop()
+    await runtime.work.close()
+
+
+async def test_a_store_that_was_started_again_since_the_last_question_is_asked_again() -> None:
+    """The connection has died in between, and shows it only when it is used."""
+    runtime = memory_runtime()
+    settings = SegmentStoreSettings(container_count=1, container=QUIET)
+    store = memory_store(MemoryLogFactory(runtime), FaultyChunks(), runtime, settings)
+    await store.start()
+    server = SegmentStoreServer(store)
+    await server.start("127.0.0.1", 0)
+
+    async def home(segment: str) -> tuple[str, int]:
+        return "127.0.0.1", server.port
+
+    pool = ConnectionPool(home, ClientSettings())
+    advisor = WireScaleAdvisor(pool, 1)
+    lost = 0
+    request = WireConnection.request
+
+    async def loses_one(self, request_id, command, **others):
+        nonlocal lost
+        lost += 1
+        if lost == 1:
+            await self.close()
+            raise ConnectionLostError("it has died")
+        return await request(self, request_id, command, **others)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(WireConnection, "request", loses_one)
+        assert await advisor.scale_advice(0) == []
+    assert lost == 2
+    await pool.close()
+    await server.stop()
     await store.stop()
     await runtime.work.close()
 

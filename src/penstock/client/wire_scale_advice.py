@@ -24,17 +24,14 @@ class WireScaleAdvisor:
         """See `ScaleAdvisor.scale_advice`. An answer is waited for as long as the pool's settings say."""
         name = self._names[container_id]
         asked = AdviceQuestion(container_id, None if segments is None else list(segments))
-        question = Question(containers=[], segment_count_max=0, advice=asked)
+        question = encode_message(Question(containers=[], segment_count_max=0, advice=asked))
         try:
-            connection = await self._pool.connection(name, Purpose.STATISTICS)
-            request_id = connection.next_request_id()
-            reply = await connection.request(
-                request_id, GetStatistics(request_id, "", encode_message(question))
-            )
-            report = decode_report(expect(reply, StatisticsTold, connection.address).report)
-            if report.advice is None:
-                raise ProtocolError(f"{connection.address} gives no advice about scaling: it is of an earlier release")
-            return [_advice(row) for row in report.advice]
+            try:
+                return await self._ask(name, question)
+            except ConnectionLostError:
+                # Nobody has used the connection since the last question: that it is dead shows only now.
+                self._pool.forget(name)
+                return await self._ask(name, question)
         except OutcomeUnknownError as error:
             # Nothing was to be changed: it is as if it had not been asked.
             self._pool.forget(name)
@@ -42,6 +39,15 @@ class WireScaleAdvisor:
         except PenstockError:
             self._pool.forget(name)
             raise
+
+    async def _ask(self, name: str, question: bytes) -> Sequence[ScaleAdvice]:
+        connection = await self._pool.connection(name, Purpose.STATISTICS)
+        request_id = connection.next_request_id()
+        reply = await connection.request(request_id, GetStatistics(request_id, "", question))
+        report = decode_report(expect(reply, StatisticsTold, connection.address).report)
+        if report.advice is None:
+            raise ProtocolError(f"{connection.address} gives no advice about scaling: it is of an earlier release")
+        return [_advice(row) for row in report.advice]
 
 
 def _advice(row: AdviceRow) -> ScaleAdvice:
