@@ -25,8 +25,8 @@ GUIDE = ROOT / "docs" / "getting-started.md"
 CLIENT_GUIDES = [
     ROOT / "docs" / "guide" / f"{name}.md"
     for name in (
-        "async", "batch-reads", "byte-streams", "consuming", "errors-and-settings", "shared-state", "tables",
-        "transactions",
+        "async", "auto-scaling", "batch-reads", "byte-streams", "consuming", "errors-and-settings",
+        "shared-state", "tables", "transactions",
     )
 ]  # fmt: skip
 SCALING = ROOT / "docs" / "scaling.md"
