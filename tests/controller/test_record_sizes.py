@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from itertools import pairwise
-
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -31,6 +29,7 @@ from penstock.controller.scaling.plan import even_order, first_entry, plan_scale
 from penstock.controller.settings import ControllerSettings
 from penstock.model.errors import CorruptionError
 from penstock.model.names import segment_id
+from support.cut_model import tiling
 
 MIB = 1024 * 1024
 SEGMENTS_MAX = ControllerSettings().segments_per_stream_max
@@ -88,14 +87,6 @@ def test_packed_records_are_pinned_and_those_of_version_1_are_read(record, packe
     for other in [another for another, _, _ in GOLDEN if another is not record]:
         with pytest.raises(CorruptionError, match=f"not a {type(other).__name__}: it is of kind"):
             decode(type(other), bytes.fromhex(packed), table="t", key="k")
-
-
-def tiling(count, epoch, first_number):
-    bounds = [index / count for index in range(count)] + [1.0]
-    return tuple(
-        SegmentRecord(first_number + index, epoch, 2**41, start, end)
-        for index, (start, end) in enumerate(pairwise(bounds))
-    )
 
 
 def largest_records(count, epoch, number):

@@ -4,7 +4,17 @@ from __future__ import annotations
 
 from itertools import pairwise
 
+from penstock.controller.metadata.records import SegmentRecord
 from penstock.controller.stream_cuts import Between, Change, PositionFold, ValidityFold
+
+
+def tiling(count, epoch, first_number):
+    """Return so many segments of equal ranges, made in an epoch."""
+    bounds = [index / count for index in range(count)] + [1.0]
+    return tuple(
+        SegmentRecord(first_number + index, epoch, 2**41, start, end)
+        for index, (start, end) in enumerate(pairwise(bounds))
+    )
 
 
 def changes_of(epochs):

@@ -12,9 +12,9 @@ from typing import TypeVar
 from penstock.controller import epochs as history
 from penstock.controller.errors import HalfCreatedStreamError
 from penstock.controller.metadata.catalog import Catalog
-from penstock.controller.metadata.records import SegmentRecord, StreamState
+from penstock.controller.metadata.records import EpochRecord, SegmentRecord, StreamState
 from penstock.controller.metadata.stream_tables import StreamTables
-from penstock.controller.stream_cuts import epoch_bounds, is_equal_or_after
+from penstock.controller.stream_cuts import Between, epoch_bounds, is_equal_or_after
 from penstock.controller.stream_positions import (
     at_epoch,
     beginning_of,
@@ -94,6 +94,36 @@ class StreamQueries:
             if found is None:
                 raise NoSuchStreamError(f"stream {scope}/{stream} has no epoch {epoch}")
             return found.segments
+
+        return await self.on_stream(scope, stream, read)
+
+    async def segments_at(self, scope: str, stream: str, time_ms: int) -> list[SegmentRecord]:
+        """Return the segments that took events at a time, in milliseconds of the wall clock, by key.
+
+        Before the stream was made those of its first epoch. What has been truncated since is left out.
+        """
+
+        async def read(tables: StreamTables) -> list[SegmentRecord]:
+            epoch = await tables.need_epoch(await tables.epoch_at(time_ms))
+            within = Between([await beginning_of(tables, (await tables.truncation()).record)], [])
+            return [segment for segment in epoch.segments if within.has(segment)]
+
+        return await self.on_stream(scope, stream, read)
+
+    async def epochs(
+        self, scope: str, stream: str, from_ms: int, to_ms: int, limit: int
+    ) -> list[EpochRecord]:
+        """Return the epochs that were current at some time from `from_ms` to `to_ms`, the first `limit` of them.
+
+        None when the end lies before the start. To go on, ask from the next epoch's time on. The splits and merges of a
+        scale are the difference to the epoch before.
+        """
+
+        async def read(tables: StreamTables) -> list[EpochRecord]:
+            if to_ms < from_ms or limit < 1:
+                return []
+            first = await tables.epoch_at(from_ms)
+            return await tables.epochs(first, min(await tables.epoch_at(to_ms), first + limit - 1))
 
         return await self.on_stream(scope, stream, read)
 

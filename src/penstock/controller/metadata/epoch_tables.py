@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from typing import TypeVar
 
-from penstock.controller.metadata import layout
+from penstock.controller.metadata import layout, time_index
 from penstock.controller.metadata.history_records import HistoryChunk, HistoryEntry, SealedSizes
 from penstock.controller.metadata.records import (
     HISTORY_CHUNK_EPOCHS,
@@ -177,6 +177,10 @@ class EpochTables(TransactionTables):
                 result.update((segment, sizes[segment]) for segment in shards[key] if segment in sizes)
         return result
 
+    async def epoch_at(self, time_ms: int) -> int:
+        """Return the epoch that was the current one at a time; 0 for a time before the stream. 4 reads at most."""
+        return await time_index.epoch_at(self, await self.current_epoch(), time_ms)
+
     # Changes.
 
     async def transition(self) -> Versioned[EpochTransition]:
@@ -216,16 +220,17 @@ class EpochTables(TransactionTables):
         return (await self.tables.put_all(self.metadata, rows))[0]
 
     async def _history_rows(self, entries: Sequence[HistoryEntry]) -> list[Row]:
+        """Return the chunks with these entries added; with one that is full then, the time index of its epochs."""
         chunks: dict[str, list[HistoryEntry]] = {}
         for entry in entries:
             chunks.setdefault(layout.history_chunk_key(entry.epoch), []).append(entry)
         result: list[Row] = []
         for key, new in chunks.items():
             found = await self.tables.get(self.metadata, key, HistoryChunk)
-            if found is None:
-                result.append((key, HistoryChunk.of(new), VERSION_ABSENT))
-            else:
-                result.append((key, found.record.followed_by(new), found.version))
+            chunk = HistoryChunk.of(new) if found is None else found.record.followed_by(new)
+            result.append((key, chunk, VERSION_ABSENT if found is None else found.version))
+            if chunk.next_epoch % HISTORY_CHUNK_EPOCHS == 0:
+                result.extend(await time_index.rows_of_chunk(self, chunk))
         return result
 
     async def _size_rows(self, sizes: Mapping[int, int]) -> list[Row]:

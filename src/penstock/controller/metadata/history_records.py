@@ -6,7 +6,8 @@ None of these records grows with a stream's age: there are more of them instead.
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterator, Sequence
+from bisect import bisect_right
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 import msgspec
@@ -151,6 +152,41 @@ class _EntryOfVersion1(msgspec.Struct):
 
 class _ChunkOfVersion1(msgspec.Struct):
     entries: tuple[_EntryOfVersion1, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class TimeIndexNode(PackedRecord):
+    """Times in milliseconds, ascending, as a column: of successive epochs in a leaf, of leaves' first epochs in a root.
+    """
+
+    kind_number = 6
+
+    times: bytes = b""
+
+    @classmethod
+    def of(cls, times_ms: Iterable[int]) -> TimeIndexNode:
+        """Return a node with these times."""
+        return cls(int64s(times_ms))
+
+    @property
+    def count(self) -> int:
+        """How many times the node has."""
+        return len(self.times) // 8
+
+    def find(self, time_ms: int) -> int:
+        """Return the index of the last time that is not after `time_ms`; -1 when all are."""
+        return bisect_right(ColumnReader(self.times).int64s(self.count), time_ms) - 1
+
+    def packed(self) -> bytes:
+        """See `PackedRecord.packed`."""
+        return self.times
+
+    @classmethod
+    def unpacked(cls, payload: bytes) -> TimeIndexNode:
+        """See `PackedRecord.unpacked`."""
+        if len(payload) % 8:
+            raise ValueError(f"{len(payload)} bytes are not a column of int64")
+        return cls(payload)
 
 
 @dataclass(frozen=True, slots=True)

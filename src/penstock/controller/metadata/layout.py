@@ -6,7 +6,13 @@ Source: controller internals specification, sections 2 and 17.
 
 from __future__ import annotations
 
-from penstock.controller.metadata.records import HISTORY_CHUNK_EPOCHS, SIZE_SHARD_EPOCHS, SIZE_SHARD_NUMBERS
+from penstock.controller.metadata.records import (
+    HISTORY_CHUNK_EPOCHS,
+    INDEX_LEAF_EPOCHS,
+    INDEX_ROOT_LEAVES,
+    SIZE_SHARD_EPOCHS,
+    SIZE_SHARD_NUMBERS,
+)
 from penstock.model.names import segment_epoch, segment_number
 
 _ROOT = "_system/_tables"
@@ -131,6 +137,16 @@ def epoch_key(epoch: int) -> str:
 def history_chunk_key(epoch: int) -> str:
     """Key of the history chunk that has the entry of `epoch`."""
     return f"historyTimeSeriesChunk-{epoch // HISTORY_CHUNK_EPOCHS}"
+
+
+def index_leaf_key(epoch: int) -> str:
+    """Key of the leaf of the history time index that has the time of `epoch`."""
+    return f"historyTimeIndexLeaf-{epoch // INDEX_LEAF_EPOCHS}"
+
+
+def index_root_key(epoch: int) -> str:
+    """Key of the root of the history time index that has the leaf of `epoch`."""
+    return f"historyTimeIndexRoot-{epoch // (INDEX_LEAF_EPOCHS * INDEX_ROOT_LEAVES)}"
 
 
 def sealed_sizes_key(segment: int) -> str:

@@ -24,6 +24,9 @@ from penstock.model.policies import StreamConfig
 EPOCH_NONE = -(1 << 31)
 #: Epochs per history chunk.
 HISTORY_CHUNK_EPOCHS = 1000
+#: The history time index: epochs per leaf, a multiple of those of a chunk, and leaves per root. 32 and 64 KB.
+INDEX_LEAF_EPOCHS = 4000
+INDEX_ROOT_LEAVES = 8000
 #: A shard of sealed sizes has segments of so many numbers, created in so many epochs: duplicates of an epoch repeat its
 #: numbers, for ever if need be. That is 16 000 segments at most.
 SIZE_SHARD_NUMBERS = 1000
