@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from typing import TypeVar
 
-from penstock.controller.metadata import layout, time_index
+from penstock.controller.metadata import layout
 from penstock.controller.metadata.history_records import HistoryChunk, HistoryEntry, SealedSizes
 from penstock.controller.metadata.records import (
     HISTORY_CHUNK_EPOCHS,
@@ -16,6 +16,7 @@ from penstock.controller.metadata.records import (
     StateRecord,
     StreamState,
 )
+from penstock.controller.metadata.time_index import TimeIndex
 from penstock.controller.metadata.transaction_tables import TransactionTables
 from penstock.controller.metadata.typed import Tables, Versioned
 from penstock.controller.scaling.plan import epoch_after
@@ -42,6 +43,7 @@ class EpochTables(TransactionTables):
     def __init__(self, tables: Tables, scope: str, stream: str, stream_id: str) -> None:
         super().__init__(tables, scope, stream, stream_id)
         self.metadata: str = layout.stream_metadata(scope, stream, stream_id)
+        self._time_index = TimeIndex(tables, self.metadata)
 
     async def need(self, key: str, kind: type[R]) -> Versioned[R]:
         """Read a record that every stream has. 1 read."""
@@ -179,7 +181,7 @@ class EpochTables(TransactionTables):
 
     async def epoch_at(self, time_ms: int) -> int:
         """Return the epoch that was the current one at a time; 0 for a time before the stream. 4 reads at most."""
-        return await time_index.epoch_at(self, await self.current_epoch(), time_ms)
+        return await self._time_index.epoch_at(await self.current_epoch(), time_ms)
 
     # Changes.
 
@@ -230,7 +232,7 @@ class EpochTables(TransactionTables):
             chunk = HistoryChunk.of(new) if found is None else found.record.followed_by(new)
             result.append((key, chunk, VERSION_ABSENT if found is None else found.version))
             if chunk.next_epoch % HISTORY_CHUNK_EPOCHS == 0:
-                result.extend(await time_index.rows_of_chunk(self, chunk))
+                result.extend(await self._time_index.rows_of_chunk(chunk))
         return result
 
     async def _size_rows(self, sizes: Mapping[int, int]) -> list[Row]:

@@ -9,7 +9,7 @@ the same request. Times since then are in the chunk that is being filled. Source
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TypeVar
 
 from penstock.controller.metadata import layout
 from penstock.controller.metadata.history_records import HistoryChunk, TimeIndexNode
@@ -19,79 +19,89 @@ from penstock.controller.metadata.records import (
     INDEX_ROOT_LEAVES,
     EpochRecord,
 )
+from penstock.controller.metadata.typed import Tables
+from penstock.model.errors import NoSuchStreamError
 from penstock.model.segments import VERSION_ABSENT
 
-if TYPE_CHECKING:
-    from penstock.controller.metadata.epoch_tables import EpochTables, Row
+R = TypeVar("R")
 
 
-async def rows_of_chunk(tables: EpochTables, chunk: HistoryChunk) -> list[Row]:
-    """Return the nodes that a chunk which is full now changes. 1 read and 1 write, 2 of each when it begins a leaf.
+class TimeIndex:
+    """The index of the stream whose records are in `table`."""
 
-    What an early release, which had no index, left out of this leaf and of the root is read and added.
-    """
-    leaf_key = layout.index_leaf_key(chunk.first_epoch)
-    leaf = await tables.tables.get(tables.metadata, leaf_key, TimeIndexNode)
-    times = b"" if leaf is None else leaf.record.times
-    first_epoch = chunk.first_epoch - chunk.first_epoch % INDEX_LEAF_EPOCHS
-    for missing in range(first_epoch + len(times) // 8, chunk.first_epoch, HISTORY_CHUNK_EPOCHS):
-        times += (await tables.need(layout.history_chunk_key(missing), HistoryChunk)).record.times
-    rows: list[Row] = [
-        (leaf_key, TimeIndexNode(times + chunk.times), VERSION_ABSENT if leaf is None else leaf.version)
-    ]
-    if leaf is None:
-        rows.append(await _root_row(tables, first_epoch, (await tables.need_epoch(first_epoch)).created_ms))
-    return rows
+    def __init__(self, tables: Tables, table: str) -> None:
+        self._tables = tables
+        self._table = table
 
+    async def _need(self, key: str, kind: type[R]) -> R:
+        found = await self._tables.get(self._table, key, kind)
+        if found is None:
+            raise NoSuchStreamError(f"table {self._table} has no record {key}: its stream is not completely created")
+        return found.record
 
-async def _root_row(tables: EpochTables, first_epoch: int, time_ms: int) -> Row:
-    key = layout.index_root_key(first_epoch)
-    root = await tables.tables.get(tables.metadata, key, TimeIndexNode)
-    times = b"" if root is None else root.record.times
-    root_epochs = INDEX_LEAF_EPOCHS * INDEX_ROOT_LEAVES
-    root_epoch = first_epoch - first_epoch % root_epochs
-    for missing in range(root_epoch + len(times) // 8 * INDEX_LEAF_EPOCHS, first_epoch, INDEX_LEAF_EPOCHS):
-        times += TimeIndexNode.of([(await tables.need_epoch(missing)).created_ms]).times
-    times += TimeIndexNode.of([time_ms]).times
-    return key, TimeIndexNode(times), VERSION_ABSENT if root is None else root.version
+    async def _begin_of(self, epoch: int) -> int:
+        return (await self._need(layout.epoch_key(epoch), EpochRecord)).created_ms
 
+    async def rows_of_chunk(self, chunk: HistoryChunk) -> list[tuple[str, object, int]]:
+        """Return the nodes that a full chunk changes: key, node, version. 1 read, 2 when it begins a leaf.
 
-async def epoch_at(tables: EpochTables, current: EpochRecord, time_ms: int) -> int:
-    """Return the epoch that was the current one at a time; 0 for a time before the stream.
+        What an early release, which had no index, left out of this leaf and of the root is read and added.
+        """
+        leaf_key = layout.index_leaf_key(chunk.first_epoch)
+        leaf = await self._tables.get(self._table, leaf_key, TimeIndexNode)
+        times = b"" if leaf is None else leaf.record.times
+        first_epoch = chunk.first_epoch - chunk.first_epoch % INDEX_LEAF_EPOCHS
+        for missing in range(first_epoch + len(times) // 8, chunk.first_epoch, HISTORY_CHUNK_EPOCHS):
+            times += (await self._need(layout.history_chunk_key(missing), HistoryChunk)).times
+        node = TimeIndexNode(times + chunk.times)
+        if leaf is not None:
+            return [(leaf_key, node, leaf.version)]
+        return [(leaf_key, node, VERSION_ABSENT), await self._root_row(first_epoch)]
 
-    3 reads at most: the chunk that is being filled, root and leaf. Where an early release left no index the epochs
-    themselves are searched, the logarithm of their number of reads.
-    """
-    if time_ms >= current.created_ms:
-        return current.epoch
-    chunk = (await tables.need(layout.history_chunk_key(current.epoch), HistoryChunk)).record
-    times = TimeIndexNode(chunk.times)
-    if (found := times.find(time_ms)) >= 0:
-        return min(current.epoch, chunk.first_epoch + found)
-    low, high = 0, max(0, chunk.first_epoch - 1)
-    root_epochs = INDEX_LEAF_EPOCHS * INDEX_ROOT_LEAVES
-    for root_epoch in range(high - high % root_epochs, -1, -root_epochs):
-        root = await tables.tables.get(tables.metadata, layout.index_root_key(root_epoch), TimeIndexNode)
-        if root is None:
+    async def _root_row(self, first_epoch: int) -> tuple[str, object, int]:
+        """Return the root with the first time of a new leaf."""
+        key = layout.index_root_key(first_epoch)
+        root = await self._tables.get(self._table, key, TimeIndexNode)
+        times = b"" if root is None else root.record.times
+        root_epoch = first_epoch - first_epoch % (INDEX_LEAF_EPOCHS * INDEX_ROOT_LEAVES)
+        for epoch in range(root_epoch + len(times) // 8 * INDEX_LEAF_EPOCHS, first_epoch + 1, INDEX_LEAF_EPOCHS):
+            times += TimeIndexNode.of([await self._begin_of(epoch)]).times
+        return key, TimeIndexNode(times), VERSION_ABSENT if root is None else root.version
+
+    async def epoch_at(self, current: EpochRecord, time_ms: int) -> int:
+        """Return the epoch that was the current one at a time; 0 for a time before the stream.
+
+        3 reads at most: the chunk that is being filled, root and leaf. Where an early release left no index the epochs
+        themselves are searched, the logarithm of their number of reads.
+        """
+        if time_ms >= current.created_ms:
+            return current.epoch
+        chunk = await self._need(layout.history_chunk_key(current.epoch), HistoryChunk)
+        if (found := TimeIndexNode(chunk.times).find(time_ms)) >= 0:
+            return min(current.epoch, chunk.first_epoch + found)
+        low, high = 0, max(0, chunk.first_epoch - 1)
+        root_epochs = INDEX_LEAF_EPOCHS * INDEX_ROOT_LEAVES
+        for root_epoch in range(high - high % root_epochs, -1, -root_epochs):
+            root = await self._tables.get(self._table, layout.index_root_key(root_epoch), TimeIndexNode)
+            if root is None:
+                break
+            if (found := root.record.find(time_ms)) < 0:
+                high = max(0, root_epoch - 1)
+                continue
+            low = root_epoch + found * INDEX_LEAF_EPOCHS
+            high = min(high, low + INDEX_LEAF_EPOCHS - 1)
+            leaf = await self._tables.get(self._table, layout.index_leaf_key(low), TimeIndexNode)
+            if leaf is not None and leaf.record.count > high - low:
+                return low + leaf.record.find(time_ms)
             break
-        if (found := root.record.find(time_ms)) < 0:
-            high = max(0, root_epoch - 1)
-            continue
-        low = root_epoch + found * INDEX_LEAF_EPOCHS
-        high = min(high, low + INDEX_LEAF_EPOCHS - 1)
-        leaf = await tables.tables.get(tables.metadata, layout.index_leaf_key(low), TimeIndexNode)
-        if leaf is not None and leaf.record.count > high - low:
-            return low + leaf.record.find(time_ms)
-        break
-    return await _searched(tables, low, high, time_ms)
+        return await self._searched(low, high, time_ms)
 
-
-async def _searched(tables: EpochTables, low: int, high: int, time_ms: int) -> int:
-    """Return the last epoch from `low` to `high` that did not begin after a time, `low` when all did."""
-    while low < high:
-        middle = (low + high + 1) // 2
-        if (await tables.need_epoch(middle)).created_ms <= time_ms:
-            low = middle
-        else:
-            high = middle - 1
-    return low
+    async def _searched(self, low: int, high: int, time_ms: int) -> int:
+        """Return the last epoch from `low` to `high` that did not begin after a time, `low` when all did."""
+        while low < high:
+            middle = (low + high + 1) // 2
+            if await self._begin_of(middle) <= time_ms:
+                low = middle
+            else:
+                high = middle - 1
+        return low
