@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partial
 
 import pytest
 from hypothesis import given, settings
@@ -10,6 +11,7 @@ from hypothesis import strategies as st
 
 from penstock.client.ack import AckState
 from penstock.client.append_window import AppendWindow, WindowLimits
+from penstock.client.event_runs import keys_at
 from penstock.model.errors import ProtocolError
 from penstock.model.events import EVENT_LENGTH_MAX, split_events
 from penstock.model.segments import NO_VALUE
@@ -144,6 +146,30 @@ def test_taking_all_gives_events_and_keys_back_in_order():
     assert [event for block in blocks for event in block.payloads()] == [b"%d" % i for i in range(6)] + [b"!"]
     assert [key for block in blocks for key in block.keys] == [f"k{i}" for i in range(6)] + ["last"]
     assert window.is_empty
+
+
+@pytest.mark.parametrize("is_framed", [False, True])
+def test_keys_that_are_found_out_late_stay_with_their_events(is_framed):
+    """Single events, runs and runs by key in one block, cut into pieces: each event has its own key again."""
+    window = new_window(replace(LIMITS, block_bytes_max=10_000))
+    written = [(b"%d" % number, f"k{number % 3}") for number in range(40)]
+    for start in range(0, 40, 10):
+        first, *others = written[start : start + 5]
+        window.add(*first, 9)
+        window.add_many([event for event, _ in others], [key for _, key in others], 9 * 4)
+        run = written[start + 5 : start + 10]
+        # As a writer does: of all keys of a run, those of one segment.
+        keys = tuple(key for pair in run for key in ("elsewhere", pair[1]))
+        homes = {"elsewhere": 1, "k0": 0, "k1": 0, "k2": 0}
+        window.add_keyed([event for event, _ in run], partial(keys_at, keys, homes, 0), 9 * 5)
+    block = window.open
+    if is_framed:
+        block.framed()
+    found = []
+    while block.event_count:
+        events, keys = block.cut(1000, 7)
+        found += zip(map(bytes, events), keys, strict=True)
+    assert found == written
 
 
 @settings(max_examples=200, deadline=None)

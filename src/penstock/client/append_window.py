@@ -16,6 +16,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from typing import cast
 
 from penstock.client.ack import AckState
@@ -37,15 +38,17 @@ class WindowLimits:
 class Block:
     """Events that travel together. `last_number` is 0 until the block has been sent once.
 
-    `data` are the framed bytes once the block is closed; before that the events are in `events`. `keys` holds the
-    routing key of each event, for the day the segment is sealed and they must be spread over its successors.
+    `data` are the framed bytes once the block is closed; before that the events are in `events`. `key_parts` and then
+    `keys` hold the routing key of each event, for the day the segment is sealed and they must be spread over its
+    successors. A part may be something that finds them out only then.
     """
 
-    __slots__ = ("ack", "data", "event_count", "events", "is_large", "keys", "last_number", "size_bytes")
+    __slots__ = ("ack", "data", "event_count", "events", "is_large", "key_parts", "keys", "last_number", "size_bytes")
 
     def __init__(self, ack: AckState) -> None:
         self.ack: AckState = ack
         self.events: list[Buffer] = []
+        self.key_parts: list[Sequence[str | None] | Callable[[], Sequence[str]]] = []
         #: Once the block is closed a tuple, which is as good to look at.
         self.keys: list[str | None] = []
         self.data: Buffer | None = None
@@ -86,6 +89,10 @@ class Block:
             del self.events[: len(events)]
         else:
             self.data = data[size_bytes:]
+        if self.key_parts:
+            parts = (part() if callable(part) else part for part in self.key_parts)
+            self.keys = [*chain.from_iterable(parts), *self.keys]
+            self.key_parts = []
         keys = list(self.keys[: len(events)])
         self.keys = self.keys[len(events) :]
         self.event_count -= len(events)
@@ -165,6 +172,17 @@ class AppendWindow:
         block.event_count += len(events)
         block.size_bytes += size_bytes
         return block.ack
+
+    def add_keyed(self, events: Sequence[Buffer], find_keys: Callable[[], Sequence[str]], size_bytes: int) -> AckState:
+        """As `add_many`, with what finds the keys of the events: few ever have to be known."""
+        ack = self.add_many(events, (), size_bytes)
+        block = self.open
+        assert block is not None, "events were put into it"
+        if block.keys:
+            block.key_parts.append(block.keys)
+            block.keys = []
+        block.key_parts.append(find_keys)
+        return ack
 
     def add_framed(self, data: Buffer, event_count: int, keys: Sequence[str | None]) -> AckState:
         """Take events that are framed already, as a block of their own; `keys` has one entry per event."""

@@ -20,7 +20,7 @@ from penstock.client.append_window import AppendWindow, Block, WindowLimits
 from penstock.client.appender import SegmentAppender
 from penstock.client.arrow import check_keys, frame_array, is_arrow, payloads_of
 from penstock.client.connection_pool import ConnectionPool
-from penstock.client.event_runs import Events, RoutingKeys, Step, as_bytes, has_foreign, parts_of, runs
+from penstock.client.event_runs import Events, RoutingKeys, Step, as_bytes, has_foreign, keys_at, parts_of, runs
 from penstock.client.life_cycle import LifeCycle
 from penstock.client.settings import ClientSettings
 from penstock.client.stream_segments import SegmentMap, SegmentRange, SegmentSource
@@ -398,23 +398,24 @@ class EventWriter(LifeCycle):
 
     def _put_keyed(self, events: Sequence[bytes], keys: Sequence[str]) -> None:
         """Spread events by key. Each distinct key is hashed once; per event only C loops run."""
+        # Not gone through by Python's collector, as a list would be for as long as the events are on their way.
+        keys = tuple(keys)
         with self._lock:
             self._check(0)
-            groups: dict[SegmentAppender, tuple[list[bytes], list[str | None]]] = {}
+            groups: dict[SegmentAppender, tuple[int, list[bytes]]] = {}
+            homes: dict[str, int] = {}
             add_event: dict[str, Callable[[bytes], None]] = {}
-            add_key: dict[str, Callable[[str], None]] = {}
             for key in dict.fromkeys(keys):
                 appender = self._routes.get(key) or self._route(key)
                 group = groups.get(appender)
                 if group is None:
-                    group = groups[appender] = ([], [])
-                add_event[key] = group[0].append
-                add_key[key] = group[1].append
+                    group = groups[appender] = (len(groups), [])
+                homes[key] = group[0]
+                add_event[key] = group[1].append
             deque(map(call, map(add_event.__getitem__, keys), events), maxlen=0)
-            deque(map(call, map(add_key.__getitem__, keys), keys), maxlen=0)
-            for appender, (group_events, group_keys) in groups.items():
+            for appender, (number, group_events) in groups.items():
                 size_bytes = sum(map(len, group_events)) + EVENT_HEADER_LENGTH * len(group_events)
-                appender.window.add_many(group_events, group_keys, size_bytes)
+                appender.window.add_keyed(group_events, partial(keys_at, keys, homes, number), size_bytes)
                 self._note(appender, size_bytes)
         self._schedule()
 
@@ -596,5 +597,5 @@ class EventWriter(LifeCycle):
                 waiter.set_result(None)
 
 
-def _not_started(_: Callable[[], None]) -> object:
+def _not_started(_: object) -> object:
     raise StreamError("the writer has not been started: use it as a context manager, or await it first")
