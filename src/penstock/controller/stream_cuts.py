@@ -176,7 +176,7 @@ class ValidityFold:
         self._cut = cut
         self._least_reached = _by_least_id(reached)
         self._read: dict[int, SegmentRecord] = {}
-        self.is_valid = (
+        self.is_valid: bool = (
             all(offset >= OFFSET_FUTURE for offset in cut.values())
             and _is_covered(reached, future)
             and _is_before(reached, future)

@@ -34,9 +34,9 @@ class Touched:
         self.event_count: int = segment.event_count
         self.marked: int = segment.length
         self.borders: list[Border] = []
-        self.merged_events = 0
-        self.merged_bytes = 0
-        self.merged_life_s = 0.0
+        self.merged_events: int = 0
+        self.merged_bytes: int = 0
+        self.merged_life_s: float = 0.0
 
     def merge(self, events: int, byte_count: int, life_s: float) -> None:
         """Note that a transaction of this age has brought so much."""
