@@ -21,25 +21,20 @@ ROOT = Path(__file__).parents[2]
 README = ROOT / "README.md"
 INDEX = ROOT / "docs" / "index.md"
 GUIDE = ROOT / "docs" / "getting-started.md"
-#: Of parts of the client, each a program from top to bottom.
-CLIENT_GUIDES = [
-    ROOT / "docs" / "guide" / f"{name}.md"
-    for name in (
-        "async", "auto-scaling", "batch-reads", "byte-streams", "consuming", "errors-and-settings",
-        "shared-state", "tables", "transactions",
-    )
-]  # fmt: skip
-SCALING = ROOT / "docs" / "scaling.md"
-STATISTICS = ROOT / "docs" / "statistics.md"
-PROGRAMS = [README, INDEX, GUIDE, SCALING, STATISTICS, *CLIENT_GUIDES]
-#: Run where Spark is, and by pytest.
-RUN_ELSEWHERE = [ROOT / "docs" / "spark.md", ROOT / "docs" / "guide" / "testing-applications.md"]
+#: Run where Spark is (`tests/spark/test_spark_docs.py`), and by pytest (`tests/testing/test_pytest_plugin.py`).
+RUN_ELSEWHERE = {"spark.md", "testing-applications.md"}
 URI = "tcp://localhost:9090"
 
 
 def snippets(document: Path, language: str) -> list[str]:
     """Return the code blocks of one language."""
     return re.findall(rf"^```{language}\n(.*?)^```", document.read_text(), re.MULTILINE | re.DOTALL)
+
+
+def programs() -> list[Path]:
+    """Return each document with Python in it, but for those that are run elsewhere."""
+    documents = [README, *sorted((ROOT / "docs").rglob("*.md"))]
+    return [path for path in documents if path.name not in RUN_ELSEWHERE and snippets(path, "python")]
 
 
 @pytest.fixture(scope="module")
@@ -49,7 +44,7 @@ def one_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[StandaloneP
         yield server
 
 
-@pytest.mark.parametrize("document", PROGRAMS, ids=lambda document: document.name)
+@pytest.mark.parametrize("document", programs(), ids=lambda document: document.name)
 def test_python_snippets_run(one_server: StandaloneProcess, document: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """In order, as one program, beside what the other documents have left.
 
@@ -65,12 +60,6 @@ def test_python_snippets_run(one_server: StandaloneProcess, document: Path, caps
     printed = capsys.readouterr().out
     if document in (README, INDEX):
         assert printed == "b'{\"order\": 1}'\n"
-
-
-def test_each_document_with_python_is_run() -> None:
-    """Here, or in `tests/spark/test_spark_docs.py` and `tests/testing/test_pytest_plugin.py`."""
-    documents = [README, *sorted((ROOT / "docs").rglob("*.md"))]
-    assert {document for document in documents if snippets(document, "python")} == {*PROGRAMS, *RUN_ELSEWHERE}
 
 
 def test_the_guides_settings_file_and_variable_are_accepted(tmp_path: Path) -> None:
