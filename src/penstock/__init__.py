@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from penstock.client.reader_group import GroupDescription
     from penstock.client.revisioned_stream import Revision
     from penstock.client.settings import ClientSettings
+    from penstock.client.state_watch import StateChange
     from penstock.client.statistics import ClusterStatistics
     from penstock.client.stream_history import SegmentLife, StreamEpoch, StreamHistory
     from penstock.client.stream_segments import SegmentRange
@@ -146,6 +147,7 @@ __all__ = [
     "SegmentTruncatedError",
     "SerializationError",
     "SharedState",
+    "StateChange",
     "StreamConfig",
     "StreamCut",
     "StreamEpoch",
@@ -212,6 +214,7 @@ _HOME = {
     "SegmentRange": "penstock.client.stream_segments",
     "SegmentReader": "penstock.client.sync",
     "SharedState": "penstock.client.sync",
+    "StateChange": "penstock.client.state_watch",
     "StreamConfig": "penstock.model.policies",
     "StreamCut": "penstock.model.stream_cuts",
     "StreamEpoch": "penstock.client.stream_history",

@@ -61,6 +61,31 @@ def test_iteration_takes_one_item_at_a_time(portal):
     assert list(items) == [1, 2]
 
 
+def test_iteration_goes_on_after_an_error_if_what_is_iterated_over_does(portal):
+    """A generator would be at its end, and the loop over it, without a word."""
+
+    class Flaky:
+        def __init__(self):
+            self.count = 0
+
+        def __aiter__(self):
+            return self
+
+        async def __anext__(self):
+            self.count += 1
+            if self.count == 2:
+                raise ValueError("once")
+            if self.count == 4:
+                raise StopAsyncIteration
+            return self.count
+
+    items = portal.iterate(Flaky())
+    assert next(items) == 1
+    with pytest.raises(ValueError, match="once"):
+        next(items)
+    assert list(items) == [3]
+
+
 def test_closing_cancels_what_still_runs_and_ends_the_thread():
     portal = Portal()
     ended = threading.Event()

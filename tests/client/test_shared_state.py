@@ -8,8 +8,10 @@ import pytest
 
 from penstock.client.revisioned_stream import MARK_ATTRIBUTE, Revision
 from penstock.client.state_entries import StateEntry, StateEntrySerializer
+from penstock.client.state_watch import StateChange
 from penstock.model.errors import (
     ClosedError,
+    ConnectionLostError,
     InvalidArgumentError,
     MetadataConflictError,
     NoSuchStreamError,
@@ -21,6 +23,7 @@ from penstock.model.errors import (
 )
 from penstock.model.policies import Scaling
 from penstock.serializers import JsonSerializer, TextSerializer
+from support.containers import until
 
 STREAM = "retail/state"
 SEGMENT = "retail/state/0.#epoch.0"
@@ -283,6 +286,14 @@ async def test_nothing_is_written_for_no_update_or_one_that_fails(cluster):
         assert state.revision == revision
 
 
+async def test_nothing_to_be_done_is_decided_on_the_newest_state(cluster):
+    """A copy that is behind said that there was nothing to sell."""
+    async with cluster.client() as client:
+        state = await counters(client)
+        await state.post(["apple", 10])
+        assert await state.update(lambda levels: [["apple", -3]] if levels.get("apple", 0) >= 3 else []) == {"apple": 7}
+
+
 async def test_whole_states_are_replaced_compared_and_set(cluster):
     async with cluster.client() as client:
         await client.create_stream(STREAM)
@@ -357,3 +368,126 @@ async def test_a_closed_state_refuses_and_is_closed_with_its_client(cluster):
         other = await counters(client)
     assert other.is_closed
     assert other.value == {}
+
+
+# -- watches ----------------------------------------------------------------------------------------------------
+
+
+async def test_a_watch_tells_the_state_that_is_there_and_then_each_that_comes(cluster):
+    """Written by others, by this client, and by another watch's owner; `value` follows."""
+    async with cluster.client() as client, cluster.client() as other:
+        state, theirs = await counters(client), await counters(other)
+        changes = state.watch()
+        assert (await anext(changes)) == StateChange({}, state.revision)
+        coming = asyncio.create_task(anext(changes))
+        await theirs.update(lambda _: [["a", 1]])
+        assert (await coming).value == {"a": 1} == state.value
+        await state.update(lambda _: [["b", 1], ["b", 1]])
+        assert (await anext(changes)) == StateChange({"a": 1, "b": 2}, state.revision)
+        await theirs.post(["a", 1])
+        assert (await anext(changes)).value == {"a": 2, "b": 2}
+
+
+async def test_a_watch_from_now_on_begins_with_the_first_state_that_comes(cluster):
+    async with cluster.client() as client, await counters(client) as state:
+        await state.update(lambda _: [["a", 1]])
+        before = cluster.store.received.count("ReadSegment")
+        coming = asyncio.create_task(anext(state.watch(from_now=True)))
+        await until(lambda: cluster.store.received.count("ReadSegment") > before)  # It has looked, and waits.
+        assert not coming.done()
+        await state.update(lambda _: [["a", 1]])
+        assert (await coming).value == {"a": 2}
+
+
+async def test_a_slow_watch_is_told_the_newest_state_and_keeps_none_of_the_others(cluster):
+    async with cluster.client() as client, cluster.client() as other:
+        state, theirs = await counters(client), await counters(other)
+        changes = state.watch()
+        await anext(changes)
+        for _ in range(100):
+            await theirs.post(["a", 1])
+        assert (await anext(changes)).value == {"a": 100}
+        with pytest.raises(TimeoutError):
+            async with asyncio.timeout(0.05):
+                await anext(changes)
+
+
+async def test_a_watch_that_is_behind_is_not_held_by_one_that_is_ahead(cluster):
+    """All watches of a state wait with one request, for more than the one ahead has seen."""
+    async with cluster.client() as client, cluster.client() as other:
+        state, theirs = await counters(client), await counters(other)
+        first, second = state.watch(), state.watch()
+        await anext(first)
+        await anext(second)
+        ahead = asyncio.create_task(anext(first))
+        await theirs.post(["a", 1])
+        await ahead
+        ahead = asyncio.create_task(anext(first))
+        await asyncio.sleep(0.05)
+        async with asyncio.timeout(5):
+            assert (await anext(second)).value == {"a": 1}
+        assert not ahead.done()
+        await theirs.post(["a", 1])
+        assert (await ahead).value == {"a": 2}
+        assert cluster.store.received.count("ReadSegment") < 40
+
+
+async def test_a_cancelled_watch_loses_nothing_and_leaves_one_request_behind(cluster):
+    async with cluster.client() as client, cluster.client() as other:
+        state, theirs = await counters(client), await counters(other)
+        changes = state.watch()
+        await anext(changes)
+        before = cluster.store.received.count("ReadSegment")
+        for _ in range(10):
+            with pytest.raises(TimeoutError):
+                async with asyncio.timeout(0.01):
+                    await anext(changes)
+        assert cluster.store.received.count("ReadSegment") == before + 1
+        await theirs.post(["a", 1])
+        assert (await anext(changes)).value == {"a": 1}
+
+
+async def test_a_watch_goes_on_after_an_outage(cluster):
+    async with cluster.client(retry_time_max_s=0.1) as client, cluster.client() as other:
+        state, theirs = await counters(client), await counters(other)
+        changes = state.watch()
+        await anext(changes)
+        cluster.store.refuses = True
+        cluster.store.drop_all()
+        with pytest.raises(ConnectionLostError):
+            await anext(changes)
+        cluster.store.refuses = False
+        await theirs.post(["a", 1])
+        assert (await anext(changes)).value == {"a": 1}
+
+
+async def test_a_watch_ends_with_its_stream_and_is_told_when_its_state_is_closed(cluster):
+    async with cluster.client() as client:
+        state = await counters(client)
+        changes = state.watch()
+        await anext(changes)
+        coming = asyncio.create_task(anext(changes))
+        await asyncio.sleep(0.05)
+        await state.close()
+        with pytest.raises(ClosedError):
+            await coming
+        with pytest.raises(ClosedError):
+            await anext(changes)
+        with pytest.raises(ClosedError):
+            state.watch()
+        state = await counters(client)
+        await state.update(lambda _: [["a", 1]])
+        changes = state.watch()
+        await client.seal_stream(STREAM)
+        assert [change.value async for change in changes] == [{"a": 1}]
+
+
+async def test_a_watch_that_was_behind_a_compaction_is_told_the_whole_state(cluster):
+    async with cluster.client() as client, cluster.client() as other:
+        state, theirs = await counters(client), await counters(other)
+        changes = state.watch()
+        await anext(changes)
+        for _ in range(3):
+            await theirs.update(lambda _: [["a", 1]])
+            await theirs.compact()
+        assert (await anext(changes)).value == {"a": 3}

@@ -354,3 +354,22 @@ def test_a_blocking_table_is_used_as_a_dict(client):
         assert prices
     with pytest.raises(penstock.ClosedError):
         prices["apple"]
+
+
+def test_a_watch_of_a_shared_state_follows_others_and_ends_with_a_word(client, uri, stream):
+    """Another thread's changes are told as they come; a close, too, instead of a wait for ever."""
+    client.create_stream(stream)
+    state = client.shared_state(stream, initial=0, states=JsonSerializer())
+    changes = state.watch()
+    assert next(changes).value == 0
+    with penstock.connect(uri) as other:
+        theirs = other.shared_state(stream, initial=7, states=JsonSerializer())
+        writing = threading.Timer(0.05, theirs.replace, [lambda count: count + 1])
+        writing.start()
+        assert next(changes) == penstock.StateChange(1, state.revision)
+        writing.join()
+    closing = threading.Timer(0.05, state.close)
+    closing.start()
+    with pytest.raises(penstock.ClosedError):
+        next(changes)
+    closing.join()

@@ -8,7 +8,7 @@ What is stored is what Pravega's Java client stores (`StateSynchronizer`), if bo
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from typing import TYPE_CHECKING, Generic, TypeVar
 
 from penstock.client.cluster import Cluster
@@ -17,6 +17,7 @@ from penstock.client.life_cycle import LifeCycle
 from penstock.client.revisioned_stream import Revision, RevisionedStream
 from penstock.client.serializers import Serializer
 from penstock.client.state_entries import StateEntry
+from penstock.client.state_watch import Growth, StateChange, StateChanges
 from penstock.model.errors import (
     InvalidArgumentError,
     MetadataConflictError,
@@ -64,6 +65,7 @@ class SharedState(LifeCycle, Generic[State, Update]):
         #: None until there is a state in the stream.
         self._revision: Revision | None = None
         self._turn = asyncio.Lock()
+        self._growth = Growth(cluster.segments, stream._segment)
 
     @classmethod
     async def _open(
@@ -113,6 +115,19 @@ class SharedState(LifeCycle, Generic[State, Update]):
             async with in_turn(self._turn):
                 await self._fetch()
         return self._state
+
+    def watch(self, *, from_now: bool = False) -> AsyncIterator[StateChange[State]]:
+        """Iterate over the states that come, each once; the one that is there is the first, unless `from_now`.
+
+        It waits for the stream to grow, and takes in what others have written as `fetch` does, so `value` follows.
+        Whoever is slow is told the newest state: what was in between may be left out, what lasts is not. Several
+        may be under way at once. A state that is as before is told too if somebody has written it.
+
+        It may be cancelled anywhere, and after an error, it may be asked again: nothing is lost. It ends when the
+        stream is sealed. Raises `ClosedError` when this is closed meanwhile, and what `fetch` raises.
+        """
+        self._check_open()
+        return StateChanges(self._newest, self._growth, self._check_open, is_from_now=from_now)
 
     async def replace(self, step: Callable[[State], State]) -> State:
         """Replace the state by what `step` makes of the newest one, with no other change between; return it.
@@ -186,7 +201,13 @@ class SharedState(LifeCycle, Generic[State, Update]):
     def _call(self, what: str) -> AbstractContextManager[Deadline]:
         return within(f"{what} of {self._what}", self._cluster.settings.retry_time_max_s, "retry_time_max_s")
 
+    async def _newest(self) -> StateChange[State]:
+        await self.fetch()
+        # Not what `fetch` returned: others may have their turn before its caller goes on.
+        return StateChange(self._state, self.revision)
+
     async def _release(self) -> None:
+        self._growth.close()
         await self._stream.abandon()
 
     async def _begin(self, initial: State) -> None:
@@ -209,7 +230,13 @@ class SharedState(LifeCycle, Generic[State, Update]):
             async with in_turn(self._turn):
                 for _ in range(attempt_count_max):
                     made = make(self._state)
-                    if made is None or await self._try(*made):
+                    if made is None:
+                        # Nothing is to be done if this is the newest state; another may need it.
+                        known = self._revision
+                        await self._fetch()
+                        if self._revision == known:
+                            return self._state
+                    elif await self._try(*made):
                         return self._state
         raise MetadataConflictError(
             f"{self._what}: {attempt_count_max} attempts in a row to {what} lost against others "

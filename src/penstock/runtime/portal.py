@@ -100,17 +100,8 @@ class Portal:
         return self.call(run())
 
     def iterate(self, source: AsyncIterator[T]) -> Iterator[T]:
-        """Iterate over an async iterator, one call per item."""
-
-        async def following() -> T:
-            return await anext(source)
-
-        while True:
-            try:
-                item = self.call(following())
-            except StopAsyncIteration:
-                return
-            yield item
+        """Iterate over an async iterator, one call per item. After an error it may be asked again, if `source` may."""
+        return _Items(self, source)
 
     def run_behind(self, make: Callable[[], Coroutine[object, object, object]]) -> None:
         """Run a coroutine in the loop that nobody waits for; nothing if the portal is closed. Safe in any thread.
@@ -192,3 +183,20 @@ def _run(loop: asyncio.AbstractEventLoop) -> None:
         loop.run_forever()
     finally:
         loop.close()
+
+
+class _Items(Iterator[T]):
+    """Iterates over an async iterator. No generator: that would be at its end after the first error."""
+
+    def __init__(self, portal: Portal, source: AsyncIterator[T]) -> None:
+        self._portal = portal
+        self._source = source
+
+    def __next__(self) -> T:
+        try:
+            return self._portal.call(self._following())
+        except StopAsyncIteration:
+            raise StopIteration from None
+
+    async def _following(self) -> T:
+        return await anext(self._source)

@@ -5,12 +5,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Generic
 
 from penstock.client import shared_state as aio
 from penstock.client.revisioned_stream import Revision
 from penstock.client.shared_state import State, Update
+from penstock.client.state_watch import StateChange
 from penstock.client.sync.handle import Handle
 
 
@@ -42,6 +43,18 @@ class SharedState(Handle[aio.SharedState[State, Update]], Generic[State, Update]
     def fetch(self) -> State:
         """Take in what others have written, and return the newest state."""
         return self._portal.call(self._part.fetch())
+
+    def watch(self, *, from_now: bool = False) -> Iterator[StateChange[State]]:
+        """Iterate over the states that come, each once; the one that is there is the first, unless `from_now`.
+
+        It waits for the stream to grow, and takes in what others have written as `fetch` does, so `value` follows.
+        Whoever is slow is told the newest state: what was in between may be left out, what lasts is not. Several
+        may be under way at once. A state that is as before is told too if somebody has written it.
+
+        It may be cancelled anywhere, and after an error, it may be asked again: nothing is lost. It ends when the
+        stream is sealed. Raises `ClosedError` when this is closed meanwhile, and what `fetch` raises.
+        """
+        return self._portal.iterate(self._part.watch(from_now=from_now))
 
     def replace(self, step: Callable[[State], State]) -> State:
         """Replace the state by what `step` makes of the newest one, with no other change between; return it.

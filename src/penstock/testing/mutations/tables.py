@@ -7,6 +7,9 @@ from contextlib import AbstractContextManager
 from dataclasses import replace
 
 from penstock.client.retry import Backoff
+from penstock.client.shared_state import SharedState
+from penstock.client.state_entries import StateEntry
+from penstock.client.state_watch import StateChange, StateChanges
 from penstock.client.table_segments import TableSegments, _Batch
 from penstock.client.table_watch import KeyChange, TableWatch
 from penstock.model.errors import OutcomeUnknownError
@@ -56,6 +59,32 @@ def _count_what_was_not_told_as_told() -> AbstractContextManager[None]:
     return patched(TableWatch, "_look", look)
 
 
+def _write_on_condition_of_what_is_there() -> AbstractContextManager[None]:
+    write_if = SharedState._try
+
+    async def try_behind_all(self: SharedState[object, object], entry: StateEntry, state: object) -> bool:
+        self._revision = await self._stream.latest()
+        return await write_if(self, entry, state)
+
+    return patched(SharedState, "_try", try_behind_all)
+
+
+def _take_a_state_for_told_before_it_is() -> AbstractContextManager[None]:
+    async def next_change(self: StateChanges[object]) -> StateChange[object]:
+        while True:
+            if self._seen_bytes is not None:
+                await self._growth.wait(self._seen_bytes)
+                # The look that follows may fail, or be cancelled.
+                self._seen_bytes = (await self._growth._segments.segment_info(self._growth._segment)).length
+            change = await self._look()
+            told, self._told = self._told, change.revision
+            if told != change.revision:
+                return change
+            self._seen_bytes = change.revision.offset
+
+    return patched(StateChanges, "__anext__", next_change)
+
+
 TABLE_MUTATIONS = (
     Mutation(
         "take a refusal behind a lost reply for one", "a lost reply is neither success nor failure",
@@ -66,6 +95,16 @@ TABLE_MUTATIONS = (
         "count a change as told before it is", "a watch misses nothing that lasts",
         replace(TABLES_AND_STATES, name="watches", workloads=("events", "user tables")),
         _count_what_was_not_told_as_told,
+    ),
+    Mutation(
+        "write a state on condition of what is there", "who changes a shared state knows all of it",
+        replace(TABLES_AND_STATES, name="state users", workloads=("events", "user states")),
+        _write_on_condition_of_what_is_there,
+    ),
+    Mutation(
+        "take a state for told before it is", "a watch of a shared state misses nothing that lasts",
+        replace(TABLES_AND_STATES, name="watched states", workloads=("events", "user states")),
+        _take_a_state_for_told_before_it_is,
     ),
 )  # fmt: skip
 """Bugs of this kind."""

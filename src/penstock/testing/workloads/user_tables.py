@@ -16,6 +16,7 @@ from functools import partial
 from penstock.client.client import Client
 from penstock.client.serializers import JsonSerializer, JsonValue
 from penstock.client.shared_state import SharedState
+from penstock.client.state_watch import StateChange
 from penstock.client.table_keys import Entry, TextKeys
 from penstock.client.tables import Table, TableChange
 from penstock.model.errors import (
@@ -26,7 +27,7 @@ from penstock.model.errors import (
 )
 from penstock.model.segments import VERSION_ABSENT, VERSION_ANY
 from penstock.testing.checks.history import GetKey, Invocation, KeyValue, PutKey, RemoveKey
-from penstock.testing.simulation.cancellation import CutShortError
+from penstock.testing.simulation.cancellation import CutShortError, cut_short
 from penstock.testing.simulation.host import Host
 from penstock.testing.workloads.users import UserHabits, draw_user_settings, in_time, maybe_cut
 from penstock.testing.workloads.world import Workload, World
@@ -36,6 +37,9 @@ _PARTITION_COUNT = 2
 #: A key that is changed by read-modify-write alone, and counted by everybody.
 _COUNTER = "counter"
 _STATE_KEY = b"state"
+#: Looks of a watch at a state that are cancelled at the end, each somewhere before so many suspensions.
+_CUT_LOOK_COUNT = 5
+_LOOK_SUSPENSION_COUNT = 8
 #: Looks of a watch after which it must have seen what is there.
 _WATCH_LOOK_COUNT = 20
 
@@ -288,6 +292,8 @@ class UserStates(Workload):
         self._done = 0
         self._perhaps = 0
         self._state: SharedState[JsonValue, JsonValue]
+        self._changes: AsyncIterator[StateChange[JsonValue]]
+        self._told: StateChange[JsonValue] | None = None
 
     def make_client(self) -> Client:
         """See `Workload.make_client`."""
@@ -300,6 +306,7 @@ class UserStates(Workload):
         create = partial(self.client.create_stream, self._stream, exist_ok=True)
         await self.world.insist(f"create {self._stream}", create)
         self._state = await self.world.insist(f"open {self._stream}", self._opened)
+        self._changes = self._state.watch()
 
     async def _opened(self) -> SharedState[JsonValue, JsonValue]:
         return await self.client.shared_state(
@@ -312,15 +319,19 @@ class UserStates(Workload):
 
     async def run(self) -> None:
         """See `Workload.run`."""
+        watching = asyncio.get_running_loop().create_task(self._watch())
         choices = (self._update, self._post, self._fetch, self._compact)
         while self.world.is_writing:
             await self.rest(self._mean_gap_s)
             call = self.rng.choices(choices, (6, 3, 4, 1))[0]
             limit_s = self.client.settings.retry_time_max_s
             await in_time(self.world, self.host, f"a call on {self._stream}", limit_s, call())
+        watching.cancel()
+        await asyncio.wait([watching])
 
     async def verify(self) -> None:
         """See `Workload.verify`."""
+        await self._cut_looks_short()
         await self.world.insist(f"fetch {self._stream}", self._certain_fetch)
         count = _counts(self._state.value).get(self.name, 0)
         assert isinstance(count, int)
@@ -329,6 +340,55 @@ class UserStates(Workload):
                 f"{self._stream}: {self.name} has made {self._done} updates and {self._perhaps} perhaps, but {count} "
                 "are counted"
             )
+        await self._check_watch()
+
+    async def _watch(self) -> None:
+        """Follow the state, whatever befalls the watch."""
+        while True:
+            try:
+                change = await maybe_cut(self.rng, self._habits.cut_rate, anext(self._changes))
+            except (CutShortError, PenstockError) as error:
+                if isinstance(error, PenstockError) and not self.world.is_passing(error):
+                    self.world.problem(f"{self.name}: the watch of {self._stream} ended with {error!r}")
+                    return
+                await asyncio.sleep(0.1)
+            else:
+                self._take(change)
+
+    def _take(self, change: StateChange[JsonValue]) -> None:
+        told = self._told
+        if told is not None and (
+            told.revision >= change.revision or _version(told.value) > _version(change.value)
+        ):
+            self.world.problem(f"{self.name}: the watch of {self._stream} has told {told}, and then {change}")
+        self._told = change
+        self.world.counts["user states watched"] += 1
+
+    async def _cut_looks_short(self) -> None:
+        """Let the watch be cancelled while it takes in a change behind which none may come."""
+        for _ in range(_CUT_LOOK_COUNT):
+            await self._post()
+            try:
+                self._take(await cut_short(anext(self._changes), self.rng.randint(1, _LOOK_SUSPENSION_COUNT)))
+            except (CutShortError, PenstockError) as error:
+                if isinstance(error, PenstockError) and not self.world.is_passing(error):
+                    raise
+
+    async def _check_watch(self) -> None:
+        """The watch has told, or tells now, the state that is there, or what others have made of it since."""
+        newest = StateChange(self._state.value, self._state.revision)
+        for _ in range(_WATCH_LOOK_COUNT):
+            if self._told is not None and (self._told == newest or self._told.revision > newest.revision):
+                return
+            try:
+                async with asyncio.timeout(1.0):
+                    self._take(await anext(self._changes))
+            except TimeoutError:
+                continue
+            except PenstockError as error:
+                if not self.world.is_passing(error):
+                    raise
+        self.world.problem(f"{self.name}: the watch of {self._stream} has told {self._told}, and there is {newest}")
 
     def _tag(self) -> str:
         self._number += 1
