@@ -319,8 +319,8 @@ async def test_it_looks_by_itself_and_stops_with_the_controller(cluster, advisor
 
 
 async def test_it_can_be_turned_off(cluster, advisor, caplog):
-    """An interval of 0: nobody is asked, and the log says of a policy that it is not enforced."""
-    settings = ControllerSettings(auto_scaling=AutoScalingSettings(interval_s=0.0))
+    """Nobody is asked, and the log says of a policy that it is not enforced."""
+    settings = ControllerSettings(auto_scaling=AutoScalingSettings(is_enabled=False))
     service = ControllerService(
         metadata=SegmentsMetadataStore(cluster.store, settings),
         segments=cluster.store,

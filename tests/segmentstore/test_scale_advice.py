@@ -215,8 +215,25 @@ def test_what_is_to_be_split_is_said_first() -> None:
     """An answer is bounded: heat before cold, the hottest before all."""
     up = [ScaleAdvice(f"segment-{splits}", ScaleDirection.UP, splits) for splits in (2, 9, 4)]
     cold = silence("cold")
-    assert most_urgent([cold, *up], 3) == [up[1], up[2], up[0]]
-    assert most_urgent([cold, *up], 9)[-1] == cold
+    assert most_urgent([cold, *up], 3, 5) == [up[1], up[2], up[0]]
+    assert most_urgent([cold, *up], 2, 5) == [up[1], up[2]]
+    assert most_urgent([cold, *up], 9, 5)[-1] == cold
+
+
+@given(count=st.integers(1, 50), hot=st.integers(0, 5), room=st.integers(1, 10), first_turn=st.integers(0, 1000))
+def test_with_more_than_an_answer_holds_everybody_is_told_in_turn(
+    count: int, hot: int, room: int, first_turn: int
+) -> None:
+    """Or the same ones, without a neighbour to merge with, kept others from being told for ever."""
+    cold = [silence(str(number)) for number in range(count)]
+    up = [ScaleAdvice(f"hot-{number}", ScaleDirection.UP, 2) for number in range(hot)]
+    told: set[str] = set()
+    for turn in range(first_turn, first_turn + 2 * count):
+        answer = most_urgent([*cold, *up], hot + room, turn)
+        assert len(answer) == min(hot + room, hot + count)
+        assert answer[:hot] == up
+        told |= {each.segment for each in answer[hot:]}
+    assert len(told) == count
 
 
 QUIET = ScaleAdviceSettings(quiet_told_s=100.0, quiet_segments_max=2)

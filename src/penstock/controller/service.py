@@ -142,7 +142,7 @@ class ControllerService:
         #: What goes on for as long as the controller does; `idle` does not wait for it.
         self._watches = BackgroundTasks()
         self._auto_scaler: AutoScaler | None = None
-        if advisor is not None and self.settings.auto_scaling.interval_s > 0:
+        if advisor is not None and self.settings.auto_scaling.is_enabled:
             self._auto_scaler = AutoScaler(advisor, self._context, self._runner, locator.container_count)
         self.reader_groups: ReaderGroups = ReaderGroups(self._context, self._runner)
         self.writer_marks: WriterMarks = WriterMarks(self._context)

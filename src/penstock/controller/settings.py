@@ -13,7 +13,8 @@ class AutoScalingSettings:
     """How often the controller looks at loads, and what it remembers of that.
 
     Attributes:
-        interval_s: pause between two looks at all containers; 0: streams are not scaled by their load.
+        is_enabled: whether streams are scaled by their load at all; else their policies are stored, and no more.
+        interval_s: pause between two looks at all containers.
         answer_timeout_s: how long a container may take to say what its loads ask for.
         mute_s: a segment that was looked at in vain is not looked at again for so long.
         mutes_max: such segments that are remembered.
@@ -21,6 +22,7 @@ class AutoScalingSettings:
         streams_at_once: streams looked at at the same time.
     """
 
+    is_enabled: bool = True
     interval_s: float = 120.0
     answer_timeout_s: float = 10.0
     mute_s: float = 600.0

@@ -56,6 +56,19 @@ def silence(segment: str) -> ScaleAdvice:
     return ScaleAdvice(segment, ScaleDirection.DOWN, is_silent=True)
 
 
-def most_urgent(advice: Iterable[ScaleAdvice], count_max: int) -> list[ScaleAdvice]:
-    """Return up to `count_max` of them: what is to be split first, the hottest before all."""
-    return sorted(advice, key=lambda each: (each.direction, -each.split_count))[:count_max]
+def most_urgent(advice: Iterable[ScaleAdvice], count_max: int, turn: int) -> list[ScaleAdvice]:
+    """Return up to `count_max` of them: all that is to be split, the hottest first, then what is to be merged.
+
+    When there are more of the latter than have room, others of them are told at each `turn`: the first ones may stay
+    cold for ever without a neighbour to be merged with.
+    """
+    hot: list[ScaleAdvice] = []
+    cold: list[ScaleAdvice] = []
+    for each in advice:
+        (hot if each.direction is ScaleDirection.UP else cold).append(each)
+    hot.sort(key=lambda each: -each.split_count)
+    room = max(count_max - len(hot), 0)
+    if len(cold) > room > 0:
+        at = turn * room % len(cold)
+        cold = cold[at:] + cold[:at]
+    return (hot + cold[:room])[:count_max]

@@ -17,6 +17,8 @@ from penstock.segmentstore.store import SegmentStore
 
 #: Loads that are looked at before others get a turn: about a millisecond.
 _SLICE_SEGMENTS = 256
+#: When not all can be told, others are after so long.
+_TURN_S = 60.0
 
 
 class StoreScaleAdvisor:
@@ -71,7 +73,7 @@ async def _about_all(container: SegmentContainer, settings: ScaleAdviceSettings)
         segment = by_id.get(segment_id)
         if segment is None or not (segment.is_sealed or segment.is_deleted or not segment.scale_type):
             found.append(silence(name))
-    return most_urgent(found, settings.advice_max)
+    return most_urgent(found, settings.advice_max, int(asyncio.get_running_loop().time() / _TURN_S))
 
 
 def _about_load(

@@ -81,7 +81,7 @@ class StatisticsSettings:
 
     Attributes:
         tick_s: time between two measurements.
-        expiry_s: a segment without data for so long is forgotten.
+        expiry_s: a segment without data for so long is forgotten; to its policy by rate it is silent.
         segments_max: segments of one container that are remembered; those silent longest go first.
     """
 
