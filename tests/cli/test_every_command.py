@@ -1,4 +1,4 @@
-"""What holds for every command there is: its help, its options, and what it says when the server is away."""
+"""What holds for every command there is: help, options, and what it says of bad input and a server that is away."""
 
 from __future__ import annotations
 
@@ -69,6 +69,59 @@ ARGUMENTS = {
 }
 #: Those that ask no server.
 LOCAL = {"standalone", "quickstart", "version", "segment-store", "log list", "log enable", "log disable"}
+
+
+#: For each command what it cannot do anything with: words that are missing or too many, names, values.
+BAD_INPUT = {
+    "write": [[], ["noscope"], ["bad/x", "--rate", "-1"], ["bad/x", "--key", "a", "--key-field", "b"]],
+    "read": [[], ["noscope"], ["bad/x", "--from", "nonsense"], ["bad/x", "--count", "-1"], ["bad/x", "--format", "x"]],
+    "tail": [[], ["noscope"], ["bad/x", "--count", "-3"], ["bad/x", "--format", "xml"]],
+    "stream list": [["a/b"], ["a b"], ["bad", "bad"]],
+    "stream create": [[], ["noscope"], ["bad/b@d"], ["bad/x", "--segments", "0"], ["bad/x", "--segments", "many"]],
+    "stream describe": [[], ["noscope"], ["bad/none"]],
+    "stream update": [[], ["noscope", "--tag", "a"], ["bad/x"], ["bad/none", "--tag", "a"]],
+    "stream seal": [[], ["noscope"], ["bad/none"]],
+    "stream scale": [[], ["bad/x"], ["bad/x", "--split", "x"], ["noscope", "--split", "0"], ["bad/x", "--split", "7"]],
+    "stream truncate": [["bad/x", "--yes"], ["bad/x", "--at", "nothing", "--yes"], ["no", "--at", "latest", "--yes"]],
+    "stream delete": [[], ["noscope", "--yes"], ["bad/none", "--yes"], ["bad/x"]],
+    "scope list": [["extra"]],
+    "scope create": [[], ["a/b"], ["bad"]],
+    "scope describe": [[], ["a/b"], ["none"]],
+    "scope delete": [[], ["a/b", "--yes"], ["none", "--yes"], ["bad", "--yes"]],
+    "group list": [["a/b"], ["bad", "bad"]],
+    "group create": [["bad/g"], ["a/b/c", "bad/x"], ["bad/g", "noscope"], ["bad/g", "bad/none"]],
+    "group describe": [[], ["nogroup"], ["bad/none"]],
+    "group lag": [[], ["nogroup"], ["bad/none"]],
+    "group reset": [["bad/g"], ["bad/g", "--to", "nonsense"], ["bad/none", "--to", "latest"]],
+    "group update": [["bad/g"], ["bad/g", "--add", "noscope"], ["bad/none", "--add", "bad/x"]],
+    "group delete": [[], ["nogroup", "--yes"], ["bad/none", "--yes"], ["bad/g"]],
+    "transaction list": [[], ["noscope"], ["bad/none"]],
+    "transaction create": [[], ["noscope"], ["bad/none"]],
+    "transaction update": [["bad/x"], ["bad/x", "zz"], ["bad/x", "0" * 32]],
+    "transaction describe": [["bad/x"], ["bad/x", "zz"], ["bad/none", "0" * 32]],
+    "transaction commit": [["bad/x"], ["bad/x", "zz"], ["bad/x", "0" * 32]],
+    "transaction abort": [["bad/x"], ["bad/x", "zz"], ["bad/x", "0" * 32]],
+    "table list": [["a/b"], ["bad", "bad"]],
+    "table create": [[], ["notable"], ["bad/u", "--key-length", "0"], ["bad/u", "--partitions", "0"], ["bad/t"]],
+    "table describe": [[], ["notable"], ["bad/none"]],
+    "table delete": [[], ["notable", "--yes"], ["bad/none", "--yes"], ["bad/t"]],
+    "table get": [["bad/t"], ["notable", "k"], ["bad/t", "longer" * 40], ["bad/t", "none"]],
+    "table put": [["bad/t"], ["notable", "k", "v"], ["bad/t", "longer" * 40, "v"]],
+    "table remove": [["bad/t"], ["notable", "k"], ["bad/t", "longer" * 40]],
+    "table scan": [[], ["notable"], ["bad/t", "--count", "-1"], ["bad/none"]],
+    "bench write": [["extra"], ["--seconds", "-1"], ["--rate", "fast"]],
+    "bench read": [["extra"], ["--count", "0"]],
+    "bench end-to-end": [["extra"], ["--rate", "0"]],
+    "top": [["extra"], ["--interval-s", "0"]],
+    "ready": [["extra"], ["--timeout-s", "-1"], ["--uri", "nonsense"], ["--uri", "http://localhost:9090"]],
+    "standalone": [["extra"], ["--containers", "0"], ["--controller-port", "99999"], ["--containers", "many"]],
+    "segment-store": [["extra"]],
+    "quickstart": [["extra"], ["--no-such-option"]],
+    "version": [["extra"]],
+    "log list": [["extra"], ["--data-dir", "/nowhere/at/all"]],
+    "log enable": [[], ["x"], ["0", "--data-dir", "/nowhere/at/all"]],
+    "log disable": [[], ["x"], ["0", "--data-dir", "/nowhere/at/all"]],
+}
 
 
 def options_of(app: typer.Typer) -> dict[str, list[str]]:
@@ -172,6 +225,34 @@ def test_a_server_that_is_away_is_told(name: str) -> None:
         assert as_json.code == 1
         assert as_json.json["kind"] == "ControllerUnavailableError"
         assert as_json.stderr == ""
+
+
+@pytest.fixture(scope="module")
+def some_of_each(penstock_server: MemoryServer) -> MemoryServer:
+    """A server with a stream ``bad/x``, a group ``bad/g`` and a table ``bad/t``."""
+    with penstock_server.connect() as client:
+        client.create_stream("bad/x", exist_ok=True)
+        client.create_table("bad/t", key_length=8, exist_ok=True)
+        client.reader_group("bad/g", ["bad/x"]).close()
+    return penstock_server
+
+
+@pytest.mark.parametrize("name", BAD_INPUT)
+def test_bad_input_is_told(name: str, some_of_each: MemoryServer) -> None:
+    """In words, with exit code 2 where the command line is wrong, and 1 where what it names is not, or not possible."""
+    for arguments in [*BAD_INPUT[name], ["--no-such-option"]]:
+        refused = run_command(*name.split(), *arguments, uri=some_of_each.uri, stdin=b"line\n")
+        assert refused.code in (1, 2), (arguments, refused)
+        assert refused.stdout == "", (arguments, refused)
+        # Those that are asked about, and have nobody to ask, have 2 as well.
+        assert refused.stderr.startswith(("penstock: ", "Usage: ")), (arguments, refused)
+        assert "Traceback" not in refused.stderr, (arguments, refused)
+    assert run_command(*name.split(), "--no-such-option").code == 2
+
+
+def test_bad_input_is_tried_with_every_command() -> None:
+    """So that none is forgotten."""
+    assert set(BAD_INPUT) == set(ARGUMENTS) | LOCAL
 
 
 def test_a_defect_is_told_in_a_line_and_its_traceback_kept(

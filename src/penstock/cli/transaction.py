@@ -26,6 +26,9 @@ def list_transactions(stream: Stream, uri: Uri = URI, as_json: AsJson = False) -
 
         with connected(uri) as session:
             ended = session.call(completed_transactions(session.client._controller_client, stream))
+            if not ended:
+                # Of a stream that does not exist the controller knows of none either.
+                session.call(session.client.stream_config(stream))
     rows = sorted(ended.items())
     fields: dict[str, object] = {
         "stream": stream, "transactions": [{"transaction": name, "state": state} for name, state in rows],

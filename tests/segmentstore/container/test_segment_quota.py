@@ -20,6 +20,7 @@ from penstock.segmentstore.store import SegmentStore
 from penstock.segmentstore.tier1.memory_log import MemoryLogFactory
 from penstock.segmentstore.tier2.memory import MemoryChunkStorage
 from penstock.segmentstore.tier2.wrapped import WrappedChunkStorage
+from penstock.testing.checks.invariants import InvariantMonitor
 from penstock.wire.codec import decode
 from penstock.wire.commands import (
     AppendBlockEnd,
@@ -73,6 +74,13 @@ class NotedReplies:
 
     def spawn(self, coroutine: Coroutine[None, None, None]) -> None:
         self.tasks.append(asyncio.get_running_loop().create_task(coroutine))
+
+
+class HeldForEver:
+    """Somebody in line who is never let in."""
+
+    def let_in(self, byte_count: int) -> bool:
+        return True
 
 
 class Bench:
@@ -208,6 +216,33 @@ async def test_a_container_is_held_at_its_share_of_the_cache(bench: Bench) -> No
     assert container.state.cache.used_bytes < SMALL_CACHE.target_bytes
     bench.chunks.is_over = True
     await until(lambda: not container.must_wait())
+
+
+@pytest.mark.parametrize(("stuck_count", "is_violation"), [(1, True), (4, False)])
+async def test_the_simulation_takes_it_for_wrong_when_callers_are_held_without_need(
+    bench: Bench, stuck_count: int, is_violation: bool
+) -> None:
+    """One stuck segment within its quota is no reason to hold anybody; four take all that may wait for storage.
+
+    In a small cache over slow storage four were stuck at a time, rightly, and seeds failed for it.
+    """
+    container = bench.store.containers[0]
+    segments = [f"s/stuck/{number}.#epoch.0" for number in range(1, 1 + stuck_count)]
+    for name in segments:
+        await bench.store.create_segment(name)
+    sent = 0
+    while not container.must_wait() and sent < QUOTA:
+        for name in segments:
+            container.append(container.segment(name), AppendRequest(bytes(1024)), lambda _: None)
+        sent += 1024
+        await container.pipeline.barrier()
+    assert container.must_wait() == (stuck_count == 4)
+    await until(lambda: all(container.segment(name).is_stuck for name in segments))
+    container.throttle.hold(HeldForEver())
+    monitor = InvariantMonitor()
+    violations = [violation for _ in range(20) for violation in monitor.observe([container])]
+    assert bool(violations) == is_violation
+    assert all("callers are held although only stuck segments wait" in violation for violation in violations)
 
 
 # The queue of one segment.

@@ -43,7 +43,6 @@ from penstock.segmentstore.container.reads.cache import Cache
 from penstock.segmentstore.container.reads.read_index import ReadIndex, _Block, _Redirect
 from penstock.segmentstore.container.segment import Segment
 from penstock.segmentstore.container.tables.entries import parse_entries
-from penstock.segmentstore.container.throttle import hold_bytes
 from penstock.segmentstore.store import SegmentStore
 from penstock.segmentstore.tier2.chunk_name import chunk_origin
 from penstock.testing.checks.invariants_indexes import check_activity, check_attributes
@@ -244,12 +243,15 @@ class InvariantMonitor:
                 )
         cache = container.state.cache
         others = cache.lacking_bytes - sum(segment.pending.byte_count for segment in stuck)
+        rightful_bytes = len(stuck) * (quota + _UNDER_WAY_BYTES)
         is_held = bool(
             stuck
             and container.throttle.waiting_count
-            # In a very small cache the stuck ones and the blocks they lie in may rightly take what there is.
-            and len(stuck) * (quota + _UNDER_WAY_BYTES + cache.settings.block_length)
-            < hold_bytes(container._throttle_settings, cache.settings)
+            # Several stuck ones may rightly take what there is: of what may wait for storage, or, with the blocks they
+            # lie in and what else there is, of the cache.
+            and rightful_bytes + max(others, 0) < container._bounds.backlog_bytes
+            and rightful_bytes + len(stuck) * cache.settings.block_length + max(others, 0) + cache.member_bytes
+            < container._bounds.cache_bytes
             # A log without room holds callers by itself, and has storage stuck beside it on the same file system.
             and not container.space.is_log_low
             and others < cache.settings.bytes_max // 16
