@@ -10,6 +10,7 @@ import grpc.aio
 import pytest
 
 from penstock.controller.grpc.server import GrpcServer
+from penstock.controller.in_process_coordinator import InProcessCoordinator
 from penstock.controller.locator import SingleStoreLocator
 from penstock.controller.metadata.segments_store import SegmentsMetadataStore
 from penstock.controller.metadata.store import MetadataStore
@@ -24,12 +25,13 @@ from penstock.testing.memory_segments import MemorySegments
 
 @dataclass
 class Cluster:
-    """One segment store and the controllers that were started on it, one after the other."""
+    """One segment store and the controllers that were started on it, one after the other or at the same time."""
 
     store: MemorySegments = field(default_factory=MemorySegments)
     clock_ms: int = 1_700_000_000_000
     seed: int = 0
     services: list[ControllerService] = field(default_factory=list)
+    coordinator: InProcessCoordinator = field(default_factory=InProcessCoordinator)
 
     def runtime(self) -> Runtime:
         self.seed += 1
@@ -54,6 +56,7 @@ class Cluster:
             locator=SingleStoreLocator("127.0.0.1", 6000),
             runtime=self.runtime(),
             settings=settings,
+            coordinator=self.coordinator,
         )
         self.services.append(service)
         return service
@@ -62,6 +65,10 @@ class Cluster:
         service = self.build(settings)
         await service.start()
         return service
+
+    def expire(self, service: ControllerService) -> None:
+        """Let the others take a controller for dead; it lives on, and learns of it."""
+        self.coordinator.expire(service._context.announcements.owner)
 
     async def stop(self) -> None:
         for service in self.services:

@@ -203,6 +203,8 @@ async def test_start_does_not_wait_for_open_transactions(cluster, started):
     for count in (0, 2000):
         for _ in range(count):
             await begin(started)
+        if count:
+            await started.stop()
         segments = ScriptedSegments(cluster.store)
         service = cluster.build(segments=segments)
         await service.start()

@@ -43,6 +43,7 @@ SAMPLES = [
             pending_work.UpdateStream(StreamConfig(Scaling.fixed(2))),
             pending_work.TruncateStream({4294967296: 7}),
             pending_work.SealStream(),
+            pending_work.CommitTransactions(),
             pending_work.DeleteStream(),
             pending_work.ScaleStream(records.ScaleOrder(3, (1,), ((0.0, 1.0),))),
             pending_work.CreateGroup(),

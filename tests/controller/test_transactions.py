@@ -354,7 +354,7 @@ async def test_missing_target_stops_the_commit_and_keeps_the_decision(cluster, s
     assert await status(started, id) is TransactionStatus.COMMITTING
     assert "given up" in caplog.text
     (record,) = await started.given_up_work()
-    assert record.work == "commit on scope/stream"
+    assert record.work == "commit transactions of stream scope/stream"
     assert started.statistics().given_up_count == 1
 
 

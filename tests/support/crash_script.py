@@ -1,10 +1,14 @@
 """Runs a script of changes over a segment store that fails at one of its writes.
 
+A controller that dies there is followed by one that starts then, or by one that is alive beside it.
+
 A script is made of the store, and has `steps`: each takes the controller, can be repeated, and leaves the same behind
 however often it was. At the end of all steps nothing may be left.
 """
 
 from __future__ import annotations
+
+import asyncio
 
 from penstock.controller.metadata import layout
 from penstock.controller.service import ControllerService
@@ -36,6 +40,39 @@ async def run(cluster, script_type, at: int, fault: Fault, *, again_at: int = 0)
                     await attempt(ControllerService.idle, service, failing)
         else:
             raise AssertionError(f"{step} did not succeed")
+    await _check_end(cluster, service)
+    return failing.count
+
+
+async def run_with_survivor(cluster, script_type, at: int, fault: Fault) -> int:
+    """As `run`, with another controller that is alive all the time; only it goes on when the first one has died."""
+    store = cluster.store
+    failing = FailingSegments(store, at, fault)
+    survivor = await cluster.start(SETTINGS)
+    service = first = cluster.build(SETTINGS, segments=failing)
+    script = script_type(store)
+    for step in [ControllerService.start, *script.steps()]:
+        for _ in range(5):
+            if await attempt(step, service, failing if service is first else FailingSegments(store, 0, fault)):
+                break
+            if failing.is_dead and service is first:
+                await first.stop()
+                service = survivor
+                # It hears of the end in a turn of its own.
+                await asyncio.sleep(0)
+                await survivor.idle()
+        else:
+            raise AssertionError(f"{step} did not succeed")
+    if service is first:
+        assert survivor.statistics().taken_over_count == 0
+    await first.stop()
+    await _check_end(cluster, survivor)
+    return failing.count
+
+
+async def _check_end(cluster, service) -> None:
+    """Check that nothing is left, once a last controller has looked."""
+    store = cluster.store
     await service.idle()
     await service.stop()
     # A transaction whose creation failed is cleaned up when its lease ends, or by the next controller.
@@ -46,4 +83,3 @@ async def run(cluster, script_type, at: int, fault: Fault, *, again_at: int = 0)
         assert not [key for key in store.tables[table].entries if b"/" in key]
     left = [name for name in store.tables if name not in layout.SYSTEM_TABLES and "Batch-" not in name]
     assert sorted(left) == sorted(name for name in store.tables if name.startswith("_system/_tables/_system/"))
-    return failing.count

@@ -4,7 +4,8 @@
 
     StreamError
     ├── WorkflowTimeoutError (OutcomeUnknownError)  not ended yet, goes on
-    ├── WorkElsewhereError (MetadataConflictError)  a controller that started later is at work on it
+    ├── WorkElsewhereError (MetadataConflictError)  other work is announced, or another controller is at work on it
+    ├── MembershipLostError (ControllerUnavailableError)  the others take this controller for dead
     ├── HalfCreatedStreamError (ControllerUnavailableError)  its creation is not finished
     ├── StreamWithoutSegmentsError  a policy asks for a stream without segments
     ├── ScalePreconditionError      a segment to seal is not current, or too few would remain
@@ -44,7 +45,11 @@ class WorkflowTimeoutError(StreamError, OutcomeUnknownError):
 
 
 class WorkElsewhereError(MetadataConflictError):
-    """A controller that has started later than this one is at work on it. Ask that one, or again when it is done."""
+    """Other work on the same subject has begun, or a controller that is alive is at work on it. Ask again later."""
+
+
+class MembershipLostError(ControllerUnavailableError):
+    """This controller is no member any more: others take over what it has begun, until it joins again."""
 
 
 class HalfCreatedStreamError(ControllerUnavailableError):

@@ -14,8 +14,10 @@ from dataclasses import dataclass
 from typing import TypeVar
 
 from penstock.controller.background_work import BackgroundWork
+from penstock.controller.coordinator import Coordinator
 from penstock.controller.epochs import Successor
 from penstock.controller.errors import HalfCreatedStreamError
+from penstock.controller.in_process_coordinator import InProcessCoordinator
 from penstock.controller.key_value_tables import KeyValueTables
 from penstock.controller.locator import ContainerLocator, endpoint_of_segment
 from penstock.controller.locks import StreamLocks
@@ -49,6 +51,7 @@ from penstock.controller.scaling.auto_scaler import AutoScaler
 from penstock.controller.scope_deletion import ScopeDeletion
 from penstock.controller.segment_requests import SegmentRequests
 from penstock.controller.settings import ControllerSettings
+from penstock.controller.sweeper import Sweeper
 from penstock.controller.tasks import BackgroundTasks
 from penstock.controller.transactions.creations import Creations
 from penstock.controller.transactions.service import Transactions
@@ -111,7 +114,9 @@ class ControllerService:
         runtime: Runtime,
         settings: ControllerSettings | None = None,
         advisor: ScaleAdvisor | None = None,
+        coordinator: Coordinator | None = None,
     ) -> None:
+        """`coordinator`: of all controllers on `metadata`; None when this is the only one that can be alive."""
         self.settings: ControllerSettings = settings or ControllerSettings()
         self._tables = Tables(metadata)
         self._locator = locator
@@ -157,6 +162,17 @@ class ControllerService:
             self._context, numbers, self._runner, background, self._registry
         )
         self._register_work()
+        self._starts = TransactionNumbers(self._tables, self.settings, counter=layout.CONTROLLERS, range_count=1)
+        self._sweeper = Sweeper(
+            coordinator or InProcessCoordinator(),
+            self._context.announcements,
+            background,
+            self._watches,
+            self.settings,
+            new_name=self._new_name,
+            finish_later=self._runner.finish_later,
+            take_over=self.transactions.work.take_over,
+        )
 
     def _register_work(self) -> None:
         """Say how each kind of work is finished. What is announced and not named here could never be."""
@@ -177,24 +193,19 @@ class ControllerService:
         """
         for table in layout.SYSTEM_TABLES:
             await self._tables.store.create_table(table)
-        starts = TransactionNumbers(self._tables, self.settings, counter=layout.CONTROLLERS, range_count=1)
-        # Sorts behind the names of all controllers before this one: see `Announcements`.
-        self._context.announcements.owner = f"{await starts.next():016x}-{self._context.runtime.random_id().hex()}"
+        await self._sweeper.join()
         if await self._catalog.scope_exists(SYSTEM_SCOPE):
             # Only its own tables may be missing, after a crash in the first start: nothing has to wait for them.
             self._tasks.start(f"repair of scope {SYSTEM_SCOPE}", self._complete_system_scope())
         else:
             await self._complete_system_scope()
-        self._background.start("search for unfinished work", self._sweep)
-        self.transactions.work.take_over()
+        await self._sweeper.start()
         if self._auto_scaler is not None:
             self._watches.start("scaling by load", self._auto_scaler.run())
 
-    async def _sweep(self) -> None:
-        """Begin to finish all that is announced, no faster than it is worked on."""
-        async for subject in self._context.announcements.pending():
-            await self._background.room()
-            self._runner.finish_later(subject)
+    async def _new_name(self) -> str:
+        """Return a name for this controller that none has had; names sort by when they were given."""
+        return f"{await self._starts.next():016x}-{self._context.runtime.random_id().hex()}"
 
     async def _complete_system_scope(self) -> None:
         try:
@@ -207,6 +218,8 @@ class ControllerService:
         self.transactions.stop()
         await self._watches.close()
         await self._tasks.close()
+        # Not before nothing works any more: the others take over what is left.
+        await self._sweeper.leave()
 
     def statistics(self) -> ControllerStatistics:
         """Return what this controller has done since its start; costs nothing."""

@@ -50,6 +50,7 @@ class ControllerSettings:
         commit_batch_max: transactions merged, or aborted, by one run of a workflow: then others of the stream have
             their turn.
         workflow_timeout_s: how long a caller waits for a workflow; the workflow goes on after that.
+        peer_poll_ms: time between two looks at work that another controller is at, for who waits for its end.
         workflow_concurrency_max: background workflows that hold a slot at the same time.
         work_slot_s: how long a background workflow holds its slot at most; one that takes longer goes on without.
         segment_requests_max: requests to the segments of one container on their way at the same time.
@@ -82,6 +83,7 @@ class ControllerSettings:
     completed_transactions_listed_max: int = 500
     commit_batch_max: int = 100
     workflow_timeout_s: float = 120.0
+    peer_poll_ms: int = 200
     workflow_concurrency_max: int = 64
     work_slot_s: float = 1.0
     segment_requests_max: int = 64

@@ -51,21 +51,24 @@ class WorkRegistry:
         """The kinds of work that can be finished."""
         return frozenset(self._resumes)
 
-    async def finish(self, subject: Subject) -> None:
+    async def finish(self, subject: Subject) -> bool | None:
         """Bring what is announced for `subject` to its end, if something is. The caller holds the subject's lock.
 
         What fails in a way that no repetition can mend is given up, so that it does not block the subject for ever.
-        Raises `WorkElsewhereError`.
+        Returns True when it was finished, False when it was given up, None when nothing is announced. Raises
+        `WorkElsewhereError`.
         """
         announced = await self._announcements.claim(subject)
         if announced is None:
-            return
+            return None
         _logger.info("finishing %s: %s", announced.work.kind, subject)
         kind = type(announced.work.order)
         try:
             await self._resumes[kind](announced)
         except PERMANENT_ERRORS as error:
             await self._give_up(announced, error)
+            return False
+        return True
 
     async def _give_up(self, announced: Announcement, error: PenstockError) -> None:
         await self._given_up.add(f"{announced.work.kind} of {announced.subject}", error)

@@ -48,17 +48,28 @@ class WorkflowRunner:
     async def alone(self, subject: Subject, work: Callable[[], Awaitable[T]]) -> T:
         """Finish what was begun on `subject`, then run `work`, while nobody else works on it, in a task of its own.
 
-        Raises `WorkflowTimeoutError` after `workflow_timeout_s`; the work goes on.
+        What another controller that is alive has begun is waited for. Raises `WorkflowTimeoutError` after
+        `workflow_timeout_s`, and the work goes on; `WorkElsewhereError` if it cannot even begin in that time.
         """
+        settings = self._context.settings
 
         async def run() -> T:
-            try:
-                async with self._context.locks.hold(lock_name(subject)):
-                    await self.settle(subject)
-                    return await work()
-            except Exception:
-                self.finish_what_is_left(subject)
-                raise
+            deadline_s = asyncio.get_running_loop().time() + settings.workflow_timeout_s
+            while True:
+                try:
+                    async with self._context.locks.hold(lock_name(subject)):
+                        await self.settle(subject)
+                        return await work()
+                except WorkElsewhereError:
+                    # Of what this call has begun itself the rest is done in the background: not again from the start.
+                    is_begun = self.is_unfinished(subject)
+                    self.finish_what_is_left(subject)
+                    if is_begun or asyncio.get_running_loop().time() >= deadline_s:
+                        raise
+                except Exception:
+                    self.finish_what_is_left(subject)
+                    raise
+                await asyncio.sleep(settings.peer_poll_ms / 1000)
 
         return await self.bounded(f"workflow on {subject}", run)
 

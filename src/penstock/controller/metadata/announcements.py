@@ -15,7 +15,8 @@ import logging
 from collections.abc import AsyncIterator
 from dataclasses import dataclass, replace
 
-from penstock.controller.errors import WorkElsewhereError
+from penstock.controller.coordinator import Membership
+from penstock.controller.errors import MembershipLostError, WorkElsewhereError
 from penstock.controller.locks import StreamLocks
 from penstock.controller.metadata import layout
 from penstock.controller.metadata.pending_work import AnnouncementFence, PendingWork, Subject
@@ -23,7 +24,7 @@ from penstock.controller.metadata.typed import Tables, Versioned
 from penstock.controller.retry import delay_s
 from penstock.controller.settings import ControllerSettings
 from penstock.model.checksum import crc32c
-from penstock.model.errors import MetadataConflictError, OutcomeUnknownError
+from penstock.model.errors import CorruptionError, MetadataConflictError, OutcomeUnknownError
 from penstock.model.names import SCOPE_NAME_LENGTH_MAX, STREAM_NAME_LENGTH_MAX
 from penstock.model.segments import VERSION_ABSENT
 
@@ -52,18 +53,32 @@ class Announcements:
     """The announcements of all controllers, as one of them sees them.
 
     Attributes:
-        owner: this controller's name; set when it starts. It sorts behind those of all that started before it.
         taken_over_count: announcements of others that have become this controller's.
     """
 
     def __init__(self, tables: Tables, settings: ControllerSettings) -> None:
-        self.owner: str = ""
+        self._membership: Membership | None = None
         self.taken_over_count: int = 0
         self._tables = tables
         self._settings = settings
         self._locks = StreamLocks()
         #: Announcements that are this controller's, or may be, as far as it knows.
         self._unfinished: set[Subject] = set()
+
+    def enter(self, membership: Membership) -> None:
+        """Let what is announced and taken over from now on be this member's."""
+        self._membership = membership
+
+    @property
+    def owner(self) -> str:
+        """This controller's name among the members; empty before it has started."""
+        return "" if self._membership is None else self._membership.name
+
+    async def living(self) -> frozenset[str]:
+        """Return the names of the controllers that are alive. Raises `MembershipLostError`."""
+        if self._membership is None:
+            raise MembershipLostError("this controller has not joined the others yet")
+        return (await self._membership.members()).names
 
     def is_unfinished(self, subject: Subject) -> bool:
         """Say whether this controller has announced something there, or taken it over, and not withdrawn it."""
@@ -72,9 +87,11 @@ class Announcements:
     async def announce(self, work: PendingWork) -> Announcement:
         """Announce `work`.
 
-        Raises `MetadataConflictError` when something else is announced there; `OutcomeUnknownError` when even repeated
-        attempts have shown nothing: `is_unfinished` is true then.
+        Raises `WorkElsewhereError` when something else is announced there; `MembershipLostError`; `OutcomeUnknownError`
+        when even repeated attempts have shown nothing: `is_unfinished` is true then.
         """
+        if self._membership is None or self._membership.is_over:
+            raise MembershipLostError(f"{work.subject}: this controller is no member any more and begins nothing")
         subject = work.subject
         fence = layout.fence_key(crc32c(subject.key.encode(), 0) % FENCE_COUNT)
         async with self._locks.hold(fence):
@@ -85,7 +102,7 @@ class Announcements:
                     # After a lost reply it may be this very announcement.
                     if found.record.work_id != work.work_id:
                         self._unfinished.discard(subject)
-                        raise MetadataConflictError(f"{subject}: another change has just begun; try again")
+                        raise WorkElsewhereError(f"{subject}: another change has just begun; try again")
                     return Announcement(found.record, found.version)
                 count = AnnouncementFence(1 if version is None else version.record.count + 1)
                 expected = VERSION_ABSENT if version is None else version.version
@@ -114,8 +131,8 @@ class Announcements:
     async def claim(self, subject: Subject) -> Announcement | None:
         """Return what is announced, as this controller's own; None if nothing is, or for a name too long to have any.
 
-        What belongs to an earlier controller is taken over: whatever that one still does on condition of its version
-        fails from then on. Raises `WorkElsewhereError` for work of a controller that has started later.
+        What belongs to a controller that is gone is taken over: whatever that one still does on condition of its
+        version fails from then on. Raises `WorkElsewhereError` for work of one that is alive; `MembershipLostError`.
         """
         if max(len(subject.scope), len(subject.name)) > _NAME_LENGTH_MAX:
             return None
@@ -127,10 +144,11 @@ class Announcements:
             if found.record.owner == self.owner:
                 self._unfinished.add(subject)
                 return Announcement(found.record, found.version)
-            if found.record.owner > self.owner:
+            # Asked behind the read: whoever was in the row then and is no member now will never be one again.
+            if found.record.owner in await self.living():
                 self._unfinished.discard(subject)
                 raise WorkElsewhereError(
-                    f"{subject}: a controller that started later ({found.record.owner}) is at work on it; ask that one"
+                    f"{subject}: another controller ({found.record.owner}) is alive and at work on it; ask again later"
                 )
             taken = replace(found.record, owner=self.owner, attempt=found.record.attempt + 1)
             try:
@@ -167,6 +185,21 @@ class Announcements:
                 continue
             self._unfinished.discard(subject)
             return
+
+    async def orphans(self) -> AsyncIterator[Subject]:
+        """Yield everything that is announced by no controller that is alive, or in a way that cannot be read."""
+        async for row in self._tables.walk_rows(layout.PENDING_WORK):
+            if "/" not in row.key:
+                continue
+            subject = Subject.of_key(row.key)
+            try:
+                found = self._tables.decoded(layout.PENDING_WORK, row, PendingWork)
+            except CorruptionError as error:
+                _logger.error("%s: what is announced cannot be read: %s", subject, error)
+                yield subject
+                continue
+            if found is not None and found.record.owner not in await self.living():
+                yield subject
 
     async def pending(self) -> AsyncIterator[Subject]:
         """Yield everything for which something is announced."""

@@ -79,6 +79,10 @@ class DeleteStream(msgspec.Struct, frozen=True, tag_field="kind", tag="delete_st
     """Delete a sealed stream."""
 
 
+class CommitTransactions(msgspec.Struct, frozen=True, tag_field="kind", tag="commit_transactions"):
+    """Merge a batch of a stream's transactions: the one on record, or the next one."""
+
+
 class ScaleStream(msgspec.Struct, frozen=True, tag_field="kind", tag="scale_stream"):
     """Replace segments of a stream by others."""
 
@@ -116,6 +120,7 @@ Order = (
     | TruncateStream
     | SealStream
     | DeleteStream
+    | CommitTransactions
     | ScaleStream
     | CreateGroup
     | UpdateGroup

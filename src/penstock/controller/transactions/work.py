@@ -12,7 +12,8 @@ from collections.abc import Collection
 from dataclasses import replace
 
 from penstock.controller.background_work import BackgroundWork, StreamQueue, all_ended
-from penstock.controller.metadata.pending_work import Subject, SubjectKind
+from penstock.controller.errors import PERMANENT_ERRORS, WorkElsewhereError
+from penstock.controller.metadata.pending_work import CommitTransactions, Subject, SubjectKind
 from penstock.controller.metadata.records import EpochRecord, TransactionIndexEntry, TransactionStatus
 from penstock.controller.metadata.stream_tables import StreamTables
 from penstock.controller.metadata.transaction_ids import TransactionId
@@ -24,7 +25,7 @@ from penstock.controller.workflows.abort import (
     delete_segments_of_epoch,
     delete_transaction_segments,
 )
-from penstock.controller.workflows.commit import merge_batch
+from penstock.controller.workflows.commit import commit_batch
 from penstock.controller.workflows.context import WorkflowContext
 from penstock.model.errors import MetadataConflictError, NoSuchSegmentError, NoSuchStreamError
 
@@ -73,18 +74,33 @@ class TransactionWork:
         it has its turn, however many commits there are.
         """
         merged: Collection[TransactionId] = ()
+        subject = Subject(SubjectKind.STREAM, scope, stream)
         try:
-            # What was begun before comes first: a commit cannot start in another workflow's state.
-            await self._registry.finish(Subject(SubjectKind.STREAM, scope, stream))
-            merged = await self._context.catalog.on_stream(
-                scope, stream, lambda tables: merge_batch(self._context, tables)
-            )
+            merged = await self._context.catalog.on_stream(scope, stream, self._commit_batch)
         except NoSuchStreamError:
             _logger.info("stream %s/%s is gone, and its transactions with it", scope, stream)
+            if self._context.announcements.is_unfinished(subject):
+                await self._registry.finish(subject)
+        except PERMANENT_ERRORS:
+            # Given up as any other announced work is; the decisions stay.
+            is_finished = await self._registry.finish(subject)
+            if is_finished is None:
+                raise
+            return () if is_finished else transactions
         done = list(merged) or transactions
         # After the stream's state is free again: while an entry is there, a controller that starts looks again.
         await self._context.index.remove_transactions(scope, stream, done)
         return done
+
+    async def _commit_batch(self, tables: StreamTables) -> Collection[TransactionId]:
+        order = CommitTransactions()
+        try:
+            announced = await self._context.begin(tables.subject, order, tables.stream_id)
+        except WorkElsewhereError:
+            # What was begun before comes first: a commit cannot start in another workflow's state.
+            await self._registry.finish(tables.subject)
+            announced = await self._context.begin(tables.subject, order, tables.stream_id)
+        return await commit_batch(self._context, tables, announced)
 
     # Aborts.
 
@@ -182,7 +198,9 @@ class TransactionWork:
     # Take-over.
 
     def take_over(self) -> None:
-        """Look after every transaction in the index, in the background: open ones get new leases, decided ones end.
+        """Look after every transaction in the index that no controller which is alive looks after, in the background.
+
+        Open ones get new leases, decided ones end.
 
         Calls are served meanwhile: a transaction that nobody looks after yet is as good as any other.
         """
@@ -190,7 +208,7 @@ class TransactionWork:
 
     async def _find_inherited(self) -> None:
         async for scope, stream, transaction, entry in self._context.index.transactions():
-            if entry.host != self._context.host:
+            if entry.host not in await self._context.announcements.living():
                 await self._background.room()
                 self._inherited.post(scope, stream, transaction)
 

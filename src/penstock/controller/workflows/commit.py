@@ -6,6 +6,8 @@ their writers gave, with where each transaction ends; completed records; remove 
 ACTIVE. Index entries are removed by whoever asked for it, after all of it: while one is there, a controller that starts
 runs this workflow again.
 
+All of it is one piece of announced work, or a part of a seal's: another controller that is alive does not interfere.
+
 Source: controller internals specification, sections 6.5 and 6.6.
 """
 
@@ -15,6 +17,7 @@ import logging
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import replace
 
+from penstock.controller.metadata.announcements import Announcement
 from penstock.controller.metadata.records import (
     ActiveTransaction,
     CommittingTransactions,
@@ -86,10 +89,20 @@ async def decide_commit(
     raise MetadataConflictError(f"transaction {transaction.text} of {tables.name} keeps changing; try again")
 
 
+async def commit_batch(
+    context: WorkflowContext, tables: StreamTables, announced: Announcement
+) -> tuple[TransactionId, ...]:
+    """Merge one batch as announced; return it, empty if there is none. See `merge_batch`."""
+    merged = await merge_batch(context, tables)
+    await context.announcements.withdraw(announced)
+    return merged
+
+
 async def merge_batch(context: WorkflowContext, tables: StreamTables) -> tuple[TransactionId, ...]:
     """Merge one batch of COMMITTING transactions, the one that an earlier run left first; return it, empty if none.
 
     One batch and no more: the caller holds the stream's lock, and gives it to others that wait before the next one.
+    It has announced work on the stream that this is a part of.
     Raises `NoSuchSegmentError` when a segment to merge into is missing, unless the stream is being sealed.
     """
     state = await tables.state()

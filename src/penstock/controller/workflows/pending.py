@@ -9,6 +9,7 @@ from typing import TypeVar
 from penstock.controller.errors import PERMANENT_ERRORS
 from penstock.controller.metadata.announcements import Announcement
 from penstock.controller.metadata.pending_work import (
+    CommitTransactions,
     CreateStream,
     DeleteStream,
     Order,
@@ -21,7 +22,7 @@ from penstock.controller.metadata.pending_work import (
 from penstock.controller.metadata.records import ScaleOrder, StreamState
 from penstock.controller.metadata.stream_tables import StreamTables
 from penstock.controller.work_registry import WorkRegistry
-from penstock.controller.workflows.commit import merge_batch
+from penstock.controller.workflows.commit import commit_batch, merge_batch
 from penstock.controller.workflows.context import WorkflowContext
 from penstock.controller.workflows.create_stream import resume_create
 from penstock.controller.workflows.delete_stream import resume_delete
@@ -33,6 +34,9 @@ from penstock.model.errors import NoSuchScopeError, NoSuchSegmentError, NoSuchSt
 
 OrderT = TypeVar("OrderT", bound=Order)
 _logger = logging.getLogger(__name__)
+
+#: States that work which is given up leaves. Not SEALING: what follows it is SEALED alone.
+_PASSING = (StreamState.UPDATING, StreamState.TRUNCATING, StreamState.SCALING, StreamState.COMMITTING_TXN)
 
 
 def register_stream_work(registry: WorkRegistry, context: WorkflowContext) -> None:
@@ -53,6 +57,14 @@ def register_stream_work(registry: WorkRegistry, context: WorkflowContext) -> No
 
         return run
 
+    async def commit(announced: Announcement, order: CommitTransactions) -> None:
+        tables = await _tables_of_life(context, announced)
+        if tables is None:
+            await context.announcements.withdraw(announced)
+            return
+        merged = await commit_batch(context, tables, announced)
+        await context.index.remove_transactions(tables.scope, tables.stream, list(merged))
+
     async def create(announced: Announcement, order: CreateStream) -> None:
         try:
             await resume_create(context, announced, order)
@@ -71,6 +83,7 @@ def register_stream_work(registry: WorkRegistry, context: WorkflowContext) -> No
     registry.register(CreateStream, create)
     registry.register(UpdateStream, change(resume_update), give_up=give_up_transition)
     registry.register(TruncateStream, change(resume_truncate), give_up=give_up)
+    registry.register(CommitTransactions, commit, give_up=give_up)
     registry.register(SealStream, change(resume_seal))
     registry.register(ScaleStream, change(resume_scale), give_up=give_up_transition)
     registry.register(DeleteStream, delete)
@@ -105,7 +118,7 @@ async def _free(
         if before is not None:
             await before(context, tables)
         state = await tables.state()
-        if state.record.state in (StreamState.UPDATING, StreamState.TRUNCATING, StreamState.SCALING):
+        if state.record.state in _PASSING:
             await tables.set_state(StreamState.ACTIVE, of=state)
     except (NoSuchStreamError, NoSuchSegmentError):
         _logger.info("%s has no state any more", subject)
@@ -141,7 +154,8 @@ async def free_state(context: WorkflowContext, subject: Subject) -> None:
 async def _free_state(context: WorkflowContext, tables: StreamTables) -> None:
     state = (await tables.state()).record.state
     if state is StreamState.COMMITTING_TXN:
-        await finish_commit(context, tables)
+        announced = await context.begin(tables.subject, CommitTransactions(), tables.stream_id)
+        await commit_batch(context, tables, announced)
     elif state is StreamState.UPDATING:
         update = UpdateStream((await tables.configuration()).record.configuration)
         await resume_update(context, tables, await context.begin(tables.subject, update, tables.stream_id), update)

@@ -1,0 +1,121 @@
+"""`Sweeper`: keeps a controller a member, and has it finish what members that are gone have left.
+
+Order at the start: join; see who is alive; sweep; then, with every member that goes, sweep again. A controller that is
+no member any more joins again under another name, and sweeps: its own work is then that of one that is gone.
+
+Source: controller internals specification, section 13.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable
+
+from penstock.controller.background_work import BackgroundWork
+from penstock.controller.coordinator import Coordinator, Members, Membership
+from penstock.controller.errors import MembershipLostError
+from penstock.controller.metadata.announcements import Announcements
+from penstock.controller.metadata.pending_work import Subject
+from penstock.controller.retry import delay_s
+from penstock.controller.settings import ControllerSettings
+from penstock.controller.tasks import BackgroundTasks
+from penstock.model.errors import PenstockError
+
+_logger = logging.getLogger(__name__)
+#: Members never have this version: whoever waits for another one hears at once.
+_NO_VERSION = -1
+
+
+class Sweeper:
+    """Finishes what has no owner that is alive.
+
+    `watches` owns the watch, which lasts; `new_name` gives a name that no controller has had; `finish_later` and
+    `take_over` begin the work in the background, on a subject and on transactions.
+    """
+
+    def __init__(
+        self,
+        coordinator: Coordinator,
+        announcements: Announcements,
+        background: BackgroundWork,
+        watches: BackgroundTasks,
+        settings: ControllerSettings,
+        *,
+        new_name: Callable[[], Awaitable[str]],
+        finish_later: Callable[[Subject], None],
+        take_over: Callable[[], None],
+    ) -> None:
+        self._coordinator = coordinator
+        self._announcements = announcements
+        self._background = background
+        self._watches = watches
+        self._settings = settings
+        self._new_name = new_name
+        self._finish_later = finish_later
+        self._take_over = take_over
+        self._membership: Membership | None = None
+        self._search: asyncio.Task[None] | None = None
+        self._is_search_due = False
+
+    async def join(self) -> None:
+        """Become a member: to be done before anything is announced."""
+        await self._join()
+
+    async def start(self) -> None:
+        """Begin to finish what was left, now and with every member that goes from now on. Raises `MembershipLostError`.
+        """
+        membership = self._membership or await self._join()
+        members = await membership.members()
+        self._watches.start("watch over controllers", self._keep_watch(membership, members))
+        self._sweep()
+
+    async def leave(self) -> None:
+        """Be no member any more. To be called when nothing works any more: the others take over what is left."""
+        if self._membership is not None:
+            await self._membership.leave()
+
+    async def _join(self) -> Membership:
+        membership = await self._coordinator.join(await self._new_name())
+        self._membership = membership
+        self._announcements.enter(membership)
+        return membership
+
+    async def _keep_watch(self, joined: Membership, seen: Members) -> None:
+        membership: Membership | None = joined
+        members: Members | None = seen
+        attempt = 1
+        while True:
+            try:
+                if membership is None or membership.is_over:
+                    membership, members = await self._join(), None
+                found = await membership.changed(_NO_VERSION if members is None else members.version)
+                gone = frozenset() if members is None else members.names - found.names
+                if gone:
+                    _logger.info("controllers have gone: %s", ", ".join(sorted(gone)))
+                if gone or members is None:
+                    self._sweep()
+                members, attempt = found, 1
+                continue
+            except MembershipLostError as error:
+                _logger.warning("%s; it joins again (attempt %d)", error, attempt)
+                membership = None
+            except PenstockError as error:
+                _logger.warning("the coordinator cannot be asked (attempt %d): %s", attempt, error)
+            await asyncio.sleep(delay_s(self._settings, attempt))
+            attempt += 1
+
+    def _sweep(self) -> None:
+        """Begin a search for what has no owner; one that is under way is followed by another."""
+        self._take_over()
+        self._is_search_due = True
+        if self._search is None or self._search.done():
+            self._search = self._background.start("search for unfinished work", self._find_orphans)
+
+    async def _find_orphans(self) -> None:
+        while self._is_search_due:
+            async for subject in self._announcements.orphans():
+                # No faster than it is worked on.
+                await self._background.room()
+                self._finish_later(subject)
+            self._is_search_due = False

@@ -1,0 +1,156 @@
+"""What every `Coordinator` has to do: the suite runs over each implementation.
+
+A backend is a way to make one, and to end a membership without its controller's doing, as a lost session does.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+
+import pytest
+
+from penstock.controller.coordinator import Coordinator
+from penstock.controller.errors import MembershipLostError
+from penstock.controller.in_process_coordinator import InProcessCoordinator
+from penstock.model.errors import InvalidArgumentError
+
+#: What is told must be told by then, in seconds.
+TOLD_S = 10.0
+
+
+@dataclass(frozen=True, slots=True)
+class Backend:
+    """A coordinator, and how it comes to hold a member for dead."""
+
+    coordinator: Coordinator
+    expire: Callable[[str], Awaitable[None]]
+
+
+def in_process() -> Backend:
+    """Return the one of standalone and of tests."""
+    coordinator = InProcessCoordinator()
+
+    async def expire(name: str) -> None:
+        coordinator.expire(name)
+
+    return Backend(coordinator, expire)
+
+
+@pytest.fixture(params=[in_process], ids=lambda make: make.__name__)
+def backend(request: pytest.FixtureRequest) -> Backend:
+    """Each implementation in turn."""
+    made = request.param()
+    assert isinstance(made, Backend)
+    return made
+
+
+async def test_who_joins_is_seen_by_all_and_by_itself(backend: Backend) -> None:
+    """S-214: from the moment that `join` has returned."""
+    first = await backend.coordinator.join("a")
+    assert first.name == "a"
+    assert not first.is_over
+    assert (await first.members()).names == {"a"}
+    second = await backend.coordinator.join("b")
+    assert (await first.members()).names == (await second.members()).names == {"a", "b"}
+
+
+async def test_who_leaves_is_gone_for_all(backend: Backend) -> None:
+    """S-214: and it is told so itself; leaving twice is fine."""
+    first, second = await backend.coordinator.join("a"), await backend.coordinator.join("b")
+    await second.leave()
+    assert second.is_over
+    assert (await first.members()).names == {"a"}
+    with pytest.raises(MembershipLostError, match="b"):
+        await second.members()
+    with pytest.raises(MembershipLostError):
+        await second.changed(-1)
+    await second.leave()
+    assert (await first.members()).names == {"a"}
+
+
+async def test_who_is_not_heard_of_is_gone_and_may_decide_nothing(backend: Backend) -> None:
+    """S-222: the others see it go; it gets no answer that it could act on, and may join again by another name."""
+    first, second = await backend.coordinator.join("a"), await backend.coordinator.join("b")
+    await backend.expire("b")
+    assert (await first.members()).names == {"a"}
+    with pytest.raises(MembershipLostError):
+        await second.members()
+    assert second.is_over
+    again = await backend.coordinator.join("c")
+    assert (await first.members()).names == (await again.members()).names == {"a", "c"}
+    assert second.is_over
+    await second.leave()
+    assert (await first.members()).names == {"a", "c"}
+
+
+async def test_a_name_is_not_given_twice(backend: Backend) -> None:
+    """The first one stays a member."""
+    first = await backend.coordinator.join("a")
+    with pytest.raises(InvalidArgumentError, match="a"):
+        await backend.coordinator.join("a")
+    assert (await first.members()).names == {"a"}
+
+
+async def test_a_change_wakes_who_waits_for_it(backend: Backend) -> None:
+    """A join and a leave, each seen by a waiter; versions ascend, and are the same for all who ask."""
+    first = await backend.coordinator.join("a")
+    before = await first.members()
+    waiting = asyncio.ensure_future(first.changed(before.version))
+    await asyncio.sleep(0)
+    assert not waiting.done()
+    second = await backend.coordinator.join("b")
+    joined = await asyncio.wait_for(waiting, TOLD_S)
+    assert joined.names == {"a", "b"}
+    assert joined.version > before.version >= 0
+    assert await second.members() == joined
+    waiting = asyncio.ensure_future(first.changed(joined.version))
+    await asyncio.sleep(0)
+    await second.leave()
+    left = await asyncio.wait_for(waiting, TOLD_S)
+    assert left.names == {"a"}
+    assert left.version > joined.version
+
+
+async def test_who_missed_changes_hears_at_once(backend: Backend) -> None:
+    """Several of them as one: somebody who came and went between two looks need not be seen."""
+    first = await backend.coordinator.join("a")
+    before = await first.members()
+    await (await backend.coordinator.join("b")).leave()
+    await backend.coordinator.join("c")
+    assert (await asyncio.wait_for(first.changed(before.version), TOLD_S)).names == {"a", "c"}
+    assert (await asyncio.wait_for(first.changed(-1), TOLD_S)).names == {"a", "c"}
+
+
+async def test_who_waits_hears_of_its_own_end(backend: Backend) -> None:
+    """Otherwise a controller would wait for ever among the dead."""
+    membership = await backend.coordinator.join("a")
+    version = (await membership.members()).version
+    waiting = asyncio.ensure_future(membership.changed(version))
+    await asyncio.sleep(0)
+    await backend.expire("a")
+    with pytest.raises(MembershipLostError):
+        await asyncio.wait_for(waiting, TOLD_S)
+
+
+async def test_a_wait_that_is_cancelled_leaves_the_membership_as_it_was(backend: Backend) -> None:
+    """Waiting can be given up, and begun again."""
+    membership = await backend.coordinator.join("a")
+    version = (await membership.members()).version
+    waiting = asyncio.ensure_future(membership.changed(version))
+    await asyncio.sleep(0)
+    waiting.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await waiting
+    again = asyncio.ensure_future(membership.changed(version))
+    await backend.coordinator.join("b")
+    assert (await asyncio.wait_for(again, TOLD_S)).names == {"a", "b"}
+
+
+async def test_many_join_and_go_at_once(backend: Backend) -> None:
+    """Nobody is lost and nobody stays."""
+    joined = await asyncio.gather(*(backend.coordinator.join(str(number)) for number in range(20)))
+    assert (await joined[0].members()).names == {str(number) for number in range(20)}
+    await asyncio.gather(*(membership.leave() for membership in joined[10:]))
+    assert (await joined[0].members()).names == {str(number) for number in range(10)}

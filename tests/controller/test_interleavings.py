@@ -1,0 +1,156 @@
+"""Two live controllers on one stream, their requests to the store in many orders, each drawn from a seed.
+
+Every request of either lets the other one go on, before it and after it, for a number of turns that is drawn. Some runs
+take one of the two for dead in the midst of it; it lives on, and joins again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+
+import pytest
+
+from penstock.controller.metadata import layout
+from penstock.controller.metadata.records import StreamState, TransactionStatus
+from penstock.controller.settings import ControllerSettings
+from penstock.model.errors import PenstockError
+from penstock.model.names import segment_name, transaction_segment_name
+from penstock.model.policies import Scaling, StreamConfig
+from penstock.testing.memory_segments import MemorySegments
+
+SETTINGS = ControllerSettings(
+    attempts_max=3, retry_delay_ms_first=1, retry_delay_ms_max=2, peer_poll_ms=1, transaction_id_range=3
+)
+SEEDS = range(12)
+
+
+class Interleaved:
+    """Passes calls on to a store; others have turns before and after each."""
+
+    def __init__(self, store: MemorySegments, rng: random.Random) -> None:
+        self.store = store
+        self.rng = rng
+
+    def __getattr__(self, name):
+        call = getattr(self.store, name)
+
+        async def forward(*arguments, **options):
+            await self._others()
+            try:
+                return await call(*arguments, **options)
+            finally:
+                await self._others()
+
+        return forward
+
+    async def _others(self) -> None:
+        for _ in range(self.rng.choice((0, 0, 1, 2, 7))):
+            await asyncio.sleep(0)
+
+
+class User:
+    """Asks one controller for changes of the stream, one after the other, and for transactions."""
+
+    def __init__(self, name, service, store, rng):
+        self.name, self.service, self.store, self.rng = name, service, store, rng
+        self.committed = {}
+
+    async def run(self, changes):
+        for number in range(changes):
+            work = self.rng.choice((self.update, self.truncate, self.scale, self.commit, self.commit))
+            try:
+                await work(number)
+            except PenstockError:
+                continue  # The other one was faster, or this controller is no member for a moment.
+
+    async def update(self, number):
+        await self.service.update_stream("s", "t", StreamConfig(Scaling.fixed(2), tags=(f"{self.name}{number}",)))
+
+    async def truncate(self, number):
+        current = await self.service.current_segments("s", "t")
+        await self.service.truncate_stream("s", "t", {segment.id: 0 for segment in current})
+
+    async def scale(self, number):
+        current = await self.service.current_segments("s", "t")
+        await self.service.scale_stream(
+            "s", "t", [segment.id for segment in current], [(0.0, 0.25), (0.25, 1.0)] if number % 2 else HALVES
+        )
+
+    async def commit(self, number):
+        transactions = self.service.transactions
+        created = await transactions.create("s", "t", 30_000)
+        text = f"<{self.name}{number}>"
+        for segment in created.epoch.segments:
+            name = transaction_segment_name(segment_name("s", "t", segment.id), created.id.high, created.id.low)
+            await self.store.append(name, text.encode())
+        # From here on it may be committed, whatever becomes of the call.
+        self.committed[created.id] = text
+        await transactions.commit("s", "t", created.id, writer_id="w", timestamp=1)
+
+
+HALVES = [(0.0, 0.5), (0.5, 1.0)]
+
+
+async def play(cluster, seed, *, expires):
+    """Let two users work at two controllers, and return all that was written, with those who may have written it."""
+    store, rng = cluster.store, random.Random(seed)
+    services = [cluster.build(SETTINGS, segments=Interleaved(store, random.Random(rng.random()))) for _ in range(2)]
+    for service in services:
+        await service.start()
+    await services[0].create_scope("s")
+    await services[0].create_stream("s", "t", StreamConfig(Scaling.fixed(2)))
+    written = {}
+    delete = store.delete_segment
+
+    async def keep(segment):
+        # What a truncation deletes was written all the same.
+        if "#transaction" not in segment and segment in store.segments:
+            written[segment] = bytes(store.segments[segment].data)
+        await delete(segment)
+
+    store.delete_segment = keep
+    named = zip("ab", services, strict=True)
+    users = [User(name, service, store, random.Random(rng.random())) for name, service in named]
+    running = [asyncio.create_task(user.run(8)) for user in users]
+    for _ in range(expires):
+        for _ in range(rng.randrange(50, 400)):
+            await asyncio.sleep(0)
+        cluster.expire(rng.choice(services))
+    await asyncio.gather(*running)
+    for _ in range(3):
+        for service in services:
+            await service.idle()
+    written.update({name: bytes(found.data) for name, found in store.segments.items()})
+    return services, users, written
+
+
+@pytest.mark.parametrize("expires", [0, 3], ids=["all live", "some are taken for dead"])
+@pytest.mark.parametrize("seed", SEEDS)
+async def test_two_live_controllers_leave_a_stream_as_one_would(cluster, seed, expires):
+    """Nothing stays announced or half done; what was committed is there once in each range of keys, nothing else is."""
+    services, users, written = await play(cluster, seed, expires=expires)
+    first, second = services
+    assert not [key for key in cluster.store.tables[layout.PENDING_WORK].entries if b"/" in key]
+    tables = await first._catalog.on_stream("s", "t", _itself)
+    assert (await tables.state()).record.state is StreamState.ACTIVE
+    assert (await tables.transition()).record.is_empty
+    assert (await tables.committing()).record.is_empty
+    current = await second.current_segments("s", "t")
+    is_open = {name for name, found in cluster.store.segments.items() if not found.is_sealed and "#tr" not in name}
+    assert is_open == {segment_name("s", "t", segment.id) for segment in current}
+    everything = b"".join(data for name, data in written.items() if "#transaction" not in name).decode()
+    for user in users:
+        for transaction, text in user.committed.items():
+            status = await first.transactions.status("s", "t", transaction)
+            assert status in (TransactionStatus.COMMITTED, TransactionStatus.OPEN), (text, status)
+            assert everything.count(text) == (2 if status is TransactionStatus.COMMITTED else 0), (text, status)
+    # Not vacuous: there was something to get wrong.
+    assert sum(len(user.committed) for user in users) >= 2
+    if not expires:
+        assert [service.statistics().taken_over_count for service in services] == [0, 0]
+    assert first.statistics().given_up_count == second.statistics().given_up_count == 0
+
+
+async def _itself(tables):
+    return tables

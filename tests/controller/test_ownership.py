@@ -1,0 +1,375 @@
+"""Several controllers that are alive, and what they do about work of each other, and of those that are gone.
+
+Shows S-215 to S-220, S-222 and S-223, each where it is named.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import replace
+
+import pytest
+
+from penstock.controller.errors import MembershipLostError, WorkElsewhereError
+from penstock.controller.metadata import layout
+from penstock.controller.metadata.announcements import Announcements
+from penstock.controller.metadata.pending_work import PendingWork, SealStream, Subject, SubjectKind
+from penstock.controller.metadata.records import StreamState, TransactionStatus
+from penstock.controller.service import ControllerService
+from penstock.controller.settings import ControllerSettings
+from penstock.model.errors import ContainerOfflineError, MetadataConflictError, PenstockError, StreamExistsError
+from penstock.model.names import segment_name, transaction_segment_name
+from penstock.model.policies import Scaling, StreamConfig
+from support.controller_faults import BlockedSegments, ScriptedSegments
+
+SETTINGS = ControllerSettings(
+    attempts_max=2, retry_delay_ms_first=1, retry_delay_ms_max=2, peer_poll_ms=1, damaged_retry_delay_ms=1
+)
+STREAM = Subject(SubjectKind.STREAM, "scope", "stream")
+
+
+def announced(cluster):
+    return [key.decode() for key in cluster.store.tables[layout.PENDING_WORK].entries if b"/" in key]
+
+
+async def announcement_of(service, subject=STREAM):
+    found = await service._tables.get(layout.PENDING_WORK, subject.key, PendingWork)
+    return None if found is None else found.record
+
+
+async def until(condition, what):
+    for _ in range(5000):
+        if condition():
+            return
+        await asyncio.sleep(0.001)
+    raise AssertionError(f"not so after 5 s: {what}")
+
+
+async def itself(tables):
+    return tables
+
+
+async def state_of(service):
+    tables = await service._catalog.on_stream("scope", "stream", itself)
+    return (await tables.state()).record.state
+
+
+@pytest.fixture
+async def pair(cluster):
+    """Two controllers that are alive, the first over a store that a test can hold up; and a stream of two segments."""
+    held = BlockedSegments(cluster.store, lambda segment: segment.startswith("scope/stream/"))
+    first = cluster.build(SETTINGS, segments=held)
+    await first.start()
+    await first.create_scope("scope")
+    await first.create_stream("scope", "stream", StreamConfig(Scaling.fixed(2)))
+    for number in (0, 1):
+        await cluster.store.append(segment_name("scope", "stream", number), bytes(100))
+    second = await cluster.start(SETTINGS)
+    await first.idle()
+    await second.idle()
+    yield first, second, held
+    held.release()
+
+
+async def _truncate(service):
+    await service.truncate_stream("scope", "stream", {0: 10, 1: 10})
+
+
+async def _update(service):
+    await service.update_stream("scope", "stream", StreamConfig(Scaling.by_event_rate(9, min_segments=2)))
+
+
+async def _seal(service):
+    await service.seal_stream("scope", "stream")
+
+
+async def _scale(service):
+    await service.update_stream("scope", "stream", StreamConfig(Scaling.fixed(3)))
+
+
+#: Changes, and the requests to segments in whose midst they stand still.
+CHANGES = pytest.mark.parametrize(
+    ("change", "held_call"),
+    [
+        (_truncate, "truncate_segment"),
+        (_update, "update_policy"),
+        (_seal, "seal_segment"),
+        (_scale, "create_segment"),
+    ],
+    ids=["truncate", "update", "seal", "scale"],
+)
+
+
+@CHANGES
+async def test_work_of_a_live_peer_is_left_to_it(pair, cluster, change, held_call):
+    """One controller stands still in a change; the other one starts, sweeps, and is asked for a change of the stream.
+
+    It neither takes the work over nor does any of it, and its own change comes after it.
+    """
+    first, second, held = pair
+    held.is_blocked, held.call_name = True, held_call
+    changing = asyncio.create_task(change(first))
+    await until(lambda: announced(cluster), "the change is announced")
+    before = await announcement_of(first)
+    third = await cluster.start(SETTINGS)
+    await third.idle()
+    following = [
+        asyncio.create_task(service.update_stream("scope", "stream", StreamConfig(Scaling.fixed(2), tags=("after",))))
+        for service in (second, third)
+    ]
+    for _ in range(50):
+        await asyncio.sleep(0.001)
+    assert await announcement_of(second) == before
+    assert not any(task.done() for task in (changing, *following))
+    assert second.statistics().taken_over_count == third.statistics().taken_over_count == 0
+    held.release()
+    await changing
+    ends = await asyncio.gather(*following, return_exceptions=True)
+    if change is _seal:
+        assert all(isinstance(end, PenstockError) for end in ends)
+        assert await state_of(second) is StreamState.SEALED
+    else:
+        assert ends == [None, None]
+        assert (await second.stream_configuration("scope", "stream")).tags == ("after",)
+        assert await state_of(second) is StreamState.ACTIVE
+    assert announced(cluster) == []
+
+
+async def test_waiting_for_a_live_peer_has_an_end(pair, cluster):
+    """A peer that is alive and never ends its work: who waits for it is told so, and has done nothing."""
+    first, _, held = pair
+    held.is_blocked, held.call_name = True, "truncate_segment"
+    changing = asyncio.create_task(_truncate(first))
+    await until(lambda: announced(cluster), "the change is announced")
+    impatient = await cluster.start(replace(SETTINGS, workflow_timeout_s=0.05))
+    with pytest.raises(PenstockError):
+        await _update(impatient)
+    await impatient.idle()
+    assert (await announcement_of(first)).owner == first._context.host
+    held.release()
+    await changing
+
+
+async def test_commits_of_two_live_controllers_go_one_after_the_other(pair, cluster):
+    """Transactions of one stream are committed at both: each merge is one owner's work, and each comes once."""
+    first, second, _ = pair
+    done = []
+    for number in range(12):
+        service = (first, second)[number % 2]
+        created = (await service.transactions.create("scope", "stream", 30_000)).id
+        for segment in (0, 1):
+            name = transaction_segment_name(segment_name("scope", "stream", segment), created.high, created.low)
+            await cluster.store.append(name, f"<{number}>".encode())
+        done.append((service, created))
+    await asyncio.gather(
+        *(service.transactions.commit("scope", "stream", id, writer_id="w", timestamp=1) for service, id in done)
+    )
+    await asyncio.gather(first.idle(), second.idle())
+    for _, id in done:
+        assert await first.transactions.status("scope", "stream", id) is TransactionStatus.COMMITTED
+    for segment in (0, 1):
+        data = bytes(cluster.store.segments[segment_name("scope", "stream", segment)].data)[100:]
+        assert sorted(data.decode().strip("<>").split("><"), key=int) == [str(number) for number in range(12)]
+    assert announced(cluster) == []
+    assert not cluster.store.tables[layout.TRANSACTION_INDEX].entries
+    assert first.statistics().taken_over_count == second.statistics().taken_over_count == 0
+
+
+async def test_a_commit_of_a_live_peer_is_not_finished_by_another(pair, cluster):
+    """One controller stands still in a merge: the other one leaves state and batch alone, and commits after it."""
+    first, second, held = pair
+    ids = [(await first.transactions.create("scope", "stream", 30_000)).id for _ in range(2)]
+    held.is_blocked, held.call_name = True, "merge_segments"
+    await first.transactions.commit("scope", "stream", ids[0], writer_id="w", timestamp=1)
+    await until(lambda: announced(cluster), "the merge is announced")
+    before = await announcement_of(first)
+    await second.transactions.commit("scope", "stream", ids[1], writer_id="w", timestamp=1)
+    for _ in range(50):
+        await asyncio.sleep(0.001)
+    assert await announcement_of(second) == before
+    assert await state_of(second) is StreamState.COMMITTING_TXN
+    held.release()
+    await asyncio.gather(first.idle(), second.idle())
+    for id in ids:
+        assert await second.transactions.status("scope", "stream", id) is TransactionStatus.COMMITTED
+    assert announced(cluster) == []
+
+
+@CHANGES
+async def test_work_of_who_is_gone_is_finished_by_who_is_there(pair, cluster, change, held_call):
+    """S-214, S-217: nobody starts and nobody asks; the survivor hears of the end and does what was begun."""
+    first, second, held = pair
+    held.is_blocked, held.call_name = True, held_call
+    changing = asyncio.create_task(change(first))
+    await until(lambda: announced(cluster), "the change is announced")
+    await first.stop()
+    with pytest.raises(PenstockError):
+        await changing
+    await until(lambda: not announced(cluster), "the survivor has finished it")
+    await second.idle()
+    assert second.statistics().taken_over_count == 1
+    assert await state_of(second) is (StreamState.SEALED if change is _seal else StreamState.ACTIVE)
+    if change is _scale:
+        assert len(await second.current_segments("scope", "stream")) == 3
+
+
+async def test_transactions_of_who_is_gone_are_looked_after_by_who_is_there(pair, cluster):
+    """Open ones keep their lease, decided ones end; those of who is alive are left alone."""
+    first, second, held = pair
+    opened = (await first.transactions.create("scope", "stream", 30_000)).id
+    others = (await second.transactions.create("scope", "stream", 30_000)).id
+    decided = (await first.transactions.create("scope", "stream", 30_000)).id
+    held.is_blocked, held.call_name = True, "merge_segments"
+    await first.transactions.commit("scope", "stream", decided, writer_id="w", timestamp=1)
+    await until(lambda: announced(cluster), "the merge is announced")
+    third = await cluster.start(SETTINGS)
+    await third.idle()
+    assert third.transactions.open_count == 0
+    assert second.transactions.open_count == 1
+    await first.stop()
+    # Both may: two timers do no harm, as each looks at the record first.
+    await until(
+        lambda: second.transactions.open_count + third.transactions.open_count >= 2, "somebody looks after the lease"
+    )
+    await asyncio.gather(second.idle(), third.idle())
+    status = second.transactions.status
+    assert await status("scope", "stream", decided) is TransactionStatus.COMMITTED
+    assert await status("scope", "stream", opened) is await status("scope", "stream", others) is TransactionStatus.OPEN
+
+
+async def test_two_that_take_over_at_once_do_the_work_once(cluster):
+    """S-218: the compare-and-set has one winner; the other one finds a live owner, whatever the order of requests."""
+    first = await cluster.start(SETTINGS)
+    await first.create_scope("scope")
+    await first.create_stream("scope", "stream", StreamConfig())
+    stream_id = await first._catalog.stream_id("scope", "stream")
+    await first._context.begin(STREAM, SealStream(), stream_id)
+    await first.stop()
+    await cluster.coordinator.join("x")
+    rivals = []
+    for name in ("b", "c"):
+        rival = Announcements(first._tables, SETTINGS)
+        rival.enter(await cluster.coordinator.join(name))
+        rivals.append(rival)
+    ends = await asyncio.gather(*(rival.claim(STREAM) for rival in rivals), return_exceptions=True)
+    assert sorted(type(end).__name__ for end in ends) == ["Announcement", "WorkElsewhereError"]
+    work = await announcement_of(first)
+    assert work.attempt == 2
+    assert [rival.taken_over_count for rival in rivals] == [work.owner == "b", work.owner == "c"]
+
+
+async def test_who_is_taken_for_dead_begins_nothing_and_joins_again(pair, cluster):
+    """S-222: its work passes to a survivor; under a new name it goes on, and its calls are served."""
+    first, second, held = pair
+    name = first._context.host
+    held.is_blocked, held.call_name = True, "truncate_segment"
+    changing = asyncio.create_task(_truncate(first))
+    await until(lambda: announced(cluster), "the change is announced")
+    cluster.expire(first)
+    with pytest.raises(MembershipLostError):
+        await first._context.begin(Subject(SubjectKind.STREAM, "scope", "other"), SealStream(), "life")
+    await until(lambda: first._context.host != name, "it has joined again")
+    await until(lambda: not announced(cluster), "the survivor has finished it")
+    held.release()
+    with pytest.raises(MetadataConflictError):
+        await changing
+    await first.idle()
+    await first.update_stream("scope", "stream", StreamConfig(Scaling.fixed(2), tags=("again",)))
+    assert (await second.stream_configuration("scope", "stream")).tags == ("again",)
+    assert [at.offset for at in await second.head("scope", "stream")] == [10, 10]
+    assert announced(cluster) == []
+
+
+async def test_a_controller_alone_that_is_taken_for_dead_finishes_its_own_work(cluster):
+    """Nobody else is there: it takes over, under its new name, what it had begun under the old one."""
+    segments = ScriptedSegments(cluster.store)
+    alone = cluster.build(SETTINGS, segments=segments)
+    await alone.start()
+    await alone.create_scope("scope")
+    await alone.create_stream("scope", "stream", StreamConfig(Scaling.fixed(2)))
+    segments.rule = lambda name, arguments: ContainerOfflineError(0) if name == "seal_segment" else None
+    with pytest.raises(ContainerOfflineError):
+        await alone.seal_stream("scope", "stream")
+    name = alone._context.host
+    cluster.expire(alone)
+    await until(lambda: alone._context.host != name, "it has joined again")
+    await asyncio.sleep(0.05)
+    segments.rule = lambda name, arguments: None
+    await until(lambda: not announced(cluster), "it has finished what it began")
+    await alone.idle()
+    assert await state_of(alone) is StreamState.SEALED
+    assert alone.statistics().taken_over_count == 1
+
+
+async def test_a_coordinator_that_cannot_be_asked_is_asked_again(cluster, monkeypatch):
+    """It is out for longer than any number of attempts: what is gone meanwhile is swept when it is back."""
+    is_out = False
+    changed = type(cluster.coordinator)._changed
+
+    async def out(self, asking, version):
+        found = await changed(self, asking, version)
+        if is_out:
+            raise ContainerOfflineError(0, "the coordinator is out")
+        return found
+
+    monkeypatch.setattr(type(cluster.coordinator), "_changed", out)
+    first = await cluster.start(SETTINGS)
+    await first.create_scope("scope")
+    await first.create_stream("scope", "stream", StreamConfig())
+    second = await cluster.start(SETTINGS)
+    stream_id = await first._catalog.stream_id("scope", "stream")
+    await first._context.begin(STREAM, SealStream(), stream_id)
+    is_out = True
+    await first.stop()
+    for _ in range(50):
+        await asyncio.sleep(0.001)
+    assert announced(cluster) == [STREAM.key]
+    is_out = False
+    await until(lambda: not announced(cluster), "the work of the dead one is done")
+    assert await state_of(second) is StreamState.SEALED
+
+
+async def test_one_announcement_that_cannot_be_read_does_not_hide_the_others(cluster, caplog):
+    """It is reported, and tried again until somebody repairs it."""
+    first = await cluster.start(SETTINGS)
+    await first.create_scope("scope")
+    subjects = [Subject(SubjectKind.STREAM, "scope", name) for name in ("a", "b", "c")]
+    for subject in subjects:
+        await first._context.begin(subject, SealStream(), "gone")
+    await first.stop()
+    entries = cluster.store.tables[layout.PENDING_WORK].entries
+    damaged = entries[b"stream/scope/b"]
+    entries[b"stream/scope/b"] = type(damaged)(damaged.key, damaged.value[:-1] + b"\xff", damaged.version)
+    second = await cluster.start(SETTINGS)
+    await until(lambda: announced(cluster) == ["stream/scope/b"], "the others are done")
+    assert "stream scope/b: what is announced cannot be read" in caplog.text
+    entries[b"stream/scope/b"] = damaged
+    await until(lambda: not announced(cluster), "it is done once it was repaired")
+    await second.idle()
+
+
+async def test_one_name_created_at_two_controllers_at_once_is_one_stream(pair, cluster):
+    """S-223: one success, and for the other one it exists."""
+    first, second, _ = pair
+    ends = await asyncio.gather(
+        *(service.create_stream("scope", "new", StreamConfig(Scaling.fixed(2))) for service in (first, second)),
+        return_exceptions=True,
+    )
+    assert sorted(type(end).__name__ for end in ends) == ["NoneType", StreamExistsError.__name__]
+    assert len(await second.current_segments("scope", "new")) == 2
+    assert announced(cluster) == []
+
+
+async def test_a_start_asks_who_is_alive_before_it_takes_anything(cluster):
+    """S-215: work of the living and of the dead is announced; only that of the dead is taken over."""
+    living = await cluster.start(SETTINGS)
+    await living._context.begin(Subject(SubjectKind.STREAM, "scope", "of the living"), SealStream(), "gone")
+    dead: ControllerService = await cluster.start(SETTINGS)
+    await dead._context.begin(Subject(SubjectKind.STREAM, "scope", "of the dead"), SealStream(), "gone")
+    await dead.stop()
+    await living.idle()
+    late = await cluster.start(SETTINGS)
+    await late.idle()
+    assert announced(cluster) == ["stream/scope/of the living"]
+    with pytest.raises(WorkElsewhereError, match="alive"):
+        await late._context.announcements.claim(Subject(SubjectKind.STREAM, "scope", "of the living"))
