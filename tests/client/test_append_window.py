@@ -11,7 +11,6 @@ from hypothesis import strategies as st
 
 from penstock.client.ack import AckState
 from penstock.client.append_window import AppendWindow, WindowLimits
-from penstock.client.event_runs import keys_at
 from penstock.model.errors import ProtocolError
 from penstock.model.events import EVENT_LENGTH_MAX, split_events
 from penstock.model.segments import NO_VALUE
@@ -158,10 +157,7 @@ def test_keys_that_are_found_out_late_stay_with_their_events(is_framed):
         window.add(*first, 9)
         window.add_many([event for event, _ in others], [key for _, key in others], 9 * 4)
         run = written[start + 5 : start + 10]
-        # As a writer does: of all keys of a run, those of one segment.
-        keys = tuple(key for pair in run for key in ("elsewhere", pair[1]))
-        homes = {"elsewhere": 1, "k0": 0, "k1": 0, "k2": 0}
-        window.add_keyed([event for event, _ in run], partial(keys_at, keys, homes, 0), 9 * 5)
+        window.add_keyed([event for event, _ in run], partial(list, [key for _, key in run]), 9 * 5)
     block = window.open
     if is_framed:
         block.framed()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
 from operator import add
@@ -90,8 +90,3 @@ def as_bytes(event: object) -> bytes:
     if isinstance(event, bytes | bytearray | memoryview):
         return bytes(event)
     raise InvalidArgumentError(f"an event is bytes, not {type(event).__name__}; encode it first")
-
-
-def keys_at(keys: Sequence[str], homes: Mapping[str, int], number: int) -> Sequence[str]:
-    """Return, in order, those of the keys whose home has this number."""
-    return [key for key in keys if homes[key] == number]

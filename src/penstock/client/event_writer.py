@@ -8,10 +8,8 @@ loop once per burst. Everything else belongs to the event loop.
 from __future__ import annotations
 
 import asyncio
-from collections import deque
 from collections.abc import Callable, Generator, Iterator, Sequence
 from functools import partial
-from operator import call
 from random import Random
 from typing import cast
 
@@ -20,8 +18,9 @@ from penstock.client.append_window import AppendWindow, Block, WindowLimits
 from penstock.client.appender import SegmentAppender
 from penstock.client.arrow import check_keys, frame_array, is_arrow, payloads_of
 from penstock.client.connection_pool import ConnectionPool
-from penstock.client.event_runs import Events, RoutingKeys, Step, as_bytes, has_foreign, keys_at, parts_of, runs
+from penstock.client.event_runs import Events, RoutingKeys, Step, as_bytes, has_foreign, parts_of, runs
 from penstock.client.life_cycle import LifeCycle
+from penstock.client.routes import Routes
 from penstock.client.settings import ClientSettings
 from penstock.client.stream_segments import SegmentMap, SegmentRange, SegmentSource
 from penstock.client.tasks import start_watched
@@ -87,7 +86,7 @@ class EventWriter(LifeCycle):
         self._lock = Lock()
         self._map = SegmentMap(())
         self._appenders: dict[SegmentId, SegmentAppender] = {}
-        self._routes: dict[str, SegmentAppender] = {}
+        self._routes = Routes(self._home_of, settings.routing_cache_size_max)
         self._turn = 0
         self._dirty: list[SegmentAppender] = []
         self._failure: PenstockError | None = None
@@ -261,7 +260,7 @@ class EventWriter(LifeCycle):
             if routing_key is None:
                 appender = self._any_appender()
             else:
-                appender = self._routes.get(routing_key) or self._route(routing_key)
+                appender = self._routes.known.get(routing_key) or self._routes.of(routing_key)
             ack = appender.window.add(event, routing_key, size_bytes)
             if on_delivery is not None:
                 # Under the lock nothing of the block is sent, hence not settled either.
@@ -362,19 +361,15 @@ class EventWriter(LifeCycle):
         segments = self._map.segments
         return self._appenders[segments[self._turn % len(segments)].segment_id]
 
-    def _route(self, routing_key: str) -> SegmentAppender:
+    def _home_of(self, routing_key: str) -> SegmentAppender:
         if not isinstance(routing_key, str):
             raise InvalidArgumentError(f"a routing key is str, not {type(routing_key).__name__}")
-        appender = self._appenders[self._map.segment_of(routing_key_hash(routing_key)).segment_id]
-        if len(self._routes) >= self._settings.routing_cache_size_max:
-            self._routes.clear()
-        self._routes[routing_key] = appender
-        return appender
+        return self._appenders[self._map.segment_of(routing_key_hash(routing_key)).segment_id]
 
     def _put_framed(self, data: Buffer, event_count: int, key: str | None) -> None:
         with self._lock:
             self._check(0)
-            appender = self._any_appender() if key is None else (self._routes.get(key) or self._route(key))
+            appender = self._any_appender() if key is None else self._routes.of(key)
             window = appender.window
             if event_count == 1 and len(data) >= self._checked_size_min:
                 self._check(len(data))
@@ -390,32 +385,21 @@ class EventWriter(LifeCycle):
         size_bytes = sum(map(len, events)) + EVENT_HEADER_LENGTH * len(events)
         with self._lock:
             self._check(0)
-            appender = self._any_appender() if key is None else (self._routes.get(key) or self._route(key))
+            appender = self._any_appender() if key is None else self._routes.of(key)
             appender.window.add_many(events, [key] * len(events), size_bytes)
             self._turn += 1
             self._note(appender, size_bytes)
         self._schedule()
 
     def _put_keyed(self, events: Sequence[bytes], keys: Sequence[str]) -> None:
-        """Spread events by key. Each distinct key is hashed once; per event only C loops run."""
+        """Spread events by key."""
         # Not gone through by Python's collector, as a list would be for as long as the events are on their way.
         keys = tuple(keys)
         with self._lock:
             self._check(0)
-            groups: dict[SegmentAppender, tuple[int, list[bytes]]] = {}
-            homes: dict[str, int] = {}
-            add_event: dict[str, Callable[[bytes], None]] = {}
-            for key in dict.fromkeys(keys):
-                appender = self._routes.get(key) or self._route(key)
-                group = groups.get(appender)
-                if group is None:
-                    group = groups[appender] = (len(groups), [])
-                homes[key] = group[0]
-                add_event[key] = group[1].append
-            deque(map(call, map(add_event.__getitem__, keys), events), maxlen=0)
-            for appender, (number, group_events) in groups.items():
-                size_bytes = sum(map(len, group_events)) + EVENT_HEADER_LENGTH * len(group_events)
-                appender.window.add_keyed(group_events, partial(keys_at, keys, homes, number), size_bytes)
+            for appender, its_events, find_keys in self._routes.spread(events, keys):
+                size_bytes = sum(map(len, its_events)) + EVENT_HEADER_LENGTH * len(its_events)
+                appender.window.add_keyed(its_events, find_keys, size_bytes)
                 self._note(appender, size_bytes)
         self._schedule()
 
@@ -538,7 +522,7 @@ class EventWriter(LifeCycle):
                     is_done = True
                     self._map = new_map
                     del self._appenders[segment.segment_id]
-                    self._routes.clear()
+                    self._routes.forget()
             if block is not None and not block.event_count:
                 # Not under the lock: what waits for a part that has failed is called at once, and may write.
                 block.ack._follow(acks)

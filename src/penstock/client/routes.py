@@ -1,0 +1,91 @@
+"""`Routes`: where events go by their routing keys, remembered: a key that was seen before is not hashed again.
+
+Not thread-safe: the writer's lock guards it.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+from functools import partial
+from operator import call
+from typing import Generic, TypeVar
+
+Home = TypeVar("Home", bound=Hashable)
+
+
+class Routes(Generic[Home]):
+    """See the module.
+
+    Args:
+        find: returns the home of a key. What it raises for one that is none passes through.
+        count_max: so many keys are remembered, or those of one run if they are more; then it begins anew.
+    """
+
+    __slots__ = ("_count_max", "_find", "_inbox_of", "_inboxes", "known")
+
+    def __init__(self, find: Callable[[str], Home], count_max: int) -> None:
+        self._find = find
+        self._count_max = count_max
+        #: Never changed for a key: what was spread by it may ask later, when it has been replaced by a new one.
+        self.known: dict[str, Home] = {}
+        #: One for each home, empty between two calls, and what puts an event of a key into it.
+        self._inboxes: dict[Home, list[bytes]] = {}
+        self._inbox_of: dict[str, Callable[[bytes], None]] = {}
+
+    def of(self, key: str) -> Home:
+        """Return the home of a key. Whoever is in a hurry asks `known` first."""
+        home = self.known.get(key)
+        if home is None:
+            home = self._find(key)
+            if len(self.known) >= self._count_max:
+                self.forget()
+            self.known[key] = home
+        return home
+
+    def forget(self) -> None:
+        """Forget all: homes have changed."""
+        self.known = {}
+        self._inboxes = {}
+        self._inbox_of = {}
+
+    def spread(
+        self, events: Sequence[bytes], keys: tuple[str, ...]
+    ) -> Iterator[tuple[Home, Sequence[bytes], Callable[[], Sequence[str]]]]:
+        """Yield homes, each with its events, in order, and with what finds the keys of these when they are needed.
+
+        The events are to be copied before the next ones are asked for. Per event of a known key only C loops run.
+        """
+        try:
+            try:
+                self._sort(events, keys)
+            except KeyError:
+                self._empty()
+                self._learn(keys)
+                self._sort(events, keys)
+            for home, inbox in self._inboxes.items():
+                if inbox:
+                    yield home, inbox, partial(_keys_at, keys, self.known, home)
+        finally:
+            self._empty()
+
+    def _sort(self, events: Sequence[bytes], keys: Sequence[str]) -> None:
+        deque(map(call, map(self._inbox_of.__getitem__, keys), events), maxlen=0)
+
+    def _learn(self, keys: Sequence[str]) -> None:
+        """Remember the homes of all these keys, however many they are."""
+        wanted = dict.fromkeys(keys)
+        homes = {key: self.known.get(key) or self._find(key) for key in wanted}
+        if len(homes.keys() | self.known.keys()) > self._count_max:
+            self.forget()
+        self.known.update(homes)
+        for key, home in homes.items():
+            self._inbox_of[key] = self._inboxes.setdefault(home, []).append
+
+    def _empty(self) -> None:
+        for inbox in self._inboxes.values():
+            inbox.clear()
+
+
+def _keys_at(keys: Sequence[str], homes: Mapping[str, Home], home: Home) -> Sequence[str]:
+    return [key for key in keys if homes[key] is home]
