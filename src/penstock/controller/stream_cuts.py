@@ -100,28 +100,16 @@ class _KeyMap:
 
     def __init__(self, ranges: Iterable[tuple[float, float, int]]) -> None:
         found = sorted(ranges)
-        self._bounds: list[float] = []
-        self._values: list[int] = []
-        end = 0.0
-        for start, until, number in found:
-            if start < end:
-                self._sweep(found)
-                break
-            if start > end:
-                self._append(end, _NOTHING)
-            self._append(start, number)
-            end = until
-        else:
-            self._append(end, _NOTHING)
+        starts, ends = [start for start, _, _ in found], [end for _, end, _ in found]
+        self._bounds: list[float] = [*starts, *ends[-1:]]
+        self._values: list[int] = [*(number for _, _, number in found), _NOTHING]
+        if not found or starts[1:] != ends[:-1]:  # They do not follow one another without a gap or an overlap.
+            self._sweep(found)
         values = self._values
         self._greatest = [max(values[at : at + _BLOCK_VALUES]) for at in range(0, len(values), _BLOCK_VALUES)]
 
-    def _append(self, bound: float, value: int) -> None:
-        self._bounds.append(bound)
-        self._values.append(value)
-
     def _sweep(self, ranges: Sequence[tuple[float, float, int]]) -> None:
-        """Find the greatest number key by key, for ranges that overlap."""
+        """Find the greatest number key by key."""
         self._bounds, self._values = [], []
         open_ranges: list[tuple[int, float]] = []
         taken = 0
@@ -132,12 +120,15 @@ class _KeyMap:
                 taken += 1
             while open_ranges and open_ranges[0][1] <= bound:
                 heapq.heappop(open_ranges)
-            self._append(bound, -open_ranges[0][0] if open_ranges else _NOTHING)
+            self._bounds.append(bound)
+            self._values.append(-open_ranges[0][0] if open_ranges else _NOTHING)
 
     def greatest(self, start: float, end: float) -> int:
         """Return the greatest number that some key in `[start, end)` has; `_NOTHING` when none has one."""
         low = max(0, bisect_right(self._bounds, start) - 1)
-        high = bisect_left(self._bounds, end)
+        high = bisect_left(self._bounds, end, low)
+        if high - low == 1:  # As it nearly always is, and then it is to be quick.
+            return self._values[low]
         first, last = -(-low // _BLOCK_VALUES), high // _BLOCK_VALUES
         if first >= last:
             return max(self._values[low:high], default=_NOTHING)
@@ -174,7 +165,8 @@ class ValidityFold:
         future = [position.records[segment] for segment, offset in cut.items() if offset == OFFSET_FUTURE]
         reached.sort(key=lambda segment: segment.key_start)
         self._cut = cut
-        self._least_reached = _by_least_id(reached)
+        self._reached = reached
+        self._least_reached: _KeyMap | None = None
         self._read: dict[int, SegmentRecord] = {}
         self.is_valid: bool = (
             all(offset >= OFFSET_FUTURE for offset in cut.values())
@@ -185,6 +177,8 @@ class ValidityFold:
     def _take(self, segment: SegmentRecord) -> None:
         if segment.id in self._cut:
             return
+        if self._least_reached is None:
+            self._least_reached = _by_least_id(self._reached)
         if -self._least_reached.greatest(segment.key_start, segment.key_end) < segment.id:
             self.is_valid = False
         self._read[segment.id] = segment
@@ -264,10 +258,14 @@ class Between:
 
     def has(self, segment: SegmentRecord) -> bool:
         """Say whether the segment is between."""
-        keys, number = (segment.key_start, segment.key_end), segment.id
-        return all(start.greatest(*keys) <= number for start in self._starts) and all(
-            -end.greatest(*keys) >= number for end in self._ends
-        )
+        key_start, key_end, number = segment.key_start, segment.key_end, segment.id
+        for start in self._starts:
+            if start.greatest(key_start, key_end) > number:
+                return False
+        for end in self._ends:  # noqa: SIM110  # Plain loops, since there may be thousands of segments.
+            if -end.greatest(key_start, key_end) < number:
+                return False
+        return True
 
 
 def size_between(

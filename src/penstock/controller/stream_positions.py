@@ -1,16 +1,31 @@
 """Where stream cuts are in a stream's history: reads what `stream_cuts` needs, page by page.
 
+Others have their turn between any two steps, so that ten thousand segments hold nobody up for long.
 Each call reads the history between the first and the last epoch of the cuts that it is given, and nothing else: how
 many epochs a stream has does not matter.
 """
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
+import asyncio
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from operator import attrgetter
 
 from penstock.controller.metadata.records import HISTORY_CHUNK_EPOCHS, EpochRecord, SegmentRecord, TruncationRecord
 from penstock.controller.metadata.stream_tables import StreamTables
 from penstock.controller.stream_cuts import Between, Change, Position, PositionFold, ValidityFold, epoch_bounds
+
+#: Segments that are looked at before others have their turn: some milliseconds of work.
+_SEGMENTS_PER_TURN = 1000
+#: Orders segments by id.
+_BY_ID = attrgetter("creation_epoch", "number")
+
+
+async def _in_turns(take: Callable[[Sequence[SegmentRecord]], None], segments: Sequence[SegmentRecord]) -> None:
+    """Let an epoch's segments be taken, some at a time."""
+    for start in range(0, len(segments), _SEGMENTS_PER_TURN):
+        await asyncio.sleep(0)
+        take(segments[start : start + _SEGMENTS_PER_TURN])
 
 
 class _Window:
@@ -58,10 +73,12 @@ async def _window_of_cut(tables: StreamTables, cut: Mapping[int, int]) -> _Windo
 
 async def _position_in(window: _Window, cut: Mapping[int, int]) -> Position:
     fold = PositionFold(cut)
-    fold.begin(window.first.segments)
+    await _in_turns(fold.begin, window.first.segments)
     async for page in window.pages():
         fold.add(page)
-    return fold.position()
+    position = fold.position()
+    await asyncio.sleep(0)
+    return position
 
 
 async def position_of(tables: StreamTables, cut: Mapping[int, int]) -> Position:
@@ -79,8 +96,9 @@ async def valid_position_of(tables: StreamTables, cut: Mapping[int, int]) -> Pos
     window = await _window_of_cut(tables, cut)
     position = await _position_in(window, cut)
     validity = ValidityFold(position)
+    await asyncio.sleep(0)
     if validity.is_valid:
-        validity.begin(window.first.segments)
+        await _in_turns(validity.begin, window.first.segments)
         async for page in window.pages():
             if validity.is_valid:
                 validity.add(page)
@@ -117,10 +135,9 @@ async def segments_between(
     # The end may lie before it: one that is never split is still between.
     first_epoch = max(start.first_epoch for start in starts)
     first = await tables.need_epoch(first_epoch)
-    yield _chosen(between, first.segments)
+    found: list[SegmentRecord] = []
+    await _in_turns(lambda segments: found.extend(filter(between.has, segments)), first.segments)
+    yield sorted(found, key=_BY_ID)
     async for page in tables.changes(first_epoch, end.last_epoch):
-        yield _chosen(between, (segment for change in page for segment in change.created))
-
-
-def _chosen(between: Between, segments: Iterable[SegmentRecord]) -> list[SegmentRecord]:
-    return sorted((segment for segment in segments if between.has(segment)), key=lambda segment: segment.id)
+        created = (segment for change in page for segment in change.created)
+        yield sorted(filter(between.has, created), key=_BY_ID)

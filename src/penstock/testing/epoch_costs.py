@@ -8,14 +8,15 @@ of the controller holds the first and the last epochs against each other.
 from __future__ import annotations
 
 import random
-from collections import defaultdict
-from collections.abc import Awaitable, Sequence
+from collections import Counter, defaultdict
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
 from penstock.controller.locator import SingleStoreLocator
 from penstock.controller.metadata.memory_store import MemoryMetadataStore
 from penstock.controller.metadata.store import MetadataStore, Removal, Row, RowPage, Write
+from penstock.controller.metadata.typed import Tables
 from penstock.controller.service import ControllerService
 from penstock.model.policies import Scaling, StreamConfig
 from penstock.runtime.disk import LocalDisk
@@ -112,12 +113,17 @@ class EpochCosts:
     chunk costs to be filled is in each of them once.
     """
 
-    def __init__(self, block_epochs: int) -> None:
+    def __init__(self, block_epochs: int, *, is_truncated: bool = True) -> None:
         self._block_epochs = block_epochs
+        self._is_truncated = is_truncated
         self._clock_ms = _START_MS
         self._work = ThreadedWork(1)
         self._segments = MemorySegments()
-        self.store = CountingMetadataStore(MemoryMetadataStore())
+        self._records = MemoryMetadataStore()
+        self.store = CountingMetadataStore(self._records)
+        #: What is on record of the stream before it is sealed, by kind of record: bytes of all, and of the largest one.
+        self.stored_bytes: Counter[str] = Counter()
+        self.largest_bytes: dict[str, int] = {}
         self._service = ControllerService(
             metadata=self.store,
             segments=self._segments,
@@ -129,8 +135,10 @@ class EpochCosts:
         self._totals: dict[str, dict[int, tuple[Cost, int]]] = defaultdict(dict)
         self._block = 0
 
-    async def run(self, epochs: int) -> None:
-        """Make the stream, scale it so many times, seal it and delete it."""
+    async def run(
+        self, epochs: int, *, at_the_end: Callable[[ControllerService], Awaitable[None]] | None = None
+    ) -> None:
+        """Make the stream, scale it so many times, seal it and delete it; before that `at_the_end` may look at it."""
         service = self._service
         await service.start()
         await service.create_scope(_SCOPE)
@@ -140,8 +148,11 @@ class EpochCosts:
             sealed = await self._scale(epoch)
             if epoch % _LOOK_EPOCHS == 0:
                 await self._look(epoch, sealed)
-            if epoch % _TRUNCATION_EPOCHS == 0:
+            if self._is_truncated and epoch % _TRUNCATION_EPOCHS == 0:
                 await self._truncate()
+        await self._weigh()
+        if at_the_end is not None:
+            await at_the_end(service)
         await self._counted("seal", service.seal_stream(_SCOPE, _STREAM))
         await self._counted("delete", service.delete_stream(_SCOPE, _STREAM))
         await service.stop()
@@ -159,6 +170,14 @@ class EpochCosts:
     def segments_left(self) -> int:
         """How many segments of the stream there are."""
         return sum(name.startswith(f"{_SCOPE}/{_STREAM}/") for name in self._segments.segments)
+
+    async def _weigh(self) -> None:
+        for table in self._records.table_names():
+            if table.startswith(f"_system/_tables/{_SCOPE}/{_STREAM}/metadata"):
+                async for row in Tables(self._records).walk_rows(table):
+                    kind = row.key.partition("-")[0]
+                    self.stored_bytes[kind] += len(row.value)
+                    self.largest_bytes[kind] = max(self.largest_bytes.get(kind, 0), len(row.value))
 
     async def _counted(self, operation: str, call: Awaitable[T]) -> T:
         self.store.cost = Cost()

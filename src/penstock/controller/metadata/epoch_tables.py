@@ -112,6 +112,7 @@ class EpochTables(TransactionTables):
                 page.append(Change(entry.epoch, entry.sealed, entry.created))
             else:
                 page.append(await self._change(entry.epoch))
+                await asyncio.sleep(0)
             segments += len(page[-1].sealed) + len(page[-1].created)
             if segments >= _CHANGED_SEGMENTS_PER_PAGE:
                 yield page

@@ -17,7 +17,7 @@ from enum import Enum, IntEnum
 import msgspec
 
 from penstock.controller.metadata.packing import ColumnReader, PackedRecord, float64s, int32s, int64s
-from penstock.model.names import SegmentId, segment_id
+from penstock.model.names import SegmentId
 from penstock.model.policies import StreamConfig
 
 #: Epoch of an empty `EpochTransition` or `CommittingTransactions`.
@@ -153,7 +153,7 @@ class SegmentRecord(msgspec.Struct, frozen=True, gc=False):
     @property
     def id(self) -> SegmentId:
         """The 64-bit segment id."""
-        return segment_id(self.number, self.creation_epoch)
+        return SegmentId((self.creation_epoch << 32) | self.number)  # As `segment_id`: this is called very often.
 
     def overlaps(self, other: SegmentRecord) -> bool:
         """Say whether some key goes to both."""
