@@ -1,4 +1,4 @@
-"""Stalls of the event loop in a container of very many segments: start, replay, flush looks, alarms, stop.
+"""Stalls of the event loop in a container of very many segments: creation, start, replay, flush looks, alarms, stop.
 
     python bench/crowd_stalls.py                          # 25 000 segments of 20 attributes
     python bench/crowd_stalls.py --segments 5000
@@ -115,7 +115,12 @@ async def measure(arguments: argparse.Namespace) -> None:
         settle_collector()
         container = new_container(Path(directory), runtime, arguments)
         await container.start()
-        names = await fill(container, arguments.segments, arguments.attributes)
+        names: list[str] = []
+
+        async def create() -> None:
+            names.extend(await fill(container, arguments.segments, arguments.attributes))
+
+        await watch.step("create the segments", create)
         await watch.step("append to each segment", lambda: append_to_all(container, names))
 
         async def checkpoint() -> None:

@@ -349,6 +349,9 @@ class _Play:
                     except (HostDownError, PenstockError):
                         # A crash that was armed long ago may come only now, and end what was under way.
                         violations = []
+                    except AssertionError as error:
+                        # The check asked the store, which found out by itself.
+                        violations = [f"container {container.id}: {error}"]
                     for violation in violations:
                         self.found(f"{host.name}: {violation}")
 
