@@ -4,12 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import json
-import re
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import replace
-from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 
@@ -39,7 +36,6 @@ from penstock.wire.statistics import (
 from support.containers import QUIET, FaultyChunks, memory_runtime
 from support.raw_wire import RawWire
 
-DOCUMENT = Path(__file__).parents[2] / "docs" / "statistics.md"
 COUNT = 4
 SETTINGS = SegmentStoreSettings(
     container_count=COUNT,
@@ -365,8 +361,6 @@ def test_the_blocking_client_tells_the_same_and_how_far_groups_are() -> None:
                 reader.store_positions()
                 lag = client.statistics(statistics, groups=["s/late"]).groups["s/late"]
                 assert (lag.unread_bytes["s/t"] < 1000, lag.reader_count, lag.problem) == (True, 1, None)
-        (program,) = re.findall(r"```python\n(.*?)```", DOCUMENT.read_text(), re.DOTALL)
-        exec(program, {"client": client, "time": SimpleNamespace(sleep=lambda _: None)})
         client.truncate_stream(client.tail("s/t"))
         with pytest.raises(NoSuchReaderGroupError):
             client.statistics(groups=["s/nobody"])
