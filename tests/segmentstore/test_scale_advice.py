@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from penstock.model.policies import ScalingKind
 from penstock.model.scale_advice import ScaleAdvice, ScaleDirection
 from penstock.segmentstore.quiet_segments import QuietSegments
-from penstock.segmentstore.scale_advice import advise, most_urgent, silence
+from penstock.segmentstore.scale_advice import MostUrgent, advise, silence
 from penstock.segmentstore.settings import ScaleAdviceSettings, StatisticsSettings
 from penstock.segmentstore.statistics import MovingRates, Rates, SegmentStatistics, Statistics
 
@@ -209,6 +209,20 @@ def test_a_large_transaction_is_no_burst() -> None:
     at_once = simulated(all_at_once, 640).load(1, 640.0)
     assert at_once is not None
     assert at_once.events_per_s.minutes_10 > 100 * TARGET
+
+
+def most_urgent(advice: list[ScaleAdvice], count_max: int, turn: int) -> list[ScaleAdvice]:
+    chosen = MostUrgent(count_max)
+    for each in advice:
+        chosen.take(each)
+    return chosen.chosen(turn)
+
+
+@given(splits=st.lists(st.integers(2, 9)), count_max=st.integers(1, 5))
+def test_the_hottest_of_many_are_chosen(splits: list[int], count_max: int) -> None:
+    """As if all were sorted; of equals those that came first."""
+    advice = [ScaleAdvice(str(number), ScaleDirection.UP, count) for number, count in enumerate(splits)]
+    assert most_urgent(advice, count_max, 0) == sorted(advice, key=lambda each: -each.split_count)[:count_max]
 
 
 def test_what_is_to_be_split_is_said_first() -> None:

@@ -5,7 +5,7 @@ Source: controller internals specification, section 9.1 (SegmentAggregates, Auto
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from heapq import heappush, heappushpop
 
 from penstock.model.policies import ScalingKind
 from penstock.model.scale_advice import ScaleAdvice, ScaleDirection
@@ -56,19 +56,38 @@ def silence(segment: str) -> ScaleAdvice:
     return ScaleAdvice(segment, ScaleDirection.DOWN, is_silent=True)
 
 
-def most_urgent(advice: Iterable[ScaleAdvice], count_max: int, turn: int) -> list[ScaleAdvice]:
-    """Return up to `count_max` of them: all that is to be split, the hottest first, then what is to be merged.
+class MostUrgent:
+    """Chooses `count_max` of very many: all that is to be split, the hottest first, then what is to be merged.
 
-    When there are more of the latter than have room, others of them are told at each `turn`: the first ones may stay
-    cold for ever without a neighbour to be merged with.
+    Each `take` costs next to nothing, and so does `chosen`: others get their turns in between.
     """
-    hot: list[ScaleAdvice] = []
-    cold: list[ScaleAdvice] = []
-    for each in advice:
-        (hot if each.direction is ScaleDirection.UP else cold).append(each)
-    hot.sort(key=lambda each: -each.split_count)
-    room = max(count_max - len(hot), 0)
-    if len(cold) > room > 0:
-        at = turn * room % len(cold)
-        cold = cold[at:] + cold[:at]
-    return (hot + cold[:room])[:count_max]
+
+    def __init__(self, count_max: int) -> None:
+        self._count_max = count_max
+        #: The hottest so far, as a heap: parts, minus the number of its coming, the advice.
+        self._hot: list[tuple[int, int, ScaleAdvice]] = []
+        self._cold: list[ScaleAdvice] = []
+        self._count = 0
+
+    def take(self, advice: ScaleAdvice) -> None:
+        """Bring in one."""
+        self._count += 1
+        if advice.direction is ScaleDirection.DOWN:
+            self._cold.append(advice)
+            return
+        entry = (advice.split_count, -self._count, advice)
+        if len(self._hot) < self._count_max:
+            heappush(self._hot, entry)
+        else:
+            heappushpop(self._hot, entry)
+
+    def chosen(self, turn: int) -> list[ScaleAdvice]:
+        """Return them. When not all that are cold have room, others of them are chosen at each `turn`.
+
+        The first ones may stay cold for ever without a neighbour to be merged with.
+        """
+        hot = [advice for _, _, advice in sorted(self._hot, reverse=True)]
+        cold = self._cold
+        room = min(self._count_max - len(hot), len(cold))
+        at = turn * room % len(cold) if cold else 0
+        return hot + cold[at : at + room] + cold[: max(at + room - len(cold), 0)]

@@ -11,7 +11,7 @@ from penstock.model.names import ContainerId
 from penstock.model.scale_advice import ScaleAdvice
 from penstock.segmentstore.container.container import SegmentContainer
 from penstock.segmentstore.container.segment import Segment
-from penstock.segmentstore.scale_advice import advise, most_urgent, silence
+from penstock.segmentstore.scale_advice import MostUrgent, advise, silence
 from penstock.segmentstore.settings import ScaleAdviceSettings
 from penstock.segmentstore.store import SegmentStore
 
@@ -62,18 +62,21 @@ class StoreScaleAdvisor:
 
 async def _about_all(container: SegmentContainer, settings: ScaleAdviceSettings) -> list[ScaleAdvice]:
     statistics, by_id = container.activity_watch.statistics, container.state.metadata.by_id
-    found: list[ScaleAdvice] = []
-    for number, segment_id in enumerate(statistics.ids_by_rate()):
+    found = MostUrgent(settings.advice_max)
+    for number, segment_id in enumerate(statistics.known_ids()):
         if number % _SLICE_SEGMENTS == _SLICE_SEGMENTS - 1:
             await asyncio.sleep(0)
         advice = _about_load(container, segment_id, by_id.get(segment_id), settings)
         if advice is not None:
-            found.append(advice)
-    for segment_id, name in statistics.quiet.silent(asyncio.get_running_loop().time()):
+            found.take(advice)
+    now_s = asyncio.get_running_loop().time()
+    for number, (segment_id, name) in enumerate(statistics.quiet.silent(now_s)):
+        if number % _SLICE_SEGMENTS == _SLICE_SEGMENTS - 1:
+            await asyncio.sleep(0)
         segment = by_id.get(segment_id)
         if segment is None or not (segment.is_sealed or segment.is_deleted or not segment.scale_type):
-            found.append(silence(name))
-    return most_urgent(found, settings.advice_max, int(asyncio.get_running_loop().time() / _TURN_S))
+            found.take(silence(name))
+    return found.chosen(int(now_s / _TURN_S))
 
 
 def _about_load(

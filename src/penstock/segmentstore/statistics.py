@@ -362,9 +362,9 @@ class Statistics:
 
     # What loads ask for: see `scale_advice`.
 
-    def ids_by_rate(self) -> list[int]:
-        """Return the ids of segments that have got data lately and are to scale by their load."""
-        return [segment_id for segment_id, load in self._segments.items() if load.scale_type and not load.is_gone]
+    def known_ids(self) -> list[int]:
+        """Return the ids of segments that have got data lately, those that are gone included."""
+        return list(self._segments)
 
     def load(self, segment_id: int, now_s: float) -> SegmentStatistics | None:
         """Return the load of one segment as of the last tick; None if it is not remembered."""
