@@ -16,6 +16,7 @@ from penstock.model.errors import (
 )
 from penstock.model.segments import Buffer
 from penstock.segmentstore.settings import StorageGuardSettings
+from penstock.segmentstore.tier2.chunk_storage import ChunkInfo
 from penstock.segmentstore.tier2.memory import MemoryChunkStorage
 from penstock.segmentstore.tier2.storage_guard import GuardedChunkStorage
 from penstock.segmentstore.tier2.storage_identity import StorageIdentity
@@ -309,4 +310,52 @@ async def test_a_look_that_is_refused_once_does_not_make_the_storage_unavailable
         await storage.check()
     assert not storage.is_available
     await storage.check()
+    assert storage.is_available
+
+
+class Flapping(MemoryChunkStorage):
+    """A storage that is not there for the next `missing_count` calls, and back when it is looked at."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.missing_count = 0
+
+    def _is_missing(self) -> bool:
+        self.missing_count -= 1
+        return self.missing_count >= 0
+
+    async def read(self, name: str, offset: int, length: int) -> bytes:
+        if self._is_missing():
+            raise NoSuchChunkError(name)
+        return await super().read(name, offset, length)
+
+    async def exists(self, name: str) -> bool:
+        return not self._is_missing() and await super().exists(name)
+
+    async def list(self, prefix: str = "") -> Sequence[ChunkInfo]:
+        return [] if self._is_missing() else await super().list(prefix)
+
+    async def names(self, *, limit: int, after: str = "") -> Sequence[str]:
+        return [] if self._is_missing() else await super().names(limit=limit, after=after)
+
+
+async def test_a_chunk_is_not_lost_when_the_storage_was_away_only_until_it_was_looked_at() -> None:
+    """A call finds nothing, the storage comes back, the look finds all in order: that is no missing chunk."""
+    inner = Flapping()
+    storage = guard(inner)
+    await storage.claim(no_logs)
+    await storage.create_with_content("a", [b"x"])
+    inner.missing_count = 1
+    assert await storage.read("a", 0, 1) == b"x"
+    inner.missing_count = 1
+    assert await storage.exists("a")
+    inner.missing_count = 1
+    assert [chunk.name for chunk in await storage.list()] == ["a"]
+    inner.missing_count = 1
+    assert await storage.names(limit=5) == ["a"]
+    with pytest.raises(NoSuchChunkError):
+        await storage.read("b", 0, 1)
+    assert not await storage.exists("b")
+    assert await storage.list("b") == []
+    assert await storage.names(limit=5, after="a") == []
     assert storage.is_available

@@ -294,10 +294,7 @@ class GuardedChunkStorage(WrappedChunkStorage):
 
     async def exists(self, name: str) -> bool:
         """See `ChunkStorage.exists`."""
-        is_there = await self._guarded(lambda: self.inner.exists(name))
-        if not is_there:
-            await self.check()
-        return is_there
+        return await self._found(lambda: self.inner.exists(name))
 
     async def delete(self, name: str) -> None:
         """See `ChunkStorage.delete`."""
@@ -309,15 +306,22 @@ class GuardedChunkStorage(WrappedChunkStorage):
 
     async def list(self, prefix: str = "") -> Sequence[ChunkInfo]:
         """See `ChunkStorage.list`."""
-        found = await self._guarded(lambda: self.inner.list(prefix))
-        await self.check()  # A place that is not there has no chunks to list.
+        found = await self._found(lambda: self.inner.list(prefix))
+        await self.check()  # Somebody else's storage has other chunks.
         return found
 
     async def names(self, *, limit: int, after: str = "") -> Sequence[str]:
         """See `ChunkStorage.names`."""
-        found = await self._guarded(lambda: self.inner.names(limit=limit, after=after))
+        return await self._found(lambda: self.inner.names(limit=limit, after=after))
+
+    async def _found(self, call: Callable[[], Awaitable[T]]) -> T:
+        """Make a call that may find nothing; that is believed as a missing chunk is, see `_guarded`."""
+        found = await self._guarded(call)
         if not found:
-            await self.check()  # As for a list.
+            await self.check()
+            found = await self._guarded(call)
+            if not found:
+                await self.check()
         return found
 
     async def _guarded(self, call: Callable[[], Awaitable[T]]) -> T:
@@ -327,6 +331,15 @@ class GuardedChunkStorage(WrappedChunkStorage):
             return await call()
         except NoSuchChunkError:
             await self.check()  # Not the chunk is missing, but all of it.
+        except StorageUnavailableError as error:
+            self._set_unavailable(error)
+            raise
+        # Or all of it was missing then, and was back for the look. Believed is what is said twice, with all there
+        # behind either: one answer from the wrong moment would be the loss of a chunk.
+        try:
+            return await call()
+        except NoSuchChunkError:
+            await self.check()
             raise
         except StorageUnavailableError as error:
             self._set_unavailable(error)
