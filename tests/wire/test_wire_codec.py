@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import random
 import struct
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import get_type_hints
 
@@ -368,3 +371,37 @@ def test_something_else_is_not_encoded() -> None:
 
     with pytest.raises(InvalidArgumentError, match="no command"):
         encode(Stranger())
+
+
+def test_entries_read_at_once_are_those_read_one_by_one_and_so_are_their_errors() -> None:
+    """Pages of tables have a reader of their own: for whole pages, and for ones with any byte changed or cut off."""
+    rng = random.Random(1)
+    entries = [fields.TableKeyValue(rng.randbytes(1 + n % 5), n, rng.randbytes(n % 7)) for n in range(6)]
+    out = bytearray()
+    for entry in entries:
+        fields._write_entry(out, entry)
+
+    def one_by_one(payload: memoryview) -> tuple[list[fields.TableKeyValue], int]:
+        found, position = [], 0
+        for _ in entries:
+            entry, position = fields._read_entry(payload, position)
+            found.append(entry)
+        return found, position
+
+    def outcome(read: Callable[[], object]) -> object:
+        try:
+            return read()
+        except (ProtocolError, struct.error) as error:
+            return repr(error)
+
+    assert one_by_one(memoryview(out)) == (entries, len(out))
+    variants = [bytes(out), *(bytes(out[:length]) for length in range(len(out)))]
+    for at in range(len(out)):
+        for value in (0, 1, 0x7F, 0x80, 0xFF, rng.randrange(256)):
+            changed = bytearray(out)
+            changed[at] = value
+            variants.append(bytes(changed))
+    for variant in variants:
+        payload = memoryview(variant)
+        expected = outcome(partial(one_by_one, payload))
+        assert outcome(partial(fields._read_entries, payload, 0, len(entries))) == expected

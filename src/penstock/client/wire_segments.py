@@ -431,7 +431,8 @@ class WireSegments:
             TableEntriesRead,
             segment,
         )
-        return TablePage([_entry(entry) for entry in reply.entries], reply.continuation_token)
+        entries = [TableEntry(entry.key, entry.value, entry.version) for entry in reply.entries]
+        return TablePage(entries, reply.continuation_token)
 
     async def table_keys(
         self, segment: str, *, limit: int, token: bytes = b"", first: bytes = b"", last: bytes | None = None

@@ -27,6 +27,8 @@ BATCH_LENGTH_MAX: Final = 32 * 1024 * 1024
 _SLOT: Final = struct.Struct(">qqI")
 SLOT_LENGTH: Final = _SLOT.size
 pack_slot: Callable[[int, int, int], bytes] = _SLOT.pack
+#: Version, offset and length of an entry, without the `Slot`.
+unpack_places: Callable[[bytes], tuple[int, int, int]] = _SLOT.unpack
 #: What a look-up says that has no answer; a slot is never empty. None stands for "the key is not in the table".
 MISSING: Final = b""
 
@@ -48,13 +50,6 @@ class Slot:
 def unpack_slot(packed: bytes) -> Slot:
     """Return what `pack_slot` packed."""
     return Slot(*_SLOT.unpack(packed))
-
-
-def value_place(packed: bytes, key: bytes) -> tuple[int, int, int]:
-    """Return version, and offset and length of the value of `key`'s entry: of `unpack_slot`, without the slot."""
-    version, offset, length = _SLOT.unpack(packed)
-    skipped = ENTRY_HEADER.size + len(key)
-    return version, offset + skipped, length - skipped
 
 
 def slot_version(packed: bytes) -> int:

@@ -25,8 +25,8 @@ from penstock.segmentstore.container.tables.entries import (
     ParsedEntry,
     parse_entries,
     slot_length,
+    unpack_places,
     unpack_slot,
-    value_place,
 )
 from penstock.segmentstore.container.tables.index import TableIndex
 
@@ -148,10 +148,15 @@ class TableReader:
         ranges: list[tuple[int, int]] = []
         wanted: list[tuple[int, int]] = []
         start_offset = segment.start_offset
+        unpack, header_length = unpack_places, ENTRY_HEADER.size
         for at, (key, packed) in enumerate(items):
             if packed is None:
                 continue
-            version, offset, length = value_place(packed, key)
+            # The value's place, behind the header and the key.
+            version, offset, length = unpack(packed)
+            skipped = header_length + len(key)
+            offset += skipped
+            length -= skipped
             if not length:
                 found[at] = TableEntry(key, b"", version)
             elif offset < start_offset:
