@@ -63,7 +63,7 @@ class CountingMetadataStore:
 
     def __init__(self, store: MetadataStore) -> None:
         self._store = store
-        self.cost = Cost()
+        self.cost: Cost = Cost()
 
     def _read(self, rows: Sequence[Row | None]) -> None:
         self.cost.requests += 1
@@ -120,7 +120,7 @@ class EpochCosts:
         self._work = ThreadedWork(1)
         self._segments = MemorySegments()
         self._records = MemoryMetadataStore()
-        self.store = CountingMetadataStore(self._records)
+        self.store: CountingMetadataStore = CountingMetadataStore(self._records)
         #: What is on record of the stream before it is sealed, by kind of record: bytes of all, and of the largest one.
         self.stored_bytes: Counter[str] = Counter()
         self.largest_bytes: dict[str, int] = {}
