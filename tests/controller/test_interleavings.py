@@ -118,6 +118,12 @@ async def play(cluster, seed, *, expires):
             await asyncio.sleep(0)
         cluster.expire(rng.choice(services))
     await asyncio.gather(*running)
+    # Who was taken for dead last has joined again, and has begun to look for what is left.
+    for _ in range(2000):
+        await asyncio.sleep(0.001)
+        if not any(service._context.announcements._membership.is_over for service in services):
+            break
+    await asyncio.sleep(0.01)
     for _ in range(3):
         for service in services:
             await service.idle()
