@@ -337,12 +337,13 @@ class _Play:
                     self.found(f"controller: {violation}")
             except HostDownError:
                 pass  # As below.
-        for host in cluster.stores:
-            store = cluster.store(host)
-            if store is None:
-                continue
+        stores = [(host, store) for host in cluster.stores if (store := cluster.store(host)) is not None]
+        for host, store in stores:
             self._look(host, store)
+        for host, store in stores:
             for container in store.containers:
+                if cluster.store(host) is not store or container._log.epoch < self._epochs.get(container.id, 0):
+                    continue  # Gone meanwhile, or a zombie beside its successor: what it counts is of the past.
                 for check in (check_tables, check_indexes, check_catalog, check_storage, check_orphans):
                     try:
                         violations = await host.run(check(container))

@@ -122,7 +122,8 @@ async def test_a_flush_of_many_segments_is_not_a_look_at_all_of_them_for_each(
     await until(lambda: looks == 2)
     lives.chunks.release("write")
     await until(lambda: all(container.segment(name_of(number)).storage_length == 8 for number in range(count)))
-    assert looks <= 4
+    # Storage finishes them in a few groups, how many is a matter of timing; a look for each would be two hundred.
+    assert looks <= count // 10
 
 
 async def test_appends_that_are_held_do_not_have_all_segments_looked_at_again_while_jobs_run(

@@ -34,7 +34,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import pairwise
 
-from penstock.model.errors import NoSuchChunkError, NoSuchSegmentError, PenstockError
+from penstock.model.errors import NoSuchChunkError, NoSuchSegmentError, PenstockError, SegmentTruncatedError
 from penstock.model.segments import READ_LENGTH_MAX
 from penstock.segmentstore.container.container import ContainerStatus, SegmentContainer
 from penstock.segmentstore.container.log.pipeline import OperationPipeline
@@ -502,7 +502,13 @@ async def _check_stored_bytes(
     storage = container.storage.of(segment)
     position = max(start, segment.start_offset)
     while position < end:
-        data = await storage.read(segment.name, position, min(READ_LENGTH_MAX, end - position))
+        try:
+            data = await storage.read(segment.name, position, min(READ_LENGTH_MAX, end - position))
+        except SegmentTruncatedError as error:
+            if error.start_offset <= position or segment.start_offset < error.start_offset:
+                raise
+            position = error.start_offset  # Truncated, by its owner, while it was looked at.
+            continue
         for entry in segment.index._entries:
             if not isinstance(entry, _Block):
                 continue
