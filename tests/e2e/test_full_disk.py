@@ -97,10 +97,10 @@ async def fill(client: Client, segment: str) -> tuple[int, asyncio.Task[int] | N
 
     The server goes on moving bytes, and cuts its log, so it may have room once more after it had none.
     """
-    acknowledged = (await client._segment_client.segment_info(segment)).length
+    acknowledged = (await client.segments.segment_info(segment)).length
     while True:
         assert acknowledged < 2 * FILE_SYSTEM_BYTES
-        append = asyncio.create_task(client._segment_client.append(segment, block(acknowledged // BLOCK_BYTES)))
+        append = asyncio.create_task(client.segments.append(segment, block(acknowledged // BLOCK_BYTES)))
         await asyncio.wait([append], timeout=3.0)
         while not append.done():
             if await is_refused(client):
@@ -137,7 +137,7 @@ async def until_refused(client: Client, ballast: Path) -> None:
 async def read(client: Client, segment: str, start: int, end: int) -> bytes:
     parts: list[bytes] = []
     while start < end:
-        data = await client._segment_client.read(segment, start, min(MIB, end - start))
+        data = await client.segments.read(segment, start, min(MIB, end - start))
         parts += [bytes(part) for part in data.data]
         start += sum(map(len, data.data))
     return b"".join(parts)
@@ -183,9 +183,9 @@ async def append_in_the_end(client: Client, segment: str, number: int) -> int:
     async with asyncio.timeout(60.0):
         while True:
             try:
-                return await client._segment_client.append(segment, block(number), expected_offset=number * BLOCK_BYTES)
+                return await client.segments.append(segment, block(number), expected_offset=number * BLOCK_BYTES)
             except OutcomeUnknownError:
-                if (await client._segment_client.segment_info(segment)).length > number * BLOCK_BYTES:
+                if (await client.segments.segment_info(segment)).length > number * BLOCK_BYTES:
                     return (number + 1) * BLOCK_BYTES
             except PenstockError as error:
                 if not error.is_retriable:
@@ -204,9 +204,9 @@ async def test_a_full_disk_is_not_terminal(small_file_system: Path, tmp_path: Pa
         configure(tmp_path, FLOWING)  # For its next lives.
         client = Client(server)
         for segment in (SEGMENT, OTHER):
-            await client._segment_client.create_segment(segment, rollover_bytes=MIB)
-        await client._segment_client.create_table(TABLE)
-        await client._segment_client.append(OTHER, block(0))
+            await client.segments.create_segment(segment, rollover_bytes=MIB)
+        await client.segments.create_table(TABLE)
+        await client.segments.append(OTHER, block(0))
         # 1. Writers fill it: they are held, creations and table updates are refused, reads work.
         acknowledged, held = await fill(client, SEGMENT)
         assert acknowledged > 16 * MIB
@@ -224,12 +224,12 @@ async def test_a_full_disk_is_not_terminal(small_file_system: Path, tmp_path: Pa
         await check(client, SEGMENT, 0, 2 * MIB)
         # The start itself made some: it has cleared away what the last one had prepared.
         await until_refused(client, ballast)
-        length = (await client._segment_client.segment_info(SEGMENT)).length
+        length = (await client.segments.segment_info(SEGMENT)).length
         assert length >= acknowledged
         # 3. A deletion and a truncation, which make room: writers go on.
-        await client._segment_client.delete_segment(OTHER)
+        await client.segments.delete_segment(OTHER)
         start = length // 2 // BLOCK_BYTES * BLOCK_BYTES
-        await client._segment_client.truncate_segment(SEGMENT, start)
+        await client.segments.truncate_segment(SEGMENT, start)
         await check(client, SEGMENT, start, length)
         ballast.unlink()
         number = length // BLOCK_BYTES
@@ -255,13 +255,13 @@ async def test_a_truncation_makes_room_on_a_full_disk(
     """Not a byte is free but what the truncation frees itself, and writers go on in that."""
     with server_on(small_file_system, tmp_path, settings) as server:
         client = Client(server)
-        await client._segment_client.create_segment(SEGMENT, rollover_bytes=MIB)
+        await client.segments.create_segment(SEGMENT, rollover_bytes=MIB)
         acknowledged, held = await fill(client, SEGMENT)
         assert held is not None
         take_all_room(small_file_system / "ballast")
         # All but the last few blocks.
         start = acknowledged // BLOCK_BYTES * BLOCK_BYTES - 2 * BLOCK_BYTES
-        await client._segment_client.truncate_segment(SEGMENT, start)
+        await client.segments.truncate_segment(SEGMENT, start)
         async with asyncio.timeout(60.0):
             assert await held == acknowledged + BLOCK_BYTES
         await check(client, SEGMENT, start, acknowledged + BLOCK_BYTES)
