@@ -17,6 +17,7 @@ from penstock.controller.metadata.pending_work import PendingWork, SealStream, S
 from penstock.controller.metadata.records import StreamState, TransactionStatus
 from penstock.controller.service import ControllerService
 from penstock.controller.settings import ControllerSettings
+from penstock.controller.work_registry import WorkRegistry
 from penstock.model.errors import ContainerOfflineError, MetadataConflictError, PenstockError, StreamExistsError
 from penstock.model.names import segment_name, transaction_segment_name
 from penstock.model.policies import Scaling, StreamConfig
@@ -373,3 +374,24 @@ async def test_a_start_asks_who_is_alive_before_it_takes_anything(cluster):
     assert announced(cluster) == ["stream/scope/of the living"]
     with pytest.raises(WorkElsewhereError, match="alive"):
         await late._context.announcements.claim(Subject(SubjectKind.STREAM, "scope", "of the living"))
+
+
+async def test_a_late_write_of_what_was_begun_before_is_no_reason_to_refuse_a_call(cluster, monkeypatch):
+    """A write that was given up lands while the next call finishes its work: what is there then is read again."""
+    service = cluster.build(SETTINGS)
+    await service.start()
+    await service.create_scope("scope")
+    finish = WorkRegistry.finish
+    conflicts = []
+
+    async def overtaken(self, subject):
+        if not conflicts:
+            conflicts.append(subject)
+            raise MetadataConflictError("key 'state' was expected to have another version")
+        return await finish(self, subject)
+
+    monkeypatch.setattr(WorkRegistry, "finish", overtaken)
+    await service.create_stream("scope", "stream", StreamConfig(Scaling.fixed(2)))
+    assert conflicts == [STREAM]
+    assert await state_of(service) is StreamState.ACTIVE
+    await service.stop()

@@ -355,7 +355,10 @@ class ReaderGroup(LifeCycle):
                     _log.warning("reader %s has not followed yet: %s", reader.name, error)
 
     async def unread_bytes(self) -> int:
-        """Return how many bytes the group has still to read in the segments it knows, as of the stored positions."""
+        """Return how many bytes the group has still to read in the segments it knows, as of the stored positions.
+
+        What follows a segment is known once a reader has asked for it at the segment's end, so 0 need not be the end.
+        """
         return sum((await self._unread(await self._state())).values())
 
     async def describe(self) -> GroupDescription:

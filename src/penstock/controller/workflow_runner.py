@@ -10,12 +10,13 @@ from typing import TypeVar, assert_never
 from penstock.controller.background_work import BackgroundWork
 from penstock.controller.errors import WorkElsewhereError, WorkflowTimeoutError
 from penstock.controller.metadata.pending_work import Subject, SubjectKind
+from penstock.controller.retry import delay_s
 from penstock.controller.work_registry import WorkRegistry
 from penstock.controller.workflows.context import WorkflowContext
 from penstock.controller.workflows.key_value_table import table_stream
 from penstock.controller.workflows.pending import free_state
 from penstock.controller.workflows.reader_group import state_stream
-from penstock.model.errors import ControllerUnavailableError
+from penstock.model.errors import ControllerUnavailableError, MetadataConflictError
 
 T = TypeVar("T")
 _logger = logging.getLogger(__name__)
@@ -41,6 +42,23 @@ class WorkflowRunner:
             if part.kind is SubjectKind.STREAM:
                 await free_state(self._context, part)
 
+    async def _settle_before(self, subject: Subject) -> None:
+        """Settle for a call that has not begun yet: what was begun by others must not be why it is refused.
+
+        A write that was given up may still land while its work is finished, which is a conflict then. What is there is
+        read again.
+        """
+        settings = self._context.settings
+        for attempt in range(1, settings.attempts_max):
+            try:
+                return await self.settle(subject)
+            except WorkElsewhereError:
+                raise
+            except MetadataConflictError as error:
+                _logger.info("unfinished work on %s is looked at again: %s", subject, error)
+            await asyncio.sleep(delay_s(settings, attempt))
+        return await self.settle(subject)
+
     def is_unfinished(self, subject: Subject) -> bool:
         """Say whether this controller has begun something on the subject that it has not brought to its end."""
         return any(self._context.announcements.is_unfinished(part) for part in _parts(subject))
@@ -58,7 +76,7 @@ class WorkflowRunner:
             while True:
                 try:
                     async with self._context.locks.hold(lock_name(subject)):
-                        await self.settle(subject)
+                        await self._settle_before(subject)
                         return await work()
                 except WorkElsewhereError:
                     # Of what this call has begun itself the rest is done in the background: not again from the start.

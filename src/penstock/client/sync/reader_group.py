@@ -134,7 +134,10 @@ class ReaderGroup(Handle[aio.ReaderGroup]):
         self._portal.call(self._part.reset(start))
 
     def unread_bytes(self) -> int:
-        """Return how many bytes the group has still to read in the segments it knows, as of the stored positions."""
+        """Return how many bytes the group has still to read in the segments it knows, as of the stored positions.
+
+        What follows a segment is known once a reader has asked for it at the segment's end, so 0 need not be the end.
+        """
         return self._portal.call(self._part.unread_bytes())
 
     def describe(self) -> GroupDescription:

@@ -24,7 +24,7 @@ from penstock.testing.checks.history import EventDelivered, EventSeen, FullRead,
 from penstock.testing.simulation.cancellation import CutShortError, cut_short
 from penstock.testing.simulation.errors import HostDownError
 from penstock.testing.simulation.host import Death, Host
-from penstock.testing.workloads.events import key_of
+from penstock.testing.workloads.events import is_at_the_end, key_of
 from penstock.testing.workloads.world import Workload, World
 
 T = TypeVar("T")
@@ -221,7 +221,7 @@ class UserReader(Workload):
                 self._work_off(event)
                 continue
             await world.insist("store positions", reader.store_positions)
-            if not await world.insist("unread bytes", group.unread_bytes):
+            if await world.insist("how much is unread", partial(is_at_the_end, self.client, group, self._stream)):
                 break
             if world.now_s > world.give_up_s:
                 world.problem(f"group {self._group} does not get to the end of {self._stream}")
