@@ -395,3 +395,26 @@ async def test_a_late_write_of_what_was_begun_before_is_no_reason_to_refuse_a_ca
     assert conflicts == [STREAM]
     assert await state_of(service) is StreamState.ACTIVE
     await service.stop()
+
+
+async def test_a_controller_that_goes_during_a_search_is_searched_for_again(cluster, monkeypatch):
+    """The search may be past what it has left; also when a search fails in between."""
+    service = cluster.build(SETTINGS)
+    await service.start()
+    await service.idle()
+    searches = []
+
+    async def orphans(self):
+        searches.append(self)
+        if len(searches) == 1:
+            service._sweeper._sweep()
+        if len(searches) == 2:
+            raise PenstockError("the store is away")
+        return
+        yield
+
+    monkeypatch.setattr(Announcements, "orphans", orphans)
+    service._sweeper._sweep()
+    await until(lambda: service._sweeper._search.done(), "the search ends")
+    assert len(searches) == 3
+    await service.stop()

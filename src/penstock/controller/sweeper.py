@@ -114,8 +114,13 @@ class Sweeper:
 
     async def _find_orphans(self) -> None:
         while self._is_search_due:
-            async for subject in self._announcements.orphans():
-                # No faster than it is worked on.
-                await self._background.room()
-                self._finish_later(subject)
+            # Before it begins: what is left behind it meanwhile is for another one.
             self._is_search_due = False
+            try:
+                async for subject in self._announcements.orphans():
+                    # No faster than it is worked on.
+                    await self._background.room()
+                    self._finish_later(subject)
+            except PenstockError:
+                self._is_search_due = True
+                raise
