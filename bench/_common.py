@@ -7,6 +7,7 @@ same minute and what CPU server and client used.
 from __future__ import annotations
 
 import argparse
+import asyncio
 import json
 import os
 import platform
@@ -17,10 +18,13 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TypeVar
+
+T = TypeVar("T")
 
 CLOCK_TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 
@@ -41,6 +45,36 @@ def cpu_s(pid: int) -> float:
     """Return the CPU seconds that a process has used, user and system."""
     fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     return (int(fields[11]) + int(fields[12])) / CLOCK_TICKS_PER_S
+
+
+class TurnWatch:
+    """Notes the CPU time of the loop between two turns of a task that always wants one."""
+
+    def __init__(self) -> None:
+        self.turns_s: list[float] = []
+
+    @property
+    def longest_s(self) -> float:
+        """The longest of them."""
+        return max(self.turns_s, default=0.0)
+
+    async def __call__(self) -> None:
+        last_s = time.thread_time()
+        while True:
+            await asyncio.sleep(0)
+            now_s = time.thread_time()
+            self.turns_s.append(now_s - last_s)
+            last_s = now_s
+
+    async def during(self, call: Awaitable[T]) -> T:
+        """Watch while a call runs, its last turn included."""
+        watching = asyncio.ensure_future(self())
+        await asyncio.sleep(0)
+        try:
+            return await call
+        finally:
+            await asyncio.sleep(0)
+            watching.cancel()
 
 
 def memory_mb(pid: int) -> dict[str, float]:

@@ -15,7 +15,7 @@ import time
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 
-from _common import parser, raw_disk, report, work_directory
+from _common import TurnWatch, parser, raw_disk, report, work_directory
 from _wire import say
 from penstock.runtime.runtime import real_runtime
 from penstock.segmentstore.settings import OrphanSettings
@@ -27,21 +27,6 @@ from penstock.segmentstore.tier2.storage_context import ChunkedStorageSettings
 
 SEGMENT = "bench/chunks/0.#epoch.0"
 CHUNK_BYTES = 16
-
-
-class TurnWatch:
-    """Notes the longest CPU time between two turns of a task that always wants one."""
-
-    def __init__(self) -> None:
-        self.longest_s = 0.0
-
-    async def __call__(self) -> None:
-        last_s = time.thread_time()
-        while True:
-            await asyncio.sleep(0)
-            now_s = time.thread_time()
-            self.longest_s = max(self.longest_s, now_s - last_s)
-            last_s = now_s
 
 
 async def watched(work: Callable[[], Awaitable[object]]) -> dict[str, float]:

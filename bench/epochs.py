@@ -17,15 +17,13 @@ history are listed.
 from __future__ import annotations
 
 import argparse
-import asyncio
 import random
 import resource
-import time
 from collections.abc import Awaitable
 from dataclasses import asdict
 from typing import TypeVar, cast
 
-from _common import parser, raw_disk, report, work_directory
+from _common import TurnWatch, parser, raw_disk, report, work_directory
 from _wire import run, say
 from penstock.controller.locator import SingleStoreLocator
 from penstock.controller.metadata.memory_store import MemoryMetadataStore
@@ -41,31 +39,6 @@ from penstock.testing.memory_segments import MemorySegments
 T = TypeVar("T")
 
 _EPOCHS_OF_A_YEAR = 365 * 24 * 3600
-
-
-class TurnWatch:
-    """Notes the longest CPU time of the loop between two turns of a task that always wants one."""
-
-    def __init__(self) -> None:
-        self.longest_s = 0.0
-
-    async def __call__(self) -> None:
-        last_s = time.thread_time()
-        while True:
-            await asyncio.sleep(0)
-            now_s = time.thread_time()
-            self.longest_s = max(self.longest_s, now_s - last_s)
-            last_s = now_s
-
-    async def during(self, call: Awaitable[T]) -> T:
-        """Watch while a call runs."""
-        watching = asyncio.create_task(self())
-        await asyncio.sleep(0)
-        try:
-            return await call
-        finally:
-            await asyncio.sleep(0)
-            watching.cancel()
 
 
 def _cpu_s() -> float:

@@ -21,7 +21,7 @@ from collections import Counter
 from pathlib import Path
 from typing import cast
 
-from _common import parser, raw_disk, report, work_directory
+from _common import TurnWatch, parser, raw_disk, report, work_directory
 from _wire import run, say
 from penstock.runtime.disk import LocalDisk, LocalFile
 from penstock.runtime.runtime import Runtime, ThreadedWork
@@ -63,21 +63,6 @@ class CountedDisk(LocalDisk):
         if "/tier2" in path:
             self.counts["directory_syncs"] += 1
         super().sync_directory(path)
-
-
-class TurnWatch:
-    """Notes the longest CPU time of the loop between two turns of a task that always wants one."""
-
-    def __init__(self) -> None:
-        self.turns_s: list[float] = []
-
-    async def __call__(self) -> None:
-        last_s = time.thread_time()
-        while True:
-            await asyncio.sleep(0)
-            now_s = time.thread_time()
-            self.turns_s.append(now_s - last_s)
-            last_s = now_s
 
 
 def _cpu_s() -> float:

@@ -13,7 +13,7 @@ from penstock.model.errors import ScopeExistsError, StreamExistsError
 from penstock.model.names import segment_id, segment_name, transaction_segment_name
 from penstock.model.policies import Scaling, StreamConfig
 from penstock.testing.memory_segments import MemorySegments
-from support.crash_script import run, run_with_survivor
+from support.crash_script import at_each_write, run, run_with_survivor
 from support.failing_segments import Fault
 
 HALVES = [(0.0, 0.5), (0.5, 1.0)]
@@ -105,25 +105,13 @@ class Script:
 @pytest.mark.parametrize("fault", [Fault.DIES_BEFORE, Fault.DIES_AFTER])
 async def test_a_death_at_any_write_is_followed_by_the_controller_that_is_alive(fault, fresh):
     """Two controllers are alive; one dies at each write of the script in turn, the other one finishes all it began."""
-    writes = await run_with_survivor(fresh(), Script, 0, fault)
-    assert writes > 100
-    for at in range(1, writes + 1):
-        try:
-            await run_with_survivor(fresh(), Script, at, fault)
-        except Exception as error:
-            raise AssertionError(f"{fault.value}, at write {at} of {writes}") from error
+    await at_each_write(run_with_survivor, fresh, Script, fault)
 
 
 @pytest.mark.parametrize("fault", list(Fault))
 async def test_scales_end_the_same_whichever_write_fails(fault, fresh):
     """For every write of the script in turn: fail there, repeat, and compare the end."""
-    writes = await run(fresh(), Script, 0, fault)
-    assert writes > 100
-    for at in range(1, writes + 1):
-        try:
-            await run(fresh(), Script, at, fault)
-        except Exception as error:
-            raise AssertionError(f"{fault.value}, at write {at} of {writes}") from error
+    await at_each_write(run, fresh, Script, fault)
 
 
 async def test_a_controller_that_dies_while_it_resumes_a_scale_is_followed_by_another(fresh):

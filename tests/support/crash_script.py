@@ -70,6 +70,17 @@ async def run_with_survivor(cluster, script_type, at: int, fault: Fault) -> int:
     return failing.count
 
 
+async def at_each_write(play, fresh, script_type, fault: Fault) -> None:
+    """Play a script (`run` or `run_with_survivor`) once for each of its writes, failing there."""
+    writes = await play(fresh(), script_type, 0, fault)
+    assert writes > 100
+    for at in range(1, writes + 1):
+        try:
+            await play(fresh(), script_type, at, fault)
+        except Exception as error:
+            raise AssertionError(f"{fault.value}, at write {at} of {writes}") from error
+
+
 async def _check_end(cluster, service) -> None:
     """Check that nothing is left, once a last controller has looked."""
     store = cluster.store
