@@ -509,7 +509,7 @@ async def test_active_and_last_segments_have_no_successors(stub):
         await stub.sealStream(info())
 
 
-async def test_buckets_of_streams_are_all_with_the_one_controller(stub, wire):
+async def test_buckets_of_streams_are_all_with_a_controller_that_is_alone(stub, wire):
     """API-35: one controller, with the bucket of retention and the hundred of watermarks."""
     asked = pb.ControllerToBucketMappingRequest
     for service, count in ((asked.RetentionService, 1), (asked.WatermarkingService, 100)):

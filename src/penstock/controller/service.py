@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from typing import TypeVar
 
 from penstock.controller.background_work import BackgroundWork
+from penstock.controller.buckets import Buckets, Peers
 from penstock.controller.coordinator import Coordinator
 from penstock.controller.epochs import Successor
 from penstock.controller.errors import HalfCreatedStreamError
@@ -146,9 +147,13 @@ class ControllerService:
         self._runner = WorkflowRunner(self._context, background, self._registry)
         #: What goes on for as long as the controller does; `idle` does not wait for it.
         self._watches = BackgroundTasks()
+        peers = Peers()
+        self.retention_buckets: Buckets = Buckets("retention", self.settings.retention_bucket_count, peers)
+        self.watermarking_buckets: Buckets = Buckets("watermarking", self.settings.watermarking_bucket_count, peers)
         self._auto_scaler: AutoScaler | None = None
         if advisor is not None and self.settings.auto_scaling.is_enabled:
-            self._auto_scaler = AutoScaler(advisor, self._context, self._runner, locator.container_count)
+            buckets = Buckets("scaling by load", self.settings.auto_scaling.bucket_count, peers)
+            self._auto_scaler = AutoScaler(advisor, self._context, self._runner, locator.container_count, buckets)
         self.reader_groups: ReaderGroups = ReaderGroups(self._context, self._runner)
         self.writer_marks: WriterMarks = WriterMarks(self._context)
         self._mark_streams = MarkStreams(self._context, self._runner)
@@ -169,6 +174,7 @@ class ControllerService:
             background,
             self._watches,
             self.settings,
+            peers,
             new_name=self._new_name,
             finish_later=self._runner.finish_later,
             take_over=self.transactions.work.take_over,

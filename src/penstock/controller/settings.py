@@ -20,6 +20,7 @@ class AutoScalingSettings:
         mutes_max: such segments that are remembered.
         containers_at_once: containers asked at the same time.
         streams_at_once: streams looked at at the same time.
+        bucket_count: buckets of streams that the controllers share out among each other.
     """
 
     is_enabled: bool = True
@@ -29,6 +30,7 @@ class AutoScalingSettings:
     mutes_max: int = 100_000
     containers_at_once: int = 16
     streams_at_once: int = 64
+    bucket_count: int = 100
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +64,7 @@ class ControllerSettings:
         given_up_records_max: pieces of work that are kept on record after they were given up, the newest.
         conflict_attempts_max: attempts of a read-decide-write that lost against another controller's.
         seal_rounds_max: how often a seal looks again for transactions that are still open.
-        retention_bucket_count: buckets of streams whose retention is looked after, as told to administrators' tools.
+        retention_bucket_count: buckets of streams whose retention is looked after, shared out among the controllers.
         watermarking_bucket_count: the same of streams with marks of writers.
         page_entries_max: names in one page of a listing.
         id_cache_entries_max: scope and stream ids remembered.

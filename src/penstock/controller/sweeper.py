@@ -13,6 +13,7 @@ import logging
 from collections.abc import Awaitable, Callable
 
 from penstock.controller.background_work import BackgroundWork
+from penstock.controller.buckets import Peers
 from penstock.controller.coordinator import Coordinator, Members, Membership
 from penstock.controller.errors import MembershipLostError
 from penstock.controller.metadata.announcements import Announcements
@@ -30,8 +31,8 @@ _NO_VERSION = -1
 class Sweeper:
     """Finishes what has no owner that is alive.
 
-    `watches` owns the watch, which lasts; `new_name` gives a name that no controller has had; `finish_later` and
-    `take_over` begin the work in the background, on a subject and on transactions.
+    `watches` owns the watch, which lasts; `peers` is told what it sees; `new_name` gives a name that no controller has
+    had; `finish_later` and `take_over` begin the work in the background, on a subject and on transactions.
     """
 
     def __init__(
@@ -41,6 +42,7 @@ class Sweeper:
         background: BackgroundWork,
         watches: BackgroundTasks,
         settings: ControllerSettings,
+        peers: Peers,
         *,
         new_name: Callable[[], Awaitable[str]],
         finish_later: Callable[[Subject], None],
@@ -51,6 +53,7 @@ class Sweeper:
         self._background = background
         self._watches = watches
         self._settings = settings
+        self._peers = peers
         self._new_name = new_name
         self._finish_later = finish_later
         self._take_over = take_over
@@ -67,6 +70,7 @@ class Sweeper:
         """
         membership = self._membership or await self._join()
         members = await membership.members()
+        self._peers.seen(membership, members.names)
         self._watches.start("watch over controllers", self._keep_watch(membership, members))
         self._sweep()
 
@@ -90,6 +94,7 @@ class Sweeper:
                 if membership is None or membership.is_over:
                     membership, members = await self._join(), None
                 found = await membership.changed(_NO_VERSION if members is None else members.version)
+                self._peers.seen(membership, found.names)
                 gone = frozenset() if members is None else members.names - found.names
                 if gone:
                     _logger.info("controllers have gone: %s", ", ".join(sorted(gone)))

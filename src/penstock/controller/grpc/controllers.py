@@ -14,15 +14,16 @@ async def get_controller_server_list(front: Front, request: pb.ServerRequest) ->
 async def get_controller_to_bucket_mapping(
     front: Front, request: pb.ControllerToBucketMappingRequest
 ) -> pb.ControllerToBucketMappingResponse:
-    """Answer getControllerToBucketMapping: every bucket is this controller's, as one at a time is at work.
-
-    Streams are not gone over by bucket here; the counts are what administrators' tools are used to.
-    """
-    settings = front.service.settings
+    """Answer getControllerToBucketMapping. This controller goes by its address, others by their names as members."""
     is_retention = request.serviceType == pb.ControllerToBucketMappingRequest.RetentionService
-    count = settings.retention_bucket_count if is_retention else settings.watermarking_bucket_count
+    buckets = front.service.retention_buckets if is_retention else front.service.watermarking_buckets
     host, port = front.endpoints()[0]
-    return pb.ControllerToBucketMappingResponse(mapping={f"{host}:{port}": pb.BucketIds(id=range(count))})
+    return pb.ControllerToBucketMappingResponse(
+        mapping={
+            f"{host}:{port}" if name == buckets.own_name else name: pb.BucketIds(id=share)
+            for name, share in buckets.shares().items()
+        }
+    )
 
 
 async def get_delegation_token(front: Front, request: pb.StreamInfo) -> pb.DelegationToken:

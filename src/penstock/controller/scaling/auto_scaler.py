@@ -1,5 +1,6 @@
 """`AutoScaler`: splits streams that get more than their policies say, and merges what gets less.
 
+Every controller asks about all containers, and serves those streams that fall to it (`Buckets`).
 It asks the segment stores what their loads ask for, and remembers next to nothing: what is lost is said again at the
 next question. An order is begun as one of the API: under the stream's lock, announced, finished by whoever has to. See
 ``docs/auto-scaling.md``. Source: controller internals specification, section 9.3 (AutoScaleTask).
@@ -12,6 +13,7 @@ import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
+from penstock.controller.buckets import Buckets
 from penstock.controller.metadata.pending_work import Subject, SubjectKind
 from penstock.controller.metadata.records import EpochRecord, EpochTransition, ScaleOrder
 from penstock.controller.metadata.stream_tables import StreamTables
@@ -48,12 +50,18 @@ class AutoScaler:
     """See the module. `run` it as a task; it goes on whatever a stream or a store does."""
 
     def __init__(
-        self, advisor: ScaleAdvisor, context: WorkflowContext, runner: WorkflowRunner, container_count: int
+        self,
+        advisor: ScaleAdvisor,
+        context: WorkflowContext,
+        runner: WorkflowRunner,
+        container_count: int,
+        buckets: Buckets,
     ) -> None:
         self._advisor = advisor
         self._context = context
         self._runner = runner
         self._container_count = container_count
+        self._buckets = buckets
         self._settings = context.settings.auto_scaling
         self._mutes = Mutes(self._settings.mute_s, self._settings.mutes_max)
         #: Why containers gave no answer the last time, by their ids: said when it begins and when it ends.
@@ -110,7 +118,8 @@ class AutoScaler:
             scope, stream, segment = parse_segment_name(advice.segment)
         except InvalidNameError:
             return  # Somebody's own segment, with a policy that no controller gave it.
-        streams.setdefault((scope, stream), _Loads()).take(segment, advice)
+        if self._buckets.owned(scope, stream):
+            streams.setdefault((scope, stream), _Loads()).take(segment, advice)
 
     async def _serve(self, scope: str, stream: str, loads: _Loads) -> None:
         """Begin what the loads of a stream ask for, if anything."""

@@ -1,0 +1,117 @@
+"""`Buckets`: which streams a controller looks after, of those that background cycles go over.
+
+Streams fall into buckets by their names, buckets to the controllers that are alive by the names of those: each works
+the sharing out for itself, and nobody is asked. A controller goes by the members of whom it has heard last. So for a
+moment after a change two may take a bucket for theirs, or none: what a cycle does must be conditional, as all announced
+work is, and be there to be done in the next cycle. Failure by failure: ``docs/controller-ownership.md``.
+
+Source: controller internals specification, section 14 (buckets of streams); the sharing is our own, without a leader.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Collection, Mapping
+from functools import lru_cache
+from hashlib import blake2b
+
+from penstock.controller.coordinator import Membership
+
+
+class Peers:
+    """Who is alive, as this controller has heard last. Its watch over the others tells; asking never waits."""
+
+    def __init__(self) -> None:
+        self._membership: Membership | None = None
+        self._names: frozenset[str] = frozenset()
+
+    def seen(self, membership: Membership, names: frozenset[str]) -> None:
+        """Take note of the members as `membership` sees them."""
+        self._membership = membership
+        self._names = names
+
+    @property
+    def own_name(self) -> str:
+        """This controller's name; empty while it is no member, or has not heard of any other yet."""
+        return "" if self._membership is None or self._membership.is_over else self._membership.name
+
+    @property
+    def names(self) -> frozenset[str]:
+        """The members, this controller among them if it is one."""
+        return self._names
+
+
+class Buckets:
+    """The buckets of one kind of background cycle: `kind` names it, `count` (1 or more) is theirs.
+
+    Kinds are shared out apart from each other: with few buckets each, not all of the first ones fall to one controller.
+    """
+
+    def __init__(self, kind: str, count: int, peers: Peers) -> None:
+        self.kind: str = kind
+        self.count: int = count
+        self._peers = peers
+
+    def owned(self, scope: str, stream: str) -> bool:
+        """Say whether this controller looks after a stream now. Costs nothing; never, while it is no member."""
+        name = self._peers.own_name
+        return bool(name) and self._owners().get(bucket_of(scope, stream, self.count)) == name
+
+    @property
+    def own_name(self) -> str:
+        """This controller's name in `shares`; empty while it is no member."""
+        return self._peers.own_name
+
+    def shares(self) -> Mapping[str, Collection[int]]:
+        """Return the buckets of each member, by its name, as they are shared out now."""
+        shares: dict[str, list[int]] = {name: [] for name in sorted(self._peers.names)}
+        for bucket, owner in sorted(self._owners().items()):
+            shares[owner].append(bucket)
+        return shares
+
+    def _owners(self) -> Mapping[int, str]:
+        return shared_out(self.kind, self.count, self._peers.names)
+
+
+@lru_cache(maxsize=65536)
+def bucket_of(scope: str, stream: str, count: int) -> int:
+    """Return the bucket of a stream, in [0, `count`): the same one at each controller, and in Pravega."""
+    return (java_hash(f"{scope}/{stream}") & 0x7FFFFFFF) % count
+
+
+def java_hash(text: str) -> int:
+    """Return Java's ``String.hashCode`` of `text`, as a number without sign."""
+    code = 0
+    for (unit,) in struct.iter_unpack("<H", text.encode("utf-16-le", "surrogatepass")):
+        code = (31 * code + unit) & 0xFFFFFFFF
+    return code
+
+
+@lru_cache(maxsize=64)
+def shared_out(kind: str, count: int, members: frozenset[str]) -> Mapping[int, str]:
+    """Return the owner of each of `count` buckets; empty when there are no members.
+
+    Every member gets as many as any other, or one more. It follows from the arguments alone, and most buckets stay
+    where they are when one member comes or goes: each pair of bucket and member has a weight, and the heaviest pairs
+    come first.
+    """
+    if not members:
+        return {}
+    pairs = sorted(
+        ((_weight(kind, bucket, member), bucket, member) for bucket in range(count) for member in members),
+        reverse=True,
+    )
+    share, larger_shares = divmod(count, len(members))
+    owners: dict[int, str] = {}
+    taken = dict.fromkeys(members, 0)
+    for _, bucket, member in pairs:
+        if bucket in owners or taken[member] > share or (taken[member] == share and larger_shares == 0):
+            continue
+        larger_shares -= taken[member] == share
+        taken[member] += 1
+        owners[bucket] = member
+    return owners
+
+
+def _weight(kind: str, bucket: int, member: str) -> bytes:
+    return blake2b(f"{kind}/{bucket}/{member}".encode(), digest_size=8).digest()
