@@ -6,7 +6,8 @@ A backend is a way to make one, and to end a membership without its controller's
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
 
 import pytest
@@ -15,6 +16,8 @@ from penstock.controller.coordinator import Coordinator
 from penstock.controller.errors import MembershipLostError
 from penstock.controller.in_process_coordinator import InProcessCoordinator
 from penstock.model.errors import InvalidArgumentError
+from penstock.testing.simulation.coordination import CoordinationServer, CoordinationSettings, Sessions
+from penstock.testing.simulation.coordination_client import SimulatedCoordinator
 
 #: What is told must be told by then, in seconds.
 TOLD_S = 10.0
@@ -28,22 +31,39 @@ class Backend:
     expire: Callable[[str], Awaitable[None]]
 
 
-def in_process() -> Backend:
-    """Return the one of standalone and of tests."""
+@asynccontextmanager
+async def in_process() -> AsyncIterator[Backend]:
+    """Make the one of standalone and of tests."""
     coordinator = InProcessCoordinator()
 
     async def expire(name: str) -> None:
         coordinator.expire(name)
 
-    return Backend(coordinator, expire)
+    yield Backend(coordinator, expire)
 
 
-@pytest.fixture(params=[in_process], ids=lambda make: make.__name__)
-def backend(request: pytest.FixtureRequest) -> Backend:
+@asynccontextmanager
+async def simulated() -> AsyncIterator[Backend]:
+    """Make that of the simulation, here over real sockets. Nobody times out unless a test says so."""
+    settings = CoordinationSettings(session_timeout_s=600.0, request_timeout_s=TOLD_S)
+    server = CoordinationServer(Sessions(), settings)
+    port = await server.start("127.0.0.1", 0)
+
+    async def expire(name: str) -> None:
+        server.expire(name)
+
+    try:
+        yield Backend(SimulatedCoordinator("127.0.0.1", port, settings), expire)
+    finally:
+        server.stop()
+
+
+@pytest.fixture(params=[in_process, simulated], ids=lambda make: make.__name__)
+async def backend(request: pytest.FixtureRequest) -> AsyncIterator[Backend]:
     """Each implementation in turn."""
-    made = request.param()
-    assert isinstance(made, Backend)
-    return made
+    async with request.param() as made:
+        assert isinstance(made, Backend)
+        yield made
 
 
 async def test_who_joins_is_seen_by_all_and_by_itself(backend: Backend) -> None:

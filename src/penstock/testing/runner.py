@@ -220,7 +220,7 @@ class _Play:
             return
         simulation.loop.trace.add(simulation.loop.time(), "driver: all servers lose their power")
         is_tolerant = bool(scenario.profile.bit_flip_count)
-        servers = list(dict.fromkeys([*cluster.stores, cluster.controller]))
+        servers = cluster.servers
         for host in servers:
             host.crash(Death.POWER)
         if cluster.shared_disk is not None:
@@ -330,10 +330,12 @@ class _Play:
 
     async def _inspect(self, cluster: SimulatedCluster) -> None:
         """Read what the controller and every container have stored."""
-        service = cluster.controller_service()
-        if service is not None:
+        for controller in cluster.controllers:
+            service = cluster.controller_service(controller)
+            if service is None:
+                continue
             try:
-                for violation in await cluster.controller.run(check_controller(service)):
+                for violation in await controller.run(check_controller(service)):
                     self.found(f"controller: {violation}")
             except HostDownError:
                 pass  # As below.

@@ -3,8 +3,10 @@
 Container `i` of `n` stores is at store ``i % n`` at first. Each segment store has a disk of its own for both tiers, and
 its containers for good; or all have both tiers on one file system that they share (`has_shared_storage`), and
 containers move from store to store (`Assignment.give`). The controller runs on the first store's host by direct calls
-(`is_combined`, as in standalone), or on a host of its own over the wire protocol. Clients are the production client;
-only gRPC is replaced (see `controller_calls`).
+(`is_combined`, as in standalone), or on a host of its own over the wire protocol; several controllers have a host each,
+and learn of each other from the coordination service on one more (`coordination`). Clients are the production client;
+only gRPC is replaced (see `controller_calls`). Of several controllers each client asks one, and another when that one
+gives no answer.
 """
 
 from __future__ import annotations
@@ -22,6 +24,7 @@ from penstock.client.controller import ControllerClient
 from penstock.client.settings import ClientSettings
 from penstock.client.wire_scale_advice import WireScaleAdvisor
 from penstock.client.wire_segments import WireSegments
+from penstock.controller.coordinator import Coordinator
 from penstock.controller.metadata.segments_store import SegmentsMetadataStore
 from penstock.controller.service import ControllerService
 from penstock.controller.settings import ControllerSettings
@@ -40,6 +43,8 @@ from penstock.segmentstore.tier2.chunk_storage import ChunkStorage
 from penstock.segmentstore.tier2.directory import DirectoryChunkStorage, DirectoryChunkStorageSettings
 from penstock.testing.chunk_faults import ChunkFaults, FaultyChunkStorage
 from penstock.testing.simulation.controller_calls import serve_controller, simulated_stub
+from penstock.testing.simulation.coordination import CoordinationServer, CoordinationSettings, Sessions
+from penstock.testing.simulation.coordination_client import SimulatedCoordinator
 from penstock.testing.simulation.disk_faults import NO_FAULTS, DiskFaults
 from penstock.testing.simulation.errors import HostDownError
 from penstock.testing.simulation.host import Death, Host
@@ -49,6 +54,7 @@ from penstock.testing.simulation.simulation import Simulation
 
 SEGMENT_STORE_PORT = 6000
 CONTROLLER_PORT = 9090
+COORDINATOR_PORT = 2181
 _DATA_DIRECTORY = "/data"
 #: Of stores that share what they store on.
 _SHARED_CLUSTER_ID = "00000000-0000-4000-8000-000000000000"
@@ -64,6 +70,7 @@ class ClusterSettings:
     Attributes:
         store_count: segment stores.
         is_combined: the controller is in the first store's process.
+        controller_count: controllers; several are never combined.
         has_shared_storage: both tiers are on a file system that all stores have mounted, so containers can move.
         restart_delay_s: a server whose program fails is started again after this.
         disk_faults: faults of the stores' disks in ordinary times.
@@ -71,10 +78,12 @@ class ClusterSettings:
         late_requests: requests of the controller that arrive late; None for none.
         is_scaling_by_load: the controller asks the stores for their loads.
         segment_store, durable_log, long_term_storage, controller, client: settings of the parts.
+        coordination: of what several controllers learn of each other from.
     """
 
     store_count: int = 1
     is_combined: bool = True
+    controller_count: int = 1
     has_shared_storage: bool = False
     restart_delay_s: float = 1.0
     disk_faults: DiskFaults = NO_FAULTS
@@ -96,6 +105,7 @@ class ClusterSettings:
     )
     long_term_storage: DirectoryChunkStorageSettings = field(default_factory=DirectoryChunkStorageSettings)
     controller: ControllerSettings = field(default_factory=ControllerSettings)
+    coordination: CoordinationSettings = field(default_factory=CoordinationSettings)
     client: ClientSettings = field(default_factory=ClientSettings)
 
 
@@ -163,7 +173,9 @@ class SimulatedCluster:
 
     Attributes:
         stores: hosts of the segment stores, ``store-1`` and so on.
-        controller: host of the controller.
+        controllers: hosts of the controllers; `controller` is the first.
+        coordinator: host of the coordination service; None with one controller.
+        sessions: who is a member of the controllers, as the coordination service has it.
         clients: hosts made by `add_client`.
     """
 
@@ -182,14 +194,35 @@ class SimulatedCluster:
         self.faulty_chunks: list[FaultyChunkStorage] = []
         #: What has become of late requests, in all lives of the controller.
         self.late_request_counts: Counter[str] = Counter()
-        self._late_requests: LateRequests | None = None
+        #: By host of a controller, in its present life.
+        self._late_requests: dict[str, LateRequests] = {}
         self._refuses = True
         self._is_healed = False
         self.stores: list[Host] = [self._add_server(name, self._run_store) for name in names]
-        self.controller: Host = self.stores[0] if settings.is_combined else self._add_server(
-            "controller", self._run_controller
-        )  # fmt: skip
+        trace = simulation.trace
+        self.sessions: Sessions = Sessions(lambda what: trace.add(simulation.loop.time(), f"coordinator: {what}"))
+        self.coordinator: Host | None = None
+        if settings.controller_count > 1:
+            self.coordinator = self._add_server("coordinator", self._run_coordinator)
+            numbers = range(1, settings.controller_count + 1)
+            self.controllers = [self._add_server(f"controller-{number}", self._run_controller) for number in numbers]
+        elif settings.is_combined:
+            self.controllers = self.stores[:1]
+        else:
+            self.controllers = [self._add_server("controller", self._run_controller)]
+        self._client_count = 0
         self.clients: list[Host] = []
+
+    @property
+    def controller(self) -> Host:
+        """Host of the first controller."""
+        return self.controllers[0]
+
+    @property
+    def servers(self) -> list[Host]:
+        """Every host with servers."""
+        hosts = [*self.stores, *self.controllers, *([] if self.coordinator is None else [self.coordinator])]
+        return list(dict.fromkeys(hosts))
 
     def _add_server(self, name: str, main: Callable[[Host], Awaitable[None]]) -> Host:
         async def run(host: Host) -> None:
@@ -244,7 +277,7 @@ class SimulatedCluster:
         await server.start("0.0.0.0", SEGMENT_STORE_PORT)
         servers.server = server
         servers.stops.push_async_callback(server.stop)
-        if settings.is_combined and host is self.controller:
+        if host in self.controllers:
             segments: Segments = store if settings.store_count == 1 else self._wire_segments(host)
             await self._start_controller(host, segments)
 
@@ -262,8 +295,8 @@ class SimulatedCluster:
     def heal(self) -> None:
         """Let long-term storage fail no more, and no request come late."""
         self._is_healed = True
-        if self._late_requests is not None:
-            self._late_requests.is_healed = True
+        for late in self._late_requests.values():
+            late.is_healed = True
         for faulty in self.faulty_chunks:
             faulty.faults = ChunkFaults()
 
@@ -272,6 +305,11 @@ class SimulatedCluster:
         self._refuses = False
         for faulty in self.faulty_chunks:
             faulty.faults = replace(faulty.faults, refused_prefixes=())
+
+    async def _run_coordinator(self, host: Host) -> None:
+        server = CoordinationServer(self.sessions, self.settings.coordination)
+        await server.start(None, COORDINATOR_PORT)
+        self._servers[host.name].stops.callback(server.stop)
 
     async def _run_controller(self, host: Host) -> None:
         await self._start_controller(host, self._wire_segments(host))
@@ -296,8 +334,11 @@ class SimulatedCluster:
             rng = self.simulation.rng(f"late requests of {host.name}.{host.life}")
             late = LateRequests(segments, rng, self.settings.late_requests, self.late_request_counts)
             late.is_healed = self._is_healed
-            self._late_requests = late
+            self._late_requests[host.name] = late
             segments = cast(Segments, late)
+        coordinator: Coordinator | None = None
+        if self.coordinator is not None:
+            coordinator = SimulatedCoordinator(self.coordinator.name, COORDINATOR_PORT, self.settings.coordination)
         service = ControllerService(
             metadata=SegmentsMetadataStore(segments, settings),
             segments=segments,
@@ -305,6 +346,7 @@ class SimulatedCluster:
             runtime=host.runtime,
             settings=settings,
             advisor=self._advisor(host) if self.settings.is_scaling_by_load else None,
+            coordinator=coordinator,
         )
         await service.start()
         servers.controller = service
@@ -316,7 +358,7 @@ class SimulatedCluster:
 
     async def ready(self, timeout_s: float = 120.0) -> None:
         """Wait until all servers are up and serve. For the driver. Raises `HostDownError` after `timeout_s`."""
-        hosts = dict.fromkeys([*self.stores, self.controller])
+        hosts = self.servers
         deadline_s = self.simulation.loop.time() + timeout_s
         while not all(self.is_ready(host) for host in hosts):
             if self.simulation.loop.time() >= deadline_s:
@@ -348,9 +390,9 @@ class SimulatedCluster:
         servers = self._current(host)
         return None if servers is None else servers.server
 
-    def controller_service(self) -> ControllerService | None:
-        """Return the controller in its host's process. To look at; use it on its host only."""
-        servers = self._current(self.controller)
+    def controller_service(self, host: Host | None = None) -> ControllerService | None:
+        """Return the controller in a host's process (None: the first one's). To look at; use it on its host only."""
+        servers = self._current(host or self.controller)
         return None if servers is None else servers.controller
 
     def _current(self, host: Host) -> _Servers | None:
@@ -369,7 +411,7 @@ class SimulatedCluster:
     @property
     def server_names(self) -> list[str]:
         """Names of the hosts with servers, for fault plans."""
-        return list(dict.fromkeys([*(host.name for host in self.stores), self.controller.name]))
+        return [host.name for host in self.servers]
 
     # -- clients ------------------------------------------------------------------------------------------------
 
@@ -382,7 +424,12 @@ class SimulatedCluster:
     def client(self, host: Host, settings: ClientSettings | None = None) -> Client:
         """Return a client for code that runs on `host`; use it there, as an async context manager."""
         settings = settings or self.settings.client
-        address = f"tcp://{self.controller.name}:{CONTROLLER_PORT}"
-        stub = simulated_stub(self.controller.name, CONTROLLER_PORT)
+        names = [controller.name for controller in self.controllers]
+        # Each client begins with another one.
+        at = self._client_count % len(names)
+        self._client_count += 1
+        names = names[at:] + names[:at]
+        address = "tcp://" + ",".join(f"{name}:{CONTROLLER_PORT}" for name in names)
+        stub = simulated_stub(names[0], CONTROLLER_PORT, names[1:])
         controller = ControllerClient(stub, settings, host.runtime.rng, address=address)
         return Client(address, settings, runtime=host.runtime, controller=controller)

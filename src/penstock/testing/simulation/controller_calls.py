@@ -14,7 +14,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import struct
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
 from typing import cast
 
@@ -133,8 +133,9 @@ async def serve_controller(service: ControllerService, host: str, port: int) -> 
 
 
 class _Channel(_Frames):
-    def __init__(self) -> None:
+    def __init__(self, host: str) -> None:
         super().__init__()
+        self.host = host
         self.is_lost = False
         self.has_received = False
         self._last_number = 0
@@ -179,8 +180,10 @@ class _Channel(_Frames):
 class _Stub:
     """Has every call of the service as an attribute."""
 
-    def __init__(self, host: str, port: int) -> None:
-        self._address = (host, port)
+    def __init__(self, hosts: Sequence[str], port: int) -> None:
+        #: The one to ask first stands first.
+        self._hosts = list(hosts)
+        self._port = port
         self._channel: _Channel | None = None
         self._connecting = asyncio.Lock()
 
@@ -198,6 +201,8 @@ class _Stub:
         except TimeoutError as error:
             if channel is not None and not channel.has_received:
                 # Nothing at all was heard meanwhile: gRPC's TCP_USER_TIMEOUT ends such a connection.
+                if not channel.is_lost:
+                    self._turn_from(channel.host)
                 channel.is_lost = True
                 channel.transport.abort()
             raise SimulatedRpcError(grpc.StatusCode.DEADLINE_EXCEEDED, f"no reply to {name}") from error
@@ -206,14 +211,37 @@ class _Stub:
     async def _connected(self) -> _Channel:
         async with self._connecting:
             if self._channel is None or self._channel.is_lost:
-                try:
-                    async with asyncio.timeout(CONNECT_TIMEOUT_S):
-                        _, self._channel = await asyncio.get_running_loop().create_connection(_Channel, *self._address)
-                except (OSError, TimeoutError) as error:
-                    raise SimulatedRpcError(grpc.StatusCode.UNAVAILABLE, f"cannot connect: {error}") from error
+                self._channel = await self._connect()
             return self._channel
 
+    async def _connect(self) -> _Channel:
+        """Return a connection to the first host that takes one, as gRPC's policy "pick first" does."""
+        failure: Exception | None = None
+        for host in tuple(self._hosts):
+            try:
+                async with asyncio.timeout(CONNECT_TIMEOUT_S):
+                    _, channel = await asyncio.get_running_loop().create_connection(
+                        partial(_Channel, host), host, self._port
+                    )
+                return channel
+            except (OSError, TimeoutError) as error:
+                failure = error
+                self._turn_from(host)
+            except asyncio.CancelledError:
+                # The call's own time is over: the next one need not wait here again.
+                self._turn_from(host)
+                raise
+        raise SimulatedRpcError(grpc.StatusCode.UNAVAILABLE, f"cannot connect: {failure}") from failure
 
-def simulated_stub(host: str, port: int) -> ControllerStub:
-    """Return a stub for `ControllerClient` whose calls go over the simulated network from the host that uses it."""
-    return cast(ControllerStub, _Stub(host, port))
+    def _turn_from(self, host: str) -> None:
+        """Ask the others before this one, the next time."""
+        self._hosts.remove(host)
+        self._hosts.append(host)
+
+
+def simulated_stub(host: str, port: int, others: Sequence[str] = ()) -> ControllerStub:
+    """Return a stub for `ControllerClient` whose calls go over the simulated network from the host that uses it.
+
+    `others`: hosts of further controllers, for when that at `host` gives no answer.
+    """
+    return cast(ControllerStub, _Stub([host, *others], port))
