@@ -18,7 +18,9 @@ from penstock.model.errors import (
     StorageError,
 )
 from penstock.model.names import index_segment_name
+from penstock.segmentstore.container.activity.activity import Touched
 from penstock.segmentstore.container.activity.offset_index import ENTRY
+from penstock.segmentstore.container.activity.watch import ActivityWatch
 from penstock.segmentstore.container.append_request import AppendRequest
 from penstock.segmentstore.container.container import SegmentContainer
 from penstock.segmentstore.settings import ActivitySettings, SegmentStoreSettings
@@ -109,6 +111,31 @@ async def test_borders_are_indexed_about_once_in_so_many_bytes(bench: Bench) -> 
     await bench.append(5000, 10)
     await bench.look()
     assert await bench.entries() == [1200, 2400, 3500, 8500]
+
+
+async def test_a_look_makes_no_task_for_segments_without_a_border(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of fifty segments that get data one passes a border: the others cost the look no task, and stay known."""
+    names = [f"s/t/{number}.#epoch.0" for number in range(50)]
+    for name in names:
+        await bench.store.create_segment(name)
+        await bench.append(1000, segment=name)
+    await bench.look()
+    indexed: list[str] = []
+    index = ActivityWatch._index
+
+    async def counted(self: ActivityWatch, note: Touched) -> None:
+        indexed.append(note.segment.name)
+        await index(self, note)
+
+    monkeypatch.setattr(ActivityWatch, "_index", counted)
+    for name in names:
+        await bench.append(1000 if name == names[7] else 100, segment=name)
+    await bench.look()
+    assert indexed == [names[7]]
+    assert await bench.entries(names[7]) == [1000, 2000]
+    assert len(bench.container.activity_watch._indexed) == 50
 
 
 async def test_an_entry_tells_offset_events_and_time(bench: Bench) -> None:

@@ -80,8 +80,27 @@ class ActivityWatch:
             await asyncio.sleep(0)
         if self._settings.index_entry_bytes <= 0:
             return
-        for at in range(0, len(notes), _CONCURRENCY_MAX):
-            await asyncio.gather(*map(self._try_to_index, notes[at : at + _CONCURRENCY_MAX]))
+        # Of nearly all of very many segments there is nothing to write: a task for each would cost more than the look.
+        due: list[Touched] = []
+        for number, note in enumerate(notes):
+            if number % _SLICE_SEGMENTS == _SLICE_SEGMENTS - 1:
+                await asyncio.sleep(0)
+            if self._is_index_due(note):
+                due.append(note)
+            elif (last := self._indexed.pop(note.segment.id, None)) is not None:
+                self._indexed[note.segment.id] = last  # It was used lately.
+        for at in range(0, len(due), _CONCURRENCY_MAX):
+            await asyncio.gather(*map(self._try_to_index, due[at : at + _CONCURRENCY_MAX]))
+
+    def _is_index_due(self, note: Touched) -> bool:
+        """Say whether `_index` has something to look up or to write."""
+        segment = note.segment
+        if segment.is_deleted or segment.is_sealed or not self._indexes.may_have_one(segment):
+            return False
+        last = self._indexed.get(segment.id)
+        if last is None or segment.length - last >= self._settings.index_entry_bytes:
+            return True
+        return bool(note.borders) and note.borders[-1][0] > last
 
     async def _try_to_index(self, note: Touched) -> None:
         try:
