@@ -2,9 +2,13 @@
 
     python bench/java_client.py --event-bytes 100 --segments 10
     python bench/java_client.py --event-bytes 1000 --segments 100
+    python bench/java_client.py --event-bytes 1000 --segments 100 --rate-mb 150
     python bench/java_client.py --event-bytes 100 --segments 10 --rate 10000
 
-`--rate` is in events per second, of all writers together; 0: as fast as the client takes them. The client runs in a
+`--rate` is in events per second, of all writers together, `--rate-mb` the same in MB; 0: as fast as the client takes
+them. Latencies at a rate begin when an event was due, so they say something only where the rate was reached: compare
+`events_per_s` with `offered_events_per_s`. At full speed they follow from `in_flight_mean_mb`, whatever is held
+anywhere between the writer and the log, divided by what gets done. The client runs in a
 Java process of its own (`java/EventLoad.java`, compiled as it starts), so that its CPU is seen apart. What is counted
 begins after `--warm-up-seconds`, when Java has compiled itself. Needs a JDK and Maven, which fetches the client once.
 
@@ -94,7 +98,9 @@ def main() -> None:
     options.add_argument("--segments", type=int, default=10)
     options.add_argument("--writers", type=int, default=1)
     options.add_argument("--readers", type=int, default=1, help="0: none follows")
-    options.add_argument("--rate", type=float, default=0.0, help="events per second of all writers; 0: at full speed")
+    rate = options.add_mutually_exclusive_group()
+    rate.add_argument("--rate", type=float, default=0.0, help="events per second of all writers; 0: at full speed")
+    rate.add_argument("--rate-mb", type=float, default=0.0, help="the same in MB per second")
     options.add_argument("--warm-up-seconds", type=float, default=10.0)
     options.add_argument("--drain-seconds", type=float, default=60.0, help="how long readers may take for the rest")
     options.add_argument("--no-pooling", action="store_true", help="a connection for each segment's writer")
@@ -104,6 +110,8 @@ def main() -> None:
     arguments = options.parse_args()
     if arguments.event_bytes < 8:
         options.error("--event-bytes is at least 8: events carry the time at which they were written")
+    if arguments.rate_mb:
+        arguments.rate = arguments.rate_mb * 1e6 / arguments.event_bytes
     if arguments.quick:
         arguments.seconds, arguments.warm_up_seconds, arguments.rate = 1.0, 0.5, 1000.0
     try:
@@ -148,11 +156,12 @@ def main() -> None:
                 "segments": arguments.segments,
                 "writers": arguments.writers,
                 "readers": arguments.readers,
-                "rate_per_s": arguments.rate,
+                "offered_events_per_s": arguments.rate or "as fast as it goes",
                 "has_pooled_connections": not arguments.no_pooling,
                 "seconds": figures["measured_s"],
                 **rates(figures, "events_acknowledged_then", arguments.event_bytes),
                 "append_to_ack": {name: figures.get(f"ack_{name}") for name in PERCENTILES},
+                "in_flight_mean_mb": round(int(str(figures["in_flight_mean"])) * arguments.event_bytes / 1e6, 2),
                 "in_flight_at_end_events": figures["in_flight_at_end"],
                 "is_flushed": figures["events_sent"] == figures["events_acknowledged"],
                 "flushed_after_s": figures["flushed_after_s"],

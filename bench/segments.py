@@ -9,13 +9,16 @@ writes to all segments in turn. Rounds over all counts alternate, each run has a
 the median: the machine of one minute is not that of the next. The baseline is the first count, one segment.
 
 How much of the moving to long-term storage falls into the time that is measured depends on how much each segment gets:
-`in_chunks_mb` tells. One segment uses one container and its log, many use all of them; `--containers 1` takes that out.
+`in_chunks_mb` tells. The client's CPU is told beside the server's: what it needs for a reply of each segment is missing
+to the server where they share two cores. One segment uses one container and its log, many use all of them;
+`--containers 1` takes that out.
 """
 
 from __future__ import annotations
 
 import argparse
 import statistics
+import time
 from pathlib import Path
 
 from _common import cpu_s, memory_mb, parser, percentiles_ms, raw_disk, report, server, work_directory
@@ -44,13 +47,13 @@ async def one_run(arguments: argparse.Namespace, directory: Path, count: int) ->
             event_count=arguments.block_events,
         )
         await load.set_up(arguments.window)
-        before_s = cpu_s(running.pid)
+        before_s, client_before_s = cpu_s(running.pid), time.process_time()
         if arguments.rate_mb:
             rate = arguments.rate_mb * 1e6 / (arguments.block_events * arguments.event_bytes)
             blocks, took_s = await load.offer_for(arguments.seconds, rate)
         else:
             blocks, took_s = await load.run_for(arguments.seconds)
-        used_s = cpu_s(running.pid) - before_s
+        used_s, client_used_s = cpu_s(running.pid) - before_s, time.process_time() - client_before_s
         await load.close()
         chunks = (directory / "store" / "tier2" / "bench").rglob("*")
         chunk_bytes = sum(path.stat().st_size for path in chunks if path.is_file())
@@ -59,6 +62,7 @@ async def one_run(arguments: argparse.Namespace, directory: Path, count: int) ->
             "mb_per_s": round(payload / took_s / 1e6, 1),
             "events_per_s": round(blocks * arguments.block_events / took_s),
             "server_cpu_s_per_gb": round(used_s / max(1, payload) * 1e9, 2),
+            "client_cpu_s_per_gb": round(client_used_s / max(1, payload) * 1e9, 2),
             "in_chunks_mb": round(chunk_bytes / 1e6, 1),
             "append_to_ack": percentiles_ms(load.latencies_s),
             **memory_mb(running.pid),
