@@ -72,6 +72,8 @@ class ClientSettings:
         table_read_key_count_max: keys of one request to read a table. If their entries do not fit into one reply, fewer
             are asked for at a time.
         table_page_entry_count: entries asked for at once while a table is scanned.
+        table_scan_ahead_bytes_max: what a scan reads ahead of all partitions of a table, a page of each, going by the
+            page before it.
         table_request_count_max: requests of one call on a table that wait for replies at the same time.
         table_update_count_max: attempts at one read-modify-write of a key before it is given up.
         table_watch_interval_s: how often a watched table is looked at.
@@ -134,6 +136,7 @@ class ClientSettings:
     table_batch_bytes_max: int = 8 * _MIB
     table_read_key_count_max: int = 256
     table_page_entry_count: int = 1000
+    table_scan_ahead_bytes_max: int = 8 * _MIB
     table_request_count_max: int = 8
     table_update_count_max: int = 100
     table_watch_interval_s: float = 0.5

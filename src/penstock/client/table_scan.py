@@ -2,11 +2,16 @@
 
 Each partition is in order by itself; here they are merged. What is put or removed during a scan is seen or not; what
 stays is seen once.
+
+From its second page on a scan asks for the next page of a partition before it hands out this one, so that the server
+looks for it while the application works. At most one page per partition is read ahead, and of all partitions together
+`table_scan_ahead_bytes_max`. What fails ahead is asked for once more when its turn comes: nobody waited for it before.
 """
 
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 from operator import attrgetter, itemgetter
@@ -14,10 +19,12 @@ from typing import Generic, TypeVar
 
 from penstock.client.cluster import Cluster
 from penstock.client.table_segments import TableSegments
-from penstock.model.errors import InvalidArgumentError
+from penstock.model.errors import InvalidArgumentError, PenstockError
 from penstock.model.segments import TableEntry, next_fixed_key
 
 Item = TypeVar("Item")
+
+_log = logging.getLogger(__name__)
 
 _LOWEST, _HIGHEST = b"\x00", b"\xff"
 
@@ -76,6 +83,7 @@ class _Part(Generic[Item]):
         next_key: from where on is to be read; None at the end.
         items: read, and not handed out.
         page_count: pages read so far.
+        page_bytes: what the last of them had.
         coming: the next page, being read ahead.
     """
 
@@ -83,30 +91,45 @@ class _Part(Generic[Item]):
     next_key: bytes | None
     items: list[Item] = field(default_factory=list)
     page_count: int = 0
+    page_bytes: int = 0
     coming: asyncio.Task[Sequence[Item]] | None = None
 
 
 class _Merge(Generic[Item]):
     """Reads partitions a page at a time, and hands their items out in the order of all keys.
 
-    From the second page on the next one is read while the application works on what it has.
+    Args:
+        read: reads a page of a segment, from a key on.
+        key_of: the key of an item.
+        bytes_of: how many bytes the items of a page have.
+        ahead_bytes_max: of all pages that are read ahead together, going by the one before each.
     """
 
     def __init__(
         self,
         read: Callable[[str, bytes], Awaitable[Sequence[Item]]],
         key_of: Callable[[Item], bytes],
+        bytes_of: Callable[[Sequence[Item]], int],
         parts: Sequence[_Part[Item]],
+        ahead_bytes_max: int,
     ) -> None:
         self._read = read
         self._key_of = key_of
+        self._bytes_of = bytes_of
         self._parts = list(parts)
+        self._ahead_bytes_max = ahead_bytes_max
+        self._has_begun_ahead = False
 
     async def pages(self) -> AsyncIterator[Sequence[Item]]:
         parts = list(self._parts)
         try:
             while self._parts:
                 await self._refill()
+                if self._has_begun_ahead:
+                    # The application may keep the loop busy for as long as it works on the page: what was made just now
+                    # gets the loop's next round, and has sent its request then.
+                    self._has_begun_ahead = False
+                    await asyncio.sleep(0)
                 if len(self._parts) == 1:
                     page, self._parts[0].items = self._parts[0].items, []
                 else:
@@ -129,17 +152,35 @@ class _Merge(Generic[Item]):
 
     async def _fill(self, part: _Part[Item]) -> None:
         assert part.next_key is not None, "asked for more of what is not at its end"
-        coming, part.coming = part.coming, None
-        items = await (coming or self._page(part.segment, part.next_key))
-        part.items = list(items)
+        part.items = list(await self._next_page(part, part.next_key))
         part.next_key = next_fixed_key(self._key_of(part.items[-1])) if part.items else None
         part.page_count += 1
-        if part.page_count > 1 and part.next_key is not None:
+        part.page_bytes = self._bytes_of(part.items)
+        if part.page_count > 1 and part.next_key is not None and self._has_room_ahead(part):
             part.coming = asyncio.get_running_loop().create_task(
                 self._page(part.segment, part.next_key), name=f"scan {part.segment}"
             )
             # It may fail when nobody asks for it any more.
             part.coming.add_done_callback(lambda task: None if task.cancelled() else task.exception())
+            self._has_begun_ahead = True
+
+    async def _next_page(self, part: _Part[Item], first: bytes) -> Sequence[Item]:
+        """Return the page that was read ahead, or read it now."""
+        coming, part.coming = part.coming, None
+        if coming is None:
+            return await self._page(part.segment, first)
+        was_waited_for = not coming.done()
+        try:
+            return await coming
+        except PenstockError as error:
+            if was_waited_for:
+                raise
+            _log.debug("%s: the page from key %r on failed ahead, asking again: %s", part.segment, first, error)
+        return await self._page(part.segment, first)
+
+    def _has_room_ahead(self, part: _Part[Item]) -> bool:
+        ahead_bytes = sum(other.page_bytes for other in self._parts if other.coming is not None)
+        return ahead_bytes + part.page_bytes <= self._ahead_bytes_max
 
     async def _page(self, segment: str, first: bytes) -> Sequence[Item]:
         return await self._read(segment, first)
@@ -171,6 +212,14 @@ def _count_up_to(items: Sequence[Item], border: bytes, key_of: Callable[[Item], 
     return low
 
 
+def _bytes_of_entries(entries: Sequence[TableEntry]) -> int:
+    return sum([len(entry.key) + len(entry.value) for entry in entries])
+
+
+def _bytes_of_keys(keys: Sequence[tuple[bytes, int]]) -> int:
+    return sum([len(key) for key, _ in keys])
+
+
 def entry_pages(
     cluster: Cluster, table: TableSegments, span: KeySpan, page_entry_count: int
 ) -> AsyncIterator[Sequence[TableEntry]]:
@@ -184,7 +233,8 @@ def entry_pages(
         return page.entries
 
     parts: list[_Part[TableEntry]] = [_Part(segment, span.first) for segment in _segments(table, span)]
-    return _Merge(read, attrgetter("key"), parts).pages()
+    ahead_bytes_max = cluster.settings.table_scan_ahead_bytes_max
+    return _Merge(read, attrgetter("key"), _bytes_of_entries, parts, ahead_bytes_max).pages()
 
 
 def key_pages(
@@ -201,7 +251,8 @@ def key_pages(
 
     names = _segments(table, span) if segments is None else segments
     parts: list[_Part[tuple[bytes, int]]] = [_Part(segment, span.first) for segment in names]
-    return _Merge(read, itemgetter(0), parts).pages()
+    ahead_bytes_max = cluster.settings.table_scan_ahead_bytes_max
+    return _Merge(read, itemgetter(0), _bytes_of_keys, parts, ahead_bytes_max).pages()
 
 
 def _segments(table: TableSegments, span: KeySpan) -> Sequence[str]:
