@@ -373,10 +373,13 @@ def test_something_else_is_not_encoded() -> None:
         encode(Stranger())
 
 
-def test_entries_read_at_once_are_those_read_one_by_one_and_so_are_their_errors() -> None:
+@pytest.mark.parametrize("key_lengths", [(1, 2, 3, 4, 5, 1), (3, 3, 3, 3, 3, 3), (2, 2, 5, 5, 2, 2)])
+def test_entries_read_at_once_are_those_read_one_by_one_and_so_are_their_errors(key_lengths: tuple[int, ...]) -> None:
     """Pages of tables have a reader of their own: for whole pages, and for ones with any byte changed or cut off."""
     rng = random.Random(1)
-    entries = [fields.TableKeyValue(rng.randbytes(1 + n % 5), n, rng.randbytes(n % 7)) for n in range(6)]
+    entries = [
+        fields.TableKeyValue(rng.randbytes(length), n, rng.randbytes(n % 7)) for n, length in enumerate(key_lengths)
+    ]
     out = bytearray()
     for entry in entries:
         fields._write_entry(out, entry)
@@ -395,6 +398,9 @@ def test_entries_read_at_once_are_those_read_one_by_one_and_so_are_their_errors(
             return repr(error)
 
     assert one_by_one(memoryview(out)) == (entries, len(out))
+    written_at_once = bytearray()
+    fields._write_entries(written_at_once, entries)
+    assert written_at_once == out
     variants = [bytes(out), *(bytes(out[:length]) for length in range(len(out)))]
     for at in range(len(out)):
         for value in (0, 1, 0x7F, 0x80, 0xFF, rng.randrange(256)):

@@ -135,7 +135,7 @@ class ClientSettings:
     table_batch_key_count_max: int = 256
     table_batch_bytes_max: int = 8 * _MIB
     table_read_key_count_max: int = 256
-    table_page_entry_count: int = 1000
+    table_page_entry_count: int = 2000
     table_scan_ahead_bytes_max: int = 8 * _MIB
     table_request_count_max: int = 8
     table_update_count_max: int = 100

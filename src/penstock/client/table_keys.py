@@ -5,8 +5,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Generic, Protocol, TypeVar
+from typing import Generic, NamedTuple, Protocol, TypeVar
 
 from penstock.model.errors import SerializationError
 from penstock.model.tables import TableConfig
@@ -18,8 +17,7 @@ Value = TypeVar("Value")
 _PADDING = b"\0"
 
 
-@dataclass(frozen=True, slots=True)
-class Entry(Generic[Key, Value]):
+class Entry(NamedTuple, Generic[Key, Value]):
     """What a table holds under a key.
 
     Attributes:

@@ -296,9 +296,11 @@ class Table(LifeCycle, Generic[Key, Value]):
         if span is None:
             return
         key_of, value_of, config = self._keys.deserialize, self._values.deserialize, self.config
+        # As `Entry(...)`, in a quarter of the time.
+        make: Callable[[type[Entry[Key, Value]], tuple[Key, Value, int]], Entry[Key, Value]] = tuple.__new__
         pages = entry_pages(self._cluster, self._segments, span, self._cluster.settings.table_page_entry_count)
         async for page in pages:
-            yield [Entry(key_of(entry.key, config), value_of(entry.value), entry.version) for entry in page]
+            yield [make(Entry, (key_of(key, config), value_of(value), version)) for key, value, version in page]
             self._check_open()
 
     async def keys(

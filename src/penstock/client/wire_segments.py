@@ -46,6 +46,7 @@ from penstock.model.segments import (
     TablePage,
     TableRemoval,
     TableUpdate,
+    table_entry_of,
 )
 from penstock.runtime.bulk import for_each
 from penstock.wire.commands import (
@@ -431,7 +432,7 @@ class WireSegments:
             TableEntriesRead,
             segment,
         )
-        entries = [TableEntry(entry.key, entry.value, entry.version) for entry in reply.entries]
+        entries = [table_entry_of((key, value, version)) for key, version, value in reply.entries]
         return TablePage(entries, reply.continuation_token)
 
     async def table_keys(

@@ -10,9 +10,10 @@ owns it, `OutcomeUnknownError` when the reply was lost. If a call is cancelled i
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from functools import partial
+from typing import NamedTuple, Protocol
 
 from penstock.model.errors import PenstockError
 
@@ -81,13 +82,19 @@ class TableRemoval:
     version: int = VERSION_ANY
 
 
-@dataclass(frozen=True, slots=True)
-class TableEntry:
-    """A key, its value and the version of its last write (>= 0, growing over the table's life)."""
+class TableEntry(NamedTuple):
+    """A key, its value and the version of its last write (>= 0, growing over the table's life).
+
+    A tuple, since scans make one per entry.
+    """
 
     key: bytes
     value: bytes
     version: int
+
+
+#: Makes a `TableEntry` of key, value and version, in a quarter of the time: for pages of them.
+table_entry_of: Callable[[tuple[bytes, bytes, int]], TableEntry] = partial(tuple.__new__, TableEntry)
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,7 +17,8 @@ from __future__ import annotations
 import struct
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Annotated, Any, TypeVar
+from functools import lru_cache
+from typing import Annotated, Any, NamedTuple, TypeVar
 
 from penstock.model.errors import InvalidArgumentError, ProtocolError
 from penstock.model.segments import Buffer
@@ -62,9 +63,11 @@ class TableKey:
     version: int
 
 
-@dataclass(frozen=True, slots=True)
-class TableKeyValue:
-    """A key, never empty, its version as in `TableKey`, and its value, which may be empty."""
+class TableKeyValue(NamedTuple):
+    """A key, never empty, its version as in `TableKey`, and its value, which may be empty.
+
+    A tuple, since pages of scans have one per entry.
+    """
 
     key: bytes
     version: int
@@ -291,6 +294,31 @@ def _read_entry(payload: memoryview, position: int) -> tuple[TableKeyValue, int]
     return TableKeyValue(key, version, value), start + length
 
 
+@lru_cache(maxsize=64)
+def _entry_head(key_length: int) -> struct.Struct:
+    """Return the layout of an entry with a key of so many bytes, up to its value: most tables have keys of one length.
+
+    Two lengths, the key, its version, two lengths.
+    """
+    return struct.Struct(f">ii{key_length}sqii")
+
+
+def _write_entries(out: bytearray, entries: Sequence[TableKeyValue]) -> None:
+    """Write entries, as so many calls of `_write_entry` do."""
+    key_length = 0
+    pack: Callable[..., bytes] = _KEY_HEAD.pack
+    for entry in entries:
+        key, value = entry.key, entry.value
+        if len(key) != key_length:
+            key_length = len(key)
+            if not key_length:
+                raise _empty_key()
+            pack = _entry_head(key_length).pack
+        length = len(value)
+        out += pack(key_length + 12, key_length, key, entry.version, length + 4, length)
+        out += value
+
+
 def _read_entries(payload: memoryview, position: int, count: int) -> tuple[list[TableKeyValue], int]:
     """Read `count` entries, as so many calls of `_read_entry` do: scans of tables live on it.
 
@@ -298,24 +326,34 @@ def _read_entries(payload: memoryview, position: int, count: int) -> tuple[list[
     """
     data = payload.tobytes()
     end = len(data)
-    read_key, read_value = _KEY_HEAD.unpack_from, _VALUE_HEAD.unpack_from
+    make: Callable[[type[TableKeyValue], tuple[bytes, int, bytes]], TableKeyValue] = tuple.__new__
     entries: list[TableKeyValue] = []
-    add = entries.append
-    for _ in range(count):
-        at = position
-        if at + _KEY_LENGTH_MIN + _VALUE_LENGTH_MIN <= end:
-            declared, length = read_key(data, at)
-            key_end = at + 8 + length
-            if length > 0 and declared == length + 12 and key_end + _VALUE_HEAD.size <= end:
-                version, declared, length = read_value(data, key_end)
-                start = key_end + _VALUE_HEAD.size
-                position = start + length
-                if length >= 0 and declared == length + 4 and position <= end:
-                    add(TableKeyValue(data[at + 8 : key_end], version, data[start:position]))
-                    continue
-        entry, position = _read_entry(payload, at)
-        add(entry)
+    while len(entries) < count:
+        # Those that follow with keys of the same length.
+        key_length = _length_of_key(data, position)
+        head = _entry_head(key_length)
+        read_head, head_length, key_declared = head.unpack_from, head.size, key_length + 12
+        while key_length and len(entries) < count and (start := position + head_length) <= end:
+            declared, length, key, version, value_declared, value_length = read_head(data, position)
+            value_end = start + value_length
+            if length != key_length or declared != key_declared or value_declared != value_length + 4:
+                break
+            if value_length < 0 or value_end > end:
+                break
+            entries.append(make(TableKeyValue, (key, version, data[start:value_end])))
+            position = value_end
+        if len(entries) < count and _length_of_key(data, position) in (0, key_length):
+            entry, position = _read_entry(payload, position)
+            entries.append(entry)
     return entries, position
+
+
+def _length_of_key(data: bytes, position: int) -> int:
+    """Return what may be the length of the key of the entry at `position`, 0 for what cannot be one."""
+    if position + _KEY_HEAD.size > len(data):
+        return 0
+    length: int = _KEY_HEAD.unpack_from(data, position)[1]
+    return length if 0 < length <= len(data) - position else 0
 
 
 def _write_attribute_update(out: bytearray, update: AttributeUpdate) -> None:
@@ -356,14 +394,18 @@ def _list_of(
     write_element: Callable[[bytearray, _Value], None],
     read_element: Callable[[memoryview, int], tuple[_Value, int]],
     read_elements: Callable[[memoryview, int, int], tuple[list[_Value], int]] | None = None,
+    write_elements: Callable[[bytearray, Sequence[_Value]], None] | None = None,
 ) -> FieldKind:
     """Make the kind of an i32 count and as many elements, each of at least `element_length_min` bytes.
 
-    `read_elements`: reads a number of them at once, if there is a faster way.
+    `read_elements`, `write_elements`: read and write many of them at once, if there is a faster way.
     """
 
     def write(out: bytearray, values: Sequence[_Value]) -> None:
         out += _I32.pack(len(values))
+        if write_elements is not None:
+            write_elements(out, values)
+            return
         for value in values:
             write_element(out, value)
 
@@ -416,7 +458,8 @@ I64List = Annotated[Sequence[int], _list_of(8, _I64_KIND.write, _I64_KIND.read)]
 TextList = Annotated[Sequence[str], _list_of(2, write_text, read_text)]
 TableKeys = Annotated[Sequence[TableKey], _list_of(_KEY_LENGTH_MIN, _write_key, _read_key)]
 TableEntries = Annotated[
-    Sequence[TableKeyValue], _list_of(_KEY_LENGTH_MIN + _VALUE_LENGTH_MIN, _write_entry, _read_entry, _read_entries)
+    Sequence[TableKeyValue],
+    _list_of(_KEY_LENGTH_MIN + _VALUE_LENGTH_MIN, _write_entry, _read_entry, _read_entries, _write_entries),
 ]
 AttributeUpdates = Annotated[
     Sequence[AttributeUpdate], _list_of(_ATTRIBUTE_UPDATE.size, _write_attribute_update, _read_attribute_update)

@@ -341,7 +341,7 @@ class ReadIndex(Generic[S]):
         return Found(parts, found)
 
     def pieces(self, ranges: Sequence[tuple[int, int]]) -> list[bytes | None]:
-        """Return a copy of the bytes of each range (offset, length > 0) that is in one block; None for any other.
+        """Return a copy of the bytes of each range (offset, length) that is in one block; None for any other.
 
         As so many calls of `lookup`, but a block is compared once for all that is taken from it. What was found counts
         as used now. Raises `InconsistentStateError` as `lookup` does.

@@ -9,7 +9,7 @@ Source: segment store specification, section 6.2.
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
@@ -27,8 +27,6 @@ BATCH_LENGTH_MAX: Final = 32 * 1024 * 1024
 _SLOT: Final = struct.Struct(">qqI")
 SLOT_LENGTH: Final = _SLOT.size
 pack_slot: Callable[[int, int, int], bytes] = _SLOT.pack
-#: Version, offset and length of an entry, without the `Slot`.
-unpack_places: Callable[[bytes], tuple[int, int, int]] = _SLOT.unpack
 #: What a look-up says that has no answer; a slot is never empty. None stands for "the key is not in the table".
 MISSING: Final = b""
 
@@ -55,6 +53,11 @@ def unpack_slot(packed: bytes) -> Slot:
 def slot_version(packed: bytes) -> int:
     """Return a packed slot's version."""
     return int.from_bytes(packed[:8], "big", signed=True)
+
+
+def unpack_slots(packed: Iterable[bytes]) -> list[tuple[int, int, int]]:
+    """Return version, offset and length of many slots."""
+    return list(_SLOT.iter_unpack(b"".join(packed)))
 
 
 def slot_length(packed: bytes) -> int:

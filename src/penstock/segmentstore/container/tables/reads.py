@@ -9,7 +9,10 @@ Source: segment store specification, sections 6.5 and 6.7; wire protocol specifi
 from __future__ import annotations
 
 import asyncio
+from bisect import bisect_left
 from collections.abc import Awaitable, Callable, Sequence
+from itertools import accumulate
+from operator import itemgetter
 
 from penstock.model.errors import SegmentTruncatedError, TableReadTooLongError
 from penstock.model.segments import (
@@ -17,6 +20,7 @@ from penstock.model.segments import (
     TABLE_READ_KEY_COUNT_SURE,
     TableDelta,
     TableEntry,
+    table_entry_of,
 )
 from penstock.segmentstore.container.reads.reader import SegmentReader
 from penstock.segmentstore.container.segment import Segment
@@ -25,8 +29,8 @@ from penstock.segmentstore.container.tables.entries import (
     ParsedEntry,
     parse_entries,
     slot_length,
-    unpack_places,
     unpack_slot,
+    unpack_slots,
 )
 from penstock.segmentstore.container.tables.index import TableIndex
 
@@ -66,16 +70,22 @@ async def page_of(
                 continue
         if (table.index, table.generation) != (index, generation):
             continue
-        merged: dict[bytes, bytes | None] = dict(stored)
+        merged: dict[bytes, bytes | None] | None = None
         bound = stored[-1][0] if len(stored) == limit else None
         for tail in (table.frozen, table.tail):
             if tail is None:
                 continue
             upper = last if bound is None else bound
             keys = tail.keys_between(after=after, first=first, last=upper, limit=limit)
+            if not keys:
+                continue
+            if merged is None:
+                merged = dict(stored)
             merged.update((key, tail.slots[key]) for key in keys)
             if len(keys) == limit:
                 bound = keys[-1]
+        if merged is None:
+            return stored
         found: list[PageItem] = []
         for key in sorted(merged):
             if bound is not None and key > bound:
@@ -92,12 +102,10 @@ async def page_of(
 
 def within_page_bytes(items: Sequence[PageItem]) -> Sequence[PageItem]:
     """Return as many of the first `items` as fit a page, at least one."""
-    page_bytes = 0
-    for at, (_, slot) in enumerate(items):
-        page_bytes += slot_length(slot)
-        if page_bytes >= PAGE_BYTES_MAX:
-            return items[: at + 1]
-    return items
+    lengths = [length for _, _, length in unpack_slots(map(itemgetter(1), items))]
+    if sum(lengths) < PAGE_BYTES_MAX:
+        return items
+    return items[: bisect_left(list(accumulate(lengths)), PAGE_BYTES_MAX) + 1]
 
 
 def within_key_bytes(items: Sequence[PageItem]) -> Sequence[PageItem]:
@@ -144,31 +152,20 @@ class TableReader:
         """Return the entries of keys, given with their packed slots, in order; None for a key that is gone."""
         found: list[TableEntry | None] = [None] * len(items)
         elsewhere: list[int] = []
-        # Those that may be in memory: where they lie, and what they are.
-        ranges: list[tuple[int, int]] = []
-        wanted: list[tuple[int, int]] = []
-        start_offset = segment.start_offset
-        unpack, header_length = unpack_places, ENTRY_HEADER.size
-        for at, (key, packed) in enumerate(items):
-            if packed is None:
-                continue
-            # The value's place, behind the header and the key.
-            version, offset, length = unpack(packed)
-            skipped = header_length + len(key)
-            offset += skipped
-            length -= skipped
-            if not length:
-                found[at] = TableEntry(key, b"", version)
-            elif offset < start_offset:
+        start_offset, header_length = segment.start_offset, ENTRY_HEADER.size
+        live = [at for at, (_, packed) in enumerate(items) if packed is not None]
+        places = unpack_slots([packed for _, packed in items if packed is not None])
+        # The value's place is behind the header and the key.
+        skipped = [header_length + len(items[at][0]) for at in live]
+        ranges = [(offset + skip, length - skip) for skip, (_, offset, length) in zip(skipped, places, strict=True)]
+        values = segment.index.pieces(ranges)
+        for at, (version, _, _), (offset, length), value in zip(live, places, ranges, values, strict=True):
+            if value is not None and offset >= start_offset:
+                found[at] = table_entry_of((items[at][0], value, version))
+            elif length:
                 elsewhere.append(at)
             else:
-                ranges.append((offset, length))
-                wanted.append((at, version))
-        for (at, version), value in zip(wanted, segment.index.pieces(ranges), strict=True):
-            if value is None:
-                elsewhere.append(at)
-            else:
-                found[at] = TableEntry(items[at][0], value, version)
+                found[at] = TableEntry(items[at][0], b"", version)
         for at in range(0, len(elsewhere), _VALUE_READS_MAX):
             some = elsewhere[at : at + _VALUE_READS_MAX]
             # Not to leave reads behind that nobody waits for, all of them are waited for before one may fail the call.
