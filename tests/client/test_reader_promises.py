@@ -333,7 +333,7 @@ async def test_read_returns_in_its_time_while_the_record_is_away(cluster):
 
             client._segment_client.table_get = client._segment_client.table_put = hang
             first._needs_attention = True
-            async with asyncio.timeout(2):
+            async with asyncio.timeout(20):
                 while await first.read(0.1) is not None:
                     first._needs_attention = True
             client._segment_client.table_get, client._segment_client.table_put = original

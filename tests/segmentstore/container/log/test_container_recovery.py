@@ -551,7 +551,7 @@ async def test_stopping_ends_every_wait(lives: Incarnations) -> None:
     assert all(future.done() for future in futures)
     assert lives.cache.used_bytes == 0
     with pytest.raises(ContainerOfflineError):
-        await asyncio.wait_for(container.reader.read(segment, 1 << 40, 10, wait=True), 2)
+        await asyncio.wait_for(container.reader.read(segment, 1 << 40, 10, wait=True), 20)
     lives.chunks.release("read")
     acked = sum(future.exception() is None for future in futures)
     container = await lives.start()
