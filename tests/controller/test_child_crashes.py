@@ -153,6 +153,7 @@ class Script:
     async def open_marks(self, service):
         for stream in ("a", "b"):
             assert len(await service.current_segments("s", f"_MARK{stream}")) == 1
+            assert f"s/_MARK{stream}/0.#epoch.0" in self.store.segments
 
     async def delete_marked(self, service):
         if await service.stream_exists("s", "a"):

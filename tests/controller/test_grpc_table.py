@@ -407,7 +407,7 @@ def test_access_operation_decides_what_segments_and_tokens_need():
         needed("getDelegationToken", access=info.ANY)
 
 
-#: Calls that only look. (A reader's look at the current segments of a mark stream is what makes that stream.)
+#: Calls that only look.
 QUERIES = {
     "getControllerServerList", "getCurrentSegments", "getEpochSegments", "getSegments",
     "getSegmentsImmediatlyFollowing", "getSegmentsImmediatelyFollowing", "getSegmentsBetween", "checkScale", "getURI",
@@ -437,14 +437,14 @@ async def test_query_creates_and_changes_nothing(has_stream, wire):
     before = stored(wire.cluster.store)
     front = Front(service, lambda: [("localhost", 9090)])
     for name in sorted(QUERIES):
-        for stream in ("stream", "_RGgroup", "_RGmissing"):
+        for stream in ("stream", "_RGgroup", "_RGmissing", "_MARKstream", "_MARKmissing"):
             with suppress(PenstockError):
                 await ROWS[name].serve(front, request_of(name, stream))
         await service.idle()
         assert stored(wire.cluster.store) == before, name
-    if has_stream:  # The exception, which shows that a change would be seen.
-        await ROWS["getCurrentSegments"].serve(front, request_of("getCurrentSegments", "_MARKstream"))
-        assert stored(wire.cluster.store) != before
+    # A change would be seen.
+    await service.create_scope("other")
+    assert stored(wire.cluster.store) != before
 
 
 async def test_segment_of_a_stream_that_is_being_created_takes_no_events_yet(service):

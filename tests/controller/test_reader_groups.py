@@ -407,40 +407,81 @@ async def test_subscribers_over_grpc(stub):
     assert await publish(1) == status.STREAM_CUT_NOT_VALID
 
 
-async def test_mark_stream_is_there_when_it_is_asked_for(stub, wire):
-    """Java's readers open it: made for an existing stream only, gone with it; no endless chain of marks of marks."""
+def marks_of(wire):
+    return [name for name in wire.cluster.store.segments if name.startswith("scope/_MARK")]
+
+
+async def test_mark_stream_comes_and_goes_with_its_stream(stub, wire):
+    """Java's readers open it: one segment, made with its stream, there until that is gone; no marks of marks."""
 
     def ask(stream):
         return stub.getCurrentSegments(pb.StreamInfo(scope="scope", stream=stream))
 
-    replies = await asyncio.gather(*(ask("_MARKa") for _ in range(5)))
-    assert [len(reply.segmentRanges) for reply in replies] == [1] * 5
+    assert sorted(marks_of(wire)) == ["scope/_MARKa/0.#epoch.0", "scope/_MARKb/0.#epoch.0"]
+    (found,) = (await ask("_MARKa")).segmentRanges
+    assert (found.segmentId.segmentId, found.minKey, found.maxKey) == (0, 0.0, 1.0)
+    assert found.segmentId.streamInfo.stream == "_MARKa"
     for missing in ("_MARKnone", "_MARK", "_MARK_MARKa", "_RGnone", "_MARK_RGnone"):
         assert await fails_with(ask(missing)) == "NOT_FOUND"
-    assert set((await wire.service.list_streams("scope", "")).names) == {"a", "b", "_MARKa"}
+    # It is a part of its stream, and not listed beside it.
+    assert set((await wire.service.list_streams("scope", "")).names) == {"a", "b"}
+    assert (await wire.service.stream_configuration("scope", "_MARKa")).scaling.min_segments == 1
+    await wire.service.scale_stream("scope", "a", [0], [(0.0, 0.5), (0.5, 1.0)])
+    await wire.service.idle()
     await wire.service.seal_stream("scope", "a")
-    assert len((await ask("_MARKa")).segmentRanges) == 1
+    assert list((await ask("_MARKa")).segmentRanges) == [found]
+    assert not wire.cluster.store.segments["scope/_MARKa/0.#epoch.0"].is_sealed
     await wire.service.delete_stream("scope", "a")
-    assert (await wire.service.list_streams("scope", "")).names == ("b",)
     assert await fails_with(ask("_MARKa")) == "NOT_FOUND"
+    assert marks_of(wire) == ["scope/_MARKb/0.#epoch.0"]
 
 
-async def test_asking_whether_a_segment_of_a_mark_stream_is_valid_makes_no_mark_stream(stub, wire):
-    """Only a reader that opens it needs it: `isSegmentValid` says no, and changes nothing."""
-    request = pb.SegmentId(streamInfo=pb.StreamInfo(scope="scope", stream="_MARKa"), segmentId=0)
-    assert not (await stub.isSegmentValid(request)).response
-    assert "_MARKa" not in (await wire.service.list_streams("scope", "")).names
-    await stub.getCurrentSegments(pb.StreamInfo(scope="scope", stream="_MARKa"))
-    assert (await stub.isSegmentValid(request)).response
+async def test_next_life_of_a_stream_has_another_segment_of_marks(stub, wire):
+    """What a late request of the life before makes or deletes is not met again."""
+    await wire.service.seal_stream("scope", "a")
+    await wire.service.delete_stream("scope", "a")
+    await wire.service.create_stream("scope", "a", StreamConfig(Scaling.fixed(2)))
+    (found,) = (await stub.getCurrentSegments(pb.StreamInfo(scope="scope", stream="_MARKa"))).segmentRanges
+    assert found.segmentId.segmentId == 1
+    assert sorted(marks_of(wire)) == ["scope/_MARKa/1.#epoch.0", "scope/_MARKb/0.#epoch.0"]
+
+
+async def test_segment_of_a_mark_stream_is_valid_as_long_as_its_stream_is_there(stub, wire):
+    """`isSegmentValid`: yes for the one that holds the marks, no for any other one; asking changes nothing."""
+
+    async def is_valid(stream, segment=0):
+        info = pb.StreamInfo(scope="scope", stream=stream)
+        return (await stub.isSegmentValid(pb.SegmentId(streamInfo=info, segmentId=segment))).response
+
+    assert await is_valid("_MARKa")
+    assert not await is_valid("_MARKa", 1)
+    assert not await is_valid("_MARKnone")
+    assert sorted(marks_of(wire)) == ["scope/_MARKa/0.#epoch.0", "scope/_MARKb/0.#epoch.0"]
 
 
 async def test_refused_deletion_leaves_the_mark_stream(stub, wire):
     """A stream that is not sealed keeps its mark stream when its deletion is refused."""
-    mark = pb.StreamInfo(scope="scope", stream="_MARKa")
-    await stub.getCurrentSegments(mark)
     refused = await stub.deleteStream(pb.StreamInfo(scope="scope", stream="a"))
     assert refused.status == pb.DeleteStreamStatus.STREAM_NOT_SEALED
     assert await wire.service.stream_exists("scope", "_MARKa")
+    assert "scope/_MARKa/0.#epoch.0" in marks_of(wire)
+
+
+async def test_stream_with_the_name_of_a_mark_stream_is_made_only_where_there_is_none(stub, wire):
+    """Beside its stream: it exists. Before there is one: a stream as any other, and its segment is left to it."""
+
+    async def create(stream):
+        policy = pb.ScalingPolicy(minNumSegments=1)
+        info = pb.StreamInfo(scope="scope", stream=stream)
+        return (await stub.createStream(pb.StreamConfig(streamInfo=info, scalingPolicy=policy))).status
+
+    assert await create("_MARKa") == pb.CreateStreamStatus.STREAM_EXISTS
+    assert await create("_MARKc") == pb.CreateStreamStatus.SUCCESS
+    assert await create("c") == pb.CreateStreamStatus.SUCCESS
+    await wire.service.seal_stream("scope", "c")
+    await wire.service.delete_stream("scope", "c")
+    assert len(await wire.service.current_segments("scope", "_MARKc")) == 1
+    assert "scope/_MARKc/0.#epoch.0" in marks_of(wire)
 
 
 async def test_stuck_group_is_reported_and_finished(connect):

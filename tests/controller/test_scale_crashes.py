@@ -15,6 +15,7 @@ from penstock.model.policies import Scaling, StreamConfig
 from penstock.testing.memory_segments import MemorySegments
 from support.crash_script import at_each_write, run, run_with_survivor
 from support.failing_segments import Fault
+from support.mark_segments import without_marks
 
 HALVES = [(0.0, 0.5), (0.5, 1.0)]
 
@@ -84,13 +85,15 @@ class Script:
         assert len(between) == 9
         # One whose transaction nobody was told of is open until its lease ends.
         open_names = [
-            name for name, found in self.store.segments.items() if not found.is_sealed and "#transaction" not in name
+            name
+            for name, found in without_marks(self.store).items()
+            if not found.is_sealed and "#transaction" not in name
         ]
         assert sorted(open_names) == [segment_name("s", "t", segment.id) for segment in found]
 
     async def seal(self, service):
         await service.seal_stream("s", "t")
-        assert all(found.is_sealed for found in self.store.segments.values())
+        assert all(found.is_sealed for found in without_marks(self.store).values())
 
     async def delete(self, service):
         if await service.stream_exists("s", "t"):

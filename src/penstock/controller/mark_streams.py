@@ -1,30 +1,29 @@
-"""`MarkStreams`: the streams ``_MARK<stream>`` that Java's readers open beside every stream that they read.
+"""The mark stream ``_MARK<stream>`` of a stream: what holds its watermarks, and Java's readers open beside it.
 
-Watermarks would be in them. A reader only needs the stream to be there, so it is made when somebody first asks for its
-segments: streams that no Java reader reads cost nothing. It goes with its stream.
+It is a part of its stream, not a stream with records of its own, which would double what a stream costs: one segment
+that is made with the first segments of the stream and deleted with them. What is asked about it is answered from the
+stream's records. The segment has the number of the stream's first one, so each life of a name has another.
+
+A client may create a stream of such a name while there is none that it belongs to. Then it is a stream as any other,
+and stays so when the other one is made, which shares its segment: records are looked for before anything is derived.
 
 Source: controller API specification, sections 6 and 9.6.
 """
 
 from __future__ import annotations
 
-import logging
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from dataclasses import dataclass
 
-from penstock.controller.metadata.pending_work import Subject, SubjectKind
-from penstock.controller.metadata.records import StreamState
-from penstock.controller.workflow_runner import WorkflowRunner, lock_name
-from penstock.controller.workflows.context import WorkflowContext
-from penstock.controller.workflows.create_stream import create_stream
-from penstock.controller.workflows.delete_stream import delete_stream
-from penstock.controller.workflows.seal_stream import seal_stream
-from penstock.model.errors import NoSuchScopeError, NoSuchStreamError, StreamExistsError
+from penstock.controller.metadata.records import EpochRecord, SegmentRecord, StreamState
+from penstock.controller.metadata.stream_tables import StreamTables
+from penstock.model.errors import NoSuchStreamError
+from penstock.model.names import segment_name
 from penstock.model.policies import Scaling, StreamConfig
 
-_logger = logging.getLogger(__name__)
-
 _PREFIX = "_MARK"
+
+#: How a mark stream is made.
+MARK_CONFIGURATION = StreamConfig(Scaling.fixed(1))
 
 
 def marked_stream(name: str) -> str | None:
@@ -33,64 +32,46 @@ def marked_stream(name: str) -> str | None:
     Internal streams, whose names begin with an underscore, have none.
     """
     stream = name.removeprefix(_PREFIX)
-    return stream if stream != name and stream and not stream.startswith("_") else None
+    return stream if stream != name and mark_stream_of(stream) is not None else None
 
 
-class MarkStreams:
-    """Makes and removes mark streams."""
+def mark_stream_of(stream: str) -> str | None:
+    """Return the name of a stream's mark stream; None for an internal stream, which has none."""
+    return _PREFIX + stream if stream and not stream.startswith("_") else None
 
-    def __init__(self, context: WorkflowContext, runner: WorkflowRunner) -> None:
-        self._context = context
-        self._runner = runner
 
-    async def create(self, scope: str, stream: str) -> None:
-        """Make the mark stream of `stream` unless it is there. Raises `NoSuchStreamError` if there is no `stream`."""
-        context = self._context
+@dataclass(frozen=True, slots=True)
+class MarkSegment:
+    """The only segment of a mark stream.
 
-        async def run() -> None:
-            state = await context.catalog.on_stream(scope, stream, lambda tables: tables.state())
-            if state.record.state is StreamState.CREATING:
-                raise NoSuchStreamError(f"stream {scope}/{stream} is not completely created")
-            mark = _PREFIX + stream
-            async with self._mark(scope, mark):
-                try:
-                    await context.catalog.open_scope_id(scope)
-                    await create_stream(context, scope, mark, StreamConfig(Scaling.fixed(1)))
-                except NoSuchScopeError as error:
-                    raise NoSuchStreamError(f"stream {scope}/{mark} cannot be made: {error}") from error
-                except StreamExistsError:
-                    _logger.debug("stream %s/%s was made meanwhile", scope, mark)
+    Attributes:
+        stream: the mark stream's name.
+        name: the segment's full name.
+        record: what is said of it: all keys, from the beginning of the stream that it belongs to.
+    """
 
-        await self._runner.alone(Subject(SubjectKind.STREAM, scope, stream), run)
+    stream: str
+    name: str
+    record: SegmentRecord
 
-    async def delete(self, scope: str, stream: str) -> None:
-        """Delete the mark stream of `stream` if `stream` is sealed; fine if there is none.
 
-        The caller holds the lock of `stream` and is about to delete it: a mark stream is never left behind.
-        """
-        context = self._context
-        try:
-            state = await context.catalog.on_stream(scope, stream, lambda tables: tables.state())
-        except NoSuchStreamError:
-            return
-        if state.record.state is not StreamState.SEALED:
-            return
-        mark = _PREFIX + stream
-        async with self._mark(scope, mark):
-            try:
-                await context.catalog.on_stream(scope, mark, lambda tables: seal_stream(context, tables))
-                await delete_stream(context, scope, mark)
-            except NoSuchStreamError:
-                _logger.debug("stream %s/%s has no mark stream", scope, stream)
+def mark_segment(scope: str, stream: str, first_epoch: EpochRecord) -> MarkSegment | None:
+    """Return the segment of a stream's marks, given the stream's epoch 0; None for an internal stream."""
+    mark = mark_stream_of(stream)
+    if mark is None:
+        return None
+    first = min(first_epoch.segments, key=lambda segment: segment.id)
+    record = SegmentRecord(first.number, first.creation_epoch, first.created_ms, 0.0, 1.0)
+    return MarkSegment(mark, segment_name(scope, mark, record.id), record)
 
-    @asynccontextmanager
-    async def _mark(self, scope: str, mark: str) -> AsyncIterator[None]:
-        """Work on a mark stream alone. What is begun there and fails goes on in the background."""
-        subject = Subject(SubjectKind.STREAM, scope, mark)
-        try:
-            async with self._context.locks.hold(lock_name(subject)):
-                await self._runner.settle(subject)
-                yield
-        except Exception:
-            self._runner.finish_what_is_left(subject)
-            raise
+
+async def read_mark_segment(tables: StreamTables) -> MarkSegment:
+    """Read which segment holds a stream's marks. One request. Raises `NoSuchStreamError`, also for an internal stream.
+
+    A sealed stream has its segment of marks still, and it is not sealed: readers look into it until the stream is gone.
+    """
+    state, _, first_epoch = await tables.beginning()
+    found = mark_segment(tables.scope, tables.stream, first_epoch)
+    if state is StreamState.CREATING or found is None:
+        raise NoSuchStreamError(f"stream {tables.name} has no marks: it is internal, or not completely created")
+    return found

@@ -11,6 +11,7 @@ from typing import TypeVar
 
 from penstock.controller import epochs as history
 from penstock.controller.errors import HalfCreatedStreamError
+from penstock.controller.mark_streams import MARK_CONFIGURATION, marked_stream, read_mark_segment
 from penstock.controller.metadata.catalog import Catalog
 from penstock.controller.metadata.records import EpochRecord, SegmentRecord, StreamState
 from penstock.controller.metadata.stream_tables import StreamTables
@@ -48,6 +49,22 @@ class StreamQueries:
         check_not_empty(scope, stream)
         return await self._catalog.on_stream(scope, stream, action)
 
+    async def _on_stream_or_marked(
+        self,
+        scope: str,
+        stream: str,
+        read: Callable[[StreamTables], Awaitable[T]],
+        read_marked: Callable[[StreamTables], Awaitable[T]],
+    ) -> T:
+        """`read` a stream; if it is a mark stream without records, answer for it from the stream that it belongs to."""
+        try:
+            return await self.on_stream(scope, stream, read)
+        except NoSuchStreamError:
+            marked = marked_stream(stream)
+            if marked is None:
+                raise
+        return await self.on_stream(scope, marked, read_marked)
+
     async def exists(self, scope: str, stream: str) -> bool:
         """Say whether a stream has a configuration."""
         try:
@@ -62,7 +79,11 @@ class StreamQueries:
         async def read(tables: StreamTables) -> StreamConfig:
             return (await tables.configuration()).record.configuration
 
-        return await self.on_stream(scope, stream, read)
+        async def read_marked(tables: StreamTables) -> StreamConfig:
+            await read_mark_segment(tables)
+            return MARK_CONFIGURATION
+
+        return await self._on_stream_or_marked(scope, stream, read, read_marked)
 
     async def scale_status(self, scope: str, stream: str, epoch: int) -> ScaleStatus:
         """Say how the scale that began in `epoch` is doing. Raises `NoSuchStreamError`."""
@@ -82,7 +103,10 @@ class StreamQueries:
                 raise HalfCreatedStreamError(f"stream {scope}/{stream} is not completely created; try again")
             return () if state is StreamState.SEALED else epoch.segments
 
-        return await self.on_stream(scope, stream, read)
+        async def read_marked(tables: StreamTables) -> tuple[SegmentRecord, ...]:
+            return ((await read_mark_segment(tables)).record,)
+
+        return await self._on_stream_or_marked(scope, stream, read, read_marked)
 
     async def epoch_segments(self, scope: str, stream: str, epoch: int) -> tuple[SegmentRecord, ...]:
         """Return the segments of an epoch, by key."""

@@ -17,12 +17,11 @@ from penstock.controller.background_work import BackgroundWork
 from penstock.controller.buckets import Buckets, Peers
 from penstock.controller.coordinator import Coordinator
 from penstock.controller.epochs import Successor
-from penstock.controller.errors import HalfCreatedStreamError
 from penstock.controller.in_process_coordinator import InProcessCoordinator
 from penstock.controller.key_value_tables import KeyValueTables
 from penstock.controller.locator import ContainerLocator, endpoint_of_segment
 from penstock.controller.locks import StreamLocks
-from penstock.controller.mark_streams import MarkStreams, marked_stream
+from penstock.controller.mark_streams import marked_stream
 from penstock.controller.metadata import layout
 from penstock.controller.metadata.announcements import Announcements
 from penstock.controller.metadata.catalog import Catalog, NamePage
@@ -74,6 +73,7 @@ from penstock.model.errors import (
     InvalidArgumentError,
     NoSuchStreamError,
     ScopeExistsError,
+    StreamExistsError,
 )
 from penstock.model.names import SYSTEM_SCOPE, check_scope_name, check_stream_name, segment_name
 from penstock.model.policies import ScalingKind, StreamConfig
@@ -156,7 +156,6 @@ class ControllerService:
             self._auto_scaler = AutoScaler(advisor, self._context, self._runner, locator.container_count, buckets)
         self.reader_groups: ReaderGroups = ReaderGroups(self._context, self._runner)
         self.writer_marks: WriterMarks = WriterMarks(self._context)
-        self._mark_streams = MarkStreams(self._context, self._runner)
         self.key_value_tables: KeyValueTables = KeyValueTables(self._context, self._runner)
         self.queries: StreamQueries = StreamQueries(self._catalog)
         self._scope_deletion = ScopeDeletion(
@@ -298,6 +297,9 @@ class ControllerService:
             raise InvalidArgumentError("the scope's name is empty")
         wanted = self._checked(configuration)
         await self._catalog.open_scope_id(scope)
+        marked = marked_stream(stream)
+        if marked is not None and await self.queries.exists(scope, marked):
+            raise StreamExistsError(f"stream {scope}/{stream} is a part of {scope}/{marked}, and was made with it")
         await self._runner.alone(_stream(scope, stream), lambda: create_stream(self._context, scope, stream, wanted))
         _warn_of_policies(scope, stream, wanted, is_scaling_by_load=self._auto_scaler is not None)
 
@@ -354,8 +356,6 @@ class ControllerService:
 
         async def run() -> None:
             await self.transactions.work.taken_over(scope, stream)
-            if marked_stream(stream) is None:
-                await self._mark_streams.delete(scope, stream)
             await delete_stream(self._context, scope, stream)
 
         await self._runner.alone(_stream(scope, stream), run)
@@ -400,14 +400,7 @@ class ControllerService:
     # Segments of a stream.
 
     async def current_segments(self, scope: str, stream: str) -> tuple[SegmentRecord, ...]:
-        """See `StreamQueries.current_segments`. The mark stream of an existing stream is made when it is asked for."""
-        try:
-            return await self.queries.current_segments(scope, stream)
-        except (NoSuchStreamError, HalfCreatedStreamError):
-            marked = marked_stream(stream)
-            if marked is None:
-                raise
-        await self._mark_streams.create(scope, marked)
+        """See `StreamQueries.current_segments`."""
         return await self.queries.current_segments(scope, stream)
 
     async def epoch_segments(self, scope: str, stream: str, epoch: int) -> tuple[SegmentRecord, ...]:

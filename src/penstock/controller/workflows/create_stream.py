@@ -1,11 +1,13 @@
 """Creating a stream.
 
-Order: announce; list in the scope; tables; records (state CREATING); segments; tags; state ACTIVE; withdraw the
+Order: announce; list in the scope; tables; records (state CREATING); segments, that of
+its marks among them; tags; state ACTIVE; withdraw the
 announcement. Source: controller internals specification, section 3.1.
 """
 
 from __future__ import annotations
 
+from penstock.controller.mark_streams import MARK_CONFIGURATION, mark_segment
 from penstock.controller.metadata.announcements import Announcement
 from penstock.controller.metadata.pending_work import CreateStream, Subject, SubjectKind
 from penstock.controller.metadata.records import StreamState
@@ -63,9 +65,11 @@ async def resume_create(context: WorkflowContext, announced: Announcement, order
         state = await tables.state()
         # Segments are not made for a life that another controller has ended meanwhile.
         await context.announcements.confirm(announced)
+        wanted = [(segment_name(scope, stream, segment.id), stored) for segment in epoch.segments]
+        if (mark := mark_segment(scope, stream, epoch)) is not None:
+            wanted.append((mark.name, MARK_CONFIGURATION))
         await together(
-            context.segments.create(segment_name(scope, stream, segment.id), stored.scaling, stored.rollover_bytes)
-            for segment in epoch.segments
+            context.segments.create(name, policies.scaling, policies.rollover_bytes) for name, policies in wanted
         )
         await context.catalog.add_tags(scope, stream, stored.tags)
         await tables.set_state(StreamState.ACTIVE, of=state)

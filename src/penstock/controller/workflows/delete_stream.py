@@ -1,13 +1,14 @@
 """Deleting a stream.
 
-Order: announce; tags; all segments ever created and not yet deleted; last segment number; tables; the scope's listing;
-withdraw the announcement. Source: controller internals specification, section 3.4.
+Order: announce; tags; last segment number; the segment of marks; all segments ever created and not yet deleted; tables;
+the scope's listing; withdraw the announcement. Source: controller internals specification, section 3.4.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
+from penstock.controller.mark_streams import mark_segment
 from penstock.controller.metadata.announcements import Announcement
 from penstock.controller.metadata.pending_work import DeleteStream, Subject, SubjectKind
 from penstock.controller.metadata.records import SegmentRecord, StreamState
@@ -73,6 +74,7 @@ async def _delete_segments(context: WorkflowContext, tables: StreamTables) -> No
     last_number = max(segment.number for segment in current.segments)
     # Before the first segment goes: numbers must not come back even if the rest is left to another controller.
     await context.catalog.record_last_segment(tables.scope, tables.stream, last_number)
+    await _delete_marks(context, tables)
     # What was truncated lived before the epochs of the cut, or of the one before if its deletions were given up.
     truncation = (await tables.truncation()).record
     span = truncation.previous_span if truncation.is_updating else truncation.span
@@ -80,6 +82,13 @@ async def _delete_segments(context: WorkflowContext, tables: StreamTables) -> No
     await _delete(context, tables, first.segments)
     async for page in tables.changes(first.epoch, current.epoch):
         await _delete(context, tables, [segment for change in page for segment in change.created])
+
+
+async def _delete_marks(context: WorkflowContext, tables: StreamTables) -> None:
+    """Delete the segment of the stream's marks, unless a stream has it that a client has made under its name."""
+    mark = mark_segment(tables.scope, tables.stream, await tables.need_epoch(0))
+    if mark is not None and await context.catalog.stream_id(tables.scope, mark.stream) is None:
+        await context.segments.delete(mark.name)
 
 
 async def _delete(context: WorkflowContext, tables: StreamTables, segments: Sequence[SegmentRecord]) -> None:
