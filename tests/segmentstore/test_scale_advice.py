@@ -87,6 +87,25 @@ def test_a_segment_is_cold_when_all_averages_are_low(rates, age_s, is_cold) -> N
     assert found == (ScaleAdvice(NAME, ScaleDirection.DOWN) if is_cold else None)
 
 
+@pytest.mark.parametrize(
+    ("rates", "age_s", "direction"),
+    [
+        ((501, 0, 0, 0), 1.01, ScaleDirection.UP),
+        ((501, 0, 0, 0), 1.0, None),
+        ((0, 201, 0, 0), 2.51, ScaleDirection.UP),
+        ((0, 201, 0, 0), 2.5, None),
+        ((0, 0, 101, 0), 5.01, ScaleDirection.UP),
+        ((0, 0, 101, 0), 5.0, None),
+        ((99, 99, 99, 49), 10.01, ScaleDirection.DOWN),
+        ((99, 99, 99, 49), 10.0, None),
+    ],
+)
+def test_how_long_a_segment_is_watched_is_told_in_the_unit_of_the_windows(rates, age_s, direction) -> None:
+    """Windows of half a second times 2, 5, 10 and 20 are waited for, not minutes."""
+    found = advise(load(rates, age_s=age_s), AT_ONCE, 0.5)
+    assert (found and found.direction) == direction
+
+
 def test_nothing_is_advised_before_the_cool_down() -> None:
     """S-249: however hot it is, a segment is watched for 10 minutes first."""
     settings = ScaleAdviceSettings()

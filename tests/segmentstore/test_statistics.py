@@ -67,6 +67,19 @@ def test_averages_converge_to_the_true_rate() -> None:
     assert minutes_10 == pytest.approx(10, rel=0.3)
 
 
+@pytest.mark.parametrize("unit_s", [0.5, 6.0, 600.0])
+def test_windows_are_as_long_as_the_unit_says(unit_s) -> None:
+    """The same ticks, as much shorter or longer as the unit is, give the same averages of the same rates."""
+    usual, scaled = MovingRates(5.0), MovingRates(5.0 * unit_s / 60, unit_s)
+    for count in (500, 0, 20, 900):
+        usual.measure(count)
+        scaled.measure(count, silent_ticks=0)
+    usual.spread(70, 30.0)
+    scaled.spread(70, 30.0 * unit_s / 60)
+    expected = [value * 60 / unit_s for value in values(usual.rates(3))]
+    assert values(scaled.rates(3)) == pytest.approx(expected)
+
+
 def test_silence_brought_in_later_equals_silence_measured() -> None:
     """Segments without data cost nothing per tick, with the same result."""
     measured, lazy = MovingRates(5.0), MovingRates(5.0)

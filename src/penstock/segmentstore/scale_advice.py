@@ -28,25 +28,28 @@ def policy_rates(load: SegmentStatistics) -> Rates | None:
     return None
 
 
-def advise(load: SegmentStatistics, settings: ScaleAdviceSettings) -> ScaleAdvice | None:
+def advise(
+    load: SegmentStatistics, settings: ScaleAdviceSettings, window_unit_s: float = _MINUTE_S
+) -> ScaleAdvice | None:
     """Return what a segment's load asks for; None if it is as it should be, or not known for long enough.
 
-    Averages live on when the data end: a split needs data within `recent_s`.
+    `window_unit_s`: what is a minute in the windows of its averages (`StatisticsSettings`). These live on when the data
+    end: a split needs data within `recent_s`.
     """
     target = load.target_rate
     if target <= 0 or load.age_s < settings.cool_down_s or (rates := policy_rates(load)) is None:
         return None
     two, five, ten = rates.minutes_2, rates.minutes_5, rates.minutes_10
     is_hot = (
-        (two > 5 * target and load.age_s > 2 * _MINUTE_S)
-        or (five > 2 * target and load.age_s > 5 * _MINUTE_S)
-        or (ten > target and load.age_s > 10 * _MINUTE_S)
+        (two > 5 * target and load.age_s > 2 * window_unit_s)
+        or (five > 2 * target and load.age_s > 5 * window_unit_s)
+        or (ten > target and load.age_s > 10 * window_unit_s)
     )
     if is_hot:
         if load.silent_s > settings.recent_s:
             return None
         return ScaleAdvice(load.name, ScaleDirection.UP, max(2, int(max(two, five, ten) / target)))
-    if max(two, five, ten) < target and rates.minutes_20 < target / 2 and load.age_s > 20 * _MINUTE_S:
+    if max(two, five, ten) < target and rates.minutes_20 < target / 2 and load.age_s > 20 * window_unit_s:
         return ScaleAdvice(load.name, ScaleDirection.DOWN)
     return None
 

@@ -83,11 +83,12 @@ def _about_load(
     container: SegmentContainer, segment_id: int, segment: Segment | None, settings: ScaleAdviceSettings
 ) -> ScaleAdvice | None:
     """Return the advice about a segment by its load and its present policy; `segment`: None while it is put away."""
-    load = container.activity_watch.statistics.load(segment_id, asyncio.get_running_loop().time())
+    statistics = container.activity_watch.statistics
+    load = statistics.load(segment_id, asyncio.get_running_loop().time())
     if load is None:
         return None
     if segment is not None:
         if segment.is_sealed or segment.is_deleted:
             return None
         load = replace(load, scale_type=segment.scale_type, target_rate=segment.target_rate)
-    return advise(load, settings)
+    return advise(load, settings, statistics.window_unit_s)

@@ -81,11 +81,14 @@ class StatisticsSettings:
 
     Attributes:
         tick_s: time between two measurements.
+        window_unit_s: averages are over 2, 5, 10 and 20 of it. The minutes of scaling by load are meant in this unit;
+            less lets streams follow their load sooner, and its short peaks too.
         expiry_s: a segment without data for so long is forgotten; to its policy by rate it is silent.
         segments_max: segments of one container that are remembered; those silent longest go first.
     """
 
     tick_s: float = 5.0
+    window_unit_s: float = 60.0
     expiry_s: float = 1200.0
     segments_max: int = 100_000
 

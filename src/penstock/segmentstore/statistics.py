@@ -83,12 +83,13 @@ class ContainerStatistics:
 
 
 class MovingRates:
-    """Moving averages of one counter, a measurement every `tick_s`."""
+    """Moving averages of one counter, a measurement every `tick_s`; `unit_s` is what is a minute in their windows."""
 
-    __slots__ = ("_averages", "_is_set", "_tick_s")
+    __slots__ = ("_averages", "_is_set", "_tick_s", "_unit_s")
 
-    def __init__(self, tick_s: float) -> None:
+    def __init__(self, tick_s: float, unit_s: float = 60.0) -> None:
         self._tick_s = tick_s
+        self._unit_s = unit_s
         self._averages = [0.0] * len(WINDOWS_MINUTES)
         self._is_set = False
 
@@ -101,7 +102,7 @@ class MovingRates:
                 self._averages = [rate] * len(WINDOWS_MINUTES)
             return
         for at, minutes in enumerate(WINDOWS_MINUTES):
-            kept = math.exp(-self._tick_s / (60 * minutes))
+            kept = math.exp(-self._tick_s / (self._unit_s * minutes))
             self._averages[at] = self._averages[at] * kept ** (silent_ticks + 1) + rate * (1 - kept)
 
     def spread(self, count: int, life_s: float) -> None:
@@ -112,13 +113,13 @@ class MovingRates:
             self._averages = [rate] * len(WINDOWS_MINUTES)
             return
         for at, minutes in enumerate(WINDOWS_MINUTES):
-            self._averages[at] += rate * (1 - math.exp(-life_s / (60 * minutes)))
+            self._averages[at] += rate * (1 - math.exp(-life_s / (self._unit_s * minutes)))
 
     def rates(self, silent_ticks: int = 0) -> Rates:
         """Return the averages after so many further ticks with nothing."""
         return Rates(
             *(
-                average * math.exp(-self._tick_s * silent_ticks / (60 * minutes))
+                average * math.exp(-self._tick_s * silent_ticks / (self._unit_s * minutes))
                 for average, minutes in zip(self._averages, WINDOWS_MINUTES, strict=True)
             )
         )
@@ -150,13 +151,13 @@ class _Load:
         "tick_events",
     )
 
-    def __init__(self, name: str, since_s: float, tick: int, tick_s: float) -> None:
+    def __init__(self, name: str, since_s: float, tick: int, settings: StatisticsSettings) -> None:
         self.name = name
         self.since_s = since_s
         self.event_count = 0
         self.byte_count = 0
-        self.event_rates = MovingRates(tick_s)
-        self.byte_rates = MovingRates(tick_s)
+        self.event_rates = MovingRates(settings.tick_s, settings.window_unit_s)
+        self.byte_rates = MovingRates(settings.tick_s, settings.window_unit_s)
         self.scale_type = 0
         self.target_rate = 0
         #: Number of the last tick that was brought in, and what came since.
@@ -260,7 +261,7 @@ class Statistics:
         # By segment id, in the order of their last changes. Those that have gone stay until they expire, to be told.
         self._segments: dict[int, _Load] = {}
         self._changed: dict[int, _Load] = {}
-        self._all = _Load("", now_s, 0, settings.tick_s)
+        self._all = _Load("", now_s, 0, settings)
         self._change = 0
         self._gone_count = 0
         self._has_dropped = False
@@ -290,7 +291,7 @@ class Statistics:
         load = self._segments.pop(segment_id, None)
         if load is None or load.is_gone:
             self._gone_count -= load is not None
-            load = _Load(name, now_s, self._tick, self._settings.tick_s)
+            load = _Load(name, now_s, self._tick, self._settings)
             while len(self._segments) >= self._settings.segments_max:
                 self._drop_oldest()
                 self._short_of_room_s = now_s
@@ -361,6 +362,11 @@ class Statistics:
                 self.quiet.note(segment_id, load.name, load.measured_s)
 
     # What loads ask for: see `scale_advice`.
+
+    @property
+    def window_unit_s(self) -> float:
+        """What is a minute in the windows of averages, in seconds."""
+        return self._settings.window_unit_s
 
     def known_ids(self) -> list[int]:
         """Return the ids of segments that have got data lately, those that are gone included."""
