@@ -316,8 +316,10 @@ async def _listen(what: str, host: str, port: int, start: Awaitable[None]) -> No
     try:
         await start
     except (OSError, ControllerUnavailableError) as error:
+        # The controller's says the address again.
+        reason = error.__cause__ if isinstance(error, ControllerUnavailableError) and error.__cause__ else error
         raise PortInUseError(
-            f"the {what} cannot listen on {_authority(host, port)}: {error}; stop what uses the port, or choose "
+            f"the {what} cannot listen on {_authority(host, port)}: {reason}; stop what uses the port, or choose "
             f"another with --{what.replace(' ', '-')}-port (0: any free one)"
         ) from error
 

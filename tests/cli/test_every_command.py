@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import json
 import os
+import socket
 import subprocess
 import sys
+import time
 from collections.abc import Iterator, Mapping
 
 import pytest
@@ -225,6 +227,41 @@ def test_a_server_that_is_away_is_told(name: str) -> None:
         assert as_json.code == 1
         assert as_json.json["kind"] == "ControllerUnavailableError"
         assert as_json.stderr == ""
+
+
+def test_ready_waits_for_a_server_that_is_started_after_it() -> None:
+    """Nobody listens when it begins to ask: it asks again until its time is up, and not only for the first contact."""
+    with socket.socket() as reserved:
+        reserved.bind(("127.0.0.1", 0))
+        port = reserved.getsockname()[1]
+    uri = f"tcp://127.0.0.1:{port}"
+    command = [sys.executable, "-c", "from penstock.cli import main; main()"]
+    asking = [*command, "ready", "--uri", uri, "--timeout-s", "60"]
+    waiting = subprocess.Popen(asking, stdout=subprocess.PIPE, text=True, env=child_environment())
+    try:
+        # Longer than the first contact takes.
+        with pytest.raises(subprocess.TimeoutExpired):
+            waiting.wait(2.5)
+        ports = ["--controller-port", str(port), "--segment-store-port", "0"]
+        with subprocess.Popen([*command, "standalone", "--memory", *ports], env=child_environment()) as server:
+            try:
+                told, _ = waiting.communicate(timeout=60)
+            finally:
+                server.terminate()
+        assert waiting.returncode == 0
+        assert told.startswith(f"ready: controller {uri}")
+    finally:
+        waiting.kill()
+        waiting.wait()
+
+
+def test_ready_gives_the_last_reason_when_its_time_is_up() -> None:
+    """What the attempts found out, and not only that the last one had no time."""
+    begin_s = time.monotonic()
+    refused = run_command("ready", "--timeout-s", "1.2", uri=AWAY)
+    assert refused.code == 1
+    assert "nothing listens" in refused.stderr
+    assert time.monotonic() - begin_s >= 1.0
 
 
 @pytest.fixture(scope="module")

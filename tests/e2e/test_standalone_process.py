@@ -158,7 +158,11 @@ def test_a_port_in_use_is_told_with_the_option_to_change_it(
         refused = server.launch()
     assert refused["kind"] == "PortInUseError"
     assert option in str(refused["message"])
+    assert "in use" in str(refused["message"])
+    assert str(refused["message"]).count("cannot listen") == 1
     assert server.wait() == 1
+    # What libraries have to say about it is in the message, not on lines of their own.
+    assert server.log == ""
     server.options = ()
     server.start()
 

@@ -17,6 +17,12 @@ from penstock.wire.connection import open_connection
 #: missing one of 16 are 1 in a million, of 32 they are 1 in 100.
 _PROBE_COUNT = 256
 _PROBE_SCOPE = "_probe"
+#: Between two times of asking.
+_PAUSE_S = 0.1
+#: For the first connection, twice as long each time: a server that just starts is found soon, a slow one at all.
+_FIRST_CONTACT_S = 0.5
+#: Not nothing, for a last look.
+_LEFT_S_MIN = 0.001
 
 
 class NotReadyError(PenstockError):
@@ -32,12 +38,39 @@ class Readiness:
 
 
 async def probe(uri: str, timeout_s: float) -> Readiness:
-    """Ask the controller at `uri` and the segment stores behind it. Raises `NotReadyError` with the reason."""
+    """Ask the controller at `uri` and the segment stores behind it, again and again until they serve.
+
+    Raises:
+        NotReadyError: they do not after `timeout_s`; with the last reason.
+    """
+    loop = asyncio.get_running_loop()
+    end_s = loop.time() + timeout_s
+    last: NotReadyError | None = None
+    contact_s = _FIRST_CONTACT_S
+    while True:
+        try:
+            return await _ask(uri, max(end_s - loop.time(), _LEFT_S_MIN), contact_s)
+        except NotReadyError as error:
+            last = error
+        except TimeoutError as error:
+            # What was found before says more than that the last attempt had no time left.
+            if last is None:
+                raise NotReadyError(f"{uri} is not ready: no answer within {timeout_s:g} s") from error
+            raise last from error
+        if loop.time() + _PAUSE_S >= end_s:
+            raise last
+        await asyncio.sleep(_PAUSE_S)
+        contact_s *= 2
+
+
+async def _ask(uri: str, timeout_s: float, contact_s: float) -> Readiness:
+    """Ask once. Raises `NotReadyError`, and `TimeoutError` without an answer in time."""
     settings = ClientSettings(
         connect_timeout_s=timeout_s,
         request_timeout_s=timeout_s,
         controller_request_timeout_s=timeout_s,
         controller_attempt_count_max=1,
+        first_contact_timeout_s=contact_s,
     )
     controller = ControllerClient.connect(uri, settings, random.Random())
     try:
@@ -49,8 +82,6 @@ async def probe(uri: str, timeout_s: float) -> Readiness:
                 hosts.setdefault(await controller.endpoint_of(name), []).append(name)
             for (host, port), segments in hosts.items():
                 await _ask_store(host, port, segments, settings)
-    except TimeoutError as error:
-        raise NotReadyError(f"{uri} is not ready: no answer within {timeout_s:g} s") from error
     except PenstockError as error:
         raise NotReadyError(f"{uri} is not ready: {error}") from error
     finally:

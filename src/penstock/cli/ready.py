@@ -15,13 +15,13 @@ from penstock.runtime.settings import DEFAULT_URI
 
 def ready(
     uri: Annotated[str, typer.Option(help="The controller.", envvar="PENSTOCK_URI")] = DEFAULT_URI,
-    timeout_s: Annotated[float, typer.Option(min=0.001, help="How long to wait for an answer.")] = 5.0,
+    timeout_s: Annotated[float, typer.Option(min=0.001, help="How long to wait until it does.")] = 5.0,
     as_json: Annotated[bool, typer.Option("--json", help="Print the answer as JSON.")] = False,
 ) -> None:
     """Exit with 0 if the server serves clients, with 1 and the reason if not.
 
     Asks the controller where segments are, and every segment store it names for some, so that a container that is
-    down is noticed. Changes nothing.
+    down is noticed. Changes nothing. Asks again while the server does not serve, so that it can be started just before.
     """
     # Only now: the help of all commands should not load a client.
     from penstock.cli.probe import probe

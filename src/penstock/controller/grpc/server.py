@@ -18,6 +18,7 @@ from penstock.controller.service import ControllerService
 from penstock.controller.settings import ControllerSettings
 from penstock.model.errors import ControllerUnavailableError, PenstockError
 from penstock.rpc import controller_pb2 as pb
+from penstock.runtime.sockets import check_port_is_unused
 
 _logger = logging.getLogger(__name__)
 
@@ -65,6 +66,13 @@ class GrpcServer:
 
     async def start(self) -> None:
         """Listen and serve. Raises `ControllerUnavailableError` when the port cannot be had."""
+        host = self._host or "::"  # As everywhere else: no host is all of them.
+        if self._wanted_port:
+            try:
+                # gRPC would find it out, too, and write a line about its own source to standard error.
+                await check_port_is_unused(host, self._wanted_port)
+            except OSError as error:
+                raise self._cannot_listen(error) from error
         limit = self._settings.message_bytes_max
         bounds: list[tuple[str, int]] = []
         if self._connections_max is not None:
@@ -80,17 +88,19 @@ class GrpcServer:
             ],
         )
         server.add_generic_rpc_handlers((self._handlers(),))
-        host = self._host or "::"  # As everywhere else: no host is all of them.
         address = f"[{host}]" if ":" in host else host
         try:
             self._port = server.add_insecure_port(f"{address}:{self._wanted_port}")
         except RuntimeError as error:
-            raise ControllerUnavailableError(
-                f"cannot listen on {self._host}:{self._wanted_port}: {error}; is another controller running?"
-            ) from error
+            raise self._cannot_listen(error) from error
         await server.start()
         self._server = server
         _logger.info("controller listens on %s:%d", self._host, self._port)
+
+    def _cannot_listen(self, error: Exception) -> ControllerUnavailableError:
+        return ControllerUnavailableError(
+            f"cannot listen on {self._host}:{self._wanted_port}: {error}; is another controller running?"
+        )
 
     async def stop(self, grace_s: float = 1.0) -> None:
         """Take no new calls; let running ones end for `grace_s` seconds, then cancel them."""
