@@ -34,7 +34,7 @@ COMMANDS = {
     "client_start": ([], {"programs"}),
     "client_turns": ([], {"turns", "read_ahead"}),
     "client_tables": (["--partitions", "2"], {"put_many", "get", "put_on_version", "scan", "scan_keys"}),
-    "command_line": ([], {"write", "write_key_field", "read", "read_json", "help_cpu_ms"}),
+    "command_line": ([], {"write", "write_key_field", "read", "read_json", "help", "help_cpu_ms"}),
     "crowd_stalls": ([], {"steps", "longest_turn_ms"}),
     "epochs": ([], {"operations", "gb_of_a_year", "cut"}),
     "log_batches": ([], {"log_threads", "device_bytes_per_byte"}),
