@@ -463,6 +463,33 @@ async def test_bulk_calls_have_a_result_for_each_name(segments: Segments) -> Non
     assert all(isinstance(info, NoSuchSegmentError) for info in await segments.segment_infos(names[:3]))
 
 
+async def test_segments_are_truncated_together(segments: Segments) -> None:
+    """Each has a result of its own; one that is refused, or missing, does not touch the others."""
+    names = [f"s/t/{number}.#epoch.0" for number in range(150)]
+    for name in names[:100]:
+        await segments.create_segment(name)
+        await segments.append(name, b"x" * 10)
+    offsets = [(name, number % 12) for number, name in enumerate(names)]
+    results = await segments.truncate_segments(offsets)
+    assert len(results) == 150
+    for (_, offset), result in zip(offsets[:100], results[:100], strict=True):
+        if offset > 10:
+            assert isinstance(result, SegmentTruncatedError)
+            assert (result.start_offset, result.offset) == (0, 11)
+        else:
+            assert result is None
+    assert all(isinstance(result, NoSuchSegmentError) for result in results[100:])
+    for (_, offset), info in zip(offsets[:100], await segments.segment_infos(names[:100]), strict=True):
+        assert isinstance(info, SegmentInfo)
+        assert (info.start_offset, info.length) == (offset if offset <= 10 else 0, 10)
+    # Again: what has happened is fine, and one name may come twice.
+    assert list(await segments.truncate_segments([(names[3], 3), (names[3], 5), (names[4], 4)])) == [None] * 3
+    (refused,) = await segments.truncate_segments([(names[3], 4)])
+    assert isinstance(refused, SegmentTruncatedError)
+    assert refused.start_offset == 5
+    assert list(await segments.truncate_segments([])) == []
+
+
 async def test_fixed_key_tables_are_iterated_by_range(segments: Segments) -> None:
     """Both bounds are included; the next page begins at the successor of the last key. SS-169."""
     table = "s/fixed_kvtable/0.#epoch.0"

@@ -18,6 +18,7 @@ from penstock.model.errors import PenstockError
 from penstock.model.names import segment_name, transaction_segment_name
 from penstock.model.policies import Scaling, StreamConfig
 from penstock.testing.memory_segments import MemorySegments
+from support.failing_segments import OneByOne
 from support.mark_segments import without_marks
 
 SETTINGS = ControllerSettings(
@@ -27,7 +28,7 @@ SETTINGS = ControllerSettings(
 SEEDS = range(12)
 
 
-class Interleaved:
+class Interleaved(OneByOne):
     """Passes calls on to a store; others have turns before and after each."""
 
     def __init__(self, store: MemorySegments, rng: random.Random) -> None:

@@ -28,7 +28,6 @@ from penstock.controller.metadata.segments_store import SegmentsMetadataStore
 from penstock.controller.metadata.stream_tables import StreamTables
 from penstock.controller.metadata.typed import Tables
 from penstock.controller.scaling.plan import duplicate_of
-from penstock.controller.segment_requests import SegmentRequests
 from penstock.model.errors import InvalidArgumentError
 from penstock.model.names import segment_id
 from penstock.model.policies import Scaling, StreamConfig
@@ -171,20 +170,20 @@ async def test_a_truncation_that_was_cut_off_deletes_all_that_lies_before(cluste
     """S-110: no record lists what is to be deleted; the next controller, and the next truncation, find it."""
     await service.create_stream("scope", "stream", StreamConfig(Scaling.fixed(2)))
     await scaled_often(service, cluster, 12, keep={0})
-    delete = SegmentRequests.delete
+    delete = cluster.store.delete_segment
 
-    async def stop_in_the_middle(self, segment):
+    async def stop_in_the_middle(segment):
         if segment == "scope/stream/6.#epoch.5":
             raise InvalidArgumentError("as if it could never be deleted")
-        await delete(self, segment)
+        await delete(segment)
 
-    monkeypatch.setattr(SegmentRequests, "delete", stop_in_the_middle)
+    monkeypatch.setattr(cluster.store, "delete_segment", stop_in_the_middle)
     with pytest.raises(InvalidArgumentError):
         await service.truncate_stream("scope", "stream", {0: 0, segment_id(9, 8): 0})
     await service.idle()
     record = (await (await tables_of(service)).truncation()).record
     assert (record.is_updating, record.previous_span) == (True, {})
-    monkeypatch.setattr(SegmentRequests, "delete", delete)
+    monkeypatch.setattr(cluster.store, "delete_segment", delete)
     await service.truncate_stream("scope", "stream", {0: 0, segment_id(11, 10): 0})
     left = {name for name in cluster.store.segments if name.startswith("scope/stream/")}
     assert left == {f"scope/stream/{1 + epoch}.#epoch.{epoch}" for epoch in (10, 11, 12)} | {"scope/stream/0.#epoch.0"}

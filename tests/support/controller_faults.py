@@ -7,10 +7,10 @@ from collections.abc import Callable
 
 from penstock.model.errors import OutcomeUnknownError, PenstockError
 from penstock.testing.memory_segments import MemorySegments
-from support.failing_segments import WRITES
+from support.failing_segments import WRITES, OneByOne
 
 
-class BlockedSegments:
+class BlockedSegments(OneByOne):
     """Passes calls on; those to segments of which `is_of_blocked` is true do not come back while `is_blocked`.
 
     With `call_name` only calls of this name.
@@ -42,7 +42,7 @@ class BlockedSegments:
         return forward
 
 
-class ScriptedSegments:
+class ScriptedSegments(OneByOne):
     """Passes calls on to `store` and notes writes; `rule(name, arguments)` may return an error to raise instead.
 
     With `OutcomeUnknownError` from `after_rule` the write is done and its reply lost.

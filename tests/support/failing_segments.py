@@ -6,6 +6,7 @@ import asyncio
 from enum import Enum
 
 from penstock.model.errors import OutcomeUnknownError, PenstockError, StorageError
+from penstock.runtime.bulk import for_each
 from penstock.testing.memory_segments import MemorySegments
 
 WRITES = {
@@ -27,7 +28,20 @@ class DeadError(StorageError):
     """The controller that called has died: nothing it does reaches the store any more."""
 
 
-class FailingSegments:
+class OneByOne:
+    """Does what bulk calls are to do by calls for each segment: a wrapper's faults strike at each of these."""
+
+    async def segment_infos(self, segments):
+        return await for_each(segments, self.segment_info, 64)
+
+    async def delete_segments(self, segments):
+        return await for_each(segments, self.delete_segment, 64)
+
+    async def truncate_segments(self, offsets):
+        return await for_each(offsets, lambda one: self.truncate_segment(*one), 64)
+
+
+class FailingSegments(OneByOne):
     """Passes calls on to a store and fails at write number `at`."""
 
     def __init__(self, store: MemorySegments, at: int, fault: Fault) -> None:

@@ -194,6 +194,19 @@ class WireSegments:
 
         return await for_each(segments, ask, self._settings.bulk_request_count_max)
 
+    async def truncate_segments(self, offsets: Sequence[tuple[str, int]]) -> Sequence[PenstockError | None]:
+        """See `Segments.truncate_segments`. `OutcomeUnknownError` for a name: its reply was lost."""
+        homes = _one_name_per_home([segment for segment, _ in offsets])
+
+        async def ask(one: tuple[str, int]) -> None:
+            segment, offset = one
+            reply = await self._once(
+                segment, homes, lambda request_id: TruncateSegment(request_id, segment, offset, self._token)
+            )
+            expect(reply, SegmentTruncated, segment)
+
+        return await for_each(offsets, ask, self._settings.bulk_request_count_max)
+
     async def _once(self, segment: str, homes: dict[str, str], make: _Make) -> WireCommand:
         """Send a request, once. Where to is asked of the resolver once for all segments that live together."""
         home = homes[primary_name(segment)]

@@ -24,6 +24,11 @@ def delay_s(settings: ControllerSettings, attempt: int) -> float:
     return delay_ms / 1000
 
 
+def may_repeat(error: PenstockError, *, is_idempotent: bool) -> bool:
+    """Say whether a request that failed may be sent again: its error may pass, or its reply was lost and it may."""
+    return error.is_retriable or (is_idempotent and isinstance(error, OutcomeUnknownError))
+
+
 async def repeat(
     what: str, call: Callable[[], Awaitable[T]], settings: ControllerSettings, *, is_idempotent: bool
 ) -> T:
@@ -37,8 +42,7 @@ async def repeat(
         try:
             return await call()
         except PenstockError as error:
-            is_safe = error.is_retriable or (is_idempotent and isinstance(error, OutcomeUnknownError))
-            if not is_safe or attempt >= settings.attempts_max:
+            if not may_repeat(error, is_idempotent=is_idempotent) or attempt >= settings.attempts_max:
                 raise
             _logger.info("%s: attempt %d failed (%s), trying again", what, attempt, error)
         await asyncio.sleep(delay_s(settings, attempt))

@@ -9,17 +9,25 @@ Source: controller API specification, section 11.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Coroutine, Iterable, Sequence
+import logging
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping, Sequence
 from typing import TypeVar
 
-from penstock.controller.retry import repeat
+from penstock.controller.retry import delay_s, may_repeat, repeat
 from penstock.controller.settings import ControllerSettings
-from penstock.model.errors import NoSuchSegmentError, SegmentExistsError, SegmentSealedError, SegmentTruncatedError
+from penstock.model.errors import (
+    NoSuchSegmentError,
+    PenstockError,
+    SegmentExistsError,
+    SegmentSealedError,
+    SegmentTruncatedError,
+)
 from penstock.model.policies import Scaling
 from penstock.model.routing import container_of
 from penstock.model.segments import SegmentInfo, Segments
 
 T = TypeVar("T")
+_logger = logging.getLogger(__name__)
 
 
 class SegmentRequests:
@@ -33,6 +41,7 @@ class SegmentRequests:
         self._segments = segments
         self._settings = settings
         self._slots = [asyncio.Semaphore(settings.segment_requests_max) for _ in range(container_count)]
+        self._batch_slots = [asyncio.Semaphore(settings.segment_batches_max) for _ in range(container_count)]
 
     async def _send(self, what: str, segment: str, call: Callable[[], Awaitable[T]]) -> T:
         slots = self._slots[container_of(segment, len(self._slots))]
@@ -42,6 +51,52 @@ class SegmentRequests:
                 return await call()
 
         return await repeat(f"{what} {segment}", attempt, self._settings, is_idempotent=True)
+
+    async def _send_all(
+        self,
+        what: str,
+        segments: Sequence[str],
+        call: Callable[[Sequence[str]], Awaitable[Sequence[T | PenstockError]]],
+        is_done: Callable[[str, PenstockError], bool],
+    ) -> dict[str, T]:
+        """Send requests about many segments in batches, each to one container; return the answers by segment.
+
+        An error of a segment for which `is_done` counts as done, without an answer. One that may pass is a reason to
+        ask again for that segment alone; the first other one is raised, and no batch goes on.
+        """
+        by_container: dict[int, list[str]] = {}
+        for segment in segments:
+            by_container.setdefault(container_of(segment, len(self._slots)), []).append(segment)
+        answers: dict[str, T] = {}
+
+        async def ask(container: int, batch: Sequence[str]) -> None:
+            attempt = 1
+            while batch:
+                async with self._batch_slots[container]:
+                    try:
+                        results = await call(batch)
+                    except PenstockError as error:
+                        results = [error] * len(batch)
+                failed: dict[str, PenstockError] = {}
+                for segment, result in zip(batch, results, strict=True):
+                    if not isinstance(result, PenstockError):
+                        answers[segment] = result
+                    elif not is_done(segment, result):
+                        failed[segment] = result
+                for segment, failure in failed.items():
+                    if attempt >= self._settings.attempts_max or not may_repeat(failure, is_idempotent=True):
+                        raise failure
+                    _logger.info("%s %s: attempt %d failed (%s), trying again", what, segment, attempt, failure)
+                if failed:
+                    await asyncio.sleep(delay_s(self._settings, attempt))
+                batch, attempt = list(failed), attempt + 1
+
+        async def ask_container(container: int, names: Sequence[str]) -> None:
+            for start in range(0, len(names), self._settings.segment_batch_max):
+                await ask(container, names[start : start + self._settings.segment_batch_max])
+
+        await together(ask_container(container, names) for container, names in sorted(by_container.items()))
+        return answers
 
     async def create(self, segment: str, scaling: Scaling, rollover_bytes: int) -> None:
         """Create a segment that reports its load against `scaling`."""
@@ -109,6 +164,30 @@ class SegmentRequests:
                 raise
         except NoSuchSegmentError:
             return
+
+    async def truncate_all(self, offsets: Mapping[str, int]) -> None:
+        """Do as `truncate` does with many segments."""
+
+        def is_done(segment: str, error: PenstockError) -> bool:
+            is_behind = isinstance(error, SegmentTruncatedError) and offsets[segment] <= error.start_offset
+            return is_behind or isinstance(error, NoSuchSegmentError)
+
+        await self._send_all(
+            "truncate",
+            list(offsets),
+            lambda batch: self._segments.truncate_segments([(segment, offsets[segment]) for segment in batch]),
+            is_done,
+        )
+
+    async def delete_all(self, segments: Sequence[str]) -> None:
+        """Do as `delete` does with many segments."""
+        await self._send_all(
+            "delete", segments, self._segments.delete_segments, lambda _, error: isinstance(error, NoSuchSegmentError)
+        )
+
+    async def infos(self, segments: Sequence[str]) -> dict[str, SegmentInfo]:
+        """Do as `info` does with many segments."""
+        return await self._send_all("ask for", segments, self._segments.segment_infos, lambda _, error: False)
 
     async def update_policy(self, segment: str, scaling: Scaling) -> None:
         """Make a segment report its load against `scaling`."""

@@ -56,6 +56,8 @@ class ControllerSettings:
         workflow_concurrency_max: background workflows that hold a slot at the same time.
         work_slot_s: how long a background workflow holds its slot at most; one that takes longer goes on without.
         segment_requests_max: requests to the segments of one container on their way at the same time.
+        segment_batch_max: segments that one request to a container is about, where it may be about many.
+        segment_batches_max: such requests to one container on their way at the same time.
         segments_per_stream_max: initial segments a stream may ask for.
         attempts_max: attempts of a request that failed in a way that is safe to repeat.
         retry_delay_ms_first: wait before the second attempt; ten times more before each further one.
@@ -89,6 +91,8 @@ class ControllerSettings:
     workflow_concurrency_max: int = 64
     work_slot_s: float = 1.0
     segment_requests_max: int = 64
+    segment_batch_max: int = 256
+    segment_batches_max: int = 4
     segments_per_stream_max: int = 10_000
     attempts_max: int = 10
     retry_delay_ms_first: int = 100

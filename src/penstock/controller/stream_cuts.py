@@ -246,6 +246,15 @@ def is_equal_or_after(position: Position, other: Position) -> bool:
     )
 
 
+def are_in_same_segments(position: Position, other: Position) -> bool:
+    """Say whether two positions are in the same segments, and each key in one of these: nothing else lies between."""
+    if position.records.keys() != other.records.keys():
+        return False
+    ranges = sorted((segment.key_start, segment.key_end) for segment in position.records.values())
+    starts, ends = [start for start, _ in ranges], [end for _, end in ranges]
+    return [*starts, 1.0] == [0.0, *ends]
+
+
 class Between:
     """Says which segments are not strictly before any of `starts`, and not strictly after any of `ends`.
 

@@ -13,7 +13,15 @@ from operator import attrgetter
 
 from penstock.controller.metadata.records import HISTORY_CHUNK_EPOCHS, EpochRecord, SegmentRecord, TruncationRecord
 from penstock.controller.metadata.stream_tables import StreamTables
-from penstock.controller.stream_cuts import Between, Change, Position, PositionFold, ValidityFold, epoch_bounds
+from penstock.controller.stream_cuts import (
+    Between,
+    Change,
+    Position,
+    PositionFold,
+    ValidityFold,
+    are_in_same_segments,
+    epoch_bounds,
+)
 
 #: Segments that are looked at before others have their turn: some milliseconds of work.
 _SEGMENTS_PER_TURN = 1000
@@ -129,8 +137,11 @@ async def segments_between(
 ) -> AsyncIterator[list[SegmentRecord]]:
     """Yield every segment not strictly before one of `starts` and not strictly after `end`, by id, in pages.
 
-    1 read, and 1 per history chunk from the latest of the starts to the end.
+    1 read, and 1 per history chunk from the latest of the starts to the end; none if all are in the same segments.
     """
+    if all(are_in_same_segments(start, end) for start in starts):
+        yield sorted(end.records.values(), key=_BY_ID)
+        return
     between = Between(starts, [end])
     # The end may lie before it: one that is never split is still between.
     first_epoch = max(start.first_epoch for start in starts)

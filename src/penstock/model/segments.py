@@ -171,6 +171,9 @@ class Segments(Protocol):
     async def delete_segments(self, segments: Sequence[str]) -> Sequence[PenstockError | None]:
         """Delete each segment; return None or its error, in the order of the names. As `segment_infos`."""
 
+    async def truncate_segments(self, offsets: Sequence[tuple[str, int]]) -> Sequence[PenstockError | None]:
+        """Truncate each of these segments at its offset; return None or its error, in order. As `segment_infos`."""
+
     async def locate_offset(self, segment: str, offset: int, *, before: bool = False) -> int:
         """Return a border between appends near `offset`: the first known one at or behind it, or the segment's length.
 

@@ -38,6 +38,7 @@ from penstock.model.segments import (
 )
 from penstock.runtime.bulk import for_each
 from penstock.runtime.runtime import Runtime
+from penstock.segmentstore.bulk_requests import BulkRequests
 from penstock.segmentstore.container.append_request import AppendRequest
 from penstock.segmentstore.container.attributes.updates import AttributeUpdate
 from penstock.segmentstore.container.container import ContainerStatus, SegmentContainer
@@ -94,6 +95,7 @@ class SegmentStore:
         self._container_ids = range(settings.container_count) if container_ids is None else container_ids
         self._assignment = assignment
         self._monitor = ContainerMonitor(self._start_container, settings)
+        self._bulk = BulkRequests(self, settings.bulk_requests_max)
         self._containers = self._monitor.running
         #: Why a container is not running, for people and probes.
         self.failures: dict[int, BaseException] = self._monitor.failures
@@ -327,11 +329,15 @@ class SegmentStore:
 
     async def segment_infos(self, segments: Sequence[str]) -> Sequence[SegmentInfo | PenstockError]:
         """See `Segments.segment_infos`."""
-        return await for_each(segments, self.segment_info, self.settings.bulk_requests_max)
+        return await self._bulk.infos(segments)
 
     async def delete_segments(self, segments: Sequence[str]) -> Sequence[PenstockError | None]:
         """See `Segments.delete_segments`."""
         return await for_each(segments, self.delete_segment, self.settings.bulk_requests_max)
+
+    async def truncate_segments(self, offsets: Sequence[tuple[str, int]]) -> Sequence[PenstockError | None]:
+        """See `Segments.truncate_segments`."""
+        return await self._bulk.truncate(offsets)
 
     async def merge_segments(self, target: str, sources: Sequence[str]) -> Sequence[int]:
         """See `Segments.merge_segments`."""

@@ -147,6 +147,10 @@ class MemorySegments:
         """See `Segments.delete_segments`."""
         return await for_each(segments, self.delete_segment, 1)
 
+    async def truncate_segments(self, offsets: Sequence[tuple[str, int]]) -> Sequence[PenstockError | None]:
+        """See `Segments.truncate_segments`."""
+        return await for_each(offsets, lambda one: self.truncate_segment(*one), 1)
+
     async def locate_offset(self, segment: str, offset: int, *, before: bool = False) -> int:
         """See `Segments.locate_offset`. Here the border behind each append is known."""
         await asyncio.sleep(0)

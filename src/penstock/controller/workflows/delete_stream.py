@@ -13,7 +13,6 @@ from penstock.controller.metadata.announcements import Announcement
 from penstock.controller.metadata.pending_work import DeleteStream, Subject, SubjectKind
 from penstock.controller.metadata.records import SegmentRecord, StreamState
 from penstock.controller.metadata.stream_tables import StreamTables
-from penstock.controller.segment_requests import together
 from penstock.controller.workflows.context import WorkflowContext
 from penstock.model.errors import (
     NoSuchScopeError,
@@ -92,6 +91,4 @@ async def _delete_marks(context: WorkflowContext, tables: StreamTables) -> None:
 
 
 async def _delete(context: WorkflowContext, tables: StreamTables, segments: Sequence[SegmentRecord]) -> None:
-    await together(
-        context.segments.delete(segment_name(tables.scope, tables.stream, segment.id)) for segment in segments
-    )
+    await context.segments.delete_all([segment_name(tables.scope, tables.stream, one.id) for one in segments])

@@ -16,7 +16,6 @@ from penstock.controller.metadata.pending_work import TruncateStream
 from penstock.controller.metadata.records import SegmentRecord, StreamState, TruncationRecord
 from penstock.controller.metadata.stream_tables import StreamTables
 from penstock.controller.metadata.typed import Versioned
-from penstock.controller.segment_requests import together
 from penstock.controller.stream_cuts import Position, epoch_bounds, is_equal_or_after, size_between
 from penstock.controller.stream_positions import (
     beginning_of,
@@ -39,16 +38,23 @@ async def truncate_stream(context: WorkflowContext, tables: StreamTables, cut: M
         raise StreamSealedError(f"stream {tables.name} is sealed and cannot be truncated")
     present = await tables.truncation()
     checked = Versioned(await _next_record(tables, cut, present.record), present.version)
-    await together(_check_offset(context, tables, segment, cut[segment]) for segment in sorted(cut) if cut[segment] > 0)
+    await _check_offsets(context, tables, cut)
     order = TruncateStream(dict(cut))
     announced = await context.begin(tables.subject, order, tables.stream_id)
     await resume_truncate(context, tables, announced, order, checked=checked)
 
 
-async def _check_offset(context: WorkflowContext, tables: StreamTables, segment: int, offset: int) -> None:
-    name = segment_name(tables.scope, tables.stream, segment)
-    if offset > (await context.segments.info(name)).length:
-        raise InvalidArgumentError(f"{name} has no offset {offset}: a stream cut ends at the segment's end")
+async def _check_offsets(context: WorkflowContext, tables: StreamTables, cut: Mapping[int, int]) -> None:
+    offsets = _offsets_by_name(tables, cut)
+    infos = await context.segments.infos(list(offsets))
+    for name, offset in offsets.items():
+        if offset > infos[name].length:
+            raise InvalidArgumentError(f"{name} has no offset {offset}: a stream cut ends at the segment's end")
+
+
+def _offsets_by_name(tables: StreamTables, cut: Mapping[int, int]) -> dict[str, int]:
+    """Return where the segments of a cut are to begin, as far as something lies before."""
+    return {segment_name(tables.scope, tables.stream, one): cut[one] for one in sorted(cut) if cut[one] > 0}
 
 
 async def resume_truncate(
@@ -74,16 +80,10 @@ async def resume_truncate(
         # Written again if it is there already: the version of whoever began this is gone then.
         version = await tables.put_truncation(record, version)
         state = await tables.set_state(StreamState.TRUNCATING, of=state)
-        await together(
-            context.segments.truncate(segment_name(tables.scope, tables.stream, segment), offset)
-            for segment, offset in sorted(record.stream_cut.items())
-            if offset > 0
-        )
+        await context.segments.truncate_all(_offsets_by_name(tables, record.stream_cut))
         before = await position_of_span(tables, {}, record.previous_span)
         async for page in _segments_till(tables, before, await beginning_of(tables, record)):
-            await together(
-                context.segments.delete(segment_name(tables.scope, tables.stream, segment.id)) for segment in page
-            )
+            await context.segments.delete_all([segment_name(tables.scope, tables.stream, one.id) for one in page])
         await tables.put_truncation(replace(record, previous_span={}, is_updating=False), version)
     if state.record.state is StreamState.TRUNCATING:
         await tables.set_state(StreamState.ACTIVE, of=state)

@@ -282,13 +282,19 @@ class SegmentOperations:
     async def truncate(self, name: str, offset: int) -> None:
         """Forget the bytes before `offset`. Raises `SegmentTruncatedError` outside [start, length]."""
         segment = await self.find(name)
+        is_accepted = self.begin_truncate(segment, offset)
+        await self.pipeline.barrier()
+        if not is_accepted:
+            raise SegmentTruncatedError(name, start_offset=segment.start_offset, offset=offset)
+
+    def begin_truncate(self, segment: Segment, offset: int) -> bool:
+        """Accept a truncation, which is durable with all else that was accepted; False outside [start, length]."""
         self.pipeline.check_open()
         if not segment.start_offset <= offset <= segment.length:
-            await self.pipeline.barrier()
-            raise SegmentTruncatedError(name, start_offset=segment.start_offset, offset=offset)
+            return False
         if offset > segment.start_offset:
             self._accept_truncate(segment, offset)
-        await self.pipeline.barrier()
+        return True
 
     def _accept_truncate(self, segment: Segment, offset: int) -> None:
         operation = Truncate(segment.id, offset, self._runtime.wall_clock_ms())
@@ -470,9 +476,16 @@ class SegmentOperations:
                 )
         with segment.in_use():
             await self.pipeline.barrier()
+        return self.durable_info(segment)
+
+    def durable_info(self, segment: Segment) -> SegmentInfo:
+        """Return the durable state of an active segment; the caller has waited for all that was accepted.
+
+        Raises `SegmentInactiveError`, `SegmentMergedError`, `NoSuchSegmentError` when it is none any more.
+        """
         self._live(segment)
         return SegmentInfo(
-            name,
+            segment.name,
             segment.durable_start_offset,
             segment.durable_length,
             segment.durable_sealed,

@@ -36,7 +36,6 @@ from penstock.segmentstore.container.segment import Segment
 from penstock.segmentstore.container.storage.container_storage import ContainerStorage
 from penstock.segmentstore.container.storage.segment_flusher import SegmentFlusher
 from penstock.segmentstore.container.tables.index import Loaded, TableIndex
-from penstock.segmentstore.store import SegmentStore
 from penstock.segmentstore.tier1 import log_records, log_recovery
 from penstock.segmentstore.tier1.local_log import LocalLog
 from penstock.segmentstore.tier1.log_batch import WritableFile
@@ -251,10 +250,11 @@ def _skip_table_conditions() -> AbstractContextManager[None]:
 
 
 def _ignore_truncation() -> AbstractContextManager[None]:
-    async def truncate_segment(self: SegmentStore, segment: str, offset: int) -> None:
-        """Say that it is done."""
+    def begin_truncate(self: SegmentContainer, segment: Segment, offset: int) -> bool:
+        """Say that it is accepted."""
+        return True
 
-    return patched(SegmentStore, "truncate_segment", truncate_segment)
+    return patched(SegmentContainer, "begin_truncate", begin_truncate)
 
 
 # Tier 2.

@@ -22,7 +22,7 @@ from penstock.model.segments import VERSION_ANY, Segments, TableRemoval, TableUp
 _REPEATABLE = frozenset(
     {
         "create_segment", "delete_segment", "seal_segment", "truncate_segment", "update_policy", "merge_segments",
-        "create_table", "delete_table",
+        "create_table", "delete_table", "delete_segments", "truncate_segments",
     }
 )  # fmt: skip
 _CONDITIONAL = frozenset({"table_put", "table_remove"})
