@@ -1,0 +1,157 @@
+"""When a watermark is due, and what it says: writers' marks in, decisions out. Pure; the cycle is in `watermarks`.
+
+Source: controller internals specification, section 15.2; it differs where ``docs/watermarks.md`` says so.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+from penstock.controller.metadata.records import EpochRecord, SegmentRecord, WriterMark
+from penstock.controller.stream_cuts import Between, Position
+from penstock.model.errors import InvalidArgumentError
+from penstock.model.names import segment_epoch, segment_number
+from penstock.model.watermarks import MarkedSegment, Watermark
+
+
+@dataclass(frozen=True, slots=True)
+class Writers:
+    """What the writers of a stream are to the next watermark.
+
+    Attributes:
+        participating: have noted a time behind the lower bound of the last watermark.
+        awaited: have not, but are alive, and may be a little late: no watermark without them. Each with the time, in
+            seconds of the controller's loop, since when it is seen to be behind.
+        gone: have left, or been silent for too long; their marks are no longer needed.
+    """
+
+    participating: Mapping[str, WriterMark]
+    awaited: Mapping[str, float]
+    gone: Mapping[str, WriterMark]
+
+    @property
+    def is_due(self) -> bool:
+        """Whether there is a watermark to make."""
+        return bool(self.participating) and not self.awaited
+
+
+def sort_writers(
+    marks: Mapping[str, WriterMark],
+    previous: Watermark | None,
+    behind_since_s: Mapping[str, float],
+    now_s: float,
+    timeout_s: float,
+) -> Writers:
+    """Tell writers that count from those that do not.
+
+    `behind_since_s`: what `Writers.awaited` was the last time. One that is alive and behind is awaited for `timeout_s`.
+    """
+    participating: dict[str, WriterMark] = {}
+    awaited: dict[str, float] = {}
+    gone: dict[str, WriterMark] = {}
+    for writer, mark in marks.items():
+        if previous is None or mark.timestamp > previous.lower_bound:
+            participating[writer] = mark
+            continue
+        since_s = behind_since_s.get(writer, now_s)
+        if mark.is_alive and now_s - since_s < timeout_s:
+            awaited[writer] = since_s
+        else:
+            gone[writer] = mark
+    return Writers(participating, awaited, gone)
+
+
+def upper_bound(positions: Mapping[int, int], records: Mapping[int, SegmentRecord], newest: EpochRecord) -> Watermark:
+    """Return the first cut that is at or behind each of the positions, as a watermark without times.
+
+    `positions`: segment -> the greatest offset that a writer has noted in it. `records` has all of them. `newest`: the
+    epoch in which the last of them was created. On each key the newest segment counts. Where none is known for some
+    keys of what a newer segment replaced, the segments of the newest epoch do, at their beginnings: nobody has noted
+    anything behind that.
+    """
+    if not positions:
+        raise InvalidArgumentError("no writer has noted a position")
+    found = {segment: records[segment] for segment in positions}
+    # Nothing replaces a segment of the newest epoch, and each round but the last adds one of them.
+    for _ in range(len(newest.segments) + 1):
+        newer = Between([Position(positions, found, {})], [])
+        kept = {segment: record for segment, record in found.items() if newer.has(record)}
+        gaps = _gaps(kept.values())
+        if not gaps:
+            segments = (
+                MarkedSegment(segment, record.key_start, record.key_end, positions.get(segment, 0))
+                for segment, record in sorted(kept.items())
+            )
+            return Watermark(0, 0, tuple(segments))
+        found = {**kept, **{segment.id: segment for segment in _overlapping(newest.segments, gaps)}}
+    raise InvalidArgumentError(f"segments {sorted(positions)} do not go with epoch {newest.epoch}")
+
+
+def _gaps(segments: Iterable[SegmentRecord]) -> list[tuple[float, float]]:
+    """Return the key ranges that no segment has, in order. The segments do not overlap."""
+    gaps = []
+    covered_to = 0.0
+    for start, end in [*sorted((segment.key_start, segment.key_end) for segment in segments), (1.0, 1.0)]:
+        if start > covered_to:
+            gaps.append((covered_to, start))
+        covered_to = end
+    return gaps
+
+
+def _overlapping(segments: Iterable[SegmentRecord], gaps: list[tuple[float, float]]) -> Iterable[SegmentRecord]:
+    """Yield the segments with keys in one of the gaps. Both are in the order of keys."""
+    index = 0
+    for segment in segments:
+        while index < len(gaps) and gaps[index][1] <= segment.key_start:
+            index += 1
+        if index < len(gaps) and gaps[index][0] < segment.key_end:
+            yield segment
+
+
+def make_watermark(
+    marks: Iterable[WriterMark],
+    previous: Watermark | None,
+    records: Mapping[int, SegmentRecord],
+    newest: EpochRecord,
+) -> Watermark | None:
+    """Return the watermark that these marks make; None unless its time is behind that of the previous one.
+
+    Its cut is never before the previous one's. `records` has the segments of the marks; `newest` is the epoch of the
+    last one of these and the previous cut.
+    """
+    found = list(marks)
+    lower_bound = min(mark.timestamp for mark in found)
+    if previous is not None and lower_bound <= previous.lower_bound:
+        return None
+    known = {**records, **records_of(previous)}
+    cut = upper_bound(greatest_offsets(found, previous), known, newest)
+    return Watermark(lower_bound, max(mark.timestamp for mark in found), cut.segments)
+
+
+def greatest_offsets(marks: Iterable[WriterMark], previous: Watermark | None) -> dict[int, int]:
+    """Return each segment of the marks and the previous cut, with the greatest offset that is named."""
+    positions = {} if previous is None else previous.positions
+    for mark in marks:
+        for segment, offset in mark.position.items():
+            positions[segment] = max(positions.get(segment, 0), offset)
+    return positions
+
+
+def records_of(watermark: Watermark | None) -> dict[int, SegmentRecord]:
+    """Return what a watermark says of its segments; when they were created is not known."""
+    return {} if watermark is None else {
+        marked.segment_id: SegmentRecord(
+            segment_number(marked.segment_id), segment_epoch(marked.segment_id), 0, marked.key_start, marked.key_end
+        )
+        for marked in watermark.segments
+    }
+
+
+def is_at_or_before(watermark: Watermark, head: Mapping[int, int], records: Mapping[int, SegmentRecord]) -> bool:
+    """Say whether no part of a watermark's cut is behind `head`, a cut whose segments `records` has."""
+    cut = watermark.positions
+    if any(segment in head and offset > head[segment] for segment, offset in cut.items()):
+        return False
+    newer = Between([], [Position(head, {segment: records[segment] for segment in head}, {})])
+    return all(newer.has(record) for record in records_of(watermark).values())

@@ -1,0 +1,137 @@
+"""Watermarks: where a stream was when its writers had noted a time. What is stored of them is what Pravega stores.
+
+The watermarks of stream ``scope/stream`` are events of one segment, that of ``scope/_MARK<stream>``. Byte tables are in
+``docs/formats.md``; what watermarks mean, and how they are made: ``docs/watermarks.md``.
+
+Source: controller internals specification, section 15.2; Pravega, ``io.pravega.shared.watermarks.Watermark``.
+"""
+
+from __future__ import annotations
+
+import struct
+from dataclasses import dataclass
+
+from penstock.model.errors import CorruptionError, InvalidArgumentError
+
+#: Before the name of a stream: the name of the stream that holds its watermarks.
+MARK_STREAM_PREFIX = "_MARK"
+
+#: Format of what follows (always 0), version, how many revisions, number of the revision, bytes of the revision.
+_HEADER = struct.Struct(">BBBBi")
+_TIMES = struct.Struct(">qq")
+#: Segment id, start and end of its keys.
+_KEYS = struct.Struct(">qdd")
+_OFFSET = struct.Struct(">q")
+_INT32 = struct.Struct(">I")
+_INT16 = struct.Struct(">H")
+
+_COUNT_MAX_1 = 0x7F
+_COUNT_MAX_2 = 0x3FFF
+_COUNT_MAX_4 = 0x3FFF_FFFF
+
+
+@dataclass(frozen=True, slots=True)
+class MarkedSegment:
+    """A segment of a watermark's stream cut: its keys `[key_start, key_end)`, and the offset in bytes."""
+
+    segment_id: int
+    key_start: float
+    key_end: float
+    offset: int
+
+
+@dataclass(frozen=True, slots=True)
+class Watermark:
+    """All events that writers noted as of `lower_bound` or before lie before the cut.
+
+    Attributes:
+        lower_bound: the least of the times that writers had noted, in the unit that they use.
+        upper_bound: the greatest of them.
+        segments: the cut, which covers the key space once, by id.
+    """
+
+    lower_bound: int
+    upper_bound: int
+    segments: tuple[MarkedSegment, ...]
+
+    @property
+    def positions(self) -> dict[int, int]:
+        """The cut as segment -> offset in bytes."""
+        return {segment.segment_id: segment.offset for segment in self.segments}
+
+    def encode(self) -> bytes:
+        """Return the bytes that are stored, without the header of an event."""
+        parts = [_TIMES.pack(self.lower_bound, self.upper_bound), _encode_count(len(self.segments))]
+        for segment in self.segments:
+            keys = _KEYS.pack(segment.segment_id, segment.key_start, segment.key_end)
+            parts += (_HEADER.pack(0, 0, 1, 0, len(keys)), keys, _OFFSET.pack(segment.offset))
+        body = b"".join(parts)
+        return _HEADER.pack(0, 0, 1, 0, len(body)) + body
+
+    @classmethod
+    def decode(cls, data: bytes, *, segment: str, offset: int) -> Watermark:
+        """Read a watermark; what later revisions add behind it is left alone.
+
+        Raises `CorruptionError`, which says that it was read at `offset` of `segment`.
+        """
+        try:
+            return cls._decode(data)
+        except (struct.error, IndexError, ValueError) as error:
+            raise CorruptionError(segment, offset, f"{len(data)} bytes are no watermark: {error}") from error
+
+    @classmethod
+    def _decode(cls, data: bytes) -> Watermark:
+        at, end = _revision(data, 0)
+        body = data[at:end]
+        lower_bound, upper_bound = _TIMES.unpack_from(body)
+        count, at = _decode_count(body, _TIMES.size)
+        segments = []
+        for _ in range(count):
+            keys_at, keys_end = _revision(body, at)
+            segment_id, key_start, key_end = _KEYS.unpack_from(body[keys_at:keys_end])
+            (offset,) = _OFFSET.unpack_from(body, keys_end)
+            if not (segment_id >= 0 and 0.0 <= key_start < key_end <= 1.0):
+                raise ValueError(f"segment {segment_id} with keys from {key_start} to {key_end}")
+            segments.append(MarkedSegment(segment_id, key_start, key_end, offset))
+            at = keys_end + _OFFSET.size
+        if not segments or upper_bound < lower_bound:
+            raise ValueError(f"{len(segments)} segments, times from {lower_bound} to {upper_bound}")
+        segments.sort(key=lambda segment: segment.segment_id)
+        return cls(lower_bound, upper_bound, tuple(segments))
+
+
+def _revision(data: bytes, at: int) -> tuple[int, int]:
+    """Return where the first revision of what is stored at `at` begins and ends."""
+    format_version, version, revisions, revision, length = _HEADER.unpack_from(data, at)
+    if (format_version, version, revision) != (0, 0, 0) or revisions < 1:
+        raise ValueError(f"format {format_version}, version {version}, {revisions} revisions from {revision}")
+    start = at + _HEADER.size
+    if not 0 <= length <= len(data) - start:
+        raise ValueError(f"{length} bytes are announced, {len(data) - start} are there")
+    return start, start + length
+
+
+def _encode_count(count: int) -> bytes:
+    """Return a count in one, two or four bytes; its first bits tell which."""
+    if count <= _COUNT_MAX_1:
+        return bytes([count])
+    if count <= _COUNT_MAX_2:
+        return _INT16.pack(count | 0x8000)
+    if count <= _COUNT_MAX_4:
+        return _INT32.pack(count | 0xC000_0000)
+    raise InvalidArgumentError(f"a watermark of {count} segments cannot be stored")
+
+
+def _decode_count(data: bytes, at: int) -> tuple[int, int]:
+    """Return a count, and where what follows it begins."""
+    first = data[at]
+    if first <= _COUNT_MAX_1:
+        return first, at + 1
+    if first < 0xC0:
+        return _INT16.unpack_from(data, at)[0] & _COUNT_MAX_2, at + 2
+    return _INT32.unpack_from(data, at)[0] & _COUNT_MAX_4, at + 4
+
+
+def mark_stream_of(stream: str) -> str:
+    """Return the name of the stream, in the same scope, that holds the watermarks of a stream."""
+    return MARK_STREAM_PREFIX + stream
