@@ -19,8 +19,7 @@ from penstock.controller.metadata.stream_tables import StreamTables
 from penstock.model.errors import NoSuchStreamError
 from penstock.model.names import segment_name
 from penstock.model.policies import Scaling, StreamConfig
-
-_PREFIX = "_MARK"
+from penstock.model.watermarks import MARK_STREAM_PREFIX
 
 #: How a mark stream is made.
 MARK_CONFIGURATION = StreamConfig(Scaling.fixed(1))
@@ -31,13 +30,13 @@ def marked_stream(name: str) -> str | None:
 
     Internal streams, whose names begin with an underscore, have none.
     """
-    stream = name.removeprefix(_PREFIX)
+    stream = name.removeprefix(MARK_STREAM_PREFIX)
     return stream if stream != name and mark_stream_of(stream) is not None else None
 
 
 def mark_stream_of(stream: str) -> str | None:
     """Return the name of a stream's mark stream; None for an internal stream, which has none."""
-    return _PREFIX + stream if stream and not stream.startswith("_") else None
+    return MARK_STREAM_PREFIX + stream if stream and not stream.startswith("_") else None
 
 
 @dataclass(frozen=True, slots=True)

@@ -24,7 +24,7 @@ from penstock.model.errors import (
 )
 from penstock.model.policies import Scaling
 from penstock.model.routing import container_of
-from penstock.model.segments import SegmentInfo, Segments
+from penstock.model.segments import SegmentData, SegmentInfo, Segments
 
 T = TypeVar("T")
 _logger = logging.getLogger(__name__)
@@ -206,6 +206,33 @@ class SegmentRequests:
     async def info(self, segment: str) -> SegmentInfo:
         """Return a segment's state. Raises `NoSuchSegmentError`."""
         return await self._send("ask for", segment, lambda: self._segments.segment_info(segment))
+
+    async def read(self, segment: str, offset: int, length: int) -> SegmentData:
+        """Read up to `length` bytes that are there. Raises `NoSuchSegmentError`, `SegmentTruncatedError`."""
+        return await self._send("read", segment, lambda: self._segments.read(segment, offset, length))
+
+    async def append(self, segment: str, data: bytes, *, expected_offset: int) -> None:
+        """Append at an offset. Raises `NoSuchSegmentError`, `SegmentSealedError`.
+
+        `BadOffsetError` says that something is there: maybe these data, where a first reply was lost.
+        """
+        await self._send(
+            "append to", segment, lambda: self._segments.append(segment, data, expected_offset=expected_offset)
+        )
+
+    async def get_attribute(self, segment: str, attribute: bytes) -> int:
+        """Return an attribute, or `NO_VALUE`. Raises `NoSuchSegmentError`."""
+        return await self._send(
+            "ask for an attribute of", segment, lambda: self._segments.get_attribute(segment, attribute)
+        )
+
+    async def update_attribute(self, segment: str, attribute: bytes, *, value: int, expected: int) -> None:
+        """Replace an attribute if it is `expected`; fine if it is not. Raises `NoSuchSegmentError`."""
+        await self._send(
+            "set an attribute of",
+            segment,
+            lambda: self._segments.update_attribute(segment, attribute, value=value, expected=expected),
+        )
 
 
 async def together(requests: Iterable[Coroutine[object, object, T]]) -> list[T]:

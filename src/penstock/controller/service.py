@@ -27,6 +27,7 @@ from penstock.controller.metadata.announcements import Announcements
 from penstock.controller.metadata.catalog import Catalog, NamePage
 from penstock.controller.metadata.completed import CompletedTransactions
 from penstock.controller.metadata.given_up import GivenUpRecord, GivenUpWork
+from penstock.controller.metadata.marked_streams import MarkedStreams
 from penstock.controller.metadata.pending_work import (
     CreateGroup,
     CreateTable,
@@ -55,6 +56,7 @@ from penstock.controller.sweeper import Sweeper
 from penstock.controller.tasks import BackgroundTasks
 from penstock.controller.transactions.creations import Creations
 from penstock.controller.transactions.service import Transactions
+from penstock.controller.watermarks import Watermarks
 from penstock.controller.work_registry import WorkRegistry
 from penstock.controller.workflow_runner import WorkflowRunner
 from penstock.controller.workflows.context import WorkflowContext
@@ -133,6 +135,7 @@ class ControllerService:
             completed=CompletedTransactions(self._tables, runtime, self.settings),
             announcements=Announcements(self._tables, self.settings),
             index=TransactionIndex(self._tables),
+            marked=MarkedStreams(self._tables, self.settings),
             segments=SegmentRequests(segments, self.settings, locator.container_count),
             locks=self._locks,
             runtime=runtime,
@@ -156,6 +159,7 @@ class ControllerService:
             self._auto_scaler = AutoScaler(advisor, self._context, self._runner, locator.container_count, buckets)
         self.reader_groups: ReaderGroups = ReaderGroups(self._context, self._runner)
         self.writer_marks: WriterMarks = WriterMarks(self._context)
+        self._watermarks = Watermarks(self._context, self.watermarking_buckets)
         self.key_value_tables: KeyValueTables = KeyValueTables(self._context, self._runner)
         self.queries: StreamQueries = StreamQueries(self._catalog)
         self._scope_deletion = ScopeDeletion(
@@ -207,6 +211,8 @@ class ControllerService:
         await self._sweeper.start()
         if self._auto_scaler is not None:
             self._watches.start("scaling by load", self._auto_scaler.run())
+        if self.settings.watermarks.is_enabled:
+            self._watches.start("watermarks", self._watermarks.run())
 
     async def _new_name(self) -> str:
         """Return a name for this controller that none has had; names sort by when they were given."""

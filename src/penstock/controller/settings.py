@@ -34,6 +34,27 @@ class AutoScalingSettings:
 
 
 @dataclass(frozen=True, slots=True)
+class WatermarkSettings:
+    """How often watermarks are made of the times that writers note, and at what cost.
+
+    Attributes:
+        is_enabled: whether watermarks are made at all; else writers' times are kept, and no more.
+        interval_s: pause between two looks at the streams on which writers have noted times.
+        streams_at_once: streams looked at at the same time.
+        stream_timeout_s: how long a look at one stream may take.
+        truncation_bytes_max: watermarks, in bytes, that are looked at in one cycle, whether they are still needed.
+        relist_s: a controller lists a stream with marks anew after this time.
+    """
+
+    is_enabled: bool = True
+    interval_s: float = 10.0
+    streams_at_once: int = 16
+    stream_timeout_s: float = 60.0
+    truncation_bytes_max: int = 1024 * 1024
+    relist_s: float = 600.0
+
+
+@dataclass(frozen=True, slots=True)
 class ControllerSettings:
     """Bounds and times of a controller.
 
@@ -73,6 +94,7 @@ class ControllerSettings:
         rpc_concurrency_max: gRPC calls served at the same time; further ones are answered RESOURCE_EXHAUSTED.
         message_bytes_max: largest gRPC message.
         auto_scaling: how streams are scaled by their load.
+        watermarks: how watermarks are made of the times that writers note.
     """
 
     lease_ms_min: int = 10_000
@@ -108,3 +130,4 @@ class ControllerSettings:
     rpc_concurrency_max: int = 1024
     message_bytes_max: int = 4 * 1024 * 1024
     auto_scaling: AutoScalingSettings = field(default_factory=AutoScalingSettings)
+    watermarks: WatermarkSettings = field(default_factory=WatermarkSettings)

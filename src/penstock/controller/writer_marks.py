@@ -1,6 +1,6 @@
 """`WriterMarks`: the times that writers note on a stream, with their positions then.
 
-Watermarks would be made of them; that is not built, so marks are kept, and checked against the next ones, but not used.
+`Watermarks` makes watermarks of them, and removes those of writers that have left or fallen silent.
 A writer notes them itself, or gives a time with a transaction: then its position is where the transaction ends. A
 stream's marks are rows of one table, which goes with the stream.
 
@@ -67,7 +67,7 @@ class WriterMarks:
                     await _create_table(tables)
 
             mark = WriterMark(timestamp, dict(sorted(position.items())))
-            await _put(tables, writer, mark, create_table, self._context.settings.conflict_attempts_max)
+            await _put(self._context, tables, writer, mark, create_table)
 
         await self._context.catalog.on_stream(scope, stream, write)
 
@@ -122,7 +122,7 @@ async def note_commits(context: WorkflowContext, tables: StreamTables, commits: 
             latest[commit.writer] = mark
     for writer, mark in latest.items():
         try:
-            await _put(tables, writer, mark, lambda: _create_table(tables), context.settings.conflict_attempts_max)
+            await _put(context, tables, writer, mark, lambda: _create_table(tables))
         except (WriterTimeError, WriterPositionError) as error:
             _logger.debug("writer %s of %s: %s", writer, tables.name, error)
 
@@ -136,13 +136,13 @@ def _follows(previous: WriterMark, mark: WriterMark) -> bool:
 
 
 async def _put(
+    context: WorkflowContext,
     tables: StreamTables,
     writer: str,
     mark: WriterMark,
     create_table: Callable[[], Awaitable[None]],
-    attempts_max: int,
 ) -> None:
-    for _ in range(attempts_max):
+    for _ in range(context.settings.conflict_attempts_max):
         found = await _read(tables, writer)
         if found is not None:
             check_mark(found.record, mark.timestamp, mark.position)
@@ -154,8 +154,29 @@ async def _put(
         except MetadataConflictError:
             continue
         else:
+            await context.marked.add(tables.scope, tables.stream, tables.stream_id, is_new=found is None)
             return
     raise MetadataConflictError(f"the mark of writer {writer} on {tables.name} keeps changing; try again")
+
+
+async def all_marks(tables: StreamTables) -> dict[str, Versioned[WriterMark]]:
+    """Read the marks of all writers of a stream."""
+    table = layout.writer_marks(*tables.key)
+    try:
+        return {writer: found async for writer, found in tables.tables.walk(table, WriterMark)}
+    except NoSuchSegmentError as error:
+        if error.segment != table:
+            raise
+        return {}
+
+
+async def forget_marks(tables: StreamTables, marks: Mapping[str, Versioned[WriterMark]]) -> None:
+    """Remove marks, but for those that have changed since they were read."""
+    for writer, found in marks.items():
+        try:
+            await tables.tables.remove_version(layout.writer_marks(*tables.key), writer, found.version)
+        except MetadataConflictError:
+            _logger.debug("writer %s of %s has noted a time again", writer, tables.name)
 
 
 async def _create_table(tables: StreamTables) -> None:

@@ -130,8 +130,3 @@ def _decode_count(data: bytes, at: int) -> tuple[int, int]:
     if first < 0xC0:
         return _INT16.unpack_from(data, at)[0] & _COUNT_MAX_2, at + 2
     return _INT32.unpack_from(data, at)[0] & _COUNT_MAX_4, at + 4
-
-
-def mark_stream_of(stream: str) -> str:
-    """Return the name of the stream, in the same scope, that holds the watermarks of a stream."""
-    return MARK_STREAM_PREFIX + stream

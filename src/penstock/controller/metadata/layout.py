@@ -30,6 +30,8 @@ TRANSACTION_INDEX = f"{_ROOT}/transactionIndex"
 TRANSACTION_COUNTER = f"{_ROOT}/transactionCounter"
 #: batch number -> CompletedBatch
 COMPLETED_BATCHES = f"{_ROOT}/completedTransactionsBatches"
+#: scope/stream -> MarkedStream. Made when the first writer of all notes a time.
+MARKED_STREAMS = f"{_ROOT}/markedStreams"
 
 #: Tables that exist for the whole cluster.
 SYSTEM_TABLES = (

@@ -366,6 +366,13 @@ class WriterMark:
 
 
 @dataclass(frozen=True, slots=True)
+class MarkedStream:
+    """Writers have noted times on a stream; `id` is that of its life."""
+
+    id: str
+
+
+@dataclass(frozen=True, slots=True)
 class EpochWithTransactions:
     """Marks an epoch that has a table of transactions."""
 

@@ -9,6 +9,7 @@ from penstock.controller.locks import StreamLocks
 from penstock.controller.metadata.announcements import Announcement, Announcements
 from penstock.controller.metadata.catalog import Catalog
 from penstock.controller.metadata.completed import CompletedTransactions
+from penstock.controller.metadata.marked_streams import MarkedStreams
 from penstock.controller.metadata.pending_work import Order, PendingWork, Subject
 from penstock.controller.metadata.scope_records import KeyValueTableRecord, ReaderGroupRecord
 from penstock.controller.metadata.scoped_records import ScopedRecords
@@ -34,6 +35,7 @@ class WorkflowContext:
     completed: CompletedTransactions
     announcements: Announcements
     index: TransactionIndex
+    marked: MarkedStreams
     segments: SegmentRequests
     locks: StreamLocks
     runtime: Runtime

@@ -1,0 +1,517 @@
+"""The cycle that makes watermarks: over in-memory segments, with controllers that look only when they are told to."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+
+import pytest
+
+from penstock.controller.mark_log import MARK_ATTRIBUTE, MarkLog
+from penstock.controller.mark_streams import read_mark_segment
+from penstock.controller.metadata import layout
+from penstock.controller.settings import ControllerSettings, WatermarkSettings
+from penstock.controller.writer_marks import all_marks
+from penstock.model.errors import NoSuchSegmentError, OutcomeUnknownError, StorageError
+from penstock.model.events import frame_event, split_events
+from penstock.model.names import segment_id
+from penstock.model.policies import Scaling, StreamConfig
+from penstock.model.segments import NO_VALUE
+from penstock.model.watermarks import Watermark
+from support.crash_script import AllBuckets
+
+QUIET = ControllerSettings(
+    retry_delay_ms_first=0, retry_delay_ms_max=0, attempts_max=2, watermarks=WatermarkSettings(interval_s=1e9)
+)
+#: Writers of this stream are awaited for longer than a test takes.
+PATIENT_MS = 3_600_000
+
+
+@pytest.fixture
+async def controller(cluster):
+    """A controller with stream scope/a of two segments; writers that are behind are awaited."""
+    return await with_stream(cluster)
+
+
+async def with_stream(cluster, timeout_ms=PATIENT_MS):
+    service = await cluster.start(QUIET)
+    await service.create_scope("scope")
+    config = StreamConfig(Scaling.fixed(2), timestamp_aggregation_timeout_ms=timeout_ms)
+    await service.create_stream("scope", "a", config)
+    return service
+
+
+async def note(service, writer, time, position, stream="a"):
+    await service.writer_marks.note("scope", stream, writer, time, position)
+
+
+async def mark_segment(service, stream="a"):
+    return (await service.queries.on_stream("scope", stream, read_mark_segment)).name
+
+
+async def made(service, stream="a"):
+    """Return all watermarks of a stream, as they are stored."""
+    name = await mark_segment(service, stream)
+    info = await service._context.segments.info(name)
+    log = MarkLog(service._context.segments, name)
+    return [watermark async for _, watermark in log.entries(info.start_offset, info.length)]
+
+
+async def times(service, stream="a"):
+    return [(watermark.lower_bound, watermark.upper_bound) for watermark in await made(service, stream)]
+
+
+async def writers(service, stream="a"):
+    return sorted(await service.queries.on_stream("scope", stream, all_marks))
+
+
+async def listed(service):
+    return [each.stream async for each in service._context.marked.all()]
+
+
+async def cycle(*services):
+    await asyncio.gather(*(service._watermarks.cycle() for service in services))
+
+
+async def until(condition):
+    """Wait for something that comes by itself, however slow the machine is."""
+    async with asyncio.timeout(60):
+        while not await condition():  # noqa: ASYNC110  # What it asks for has no event.
+            await asyncio.sleep(0.005)
+
+
+async def test_marks_of_all_writers_make_a_watermark(controller, cluster):
+    """It covers the keys, is an event of the mark stream's only segment, and the next one is appended to it."""
+    await note(controller, "v", 10, {0: 100, 1: 50})
+    await note(controller, "w", 12, {0: 70})
+    await cycle(controller)
+    (first,) = await made(controller)
+    assert (first.lower_bound, first.upper_bound, first.positions) == (10, 12, {0: 100, 1: 50})
+    segment = await mark_segment(controller)
+    assert segment == "scope/_MARKa/0.#epoch.0"
+    stored = (await cluster.store.read(segment, 0, 1000)).joined()
+    (event,), _ = split_events(stored)
+    assert Watermark.decode(event, segment=segment, offset=0) == first
+    assert await cluster.store.get_attribute(segment, MARK_ATTRIBUTE) == NO_VALUE
+    await cycle(controller)
+    assert await times(controller) == [(10, 12)]
+    await note(controller, "v", 20, {0: 110, 1: 60})
+    await note(controller, "w", 22, {0: 80, 1: 90})
+    await cycle(controller)
+    assert (await made(controller))[1].positions == {0: 110, 1: 90}
+    # As Pravega leaves it: from there on the last one is read.
+    assert await cluster.store.get_attribute(segment, MARK_ATTRIBUTE) == len(stored)
+
+
+async def test_a_writer_that_is_behind_holds_watermarks_back_until_its_time_is_over(cluster):
+    """S-233: awaited for the stream's time-out, from when it is seen to be behind; then removed, and the rest goes on.
+    """
+    service = await with_stream(cluster, timeout_ms=200)
+    await note(service, "slow", 10, {0: 1})
+    await note(service, "fast", 11, {0: 2})
+    await cycle(service)
+    await note(service, "fast", 20, {0: 3})
+    await cycle(service)
+    assert await times(service) == [(10, 11)]
+    assert await writers(service) == ["fast", "slow"]
+
+    async def is_removed():
+        await cycle(service)
+        return await writers(service) == ["fast"]
+
+    await until(is_removed)
+    assert await times(service) == [(10, 11), (20, 20)]
+    # It comes back: from its next time on it counts again.
+    await note(service, "slow", 15, {0: 4})
+    await note(service, "fast", 21, {0: 4})
+    await cycle(service)
+    assert await times(service) == [(10, 11), (20, 20)]
+
+
+async def test_a_writer_that_has_left_is_not_awaited(controller):
+    """Its last time still counts; once it is behind, its mark goes."""
+    await note(controller, "v", 10, {0: 1})
+    await note(controller, "w", 11, {0: 1})
+    await cycle(controller)
+    await controller.writer_marks.remove("scope", "a", "v")
+    await note(controller, "w", 12, {0: 2})
+    await cycle(controller)
+    assert await times(controller) == [(10, 11), (12, 12)]
+    assert await writers(controller) == ["w"]
+
+
+async def test_a_mark_that_comes_while_its_writer_is_removed_stays(controller):
+    """S-233, S-237: what was read is removed, and nothing else."""
+    await note(controller, "v", 10, {0: 1})
+    await note(controller, "w", 11, {0: 1})
+    await cycle(controller)
+    await controller.writer_marks.remove("scope", "a", "v")
+    await note(controller, "w", 12, {0: 2})
+    remove = controller._tables.remove_version
+
+    async def late(table, key, version):
+        if "writersPositions" in table:
+            await note(controller, "v", 13, {0: 3})
+        await remove(table, key, version)
+
+    controller._tables.remove_version = late
+    await cycle(controller)
+    assert await writers(controller) == ["v", "w"]
+
+
+async def test_a_stream_without_writers_is_left_alone_until_one_comes(cluster):
+    """S-234: it is listed with the first mark, and no longer once no marks are left."""
+    service = await with_stream(cluster, timeout_ms=0)
+    assert await listed(service) == []
+    assert layout.MARKED_STREAMS not in cluster.store.tables
+    await note(service, "v", 10, {0: 1})
+    assert await listed(service) == ["a"]
+    for _ in range(3):
+        await cycle(service)
+    assert await listed(service) == []
+    await note(service, "v", 9, {0: 2})
+    await note(service, "w", 11, {0: 2})
+    assert await listed(service) == ["a"]
+    await cycle(service)
+    # Of the time-out 0 the one that is behind is gone at once.
+    assert await times(service) == [(10, 10), (11, 11)]
+    assert await writers(service) == ["w"]
+
+
+async def test_a_writer_that_comes_while_the_stream_is_taken_off_the_list_is_found(cluster):
+    """The entry that is taken off is the one that was read: another one stays."""
+    service = await with_stream(cluster, timeout_ms=0)
+    await note(service, "v", 10, {0: 1})
+    await cycle(service)
+    await cycle(service)
+    remove = service._tables.remove_version
+
+    async def late(table, key, version):
+        if table == layout.MARKED_STREAMS:
+            await note(service, "w", 20, {0: 3})
+        await remove(table, key, version)
+
+    service._tables.remove_version = late
+    await cycle(service)
+    assert await listed(service) == ["a"]
+    await cycle(service)
+    assert await times(service) == [(10, 10), (20, 20)]
+
+
+async def test_what_a_crash_left_off_the_list_is_listed_with_the_next_mark_at_another_controller(cluster, controller):
+    """The mark was written, the controller died before the entry was."""
+
+    async def dies(*arguments, **options):
+        raise OutcomeUnknownError("the controller is gone")
+
+    object.__setattr__(controller._context, "marked", type("Dead", (), {"add": dies})())
+    with pytest.raises(OutcomeUnknownError):
+        await note(controller, "w", 10, {0: 1})
+    other = await cluster.start(QUIET)
+    assert await listed(other) == []
+    assert await writers(other) == ["w"]
+    await note(other, "w", 11, {0: 1})
+    assert await listed(other) == ["a"]
+
+
+async def test_two_controllers_in_one_cycle_make_one_watermark(cluster, controller):
+    """S-231: whoever is late appends nothing. Each stream has one owner, but owners may overlap for a moment."""
+    other = await cluster.start(QUIET)
+    for service in (controller, other):
+        service._watermarks._buckets = AllBuckets()
+    for time in range(10, 15):
+        await note(controller, "v", time, {0: time})
+        await note(other, "w", time + 1, {1: time})
+        await cycle(controller, other)
+    assert await times(controller) == [(time, time + 1) for time in range(10, 15)]
+
+
+async def test_each_stream_is_looked_after_by_one_of_the_controllers(cluster, controller):
+    """The one that owns its bucket; when that goes, another one goes on from the stored watermark (S-238)."""
+    other = await cluster.start(QUIET)
+    both = (controller, other)
+
+    async def know_each_other():
+        return all(len(service.watermarking_buckets.shares()) == 2 for service in both)
+
+    await until(know_each_other)
+    assert [service.watermarking_buckets.owned("scope", "a") for service in both].count(True) == 1
+    owner = next(service for service in both if service.watermarking_buckets.owned("scope", "a"))
+    rest = next(service for service in both if service is not owner)
+    await note(rest, "v", 10, {0: 1})
+    await cycle(rest)
+    assert await times(rest) == []
+    await cycle(owner)
+    assert await times(rest) == [(10, 10)]
+    await owner.stop()
+
+    async def is_alone():
+        return len(rest.watermarking_buckets.shares()) == 1
+
+    await until(is_alone)
+    await note(rest, "v", 20, {0: 2})
+    await cycle(rest)
+    assert await times(rest) == [(10, 10), (20, 20)]
+
+
+async def test_after_a_scale_the_cut_has_the_new_segments(controller):
+    """A writer that has seen it, and one that has not; keys that nobody has noted begin where the new segments do."""
+    await note(controller, "v", 10, {0: 100, 1: 50})
+    await note(controller, "w", 11, {0: 100, 1: 50})
+    await cycle(controller)
+    await controller.scale_stream("scope", "a", [0, 1], [(0.0, 0.25), (0.25, 1.0)])
+    await controller.idle()
+    new, other = segment_id(2, 1), segment_id(3, 1)
+    await note(controller, "v", 20, {0: 100, 1: 60})
+    await note(controller, "w", 21, {0: 100, 1: 50, new: 7})
+    await cycle(controller)
+    assert (await made(controller))[1].positions == {new: 7, other: 0}
+
+
+async def test_times_of_transactions_make_watermarks(controller, cluster):
+    """A commit with a writer and a time is a mark as any other."""
+    transaction = (await controller.transactions.create("scope", "a", 30_000)).id
+    await controller.transactions.commit("scope", "a", transaction, writer_id="w", timestamp=7)
+    await controller.idle()
+    await cycle(controller)
+    assert await times(controller) == [(7, 7)]
+
+
+async def test_a_position_in_segments_that_are_none_is_removed_and_the_others_count(controller):
+    """Of an epoch to come, of another number, below zero: whoever sent that holds nobody up."""
+    await note(controller, "w", 10, {0: 1})
+    for index, segment in enumerate((segment_id(0, 7), 99, -1)):
+        await note(controller, f"stranger{index}", 5, {segment: 1})
+    await cycle(controller)
+    assert await times(controller) == [(10, 10)]
+    assert await writers(controller) == ["w"]
+    await note(controller, "stranger", 11, {99: 1})
+    await controller.writer_marks.remove("scope", "a", "w")
+    await cycle(controller)
+    await cycle(controller)
+    assert await times(controller) == [(10, 10)]
+
+
+async def test_a_sealed_stream_keeps_its_watermarks_and_a_deleted_one_is_forgotten(controller, cluster):
+    """S-235: a stream that is made anew has no watermarks, and gets its own."""
+    await note(controller, "w", 10, {0: 1})
+    await cycle(controller)
+    await controller.seal_stream("scope", "a")
+    await note(controller, "w", 11, {0: 1})
+    await cycle(controller)
+    assert await times(controller) == [(10, 10), (11, 11)]
+    segment = await mark_segment(controller)
+    await controller.delete_stream("scope", "a")
+    with pytest.raises(NoSuchSegmentError):
+        await cluster.store.segment_info(segment)
+    await cycle(controller)
+    assert await listed(controller) == []
+    await controller.create_stream("scope", "a", StreamConfig(Scaling.fixed(1)))
+    (first,) = await controller.current_segments("scope", "a")
+    await note(controller, "w", 3, {first.id: 0})
+    await cycle(controller)
+    assert await times(controller) == [(3, 3)]
+
+
+async def test_watermarks_before_the_head_of_the_stream_are_forgotten(controller, cluster):
+    """But for the last of them: a reader at the head still learns how late it is. Java's attribute stays valid."""
+    for time in range(1, 8):
+        await note(controller, "w", time, {0: 10 * time, 1: 10 * time})
+        await cycle(controller)
+    await cluster.store.append("scope/a/0.#epoch.0", bytes(100))
+    await cluster.store.append("scope/a/1.#epoch.0", bytes(100))
+    await controller.truncate_stream("scope", "a", {0: 45, 1: 50})
+    await cycle(controller)
+    assert [lower for lower, _ in await times(controller)] == [4, 5, 6, 7]
+    await controller.truncate_stream("scope", "a", {0: 100, 1: 100})
+    await cycle(controller)
+    assert await times(controller) == [(7, 7)]
+    await note(controller, "w", 8, {0: 100, 1: 100})
+    await cycle(controller)
+    assert [lower for lower, _ in await times(controller)] == [7, 8]
+
+
+async def test_many_watermarks_are_forgotten_some_in_each_cycle(cluster):
+    """No more of them are looked at in one cycle than is said in the settings."""
+    settings = ControllerSettings(watermarks=WatermarkSettings(interval_s=1e9, truncation_bytes_max=330))
+    service = await cluster.start(settings)
+    await service.create_scope("scope")
+    await service.create_stream("scope", "a", StreamConfig(Scaling.fixed(2)))
+    for time in range(1, 11):
+        await note(service, "w", time, {0: time, 1: time})
+        await cycle(service)
+    for segment in (0, 1):
+        await cluster.store.append(f"scope/a/{segment}.#epoch.0", bytes(100))
+    await service.truncate_stream("scope", "a", {0: 100, 1: 100})
+    kept = []
+    for _ in range(12):
+        await note(service, "w", 11, {0: 11, 1: 11})
+        await cycle(service)
+        kept.append(len(await times(service)))
+    assert kept[0] > 5
+    assert kept[-1] == 1
+    assert kept == sorted(kept, reverse=True)
+
+
+async def test_a_stream_whose_watermarks_cannot_be_read_is_named_once_and_the_others_go_on(controller, cluster, caplog):
+    """Damaged, or gone: nothing is made in their place, and nothing is appended."""
+    await controller.create_stream("scope", "b", StreamConfig(Scaling.fixed(1)))
+    for stream in "ab":
+        await note(controller, "w", 10, {0: 1}, stream)
+    await cluster.store.append(await mark_segment(controller), frame_event(b"no watermark"))
+    with caplog.at_level("INFO"):
+        await cycle(controller)
+        await cycle(controller)
+    assert await times(controller, "b") == [(10, 10)]
+    assert [record.message.split(":")[0] for record in caplog.records if "no watermark" in record.message] == [
+        "stream scope/a gets no watermark"
+    ]
+
+
+async def test_a_stream_that_hangs_does_not_stop_the_others(cluster):
+    """Its look ends with the time that it has; it is the first of them, and one is looked at at a time."""
+    settings = ControllerSettings(
+        watermarks=WatermarkSettings(interval_s=1e9, streams_at_once=1, stream_timeout_s=0.5)
+    )
+    service = await cluster.start(settings)
+    await service.create_scope("scope")
+    for stream in "ab":
+        await service.create_stream("scope", stream, StreamConfig(Scaling.fixed(1)))
+        await note(service, "w", 10, {0: 1}, stream)
+        await mark_segment(service, stream)
+    get_attribute, hung = cluster.store.get_attribute, []
+
+    async def hangs(segment, attribute):
+        if segment.startswith("scope/_MARKa/"):
+            hung.append(segment)
+            await asyncio.Event().wait()
+        return await get_attribute(segment, attribute)
+
+    cluster.store.get_attribute = hangs
+
+    async def is_made():
+        await cycle(service)
+        return await times(service, "b") == [(10, 10)]
+
+    await until(is_made)
+    assert hung
+    assert await times(service, "a") == []
+
+
+@pytest.mark.parametrize("is_applied", [False, True], ids=["lost request", "lost reply"])
+async def test_a_cycle_cut_short_at_any_step_is_made_good_by_the_next(fresh, is_applied):
+    """Every request of a cycle fails in turn, with and without its effect. Another controller goes on.
+
+    Afterwards each watermark is there once, times and cuts grow, and the marks are what they are without the failure.
+    """
+    for step in range(200):
+        cluster = fresh()
+        service = await with_stream(cluster, timeout_ms=0)
+        await note(service, "v", 10, {0: 5, 1: 5})
+        await note(service, "w", 11, {0: 6, 1: 6})
+        await cycle(service)
+        await note(service, "w", 20, {0: 7, 1: 7})
+        failing = Failing(cluster.store, step, is_applied=is_applied)
+        with contextlib.suppress(StorageError, OutcomeUnknownError):
+            await cycle(service)
+        failing.undo()
+        other = await cluster.start(QUIET)
+        other._watermarks._buckets = AllBuckets()
+        await cycle(other)
+        await note(other, "w", 30, {0: 9, 1: 9})
+        await cycle(other)
+        found = await made(other)
+        assert [watermark.lower_bound for watermark in found] == [10, 20, 30], step
+        assert [watermark.positions for watermark in found] == [{0: n, 1: n} for n in (6, 7, 9)], step
+        assert await writers(other) == ["w"], step
+        assert await listed(other) == ["a"], step
+        segment = await mark_segment(other)
+        length = (await cluster.store.segment_info(segment)).length
+        assert await cluster.store.get_attribute(segment, MARK_ATTRIBUTE) == 2 * length // 3, step
+        if not failing.has_failed:
+            assert step > 10
+            return
+    raise AssertionError("a cycle has no end")
+
+
+class Failing:
+    """Lets one request of a store fail for good, before or after its effect."""
+
+    CALLS = ("segment_info", "read", "append", "get_attribute", "update_attribute", "truncate_segment",
+             "table_get", "table_put", "table_remove", "table_entries")  # fmt: skip
+
+    def __init__(self, store, step, *, is_applied):
+        self.store = store
+        self.left = step
+        self.is_applied = is_applied
+        self.has_failed = False
+        self.is_dead = False
+        for name in self.CALLS:
+            setattr(store, name, self.wrap(getattr(store, name)))
+
+    def wrap(self, call):
+        async def wrapped(*arguments, **options):
+            if self.is_dead:
+                raise StorageError("the controller is gone")
+            self.left -= 1
+            if self.left >= 0:
+                return await call(*arguments, **options)
+            self.has_failed = self.is_dead = True
+            if self.is_applied:
+                await call(*arguments, **options)
+            raise StorageError("the controller is gone")
+
+        return wrapped
+
+    def undo(self):
+        for name in self.CALLS:
+            delattr(self.store, name)
+
+
+async def test_the_cycle_runs_by_itself(cluster):
+    """As a controller does it that is left alone; and it ends with the controller."""
+    service = await cluster.start(ControllerSettings(watermarks=WatermarkSettings(interval_s=0.01)))
+    await service.create_scope("scope")
+    await service.create_stream("scope", "a", StreamConfig(Scaling.fixed(1)))
+    await note(service, "w", 10, {0: 1})
+
+    async def is_made():
+        return await times(service) == [(10, 10)]
+
+    await until(is_made)
+
+
+async def test_a_cycle_that_cannot_read_its_list_is_tried_again(cluster, caplog):
+    """The task goes on, and says why there was nothing."""
+    service = await cluster.start(ControllerSettings(watermarks=WatermarkSettings(interval_s=0.01)))
+    await service.create_scope("scope")
+    await service.create_stream("scope", "a", StreamConfig(Scaling.fixed(1)))
+    entries = cluster.store.table_entries
+    failed = asyncio.Event()
+
+    async def broken(segment, **options):
+        if segment == layout.MARKED_STREAMS and not failed.is_set():
+            failed.set()
+            raise StorageError("the disk is gone")
+        return await entries(segment, **options)
+
+    cluster.store.table_entries = broken
+    await note(service, "w", 10, {0: 1})
+
+    async def is_made():
+        return failed.is_set() and await times(service) == [(10, 10)]
+
+    await until(is_made)
+    assert "no watermarks are made this time" in caplog.text
+
+
+async def test_nothing_is_made_when_it_is_turned_off(cluster):
+    """The marks are kept."""
+    service = await cluster.start(ControllerSettings(watermarks=WatermarkSettings(is_enabled=False, interval_s=0.001)))
+    await service.create_scope("scope")
+    await service.create_stream("scope", "a", StreamConfig(Scaling.fixed(1)))
+    await note(service, "w", 10, {0: 1})
+    assert not [task for task in asyncio.all_tasks() if task.get_name() == "watermarks"]
+    assert await writers(service) == ["w"]
+
+
