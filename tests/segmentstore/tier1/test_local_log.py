@@ -26,12 +26,12 @@ from penstock.model.errors import (
     StorageNotRespondingError,
 )
 from penstock.model.segments import Buffer
-from penstock.runtime.disk import Disk, DiskLock, LocalDisk
+from penstock.runtime.disk import Disk, DiskLock, LocalDisk, LocalFile
 from penstock.runtime.runtime import Runtime, ThreadedWork
 from penstock.runtime.work import PoolSettings
 from penstock.segmentstore.tier1.durable_log import LogAddress
 from penstock.segmentstore.tier1.local_log import LocalLog, LocalLogFactory, LocalLogSettings
-from penstock.segmentstore.tier1.log_directory import LogDirectory
+from penstock.segmentstore.tier1.log_directory import LogDirectory, fill
 from penstock.segmentstore.tier1.log_owner import LogOwner
 from penstock.testing.simulation.disk import SimulatedDisk
 from penstock.testing.simulation.disk_faults import DiskFaults, FailedSync, NameOrder, SyncFailedError
@@ -988,6 +988,26 @@ async def test_an_idle_log_says_once_that_its_last_batch_was_synced() -> None:
     damaged[damaged.index(b"last")] ^= 1
     with pytest.raises(CorruptionError):
         await make_log(new_disk(files | {name: bytes(damaged)})).open()
+
+
+def test_files_are_filled_from_the_same_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever their length: memory made for each write costs many times what the write does. All of it is zero."""
+    used: list[object] = []
+    write = LocalFile.write
+
+    def noted(self: LocalFile, offset: int, buffers: Sequence[Buffer]) -> int:
+        used.extend(memoryview(buffer).obj for buffer in buffers)
+        return write(self, offset, buffers)
+
+    monkeypatch.setattr(LocalFile, "write", noted)
+    file = LocalDisk().open(str(tmp_path / "spare"), create=True)
+    end = 0
+    for length in (1 << 20, BLOCK, 150_001, 64 * 1024):
+        fill(file, end, length)
+        end += length
+    file.close()
+    assert (tmp_path / "spare").read_bytes() == bytes(end)
+    assert len({id(one) for one in used}) == 1
 
 
 async def test_sizes_follow_the_settings() -> None:
