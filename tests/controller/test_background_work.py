@@ -181,7 +181,7 @@ async def test_work_that_fails_for_long_does_not_fill_the_log(house: House, capl
 
 async def test_waiting_for_creations_ends_though_others_begin() -> None:
     """A seal holds its stream's lock meanwhile; creations that overlap without end must not starve it."""
-    creations = Creations()
+    creations = Creations(views_max=10)
     first, second = creations.one("s/t"), creations.one("s/t")
     first.__enter__()
     waiting = asyncio.create_task(creations.ended("s/t"))

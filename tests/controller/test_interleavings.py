@@ -144,7 +144,7 @@ async def test_two_live_controllers_leave_a_stream_as_one_would(cluster, seed, e
     tables = await first._catalog.on_stream("s", "t", _itself)
     assert (await tables.state()).record.state is StreamState.ACTIVE
     assert (await tables.transition()).record.is_empty
-    assert (await tables.committing()).record.is_empty
+    assert (await tables.commit_view()).committing.record.is_empty
     current = await second.current_segments("s", "t")
     is_open = {
         name for name, found in without_marks(cluster.store).items() if not found.is_sealed and "#tr" not in name

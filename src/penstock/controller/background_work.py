@@ -141,6 +141,10 @@ class StreamQueue(Generic[Item]):
         if key not in self._tasks:
             self._tasks[key] = self._background.tasks.start(f"{self._what} on {scope}/{stream}", self._serve(key))
 
+    def has(self, scope: str, stream: str, item: Item) -> bool:
+        """Say whether an item was posted and is not done."""
+        return item in self._posted.get((scope, stream), ())
+
     async def empty(self, scope: str, stream: str) -> None:
         """Wait until nothing is to be done for a stream."""
         while (task := self._tasks.get((scope, stream))) is not None:

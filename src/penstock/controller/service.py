@@ -16,6 +16,7 @@ from typing import TypeVar
 from penstock.controller.background_work import BackgroundWork
 from penstock.controller.buckets import Buckets, Peers
 from penstock.controller.coordinator import Coordinator
+from penstock.controller.deferred_removals import DeferredRemovals
 from penstock.controller.epochs import Successor
 from penstock.controller.in_process_coordinator import InProcessCoordinator
 from penstock.controller.key_value_tables import KeyValueTables
@@ -54,6 +55,7 @@ from penstock.controller.segment_requests import SegmentRequests
 from penstock.controller.settings import ControllerSettings
 from penstock.controller.sweeper import Sweeper
 from penstock.controller.tasks import BackgroundTasks
+from penstock.controller.transactions.commit_order import CommitOrder
 from penstock.controller.transactions.creations import Creations
 from penstock.controller.transactions.service import Transactions
 from penstock.controller.watermarks import Watermarks
@@ -126,6 +128,11 @@ class ControllerService:
         self._locks = StreamLocks()
         self._tasks = BackgroundTasks()
         self._catalog = Catalog(self._tables, self.settings)
+        self._given_up = GivenUpWork(
+            self._tables, self.settings, runtime.wall_clock_ms, lambda: self._context.announcements.owner
+        )
+        self._background = background = BackgroundWork(self._tasks, self.settings, self._locks, self._given_up)
+        removals = DeferredRemovals(self._tables, background, self.settings)
         self._context = WorkflowContext(
             catalog=self._catalog,
             groups=ScopedRecords(self._tables, self._catalog, ReaderGroupRecord, layout.reader_groups_in_scope),
@@ -140,12 +147,10 @@ class ControllerService:
             locks=self._locks,
             runtime=runtime,
             settings=self.settings,
-            creations=Creations(),
+            creations=Creations(self.settings.id_cache_entries_max),
+            removals=removals,
+            commit_order=CommitOrder(self._tasks, removals, self.settings),
         )
-        self._given_up = GivenUpWork(
-            self._tables, self.settings, runtime.wall_clock_ms, lambda: self._context.announcements.owner
-        )
-        self._background = background = BackgroundWork(self._tasks, self.settings, self._locks, self._given_up)
         self._registry = WorkRegistry(self._context.announcements, self._given_up)
         self._runner = WorkflowRunner(self._context, background, self._registry)
         #: What goes on for as long as the controller does; `idle` does not wait for it.

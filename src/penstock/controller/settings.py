@@ -72,6 +72,9 @@ class ControllerSettings:
         completed_transactions_listed_max: entries in a listing of completed transactions.
         commit_batch_max: transactions merged, or aborted, by one run of a workflow: then others of the stream have
             their turn.
+        removal_delay_ms: how long rows of ended transactions that lead nowhere any more wait for others, to be removed
+            with one request.
+        removal_rows_max: rows that one such request removes.
         workflow_timeout_s: how long a caller waits for a workflow; the workflow goes on after that.
         peer_poll_ms: time between two looks at work that another controller is at, for who waits for its end.
         workflow_concurrency_max: background workflows that hold a slot at the same time.
@@ -108,6 +111,8 @@ class ControllerSettings:
     completed_transaction_ttl_ms: int = 86_400_000
     completed_transactions_listed_max: int = 500
     commit_batch_max: int = 100
+    removal_delay_ms: int = 200
+    removal_rows_max: int = 100
     workflow_timeout_s: float = 120.0
     peer_poll_ms: int = 200
     workflow_concurrency_max: int = 64

@@ -62,6 +62,8 @@ class Announcements:
         self._tables = tables
         self._settings = settings
         self._locks = StreamLocks()
+        #: Fences as this controller has written them last; a version that is not current any more is a conflict.
+        self._fences: dict[str, Versioned[AnnouncementFence]] = {}
         #: Announcements that are this controller's, or may be, as far as it knows.
         self._unfinished: set[Subject] = set()
 
@@ -96,6 +98,12 @@ class Announcements:
         fence = layout.fence_key(crc32c(subject.key.encode(), 0) % FENCE_COUNT)
         async with self._locks.hold(fence):
             attempt = 1
+            version = self._fences.pop(fence, None)
+            if version is not None:
+                try:
+                    return await self._write(work, fence, version)
+                except (MetadataConflictError, OutcomeUnknownError):
+                    _logger.debug("%s: what is announced is looked at first", subject)
             while True:
                 found, version = await self._look(subject, fence)
                 if found is not None:
@@ -104,20 +112,25 @@ class Announcements:
                         self._unfinished.discard(subject)
                         raise WorkElsewhereError(f"{subject}: another change has just begun; try again")
                     return Announcement(found.record, found.version)
-                count = AnnouncementFence(1 if version is None else version.record.count + 1)
-                expected = VERSION_ABSENT if version is None else version.version
-                self._unfinished.add(subject)
                 try:
-                    written = await self._tables.put_all(
-                        layout.PENDING_WORK, [(subject.key, work, VERSION_ABSENT), (fence, count, expected)]
-                    )
+                    return await self._write(work, fence, version)
                 except (MetadataConflictError, OutcomeUnknownError):
                     if attempt == self._settings.conflict_attempts_max:
                         raise
                     await asyncio.sleep(delay_s(self._settings, attempt))
                     attempt += 1
-                else:
-                    return Announcement(work, written[0])
+
+    async def _write(
+        self, work: PendingWork, fence: str, found: Versioned[AnnouncementFence] | None
+    ) -> Announcement:
+        count = AnnouncementFence(1 if found is None else found.record.count + 1)
+        expected = VERSION_ABSENT if found is None else found.version
+        self._unfinished.add(work.subject)
+        version, fence_version = await self._tables.put_all(
+            layout.PENDING_WORK, [(work.subject.key, work, VERSION_ABSENT), (fence, count, expected)]
+        )
+        self._fences[fence] = Versioned(count, fence_version)
+        return Announcement(work, version)
 
     async def _look(
         self, subject: Subject, fence: str

@@ -50,6 +50,15 @@ class StreamBirth:
     state: StreamState
 
 
+@dataclass(frozen=True, slots=True)
+class CommitView:
+    """What a commit starts from: the stream's state, the batch that is being merged, the current epoch."""
+
+    state: Versioned[StateRecord]
+    committing: Versioned[CommittingTransactions]
+    current: EpochRecord
+
+
 class StreamTables(EpochTables):
     """All records of the stream `scope`/`stream` with id `stream_id`.
 
@@ -154,12 +163,15 @@ class StreamTables(EpochTables):
         Raises `MetadataConflictError` when the move is not allowed, or the state has changed since.
         """
         current = of or await self.state()
-        if state is not current.record.state and state not in STATE_TRANSITIONS[current.record.state]:
-            raise MetadataConflictError(
-                f"stream {self.name} is {current.record.state.value} and cannot become {state.value} now"
-            )
+        self._check_transition(current.record.state, state)
         record = StateRecord(state)
         return Versioned(record, await self.tables.put(self.metadata, layout.STATE, record, version=current.version))
+
+    def _check_transition(self, current: StreamState, following: StreamState) -> None:
+        if following is not current and following not in STATE_TRANSITIONS[current]:
+            raise MetadataConflictError(
+                f"stream {self.name} is {current.value} and cannot become {following.value} now"
+            )
 
     # Truncation.
 
@@ -187,36 +199,70 @@ class StreamTables(EpochTables):
 
     # Commits.
 
-    async def committing(self) -> Versioned[CommittingTransactions]:
-        """Read which transactions are being merged. 1 read."""
-        return await self.need(layout.COMMITTING_TRANSACTIONS, CommittingTransactions)
+    async def commit_view(self) -> CommitView:
+        """Read all that a commit starts from. 3 reads in one request."""
+        keys = [layout.STATE, layout.COMMITTING_TRANSACTIONS, layout.CURRENT_EPOCH]
+        state_row, committing_row, epoch_row = await self.tables.get_rows(self.metadata, keys)
+        state = self.tables.decoded(self.metadata, state_row, StateRecord)
+        committing = self.tables.decoded(self.metadata, committing_row, CommittingTransactions)
+        epoch = self.tables.decoded(self.metadata, epoch_row, EpochRecord)
+        if state is None or committing is None or epoch is None:
+            raise NoSuchStreamError(f"stream {self.name} is not completely created")
+        return CommitView(state, committing, epoch.record)
+
+    async def put_commit(self, batch: CommittingTransactions, view: CommitView) -> CommitView:
+        """Write the batch that is being merged, and the state that goes with it, at the versions of `view`. 1 write.
+
+        An empty batch ends a commit, the state is ACTIVE then; another one begins it, or goes on with it. A stream that
+        is being sealed stays so. Returns `view` as it is then. Raises `MetadataConflictError` when the state does not
+        allow it, or something has changed.
+        """
+        rows: list[tuple[str, object, int]] = [(layout.COMMITTING_TRANSACTIONS, batch, view.committing.version)]
+        state = view.state
+        if state.record.state is not StreamState.SEALING:
+            following = StreamState.ACTIVE if batch.is_empty else StreamState.COMMITTING_TXN
+            self._check_transition(state.record.state, following)
+            rows.append((layout.STATE, StateRecord(following), state.version))
+            state = Versioned(StateRecord(following), state.version)
+        versions = await self.tables.put_all(self.metadata, rows)
+        return CommitView(
+            Versioned(state.record, versions[-1] if len(rows) > 1 else state.version),
+            Versioned(batch, versions[0]),
+            view.current,
+        )
 
     async def put_committing(self, record: CommittingTransactions, version: int) -> int:
         """Replace the record of the commit in progress, read at `version`."""
         return await self.tables.put(self.metadata, layout.COMMITTING_TRANSACTIONS, record, version=version)
 
-    async def take_commit_positions(self, transactions: Sequence[str], attempts_max: int) -> int:
-        """Take the next positions in the stream's commit order, one per transaction; return the first. 1 read, 1 write.
+    async def take_commit_positions(
+        self, transactions: Sequence[str], attempts_max: int, counter: Versioned[CommitCounter] | None = None
+    ) -> tuple[int, Versioned[CommitCounter]]:
+        """Take the next positions in the stream's commit order, one per transaction; return the first, and the counter.
 
-        Raises `MetadataConflictError` when other controllers were faster `attempts_max` times.
+        1 write; 1 read unless `counter` is given as it is. Raises `MetadataConflictError` when other controllers were
+        faster `attempts_max` times.
         """
         table = layout.commit_order(*self.key)
+        found = counter
         for attempt in range(attempts_max):
-            found = await self.tables.get(table, layout.NEXT_POSITION, CommitCounter)
+            if found is None:
+                found = await self.tables.get(table, layout.NEXT_POSITION, CommitCounter)
             first, version = (0, VERSION_ABSENT) if found is None else (found.record.next_position, found.version)
             taken: list[tuple[str, object, int]] = [
                 (str(first + index), CommitPosition(transaction), VERSION_ABSENT)
                 for index, transaction in enumerate(transactions)
             ]
-            counter = CommitCounter(first + len(transactions))
+            following = CommitCounter(first + len(transactions))
             try:
-                await self.tables.put_all(table, [(layout.NEXT_POSITION, counter, version), *taken])
+                versions = await self.tables.put_all(table, [(layout.NEXT_POSITION, following, version), *taken])
             except MetadataConflictError:
                 if attempt + 1 == attempts_max:
                     raise
+                found = None
                 await asyncio.sleep(0)
             else:
-                return first
+                return first, Versioned(following, versions[0])
         raise AssertionError("attempts_max is positive")
 
     async def commit_positions(self) -> list[tuple[int, str]]:
@@ -229,8 +275,3 @@ class StreamTables(EpochTables):
                 if found is not None:
                     result.append((int(row.key), found.record.transaction))
         return sorted(result)
-
-    async def remove_commit_positions(self, positions: list[int]) -> None:
-        """Give positions up."""
-        if positions:
-            await self.tables.remove(layout.commit_order(*self.key), *(str(position) for position in positions))

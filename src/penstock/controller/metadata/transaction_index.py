@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterable
 
 from penstock.controller.metadata import layout
 from penstock.controller.metadata.records import TransactionIndexEntry
@@ -24,13 +24,18 @@ class TransactionIndex:
         self, scope: str, stream: str, transaction: TransactionId, entry: TransactionIndexEntry
     ) -> None:
         """Announce a transaction, or take one over."""
-        await self._tables.put(layout.TRANSACTION_INDEX, f"{scope}/{stream}/{transaction.text}", entry)
+        (key,) = self.keys(scope, stream, [transaction])
+        await self._tables.put_with_others(layout.TRANSACTION_INDEX, key, entry)
+
+    @staticmethod
+    def keys(scope: str, stream: str, transactions: Iterable[TransactionId]) -> list[str]:
+        """Return the keys of the entries of transactions."""
+        return [f"{scope}/{stream}/{transaction.text}" for transaction in transactions]
 
     async def remove_transactions(self, scope: str, stream: str, transactions: list[TransactionId]) -> None:
         """Note that transactions are completed. Their ids are never used again, so a late duplicate does nothing."""
         if transactions:
-            keys = [f"{scope}/{stream}/{transaction.text}" for transaction in transactions]
-            await self._tables.remove(layout.TRANSACTION_INDEX, *keys)
+            await self._tables.remove(layout.TRANSACTION_INDEX, *self.keys(scope, stream, transactions))
 
     async def transactions(self) -> AsyncIterator[tuple[str, str, TransactionId, TransactionIndexEntry]]:
         """Yield scope, stream, id and entry of every transaction that is not completed."""

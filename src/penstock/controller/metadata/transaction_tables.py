@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 
 from penstock.controller.metadata import layout
 from penstock.controller.metadata.records import ActiveTransaction, EpochWithTransactions
@@ -35,11 +35,22 @@ class TransactionTables:
         except NoSuchSegmentError:
             return None
 
+    async def transactions_of(
+        self, epoch: int, transactions: Sequence[TransactionId]
+    ) -> list[Versioned[ActiveTransaction] | None]:
+        """Read transactions of one epoch, in order; None for each that is not there. 1 request."""
+        table = self._table(epoch)
+        try:
+            rows = await self.tables.get_rows(table, [transaction.text for transaction in transactions])
+        except NoSuchSegmentError:
+            return [None] * len(transactions)
+        return [self.tables.decoded(table, row, ActiveTransaction) for row in rows]
+
     async def create_transaction(self, transaction: TransactionId, record: ActiveTransaction) -> int:
         """Write the record of a new transaction; return its version. Raises `MetadataConflictError` if it exists."""
         table = self._table(transaction.epoch)
         try:
-            return await self.tables.put(table, transaction.text, record, version=VERSION_ABSENT)
+            return await self.tables.put_with_others(table, transaction.text, record, version=VERSION_ABSENT)
         except NoSuchSegmentError:
             # The first transaction of this epoch. The epoch is noted before its table exists: what is noted is found
             # when the stream is deleted.
@@ -54,7 +65,8 @@ class TransactionTables:
     async def put_transaction(self, transaction: TransactionId, record: ActiveTransaction, version: int) -> int:
         """Replace a transaction's record read at `version`; return the new version."""
         try:
-            return await self.tables.put(self._table(transaction.epoch), transaction.text, record, version=version)
+            table = self._table(transaction.epoch)
+            return await self.tables.put_with_others(table, transaction.text, record, version=version)
         except NoSuchSegmentError as error:
             raise MetadataConflictError(f"{self.name}: transaction {transaction.text} is gone") from error
 

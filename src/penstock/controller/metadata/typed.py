@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Generic, TypeVar
 
 from penstock.controller.metadata.codec import decode, encode
+from penstock.controller.metadata.shared_writes import SharedWrites
 from penstock.controller.metadata.store import VERSION_ABSENT, VERSION_ANY, MetadataStore, Removal, Row, Write
 from penstock.model.errors import MetadataConflictError
 
@@ -29,6 +30,7 @@ class Tables:
 
     def __init__(self, store: MetadataStore) -> None:
         self.store = store
+        self._shared = SharedWrites(store)
 
     async def get(self, table: str, key: str, kind: type[R]) -> Versioned[R] | None:
         """Read one record; None when it is absent."""
@@ -50,6 +52,10 @@ class Tables:
         """Write one record if its version is `version`; return the new version."""
         (written,) = await self.store.put(table, [Write(key, encode(record), version)])
         return written
+
+    async def put_with_others(self, table: str, key: str, record: object, *, version: int = VERSION_ANY) -> int:
+        """As `put`; many that are asked for at the same moment go with one request. See `SharedWrites`."""
+        return await self._shared.put(table, Write(key, encode(record), version))
 
     async def put_all(self, table: str, records: Sequence[tuple[str, object, int]]) -> Sequence[int]:
         """Write (key, record, expected version) of all or of none; return the new versions in order."""

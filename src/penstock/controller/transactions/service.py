@@ -8,6 +8,7 @@ Source: controller API specification, section 9.14; controller internals specifi
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from dataclasses import dataclass, replace
 from enum import Enum
@@ -23,7 +24,7 @@ from penstock.controller.metadata.records import (
 from penstock.controller.metadata.stream_tables import StreamTables
 from penstock.controller.metadata.transaction_ids import TransactionId
 from penstock.controller.metadata.transaction_numbers import TransactionNumbers
-from penstock.controller.transactions.commit_positions import CommitPositions
+from penstock.controller.transactions.creations import StreamView
 from penstock.controller.transactions.lease_timers import OpenTransaction
 from penstock.controller.transactions.work import VERSION_UNKNOWN, TransactionWork
 from penstock.controller.work_registry import WorkRegistry
@@ -83,7 +84,6 @@ class Transactions:
         self._settings = context.settings
         self._numbers = numbers
         self._runner = runner
-        self._positions = CommitPositions(background.tasks, context.settings)
         self.work: TransactionWork = TransactionWork(context, background, registry)
 
     def stop(self) -> None:
@@ -119,13 +119,17 @@ class Transactions:
         return await self._runner.bounded(f"creation of a transaction on {scope}/{stream}", run)
 
     async def _create(self, tables: StreamTables, lease_ms: int) -> CreatedTransaction:
+        creations = self._context.creations
         for _ in range(self._settings.conflict_attempts_max):
-            state, current, configuration = await tables.state_epoch_and_configuration()
-            _check_takes_transactions(tables, state)
+            known = creations.view(tables.name, tables.stream_id)
+            view = known or await self._look(tables)
+            current = view.current
             transaction = TransactionId.of(current.reference_epoch, await self._numbers.next())
             epoch = current if current.reference_epoch == current.epoch else await tables.epoch(transaction.epoch)
             if epoch is None:
+                creations.found(tables.name, None)
                 continue
+            begun_s = asyncio.get_running_loop().time()
             now_ms = self._context.runtime.wall_clock_ms()
             lifetime_ms = min(
                 self._settings.transaction_lifetime_leases_max * lease_ms, self._settings.transaction_lifetime_ms_max
@@ -142,14 +146,29 @@ class Transactions:
             except MetadataConflictError:
                 self.work.timers.disarm(opened)
                 continue  # Nobody can have this number; but if somebody has, take another one.
-            self.work.timers.arm(opened, version, lease_ms + self._settings.lease_slack_ms)
+            self.work.timers.arm(opened, version, lease_ms + self._settings.lease_slack_ms, record)
             try:
-                await self._create_segments(tables, transaction, epoch, configuration.rollover_bytes)
+                await self._create_segments(tables, transaction, epoch, view.configuration.rollover_bytes)
+                # A seal may have begun since, here or at another controller, and even a deletion: if it has aborted the
+                # transaction, the state shows it.
+                found = await self._look(tables)
+                await self._check_lease(tables, transaction, lease_ms, begun_s)
             except PenstockError:
+                creations.found(tables.name, None)
                 self.work.discard(tables, transaction, epoch)
                 raise
-            return CreatedTransaction(transaction, epoch)
+            creations.found(tables.name, found)
+            if known is None or _is_as_good(known, found):
+                return CreatedTransaction(transaction, epoch)
+            # It would have to be rolled over, and nobody knows of it yet.
+            self.work.discard(tables, transaction, epoch)
         raise MetadataConflictError(f"stream {tables.name}: no transaction could be created; try again")
+
+    @staticmethod
+    async def _look(tables: StreamTables) -> StreamView:
+        view = StreamView(tables.stream_id, *await tables.state_epoch_and_configuration())
+        _check_takes_transactions(tables, view.state)
+        return view
 
     async def _create_segments(
         self, tables: StreamTables, transaction: TransactionId, epoch: EpochRecord, rollover_bytes: int
@@ -167,13 +186,18 @@ class Transactions:
                 for segment in epoch.segments
             ]
         )
-        # A seal may have begun since the state was read, here or at another controller, and even a deletion. Either it
-        # has seen the record, or its SEALING is seen here.
+
+    async def _check_lease(
+        self, tables: StreamTables, transaction: TransactionId, lease_ms: int, begun_s: float
+    ) -> None:
+        """Raise `ControllerUnavailableError` if the end of its lease has aborted a transaction while it was made."""
+        if (asyncio.get_running_loop().time() - begun_s) * 1000 < lease_ms:
+            return
         found = await tables.transaction(transaction)
         if found is None or found.record.status is not TransactionStatus.OPEN:
-            raise StreamSealedError(f"stream {tables.name} is being sealed; the new transaction was aborted")
-        if (await tables.state()).record.state in (StreamState.SEALING, StreamState.SEALED):
-            raise StreamSealedError(f"stream {tables.name} is sealed and takes no transactions")
+            raise ControllerUnavailableError(
+                f"stream {tables.name}: making a transaction took longer than its lease of {lease_ms} ms; try again"
+            )
 
     async def ping(self, scope: str, stream: str, transaction: TransactionId, lease_ms: int) -> PingResult:
         """Extend a transaction's lease to `lease_ms` from now; this controller looks after it from then on."""
@@ -207,7 +231,7 @@ class Transactions:
                 continue
             opened = OpenTransaction(tables.scope, tables.stream, transaction)
             if self.work.is_running:
-                self.work.timers.arm(opened, version, lease_ms + self._settings.lease_slack_ms)
+                self.work.timers.arm(opened, version, lease_ms + self._settings.lease_slack_ms, record)
             return PingResult.OK
         raise MetadataConflictError(f"transaction {transaction.text} of {tables.name} keeps changing; try again")
 
@@ -222,7 +246,13 @@ class Transactions:
 
         async def decide(tables: StreamTables) -> TransactionStatus:
             status = await decide_commit(
-                self._context, tables, transaction, self._positions.take, writer_id=writer_id, timestamp=timestamp
+                self._context,
+                tables,
+                transaction,
+                self._context.commit_order.take,
+                writer_id=writer_id,
+                timestamp=timestamp,
+                known=self.work.timers.known(OpenTransaction(scope, stream, transaction)),
             )
             return status if status else await self._completed(tables, transaction)
 
@@ -268,6 +298,14 @@ class Transactions:
 
     async def _completed(self, tables: StreamTables, transaction: TransactionId) -> TransactionStatus:
         return await self._context.completed.status(tables.scope, tables.stream, transaction)
+
+
+def _is_as_good(known: StreamView, found: StreamView) -> bool:
+    """Say whether a transaction that was made by what was known is as it would be by what was found then."""
+    return (
+        known.current.reference_epoch == found.current.reference_epoch
+        and known.configuration.rollover_bytes == found.configuration.rollover_bytes
+    )
 
 
 def _check_takes_transactions(tables: StreamTables, state: StreamState) -> None:

@@ -13,6 +13,7 @@ from dataclasses import replace
 
 from penstock.controller.background_work import BackgroundWork, StreamQueue, all_ended
 from penstock.controller.errors import PERMANENT_ERRORS, WorkElsewhereError
+from penstock.controller.metadata import layout
 from penstock.controller.metadata.pending_work import CommitTransactions, Subject, SubjectKind
 from penstock.controller.metadata.records import EpochRecord, TransactionIndexEntry, TransactionStatus
 from penstock.controller.metadata.stream_tables import StreamTables
@@ -55,6 +56,8 @@ class TransactionWork:
         self._lease_ends = StreamQueue("end of leases", background, settings, self._end_leases)
         self._inherited = StreamQueue("take-over of transactions", background, settings, self._take_over)
         self._inheritance: asyncio.Task[None] | None = None
+        #: Transactions that went with a batch before they were posted; the newest.
+        self._merged: dict[OpenTransaction, None] = {}
 
     def stop(self) -> None:
         """Forget all timers. Transactions stay as they are."""
@@ -65,6 +68,9 @@ class TransactionWork:
 
     def post_commit(self, opened: OpenTransaction) -> None:
         """See to it that a COMMITTING transaction gets merged, with all others of its stream, and leaves the index."""
+        if opened in self._merged:
+            del self._merged[opened]
+            return
         self._commits.post(opened.scope, opened.stream, opened.transaction)
 
     async def _commit(self, scope: str, stream: str, transactions: list[TransactionId]) -> Collection[TransactionId]:
@@ -87,9 +93,15 @@ class TransactionWork:
             if is_finished is None:
                 raise
             return () if is_finished else transactions
+        for transaction in merged:
+            if not self._commits.has(scope, stream, transaction):
+                self._merged[OpenTransaction(scope, stream, transaction)] = None
+        while len(self._merged) > self._context.settings.id_cache_entries_max:
+            del self._merged[next(iter(self._merged))]
         done = list(merged) or transactions
         # After the stream's state is free again: while an entry is there, a controller that starts looks again.
-        await self._context.index.remove_transactions(scope, stream, done)
+        index = self._context.index
+        self._context.removals.add(layout.TRANSACTION_INDEX, index.keys(scope, stream, done))
         return done
 
     async def _commit_batch(self, tables: StreamTables) -> Collection[TransactionId]:
@@ -180,7 +192,7 @@ class TransactionWork:
             remaining_ms = found.record.lease_expiry_ms + self._context.settings.lease_slack_ms - now_ms
             if found.version != version and remaining_ms > 0:
                 if self.is_running:
-                    self.timers.arm(opened, found.version, remaining_ms)
+                    self.timers.arm(opened, found.version, remaining_ms, found.record)
                 return
             # A conflict here means a ping in this very moment: it is looked at again.
             await decide_abort(self._context, tables, opened.transaction, at_version=found.version)
@@ -259,4 +271,5 @@ class TransactionWork:
                 TransactionIndexEntry(self._context.host, found.record.created_ms),
             )
             if self.is_running:
-                self.timers.arm(opened, version, expiry_ms - now_ms + self._context.settings.lease_slack_ms)
+                delay_ms = expiry_ms - now_ms + self._context.settings.lease_slack_ms
+                self.timers.arm(opened, version, delay_ms, renewed)

@@ -1,10 +1,10 @@
 """Committing transactions of a stream.
 
 The decision is one versioned write per transaction, OPEN to COMMITTING, made before this workflow runs. Here: pick a
-batch in commit order and write it down; state COMMITTING_TXN; merge into every segment in that order; the times that
-their writers gave, with where each transaction ends; completed records; remove the active ones; empty the batch; state
-ACTIVE. Index entries are removed by whoever asked for it, after all of it: while one is there, a controller that starts
-runs this workflow again.
+batch in commit order; write it down, with state COMMITTING_TXN; merge into every segment in that order; the times that
+their writers gave, with where each transaction ends; completed records; remove the active ones; empty the batch, with
+state ACTIVE. Positions in the order and index entries go some time later, those of many batches at once: while one is
+there, a controller that starts runs this workflow again.
 
 All of it is one piece of announced work, or a part of a seal's: another controller that is alive does not interfere.
 
@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 
 from penstock.controller.metadata.announcements import Announcement
 from penstock.controller.metadata.records import (
@@ -25,7 +25,7 @@ from penstock.controller.metadata.records import (
     StreamState,
     TransactionStatus,
 )
-from penstock.controller.metadata.stream_tables import StreamTables
+from penstock.controller.metadata.stream_tables import CommitView, StreamTables
 from penstock.controller.metadata.transaction_ids import TransactionId
 from penstock.controller.metadata.typed import Versioned
 from penstock.controller.segment_requests import together
@@ -41,7 +41,7 @@ from penstock.model.names import segment_name, transaction_segment_name
 
 _logger = logging.getLogger(__name__)
 
-#: Takes a position in the stream's commit order for a transaction (as text); see `CommitPositions`.
+#: Takes a position in the stream's commit order for a transaction (as text); see `CommitOrder`.
 TakePosition = Callable[[StreamTables, str], Awaitable[int]]
 #: Records of transactions that were read on the way, by the transaction's text.
 Known = Mapping[str, ActiveTransaction]
@@ -55,15 +55,18 @@ async def decide_commit(
     *,
     writer_id: str,
     timestamp: int,
+    known: Versioned[ActiveTransaction] | None = None,
 ) -> TransactionStatus:
     """Move an open transaction to COMMITTING, durably; return the status it has then, UNKNOWN if it is not active.
 
     Takes a position in the stream's commit order first; one that is not used in the end is dropped by `merge_batch`.
-    A write whose reply was lost is looked at again, so that a decision that was stored is known as one.
+    A write whose reply was lost is looked at again, so that a decision that was stored is known as one. `known` is the
+    record as it may still be: its version shows whether it is.
     """
     lost: OutcomeUnknownError | None = None
     for _ in range(context.settings.conflict_attempts_max):
-        found = await tables.transaction(transaction)
+        found = known or await tables.transaction(transaction)
+        known = None
         if found is None:
             return TransactionStatus.UNKNOWN
         if found.record.status is not TransactionStatus.OPEN:
@@ -78,6 +81,7 @@ async def decide_commit(
                 commit_order=position,
             )
             await tables.put_transaction(transaction, committing, found.version)
+            context.commit_order.decided(tables, position, committing)
         except MetadataConflictError:
             continue
         except OutcomeUnknownError as error:
@@ -93,96 +97,139 @@ async def commit_batch(
     context: WorkflowContext, tables: StreamTables, announced: Announcement
 ) -> tuple[TransactionId, ...]:
     """Merge one batch as announced; return it, empty if there is none. See `merge_batch`."""
-    merged = await merge_batch(context, tables)
+    merged = await merge_batch(context, tables, announced)
     await context.announcements.withdraw(announced)
     return merged
 
 
-async def merge_batch(context: WorkflowContext, tables: StreamTables) -> tuple[TransactionId, ...]:
+async def merge_batch(
+    context: WorkflowContext, tables: StreamTables, announced: Announcement | None = None
+) -> tuple[TransactionId, ...]:
     """Merge one batch of COMMITTING transactions, the one that an earlier run left first; return it, empty if none.
 
     One batch and no more: the caller holds the stream's lock, and gives it to others that wait before the next one.
-    It has announced work on the stream that this is a part of.
+    It has announced work on the stream that this is a part of; `announced` if it is all of that work.
     Raises `NoSuchSegmentError` when a segment to merge into is missing, unless the stream is being sealed.
     """
-    state = await tables.state()
-    committing = await tables.committing()
-    known: Known = {}
-    if committing.record.is_empty:
-        batch = await _pick(context, tables)
-        if batch is None:
-            if state.record.state is StreamState.COMMITTING_TXN:
-                await tables.set_state(StreamState.ACTIVE, of=state)
-            return ()
-        # The batch is durable before its positions go: whichever is lost, the other one leads to it.
-        version = await tables.put_committing(batch[0], committing.version)
-        committing = Versioned(batch[0], version)
-        await tables.remove_commit_positions(batch[1])
-        known = batch[2]
-    if state.record.state is not StreamState.SEALING:
-        state = await tables.set_state(StreamState.COMMITTING_TXN, of=state)
-    is_sealing = state.record.state is StreamState.SEALING
-    committing = await _merge(context, tables, committing, known, is_sealing=is_sealing)
-    await _complete(context, tables, committing)
-    if state.record.state is StreamState.COMMITTING_TXN:
-        await tables.set_state(StreamState.ACTIVE, of=state)
-    return tuple(TransactionId.from_text(text) for text in committing.record.transactions)
+    begun = None if announced is None else await _begin_known(context, tables, announced)
+    if begun is None:
+        begun = await _begin(context, tables)
+    if begun is None:
+        return ()
+    picked, view = begun
+    # The batch is durable before its positions go: whichever is lost, the other one leads to it.
+    context.commit_order.leave(tables, picked.positions)
+    committing = await _merge(context, tables, view, picked.known)
+    ended = await _complete(context, tables, replace(view, committing=committing))
+    is_rolled = committing.record.active_epoch is not None
+    context.commit_order.ended(tables, None if is_rolled else ended)
+    return tuple(TransactionId.from_text(text) for text in picked.batch.transactions)
 
 
-async def _pick(
-    context: WorkflowContext, tables: StreamTables
-) -> tuple[CommittingTransactions, list[int], Known] | None:
-    """Choose the transactions to merge next: those of the lowest epoch, in commit order; their positions and records.
+@dataclass(frozen=True, slots=True)
+class _Picked:
+    """A batch, its positions, and the records that are known."""
+
+    batch: CommittingTransactions
+    positions: Sequence[int] = ()
+    known: Known = field(default_factory=dict)
+
+
+async def _begin_known(
+    context: WorkflowContext, tables: StreamTables, announced: Announcement
+) -> tuple[_Picked, CommitView] | None:
+    """Begin with a batch that this controller knows as it has decided it; None if anything else may be to be done.
+
+    Nothing is read: the versions of the batch on record and of the state change with all that changes what is known,
+    with each commit of another controller and with each new epoch.
+    """
+    known = context.commit_order.known(tables)
+    if known is None:
+        return None
+    view, waiting = known
+    records = {position: one.record for position, one in waiting.items() if one.record is not None}
+    if len(records) < len(waiting) or not records or view.state.record.state is not StreamState.ACTIVE:
+        return None
+    in_order = sorted((TransactionId.from_text(one.transaction).epoch, position) for position, one in waiting.items())
+    epoch = in_order[0][0]
+    positions = [position for of, position in in_order if of == epoch][: context.settings.commit_batch_max]
+    texts = [waiting[position].transaction for position in positions]
+    picked = _Picked(
+        CommittingTransactions(epoch, tuple(texts)),
+        positions,
+        {text: records[position] for position, text in zip(positions, texts, strict=True)},
+    )
+    context.commit_order.ended(tables, None)
+    try:
+        return picked, await tables.put_commit(picked.batch, view)
+    except MetadataConflictError:
+        # By another controller before, or by who has taken this work over: then it is not to be read again, and done.
+        await context.announcements.confirm(announced)
+        return None
+
+
+async def _begin(context: WorkflowContext, tables: StreamTables) -> tuple[_Picked, CommitView] | None:
+    """Begin with the batch on record, or with what the commit order says; None if there is nothing to merge."""
+    view = await tables.commit_view()
+    batch = view.committing.record
+    picked = _Picked(batch, context.commit_order.positions_of(tables, batch.transactions))
+    if batch.is_empty:
+        found = await _pick(context, tables)
+        if found is None:
+            if view.state.record.state is StreamState.COMMITTING_TXN:
+                await tables.set_state(StreamState.ACTIVE, of=view.state)
+            return None
+        picked = found
+    return picked, await tables.put_commit(picked.batch, view)
+
+
+async def _pick(context: WorkflowContext, tables: StreamTables) -> _Picked | None:
+    """Choose the transactions to merge next: those of the lowest epoch, in commit order.
 
     Positions that lead nowhere are removed on the way. One whose transaction is OPEN stays: its write may follow.
     """
-    stale: list[int] = []
-    chosen: list[tuple[int, str]] = []
-    known: dict[str, ActiveTransaction] = {}
-    epoch = -1
-    by_epoch = sorted(
-        (TransactionId.from_text(text).epoch, position, text) for position, text in await tables.commit_positions()
-    )
-    for transaction_epoch, position, text in by_epoch:
-        if len(chosen) == context.settings.commit_batch_max or (chosen and transaction_epoch != epoch):
-            break
-        found = await tables.transaction(TransactionId.from_text(text))
-        if found is not None and found.record.status is TransactionStatus.OPEN:
-            continue
-        is_committing = found is not None and found.record.status is TransactionStatus.COMMITTING
-        if found is not None and is_committing and found.record.commit_order == position:
-            epoch = transaction_epoch
-            chosen.append((position, text))
-            known[text] = found.record
-        else:
-            stale.append(position)
-    await tables.remove_commit_positions(stale)
-    if not chosen:
-        return None
-    record = CommittingTransactions(epoch, tuple(text for _, text in chosen))
-    return record, [position for position, _ in chosen], known
+    by_epoch: dict[int, list[tuple[int, str]]] = {}
+    for position, text in await context.commit_order.waiting(tables):
+        by_epoch.setdefault(TransactionId.from_text(text).epoch, []).append((position, text))
+    for epoch in sorted(by_epoch):
+        chosen: list[tuple[int, str]] = []
+        known: dict[str, ActiveTransaction] = {}
+        stale: list[int] = []
+        waiting = by_epoch[epoch]
+        while waiting and not chosen:
+            page, waiting = waiting[: context.settings.commit_batch_max], waiting[context.settings.commit_batch_max :]
+            found = await tables.transactions_of(epoch, [TransactionId.from_text(text) for _, text in page])
+            for (position, text), row in zip(page, found, strict=True):
+                if row is not None and row.record.status is TransactionStatus.OPEN:
+                    continue
+                is_committing = row is not None and row.record.status is TransactionStatus.COMMITTING
+                if row is not None and is_committing and row.record.commit_order == position:
+                    chosen.append((position, text))
+                    known[text] = row.record
+                else:
+                    stale.append(position)
+        context.commit_order.leave(tables, stale)
+        if chosen:
+            batch = CommittingTransactions(epoch, tuple(text for _, text in chosen))
+            return _Picked(batch, [position for position, _ in chosen], known)
+    return None
 
 
 async def _merge(
-    context: WorkflowContext,
-    tables: StreamTables,
-    committing: Versioned[CommittingTransactions],
-    known: Known,
-    *,
-    is_sealing: bool,
+    context: WorkflowContext, tables: StreamTables, view: CommitView, known: Known
 ) -> Versioned[CommittingTransactions]:
     """Merge a batch into the stream; return it with the version that it has then."""
-    batch = committing.record
-    current = await tables.current_epoch()
+    batch, current = view.committing.record, view.current
     origin = current if current.epoch == batch.epoch else await tables.need_epoch(batch.epoch)
     if batch.active_epoch is None and origin.reference_epoch == current.reference_epoch:
+        is_sealing = view.state.record.state is StreamState.SEALING
         await _merge_into(context, tables, batch, known, origin, current, is_lost_told=is_sealing)
-        return committing
+        return view.committing
 
     async def merge(source: EpochRecord, target: EpochRecord) -> None:
         await _merge_into(context, tables, batch, known, source, target, is_lost_told=True)
 
-    return await roll_transactions(context, tables, committing, origin, merge)
+    return await roll_transactions(context, tables, view.committing, origin, merge)
 
 
 async def _merge_into(
@@ -214,12 +261,12 @@ async def _merge_into(
     )
     # Before anything is sealed that was merged into: what is sealed is not merged, and not noted, again.
     marks: list[CommitMark] = []
+    if not known:
+        # The batch was left by an earlier run; a record that is gone was noted before it went.
+        found = await tables.transactions_of(batch.epoch, transactions)
+        known = {one.text: row.record for one, row in zip(transactions, found, strict=True) if row is not None}
     for index, transaction in enumerate(transactions):
         record = known.get(transaction.text)
-        if record is None:
-            # The batch was left by an earlier run; a record that is gone was noted before it went.
-            found = await tables.transaction(transaction)
-            record = None if found is None else found.record
         if record is not None:
             position: dict[int, int] = {
                 segment.id: merged[index] for segment, merged in zip(epoch.segments, ends, strict=True) if merged
@@ -243,10 +290,9 @@ async def _merge_segment(
         return ()
 
 
-async def _complete(
-    context: WorkflowContext, tables: StreamTables, committing: Versioned[CommittingTransactions]
-) -> None:
-    transactions = [TransactionId.from_text(text) for text in committing.record.transactions]
+async def _complete(context: WorkflowContext, tables: StreamTables, view: CommitView) -> CommitView:
+    batch = view.committing.record
+    transactions = [TransactionId.from_text(text) for text in batch.transactions]
     await context.completed.add(tables.scope, tables.stream, transactions, TransactionStatus.COMMITTED)
-    await tables.remove_transactions(committing.record.epoch, transactions)
-    await tables.put_committing(CommittingTransactions(), committing.version)
+    await tables.remove_transactions(batch.epoch, transactions)
+    return await tables.put_commit(CommittingTransactions(), view)

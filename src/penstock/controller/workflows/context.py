@@ -5,6 +5,7 @@ from __future__ import annotations
 import uuid
 from dataclasses import dataclass
 
+from penstock.controller.deferred_removals import DeferredRemovals
 from penstock.controller.locks import StreamLocks
 from penstock.controller.metadata.announcements import Announcement, Announcements
 from penstock.controller.metadata.catalog import Catalog
@@ -16,6 +17,7 @@ from penstock.controller.metadata.scoped_records import ScopedRecords
 from penstock.controller.metadata.transaction_index import TransactionIndex
 from penstock.controller.segment_requests import SegmentRequests
 from penstock.controller.settings import ControllerSettings
+from penstock.controller.transactions.commit_order import CommitOrder
 from penstock.controller.transactions.creations import Creations
 from penstock.runtime.runtime import Runtime
 
@@ -41,6 +43,8 @@ class WorkflowContext:
     runtime: Runtime
     settings: ControllerSettings
     creations: Creations
+    removals: DeferredRemovals
+    commit_order: CommitOrder
 
     @property
     def host(self) -> str:

@@ -7,6 +7,7 @@ from collections.abc import Awaitable, Callable
 from typing import TypeVar
 
 from penstock.controller.errors import PERMANENT_ERRORS
+from penstock.controller.metadata import layout
 from penstock.controller.metadata.announcements import Announcement
 from penstock.controller.metadata.pending_work import (
     CommitTransactions,
@@ -63,7 +64,7 @@ def register_stream_work(registry: WorkRegistry, context: WorkflowContext) -> No
             await context.announcements.withdraw(announced)
             return
         merged = await commit_batch(context, tables, announced)
-        await context.index.remove_transactions(tables.scope, tables.stream, list(merged))
+        context.removals.add(layout.TRANSACTION_INDEX, context.index.keys(tables.scope, tables.stream, merged))
 
     async def create(announced: Announcement, order: CreateStream) -> None:
         try:

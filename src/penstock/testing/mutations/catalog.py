@@ -326,7 +326,8 @@ def _repeat_changes() -> AbstractContextManager[None]:
 
 
 async def _take_position(tables: StreamTables, transaction: str) -> int:
-    return await tables.take_commit_positions([transaction], 1)
+    position, _ = await tables.take_commit_positions([transaction], 1)
+    return position
 
 
 def _commit_instead_of_abort() -> AbstractContextManager[None]:

@@ -29,9 +29,10 @@ def _announce_without_a_fence() -> Iterator[None]:
     original = Tables.put_all
 
     async def put_all(self: Tables, table: str, records: list[tuple[str, object, int]]) -> object:
-        if table == layout.PENDING_WORK:
-            records = records[:1]
-        return await original(self, table, records)
+        if table != layout.PENDING_WORK:
+            return await original(self, table, records)
+        written = await original(self, table, records[:1])
+        return [*written, *(version for _, _, version in records[1:])]
 
     with patched(Tables, "put_all", put_all):
         yield

@@ -10,8 +10,9 @@ from dataclasses import replace
 from msgspec import structs
 
 from penstock.client.event import EventChunk
+from penstock.controller.metadata import layout
 from penstock.controller.metadata.records import CommittingTransactions
-from penstock.controller.metadata.stream_tables import StreamTables
+from penstock.controller.metadata.stream_tables import CommitView, StreamTables
 from penstock.model.errors import BadOffsetError, LogFencedError
 from penstock.model.segments import NO_VALUE
 from penstock.segmentstore.container.append_request import AppendRequest
@@ -128,15 +129,16 @@ def _store_positions_early() -> AbstractContextManager[None]:
 
 @contextmanager
 def _remove_commit_positions_early() -> Iterator[None]:
-    original = StreamTables.put_committing
+    original = StreamTables.put_commit
 
-    async def put_committing(self: StreamTables, record: CommittingTransactions, version: int) -> int:
-        chosen = set(record.transactions)
-        positions = [position for position, text in await self.commit_positions() if text in chosen]
-        await self.remove_commit_positions(positions)
-        return await original(self, record, version)
+    async def put_commit(self: StreamTables, batch: CommittingTransactions, view: CommitView) -> CommitView:
+        chosen = set(batch.transactions)
+        positions = [str(position) for position, text in await self.commit_positions() if text in chosen]
+        if positions:
+            await self.tables.remove(layout.commit_order(*self.key), *positions)
+        return await original(self, batch, view)
 
-    with patched(StreamTables, "put_committing", put_committing):
+    with patched(StreamTables, "put_commit", put_commit):
         yield
 
 

@@ -1,0 +1,63 @@
+"""`DeferredRemovals`: rows that lead nowhere any more go some time later, those of many pieces of work at once."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable
+from itertools import islice
+
+from penstock.controller.background_work import BackgroundWork
+from penstock.controller.metadata.typed import Tables
+from penstock.controller.settings import ControllerSettings
+from penstock.model.errors import NoSuchSegmentError
+
+
+class DeferredRemovals:
+    """Rows to be removed whatever is in them, by table; one task per table that has any.
+
+    Only for rows that do no harm if they stay: a controller that ends in between leaves them for whoever finds them.
+    Their keys are never used again. At most `removal_rows_max` rows go with one request, and the first ones wait
+    `removal_delay_ms` for others.
+    """
+
+    def __init__(self, tables: Tables, background: BackgroundWork, settings: ControllerSettings) -> None:
+        self._tables = tables
+        self._background = background
+        self._settings = settings
+        self._waiting: dict[str, dict[str, None]] = {}
+
+    def add(self, table: str, keys: Iterable[str]) -> None:
+        """Remove rows in a while."""
+        added = dict.fromkeys(keys)
+        if not added:
+            return
+        waiting = self._waiting.get(table)
+        if waiting is not None:
+            waiting.update(added)
+            return
+        self._waiting[table] = added
+        self._background.tasks.start(f"removal of rows from {table}", self._serve(table))
+
+    def has(self, table: str, key: str) -> bool:
+        """Say whether a row is to be removed."""
+        return key in self._waiting.get(table, ())
+
+    async def _serve(self, table: str) -> None:
+        waiting = self._waiting[table]
+        try:
+            while waiting:
+                if len(waiting) < self._settings.removal_rows_max:
+                    await asyncio.sleep(self._settings.removal_delay_ms / 1000)
+                keys = list(islice(waiting, self._settings.removal_rows_max))
+
+                async def remove(keys: list[str] = keys) -> None:
+                    try:
+                        await self._tables.remove(table, *keys)
+                    except NoSuchSegmentError:
+                        return  # With its stream.
+
+                await self._background.until_done(f"removal of rows from {table}", remove)
+                for key in keys:
+                    del waiting[key]
+        finally:
+            del self._waiting[table]

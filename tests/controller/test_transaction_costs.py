@@ -1,0 +1,97 @@
+"""What transactions cost: requests to segment stores, counted; not times."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+
+import pytest
+
+from penstock.controller.metadata.records import TransactionStatus
+from penstock.model.names import segment_name, transaction_segment_name
+from penstock.model.policies import Scaling, StreamConfig
+from support.controller_faults import ScriptedSegments
+
+#: Requests that one small transaction may take from its beginning to its end, the rows that go later included.
+BUDGET = 14
+
+
+@pytest.fixture
+def segments(cluster):
+    return ScriptedSegments(cluster.store)
+
+
+@pytest.fixture
+async def started(cluster, segments):
+    """A controller whose requests are counted, with a stream of one segment that has had a transaction."""
+    service = cluster.build(segments=segments)
+    await service.start()
+    await service.create_scope("scope")
+    await service.create_stream("scope", "stream", StreamConfig(Scaling.fixed(1)))
+    await play(cluster, service, b"first")
+    await service.idle()
+    return service
+
+
+async def play(cluster, service, data):
+    """Begin a transaction, write to it as a client does, and commit it."""
+    made = await service.transactions.create("scope", "stream", 10_000)
+    name = transaction_segment_name(segment_name("scope", "stream", 0), made.id.high, made.id.low)
+    await cluster.store.append(name, data)
+    status = await service.transactions.commit("scope", "stream", made.id, writer_id="w", timestamp=-1)
+    assert status is TransactionStatus.COMMITTING
+    return made.id
+
+
+def note_calls(segments):
+    """Count requests from now on, by what is asked of which table or segment."""
+    calls = Counter()
+
+    def note(name, arguments):
+        kind = str(arguments[0]).partition("/_tables/")[2].partition(".#")[0] or "data"
+        calls[f"{name} {kind}"] += 1
+
+    segments.rule = note
+    return calls
+
+
+async def until_visible(cluster, length):
+    for _ in range(10_000):
+        if len(cluster.store.segments[segment_name("scope", "stream", 0)].data) == length:
+            return
+        await asyncio.sleep(0)
+    raise AssertionError("it was not merged")
+
+
+async def test_a_transaction_stays_within_its_budget_of_requests(cluster, segments, started):
+    """20 transactions, one after the other has been merged: what all of them take, rows that go later included."""
+    calls = note_calls(segments)
+    for number in range(20):
+        await play(cluster, started, b"x")
+        await until_visible(cluster, len(b"first") + number + 1)
+    await started.idle()
+    assert calls.total() / 20 <= BUDGET, sorted(calls.items())
+
+
+@pytest.mark.parametrize("count", [10, 100])
+async def test_transactions_decided_at_once_share_requests(cluster, segments, started, count):
+    """Many commits at once take few requests each: positions, decisions and merges are those of all together."""
+    ids = [(await started.transactions.create("scope", "stream", 10_000)).id for _ in range(count)]
+    before = segments.calls
+    await asyncio.gather(
+        *(started.transactions.commit("scope", "stream", id, writer_id="w", timestamp=-1) for id in ids)
+    )
+    await started.idle()
+    assert {await started.transactions.status("scope", "stream", id) for id in ids} == {TransactionStatus.COMMITTED}
+    assert segments.calls - count - before <= 40 + count * 2
+
+
+async def test_a_commit_costs_the_same_whatever_the_transactions_size(cluster, segments, started):
+    """Ten bytes or ten million, merged with the same requests."""
+    costs = []
+    for size in (10, 10_000_000):
+        before = segments.calls
+        await play(cluster, started, bytes(size))
+        await started.idle()
+        costs.append(segments.calls - before)
+    assert costs[0] == costs[1]
