@@ -197,7 +197,8 @@ def test_a_table_is_filled_looked_up_scanned_and_deleted(penstock: Run) -> None:
     assert penstock("table", "get", "shelf/prices", "pear").ok.stdout == "two\nlines\n"
     missing = penstock("table", "get", "shelf/prices", "plum")
     assert (missing.code, missing.stdout) == (1, "")
-    assert "key b'plum' does not exist" in missing.stderr
+    assert missing.stderr == "penstock: shelf/prices has no key plum\n"
+    assert penstock("table", "get", "shelf/prices", "plum", "--json").json["kind"] == "TableKeyMissingError"
     assert penstock("table", "put", "shelf/prices", "apple", "0", "--version", "-1").code == 1
     penstock("table", "put", "shelf/prices", "apple", "130", "--version", str(version)).ok  # noqa: B018
     stale = penstock("table", "put", "shelf/prices", "apple", "0", "--version", str(version), "--json")

@@ -178,6 +178,14 @@ def test_every_command_has_its_help(name: str) -> None:
         assert "[env var: PENSTOCK_URI; default: tcp://localhost:9090]" in " ".join(shown.split())
 
 
+def test_no_summary_is_cut_off() -> None:
+    """In the lists of commands, of all and of each group: half a sentence tells less than a line more takes."""
+    for name in ("", *(name for name, command in COMMANDS.items() if command.is_group)):
+        listed = run_command(*name.split(), "--help").ok.stdout.partition("Commands:")[2]
+        assert listed
+        assert "..." not in listed, name
+
+
 def test_no_command_shows_the_help() -> None:
     """Of all, or of the group that was named."""
     assert run_command().ok == run_command("--help")

@@ -184,6 +184,36 @@ async def test_a_store_tells_the_load_of_its_segments() -> None:
     await runtime.work.close()
 
 
+@pytest.mark.parametrize("ending", ["seal", "delete", "delete a sealed one"])
+async def test_a_segment_that_ends_long_after_it_got_something_is_told_to_have_gone(ending: str) -> None:
+    """And not in the same look alone: whoever watches would see a deleted stream until its load expires."""
+    runtime = memory_runtime()
+    settings = SegmentStoreSettings(
+        container_count=1, container=replace(QUIET, activity=ActivitySettings(interval_s=3600.0))
+    )
+    store = memory_store(MemoryLogFactory(runtime), FaultyChunks(), runtime, settings)
+    await store.start()
+    await asyncio.sleep(0)
+    watch = store.containers[0].activity_watch
+    await store.create_segment(A)
+    await store.append(A, b"x")
+    await watch.look()
+    page = watch.statistics.page(0, 10)
+    assert rows(page) == [(A, 0, False)]
+    await watch.look()
+    if ending != "delete":
+        await store.seal_segment(A)
+    if ending == "delete a sealed one":
+        await watch.look()
+    if ending != "seal":
+        await store.delete_segment(A)
+    await watch.look()
+    assert rows(watch.statistics.page(page.change, 10)) == [(A, 0, True)]
+    assert store.container_statistics()[0].segments == []
+    await store.stop()
+    await runtime.work.close()
+
+
 def test_very_many_segments_are_measured_in_steps_and_to_the_same_end() -> None:
     """Others get a turn between the steps: 25 000 segments measured at once would hold everybody up."""
     at_once, in_steps = (Statistics(1, StatisticsSettings(), 0.0) for _ in range(2))

@@ -45,10 +45,10 @@ COMMANDS = {
     "write": _Command("write:write", "Write the lines of standard input to a stream, one event each."),
     "read": _Command("read:read", "Print the events of a stream that are there now, one per line."),
     "tail": _Command("read:tail", "Print the events of a stream as they are written, until Ctrl-C."),
-    "stream": _Command("stream:stream", "Streams: list, create, describe, update, seal, truncate, delete.", True),
+    "stream": _Command("stream:stream", "Streams: what they hold, how they scale, what they keep.", True),
     "scope": _Command("scope:scope", "Scopes, which hold streams, reader groups and tables.", True),
     "group": _Command("group:group", "Reader groups: who reads what, and how far.", True),
-    "transaction": _Command("transaction:transaction", "Transactions: create, describe, commit, abort.", True),
+    "transaction": _Command("transaction:transaction", "Transactions that several programs share.", True),
     "table": _Command("table:table", "Key-value tables: keys, values, scans.", True),
     "bench": _Command("bench:bench", "How fast the server takes and gives events, as seen from here.", True),
     "top": _Command(
@@ -84,6 +84,9 @@ def _app(names: list[str], *, is_overview: bool) -> typer.Typer:
         elif command.is_group:
             group = command.load()
             assert isinstance(group, typer.Typer)
+            for one in group.registered_commands:
+                # The whole first sentence of each; what it would take by itself ends in dots after some words.
+                one.short_help = (one.callback.__doc__ or "").partition("\n\n")[0] if one.callback else None
             app.add_typer(group, name=name, help=command.summary)
         else:
             function = command.load()

@@ -35,7 +35,6 @@ KeepMax = Annotated[
 Tag = Annotated[list[str] | None, typer.Option("--tag", help="A word to find it by. May be given several times.")]
 
 stream: typer.Typer = typer.Typer(name="stream")
-stream.command()(scale)
 
 
 def _scaling(segments: int | None, event_rate: int | None, data_rate: int | None, factor: int) -> Scaling | None:
@@ -154,6 +153,9 @@ def update(
         with connected(uri) as session:
             session.call(session.client.update_stream(stream, scaling=scaling, retention=retention, tags=tags))
     tell("updated", {"stream": stream}, [f"stream {stream} is updated"], as_json=as_json)
+
+
+stream.command()(scale)
 
 
 @stream.command()

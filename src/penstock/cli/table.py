@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, TypeAlias, TypeVar
 
 import typer
 
-from penstock.cli.failure import failures_told
+from penstock.cli.failure import fail, failures_told
 from penstock.cli.names import complete_tables
 from penstock.cli.options import URI, AsJson, ScopeToList, Uri, Yes
 from penstock.cli.output import confirm, tell, write_bytes, write_text
@@ -128,15 +128,14 @@ def delete(table: TableName, yes: Yes = False, uri: Uri = URI, as_json: AsJson =
 @table.command()
 def get(table: TableName, key: Key, second: Second = "", uri: Uri = URI, as_json: AsJson = False) -> None:
     """Print the value of a key. Exit code 1 if it has none."""
-    from penstock.model.errors import TableKeyMissingError
 
-    async def look(opened: TextTable) -> TextEntry:
-        found = await opened.entry((key, second))
-        if found is None:
-            raise TableKeyMissingError(table, key=_shown_key((key, second)).encode())
-        return found
+    async def look(opened: TextTable) -> TextEntry | None:
+        return await opened.entry((key, second))
 
     entry = _with_table(table, uri, as_json, look)
+    if entry is None:
+        message = f"{table} has no key {_shown_key((key, second))}"
+        raise fail(message, kind="TableKeyMissingError", as_json=as_json)
     if as_json:
         tell("entry", _fields(entry), (), as_json=True)
         return

@@ -145,6 +145,7 @@ class ContainerState:
             self.cut.keep(segment)
         segment.is_sealed = True
         segment.last_modified_ms = time_ms
+        self.activity.ended(segment)
 
     def accept_truncate(self, segment: Segment, offset: int, time_ms: int) -> None:
         """Move the accepted start."""
@@ -214,6 +215,7 @@ class ContainerState:
         if self.cut is not None:
             self.cut.keep(segment)
         segment.is_deleted = True
+        self.activity.ended(segment)
         self.metadata.unname(segment)
         for source in self._sources_of(segment):
             self.accept_delete(source)

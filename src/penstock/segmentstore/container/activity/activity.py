@@ -49,15 +49,17 @@ class Touched:
 class Activity:
     """What has got data since the last look. Borders are noted at least `border_bytes` apart; 0: none.
 
-    Bounded: one note per active segment and per created one, and one border per `border_bytes`, between two looks.
+    Bounded: one note per active segment, per created one and per one that ended, and one border per `border_bytes`,
+    between two looks.
     """
 
-    __slots__ = ("_border_bytes", "_created", "_touched")
+    __slots__ = ("_border_bytes", "_created", "_ended", "_touched")
 
     def __init__(self, border_bytes: int) -> None:
         self._border_bytes = border_bytes or (1 << 62)
         self._touched: dict[int, Touched] = {}
         self._created: list[tuple[int, str]] = []
+        self._ended: list[int] = []
 
     def created(self, segment: Segment) -> None:
         """Note that a segment has begun whose load somebody wants to know, also if it gets nothing."""
@@ -67,6 +69,15 @@ class Activity:
         """Return ids and names of what was created since the last look."""
         created, self._created = self._created, []
         return created
+
+    def ended(self, segment: Segment) -> None:
+        """Note that a segment was sealed or deleted: it gets nothing more, whenever it got something last."""
+        self._ended.append(segment.id)
+
+    def take_ended(self) -> list[int]:
+        """Return the ids of what was sealed or deleted since the last look."""
+        ended, self._ended = self._ended, []
+        return ended
 
     def before(self, segment: Segment) -> Touched:
         """Note that `segment` is about to get data."""

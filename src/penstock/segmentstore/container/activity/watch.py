@@ -45,6 +45,7 @@ class ActivityWatch:
         """Look for ever."""
         self._activity.take()  # What recovery did is no load.
         self._activity.take_created()
+        self._activity.take_ended()
         while True:
             await asyncio.sleep(self._settings.interval_s)
             await self.look()
@@ -55,7 +56,9 @@ class ActivityWatch:
         now_s = self._loop.time()
         for segment_id, name in self._activity.take_created():
             self.statistics.quiet.note(segment_id, name, now_s)
-        for number, note in enumerate(self._activity.take()):
+        # At one moment: what ended has got its last data in these notes, or in earlier ones.
+        touched, ended = self._activity.take(), self._activity.take_ended()
+        for number, note in enumerate(touched):
             if number % _SLICE_SEGMENTS == _SLICE_SEGMENTS - 1:
                 await asyncio.sleep(0)
             if not _counts(note):
@@ -73,8 +76,10 @@ class ActivityWatch:
                 length_bytes=segment.length,
                 merged=(note.merged_events, note.merged_bytes, note.merged_life_s),
             )
-            if segment.is_deleted or (segment.is_sealed and not segment.is_inactive):
-                self.statistics.forget(segment.id)
+        for number, segment_id in enumerate(ended):
+            if number % _SLICE_SEGMENTS == _SLICE_SEGMENTS - 1:
+                await asyncio.sleep(0)
+            self.statistics.forget(segment_id)
         self.statistics.looked(now_s)
         for _ in self.statistics.advance_in_steps(now_s):
             await asyncio.sleep(0)
