@@ -991,7 +991,7 @@ async def test_an_idle_log_says_once_that_its_last_batch_was_synced() -> None:
 
 
 def test_files_are_filled_from_the_same_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whatever their length: memory made for each write costs many times what the write does. All of it is zero."""
+    """Whatever their length: memory made for each write may cost more than the write does. All of it is zero."""
     used: list[object] = []
     write = LocalFile.write
 

@@ -51,8 +51,8 @@ from penstock.segmentstore.tier1.log_recovery import RecoveredLog, log_file_name
 _SPARE_PREFIX = "spare-"
 _LOG_PREFIX = "log-"
 _RESERVE_FILE_PREFIX = "reserve-file-"
-#: What all files are filled with. Zeros made for each write would be memory that the kernel has to provide page by page
-#: while it copies, which may cost six times as much CPU as the write itself: it depends on what the allocator kept.
+#: What all files are filled with. Zeros made for each write may be memory that the kernel has to provide first, page by
+#: page while it copies, which costs more than the write itself.
 _ZEROS = memoryview(bytes(64 * 1024))
 
 
