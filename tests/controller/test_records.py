@@ -13,6 +13,7 @@ from penstock.controller.metadata.history_records import HistoryChunk, HistoryEn
 from penstock.controller.metadata.pending_work import PendingWork, Subject, SubjectKind
 from penstock.controller.metadata.records import EpochRecord, SegmentRecord
 from penstock.controller.metadata.segments_store import SegmentsMetadataStore
+from penstock.controller.steps import at_once
 from penstock.controller.stream_cuts import epoch_bounds, is_equal_or_after, size_between
 from penstock.model.errors import CorruptionError, InvalidArgumentError
 from penstock.model.names import segment_id
@@ -172,9 +173,9 @@ def test_segments_between_cuts_and_their_size():
     between = segments_between(first, last, EPOCHS)
     assert [found.id for found in between] == [0, 1, S2, S3, S4]
     assert size_between(start, end, between, {0: 40, 1: 30, S3: 7}) == 30 + 20 + 10 + 7 + 5
-    assert is_equal_or_after(last, first)
-    assert not is_equal_or_after(first, last)
-    assert is_equal_or_after(first, first)
+    assert at_once(is_equal_or_after(last, first))
+    assert not at_once(is_equal_or_after(first, last))
+    assert at_once(is_equal_or_after(first, first))
 
 
 async def test_queries_cost_what_the_specification_says(cluster):

@@ -5,6 +5,7 @@ from __future__ import annotations
 from itertools import pairwise
 
 from penstock.controller.metadata.records import SegmentRecord
+from penstock.controller.steps import at_once
 from penstock.controller.stream_cuts import Between, Change, PositionFold, ValidityFold
 
 
@@ -30,9 +31,9 @@ def changes_of(epochs):
 def position_of(cut, epochs):
     """Find a cut in these epochs."""
     fold = PositionFold(cut)
-    fold.begin(epochs[0].segments)
-    fold.add(changes_of(epochs))
-    return fold.position()
+    at_once(fold.begin(epochs[0].segments))
+    at_once(fold.add(changes_of(epochs)))
+    return at_once(fold.position())
 
 
 def is_valid_cut(cut, epochs):
@@ -41,13 +42,14 @@ def is_valid_cut(cut, epochs):
     fold = ValidityFold(position)
     first, newest = position.first_epoch, max(segment >> 32 for segment in cut)
     start = next(index for index, epoch in enumerate(epochs) if epoch.epoch == first)
-    fold.begin(epochs[start].segments)
-    fold.add(change for change in changes_of(epochs[start:]) if change.epoch <= newest)
+    at_once(fold.prepare())
+    at_once(fold.begin(epochs[start].segments))
+    at_once(fold.add(change for change in changes_of(epochs[start:]) if change.epoch <= newest))
     return fold.is_valid
 
 
 def segments_between(start, end, epochs):
     """Return the segments between two positions, by id."""
-    between = Between([start], [end])
+    between = at_once(Between.of([start], [end]))
     found = {segment.id: segment for epoch in epochs for segment in epoch.segments if between.has(segment)}
     return [found[segment] for segment in sorted(found)]

@@ -5,6 +5,7 @@ Source: controller API specification, sections 9.4, 9.11 and 9.13.
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from typing import TypeVar
@@ -15,6 +16,7 @@ from penstock.controller.mark_streams import MARK_CONFIGURATION, marked_stream, 
 from penstock.controller.metadata.catalog import Catalog
 from penstock.controller.metadata.records import EpochRecord, SegmentRecord, StreamState
 from penstock.controller.metadata.stream_tables import StreamTables
+from penstock.controller.steps import in_turns, pages
 from penstock.controller.stream_cuts import Between, epoch_bounds, is_equal_or_after
 from penstock.controller.stream_positions import (
     at_epoch,
@@ -129,8 +131,13 @@ class StreamQueries:
 
         async def read(tables: StreamTables) -> list[SegmentRecord]:
             epoch = await tables.need_epoch(await tables.epoch_at(time_ms))
-            within = Between([await beginning_of(tables, (await tables.truncation()).record)], [])
-            return [segment for segment in epoch.segments if within.has(segment)]
+            beginning = await beginning_of(tables, (await tables.truncation()).record)
+            within = await in_turns(Between.of([beginning], []))
+            found: list[SegmentRecord] = []
+            for segments in pages(epoch.segments):
+                await asyncio.sleep(0)
+                found.extend(filter(within.has, segments))
+            return found
 
         return await self.on_stream(scope, stream, read)
 
@@ -202,7 +209,7 @@ class StreamQueries:
             if start:
                 starts.append(await position_of(tables, start))
             until = await position_of(tables, end) if end else at_epoch(current)
-            if start and end and not is_equal_or_after(until, starts[-1]):
+            if start and end and not await in_turns(is_equal_or_after(until, starts[-1])):
                 raise InvalidArgumentError("the end of the range lies before its start")
             return [found async for page in segments_between(tables, starts, until) for found in page]
 

@@ -15,6 +15,7 @@ from penstock.controller.metadata.records import Subscriber
 from penstock.controller.metadata.scope_records import ReaderGroupConfig, ReaderGroupRecord
 from penstock.controller.metadata.stream_tables import StreamTables
 from penstock.controller.metadata.subscribers import put_subscriber, read_subscriber, subscriber_names
+from penstock.controller.steps import in_turns
 from penstock.controller.stream_cuts import is_equal_or_after
 from penstock.controller.stream_positions import position_of, valid_position_of
 from penstock.controller.workflow_runner import WorkflowRunner
@@ -144,7 +145,7 @@ async def _check_cut(tables: StreamTables, cut: Mapping[int, int], previous: Map
     try:
         position = await valid_position_of(tables, cut)
         is_good = position is not None and (
-            not previous or is_equal_or_after(position, await position_of(tables, previous))
+            not previous or await in_turns(is_equal_or_after(position, await position_of(tables, previous)))
         )
     except InvalidArgumentError as error:
         raise StreamCutBehindError(f"the stream cut is not valid for {tables.name}: {error}") from error

@@ -15,6 +15,7 @@ from typing import TypeVar
 
 from penstock.controller.retry import delay_s, may_repeat, repeat
 from penstock.controller.settings import ControllerSettings
+from penstock.controller.steps import pages
 from penstock.model.errors import (
     NoSuchSegmentError,
     PenstockError,
@@ -28,6 +29,9 @@ from penstock.model.segments import SegmentData, SegmentInfo, Segments
 
 T = TypeVar("T")
 _logger = logging.getLogger(__name__)
+
+#: Requests that are begun before others have their turn: some milliseconds of work.
+REQUESTS_PER_TURN = 200
 
 
 class SegmentRequests:
@@ -65,8 +69,10 @@ class SegmentRequests:
         ask again for that segment alone; the first other one is raised, and no batch goes on.
         """
         by_container: dict[int, list[str]] = {}
-        for segment in segments:
-            by_container.setdefault(container_of(segment, len(self._slots)), []).append(segment)
+        for page in pages(segments):
+            for segment in page:
+                by_container.setdefault(container_of(segment, len(self._slots)), []).append(segment)
+            await asyncio.sleep(0)
         answers: dict[str, T] = {}
 
         async def ask(container: int, batch: Sequence[str]) -> None:
@@ -236,14 +242,17 @@ class SegmentRequests:
 
 
 async def together(requests: Iterable[Coroutine[object, object, T]]) -> list[T]:
-    """Run requests at the same time; return their answers in order.
+    """Run requests at the same time; return their answers in order. Others have their turn while many are begun.
 
     When one fails the others are cancelled and the first error is raised, bare.
     """
     tasks: list[asyncio.Task[T]] = []
     try:
         async with asyncio.TaskGroup() as group:
-            tasks = [group.create_task(request) for request in requests]
+            for request in requests:
+                tasks.append(group.create_task(request))
+                if len(tasks) % REQUESTS_PER_TURN == 0:
+                    await asyncio.sleep(0)
     except ExceptionGroup as errors:
         # The order of the requests, not of the failures: the same run reports the same error.
         failed = next((task.exception() for task in tasks if not task.cancelled() and task.exception()), None)

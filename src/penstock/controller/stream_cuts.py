@@ -1,7 +1,8 @@
 """Stream cuts against a stream's history: validity, order, what lies between. Pure, by sweeps over sorted key ranges.
 
 A *position* is a cut with what the history says of its segments; how it is read is in `stream_positions`. The cost of
-each function is that of sorting what it is given: no pair of segments is looked at because both are there.
+each function is that of sorting what it is given: no pair of segments is looked at because both are there. What takes
+long with thousands of segments is done in steps, see `steps`.
 
 Source: controller internals specification, section 7.
 """
@@ -12,8 +13,10 @@ import heapq
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from operator import attrgetter
 
 from penstock.controller.metadata.records import SegmentRecord
+from penstock.controller.steps import Steps, pages
 from penstock.model.errors import InvalidArgumentError
 from penstock.model.names import segment_epoch
 from penstock.model.stream_cuts import OFFSET_FUTURE
@@ -21,6 +24,8 @@ from penstock.model.stream_cuts import OFFSET_FUTURE
 #: Values that are summed up by their greatest one, for ranges that hold many.
 _BLOCK_VALUES = 64
 _NOTHING = -(1 << 63)
+#: Orders segments by key.
+_BY_KEY = attrgetter("key_start")
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,52 +81,42 @@ class PositionFold:
         self._records: dict[int, SegmentRecord] = {}
         self._ends: dict[int, int] = {}
 
-    def begin(self, segments: Iterable[SegmentRecord]) -> None:
+    def begin(self, segments: Iterable[SegmentRecord]) -> Steps[None]:
         """Take the segments of the first epoch."""
-        self._records.update((segment.id, segment) for segment in segments if segment.id in self._cut)
+        for page in pages(segments):
+            self._records.update((segment.id, segment) for segment in page if segment.id in self._cut)
+            yield
 
-    def add(self, changes: Iterable[Change]) -> None:
+    def add(self, changes: Iterable[Change]) -> Steps[None]:
         """Take what changed next."""
         for change in changes:
-            self.begin(change.created)
-            self._ends.update((segment, change.epoch) for segment in change.sealed if segment in self._cut)
+            yield from self.begin(change.created)
+            for page in pages(change.sealed):
+                self._ends.update((segment, change.epoch) for segment in page if segment in self._cut)
+                yield
 
-    def position(self) -> Position:
+    def position(self) -> Steps[Position]:
         """Return the position. Raises `InvalidArgumentError` for a segment that the history does not have."""
-        for segment in sorted(self._cut):
-            if segment not in self._records:
-                raise InvalidArgumentError(f"segment {segment} is not, and never was, a segment of the stream")
-        span = {segment: min(self._newest, self._ends.get(segment, self._newest + 1) - 1) for segment in self._cut}
+        if missing := self._cut.keys() - self._records.keys():
+            raise InvalidArgumentError(f"segment {min(missing)} is not, and never was, a segment of the stream")
+        newest, ends = self._newest, self._ends
+        span: dict[int, int] = {}
+        for page in pages(self._cut):
+            span.update((segment, min(newest, ends.get(segment, newest + 1) - 1)) for segment in page)
+            yield
         return Position(self._cut, self._records, span)
 
 
 class _KeyMap:
-    """For every key, the greatest of the numbers that ranges of keys have."""
+    """For every key, the greatest of the numbers that ranges of keys have.
 
-    def __init__(self, ranges: Iterable[tuple[float, float, int]]) -> None:
-        found = sorted(ranges)
-        starts, ends = [start for start, _, _ in found], [end for _, end, _ in found]
-        self._bounds: list[float] = [*starts, *ends[-1:]]
-        self._values: list[int] = [*(number for _, _, number in found), _NOTHING]
-        if not found or starts[1:] != ends[:-1]:  # They do not follow one another without a gap or an overlap.
-            self._sweep(found)
-        values = self._values
+    `values` has what is the case from each of the `bounds` on; both are in order of keys.
+    """
+
+    def __init__(self, bounds: list[float], values: list[int]) -> None:
+        self._bounds = bounds
+        self._values = values
         self._greatest = [max(values[at : at + _BLOCK_VALUES]) for at in range(0, len(values), _BLOCK_VALUES)]
-
-    def _sweep(self, ranges: Sequence[tuple[float, float, int]]) -> None:
-        """Find the greatest number key by key."""
-        self._bounds, self._values = [], []
-        open_ranges: list[tuple[int, float]] = []
-        taken = 0
-        for bound in sorted({bound for start, end, _ in ranges for bound in (start, end)}):
-            while taken < len(ranges) and ranges[taken][0] <= bound:
-                _, end, number = ranges[taken]
-                heapq.heappush(open_ranges, (-number, end))
-                taken += 1
-            while open_ranges and open_ranges[0][1] <= bound:
-                heapq.heappop(open_ranges)
-            self._bounds.append(bound)
-            self._values.append(-open_ranges[0][0] if open_ranges else _NOTHING)
 
     def greatest(self, start: float, end: float) -> int:
         """Return the greatest number that some key in `[start, end)` has; `_NOTHING` when none has one."""
@@ -139,12 +134,46 @@ class _KeyMap:
         )
 
 
-def _by_greatest_id(segments: Iterable[SegmentRecord]) -> _KeyMap:
-    return _KeyMap((segment.key_start, segment.key_end, segment.id) for segment in segments)
+def _key_map(ranges: Iterable[tuple[float, float, int]]) -> Steps[_KeyMap]:
+    """Return the map of ranges of keys with their numbers."""
+    found: list[tuple[float, float, int]] = []
+    for page in pages(ranges):
+        found += page
+        yield
+    found.sort()
+    starts, ends = [start for start, _, _ in found], [end for _, end, _ in found]
+    yield
+    if not found or starts[1:] != ends[:-1]:  # They do not follow one another without a gap or an overlap.
+        return (yield from _swept(found))
+    return _KeyMap([*starts, ends[-1]], [*(number for _, _, number in found), _NOTHING])
 
 
-def _by_least_id(segments: Iterable[SegmentRecord]) -> _KeyMap:
-    return _KeyMap((segment.key_start, segment.key_end, -segment.id) for segment in segments)
+def _swept(ranges: Sequence[tuple[float, float, int]]) -> Steps[_KeyMap]:
+    """Find the greatest number key by key; the ranges are sorted."""
+    bounds: list[float] = []
+    values: list[int] = []
+    open_ranges: list[tuple[int, float]] = []
+    taken = 0
+    for page in pages(sorted({bound for start, end, _ in ranges for bound in (start, end)})):
+        for bound in page:
+            while taken < len(ranges) and ranges[taken][0] <= bound:
+                _, end, number = ranges[taken]
+                heapq.heappush(open_ranges, (-number, end))
+                taken += 1
+            while open_ranges and open_ranges[0][1] <= bound:
+                heapq.heappop(open_ranges)
+            bounds.append(bound)
+            values.append(-open_ranges[0][0] if open_ranges else _NOTHING)
+        yield
+    return _KeyMap(bounds, values)
+
+
+def _by_greatest_id(segments: Iterable[SegmentRecord]) -> Steps[_KeyMap]:
+    return _key_map((segment.key_start, segment.key_end, segment.id) for segment in segments)
+
+
+def _by_least_id(segments: Iterable[SegmentRecord]) -> Steps[_KeyMap]:
+    return _key_map((segment.key_start, segment.key_end, -segment.id) for segment in segments)
 
 
 class ValidityFold:
@@ -153,72 +182,91 @@ class ValidityFold:
 
     From the first epoch that it is told on, a segment outside the cut was read to its end, and what follows it is
     looked at in turn. Unless it lies behind a segment of the cut for some of its keys: then nothing of it can have been
-    read, and it had to be in the cut as a future one. The first epoch is as for `PositionFold`. Raises
-    `InvalidArgumentError` for a cut that has no reached segment at all.
+    read, and it had to be in the cut as a future one. The first epoch is as for `PositionFold`. `prepare` comes first.
     """
 
     def __init__(self, position: Position) -> None:
-        cut = position.cut
-        if not any(offset >= 0 for offset in cut.values()):
-            raise InvalidArgumentError("a stream cut needs a segment with an offset of 0 or more")
-        reached = [position.records[segment] for segment, offset in cut.items() if offset >= 0]
-        future = [position.records[segment] for segment, offset in cut.items() if offset == OFFSET_FUTURE]
-        reached.sort(key=lambda segment: segment.key_start)
-        self._cut = cut
-        self._reached = reached
+        self._position = position
+        self._cut = position.cut
+        self._reached: list[SegmentRecord] = []
         self._least_reached: _KeyMap | None = None
         self._read: dict[int, SegmentRecord] = {}
-        self.is_valid: bool = (
-            all(offset >= OFFSET_FUTURE for offset in cut.values())
-            and _is_covered(reached, future)
-            and _is_before(reached, future)
-        )
+        self.is_valid: bool = False
 
-    def _take(self, segment: SegmentRecord) -> None:
-        if segment.id in self._cut:
+    def prepare(self) -> Steps[None]:
+        """Look at the position itself. Raises `InvalidArgumentError` for a cut that has no reached segment at all."""
+        records, reached, future = self._position.records, self._reached, []
+        self.is_valid = True
+        for page in pages(self._cut.items()):
+            reached += [records[segment] for segment, offset in page if offset >= 0]
+            future += [records[segment] for segment, offset in page if offset == OFFSET_FUTURE]
+            self.is_valid = self.is_valid and all(offset >= OFFSET_FUTURE for _, offset in page)
+            yield
+        if not reached:
+            raise InvalidArgumentError("a stream cut needs a segment with an offset of 0 or more")
+        reached.sort(key=_BY_KEY)
+        yield
+        self.is_valid = self.is_valid and (yield from _is_covered(reached, future))
+        self.is_valid = self.is_valid and (yield from _is_before(reached, future))
+
+    def _take(self, segments: Iterable[SegmentRecord]) -> Steps[None]:
+        outside = [segment for segment in segments if segment.id not in self._cut]
+        if not outside:
             return
         if self._least_reached is None:
-            self._least_reached = _by_least_id(self._reached)
-        if -self._least_reached.greatest(segment.key_start, segment.key_end) < segment.id:
-            self.is_valid = False
-        self._read[segment.id] = segment
+            self._least_reached = yield from _by_least_id(self._reached)
+        for segment in outside:
+            if -self._least_reached.greatest(segment.key_start, segment.key_end) < segment.id:
+                self.is_valid = False
+            self._read[segment.id] = segment
 
-    def begin(self, segments: Iterable[SegmentRecord]) -> None:
+    def begin(self, segments: Iterable[SegmentRecord]) -> Steps[None]:
         """Take the segments of the first epoch."""
-        for segment in segments:
-            self._take(segment)
+        for page in pages(segments):
+            yield from self._take(page)
+            yield
 
-    def add(self, changes: Iterable[Change]) -> None:
+    def add(self, changes: Iterable[Change]) -> Steps[None]:
         """Take what changed next."""
         for change in changes:
             ended = [self._read.pop(segment) for segment in change.sealed if segment in self._read]
             if not ended:
                 continue
-            ended.sort(key=lambda segment: segment.key_start)
+            ended.sort(key=_BY_KEY)
             index = 0
-            for following in change.created:
-                while index < len(ended) and ended[index].key_end <= following.key_start:
-                    index += 1
-                if index < len(ended) and ended[index].key_start < following.key_end:
-                    self._take(following)
+            for page in pages(change.created):
+                behind = []
+                for following in page:
+                    while index < len(ended) and ended[index].key_end <= following.key_start:
+                        index += 1
+                    if index < len(ended) and ended[index].key_start < following.key_end:
+                        behind.append(following)
+                yield from self._take(behind)
+                yield
 
 
-def _is_covered(reached: Sequence[SegmentRecord], future: Iterable[SegmentRecord]) -> bool:
+def _is_covered(reached: Sequence[SegmentRecord], future: Iterable[SegmentRecord]) -> Steps[bool]:
     """Say whether no key is in two reached segments, and every key in a reached or a future one."""
     gaps: list[tuple[float, float]] = []
     covered_to = 0.0
-    for start, end in [*((segment.key_start, segment.key_end) for segment in reached), (1.0, 1.0)]:
-        if start < covered_to:
-            return False
-        if start > covered_to:
-            gaps.append((covered_to, start))
-        covered_to = end
+    for page in pages(reached):
+        for segment in page:
+            if segment.key_start < covered_to:
+                return False
+            if segment.key_start > covered_to:
+                gaps.append((covered_to, segment.key_start))
+            covered_to = segment.key_end
+        yield
+    if covered_to < 1.0:
+        gaps.append((covered_to, 1.0))
     filled: list[list[float]] = []
-    for segment in sorted(future, key=lambda one: one.key_start):
-        if filled and segment.key_start <= filled[-1][1]:
-            filled[-1][1] = max(filled[-1][1], segment.key_end)
-        else:
-            filled.append([segment.key_start, segment.key_end])
+    for page in pages(sorted(future, key=_BY_KEY)):
+        for segment in page:
+            if filled and segment.key_start <= filled[-1][1]:
+                filled[-1][1] = max(filled[-1][1], segment.key_end)
+            else:
+                filled.append([segment.key_start, segment.key_end])
+        yield
     index = 0
     for start, end in gaps:
         while index < len(filled) and filled[index][1] <= start:
@@ -228,42 +276,70 @@ def _is_covered(reached: Sequence[SegmentRecord], future: Iterable[SegmentRecord
     return True
 
 
-def _is_before(reached: Iterable[SegmentRecord], future: Iterable[SegmentRecord]) -> bool:
+def _is_before(reached: Iterable[SegmentRecord], future: Sequence[SegmentRecord]) -> Steps[bool]:
     """Say whether every reached segment that shares keys with a future one is older."""
-    newest = _by_greatest_id(reached)
-    return all(newest.greatest(later.key_start, later.key_end) < later.id for later in future)
+    if not future:
+        return True
+    newest = yield from _by_greatest_id(reached)
+    for page in pages(future):
+        if not all(newest.greatest(later.key_start, later.key_end) < later.id for later in page):
+            return False
+        yield
+    return True
 
 
-def is_equal_or_after(position: Position, other: Position) -> bool:
+def is_equal_or_after(position: Position, other: Position) -> Steps[bool]:
     """Say whether no part of `position` lies before `other`."""
     cut = position.cut
-    if any(segment in cut and cut[segment] < offset for segment, offset in other.cut.items()):
-        return False
-    its = _KeyMap((found.key_start, found.key_end, other.span[segment]) for segment, found in other.records.items())
-    return all(
-        its.greatest(mine.key_start, mine.key_end) <= position.span[segment]
-        for segment, mine in position.records.items()
+    for page in pages(other.cut.items()):
+        if any(segment in cut and cut[segment] < offset for segment, offset in page):
+            return False
+        yield
+    its = yield from _key_map(
+        (found.key_start, found.key_end, other.span[segment]) for segment, found in other.records.items()
     )
+    span = position.span
+    for records in pages(position.records.items()):
+        if not all(its.greatest(mine.key_start, mine.key_end) <= span[segment] for segment, mine in records):
+            return False
+        yield
+    return True
 
 
-def are_in_same_segments(position: Position, other: Position) -> bool:
+def are_in_same_segments(position: Position, other: Position) -> Steps[bool]:
     """Say whether two positions are in the same segments, and each key in one of these: nothing else lies between."""
     if position.records.keys() != other.records.keys():
         return False
-    ranges = sorted((segment.key_start, segment.key_end) for segment in position.records.values())
+    yield
+    ranges: list[tuple[float, float]] = []
+    for page in pages(position.records.values()):
+        ranges += [(segment.key_start, segment.key_end) for segment in page]
+        yield
+    ranges.sort()
     starts, ends = [start for start, _ in ranges], [end for _, end in ranges]
     return [*starts, 1.0] == [0.0, *ends]
 
 
 class Between:
-    """Says which segments are not strictly before any of `starts`, and not strictly after any of `ends`.
+    """Says which segments are not strictly before any of some starts, and not strictly after any of some ends.
 
-    On each key segments follow one another by id, so what overlaps a segment of a position tells.
+    On each key segments follow one another by id, so what overlaps a segment of a position tells. `of` makes it.
     """
 
-    def __init__(self, starts: Iterable[Position], ends: Iterable[Position]) -> None:
-        self._starts = [_by_greatest_id(position.records.values()) for position in starts]
-        self._ends = [_by_least_id(position.records.values()) for position in ends]
+    def __init__(self, starts: Sequence[_KeyMap], ends: Sequence[_KeyMap]) -> None:
+        self._starts = starts
+        self._ends = ends
+
+    @classmethod
+    def of(cls, starts: Iterable[Position], ends: Iterable[Position]) -> Steps[Between]:
+        """Return what lies between these."""
+        first: list[_KeyMap] = []
+        last: list[_KeyMap] = []
+        for position in starts:
+            first.append((yield from _by_greatest_id(position.records.values())))
+        for position in ends:
+            last.append((yield from _by_least_id(position.records.values())))
+        return cls(first, last)
 
     def has(self, segment: SegmentRecord) -> bool:
         """Say whether the segment is between."""

@@ -8,11 +8,12 @@ many epochs a stream has does not matter.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from operator import attrgetter
 
 from penstock.controller.metadata.records import HISTORY_CHUNK_EPOCHS, EpochRecord, SegmentRecord, TruncationRecord
 from penstock.controller.metadata.stream_tables import StreamTables
+from penstock.controller.steps import in_turns, pages
 from penstock.controller.stream_cuts import (
     Between,
     Change,
@@ -23,17 +24,8 @@ from penstock.controller.stream_cuts import (
     epoch_bounds,
 )
 
-#: Segments that are looked at before others have their turn: some milliseconds of work.
-_SEGMENTS_PER_TURN = 1000
 #: Orders segments by id.
 _BY_ID = attrgetter("creation_epoch", "number")
-
-
-async def _in_turns(take: Callable[[Sequence[SegmentRecord]], None], segments: Sequence[SegmentRecord]) -> None:
-    """Let an epoch's segments be taken, some at a time."""
-    for start in range(0, len(segments), _SEGMENTS_PER_TURN):
-        await asyncio.sleep(0)
-        take(segments[start : start + _SEGMENTS_PER_TURN])
 
 
 class _Window:
@@ -64,7 +56,9 @@ def _is_short(first_epoch: int, last_epoch: int) -> bool:
 
 
 async def _window(tables: StreamTables, first_epoch: int, last_epoch: int) -> _Window:
-    return _Window(tables, await tables.need_epoch(first_epoch), last_epoch)
+    window = _Window(tables, await tables.need_epoch(first_epoch), last_epoch)
+    await asyncio.sleep(0)  # A record of ten thousand segments takes some milliseconds to read.
+    return window
 
 
 async def _window_of_cut(tables: StreamTables, cut: Mapping[int, int]) -> _Window:
@@ -81,12 +75,10 @@ async def _window_of_cut(tables: StreamTables, cut: Mapping[int, int]) -> _Windo
 
 async def _position_in(window: _Window, cut: Mapping[int, int]) -> Position:
     fold = PositionFold(cut)
-    await _in_turns(fold.begin, window.first.segments)
+    await in_turns(fold.begin(window.first.segments))
     async for page in window.pages():
-        fold.add(page)
-    position = fold.position()
-    await asyncio.sleep(0)
-    return position
+        await in_turns(fold.add(page))
+    return await in_turns(fold.position())
 
 
 async def position_of(tables: StreamTables, cut: Mapping[int, int]) -> Position:
@@ -104,12 +96,12 @@ async def valid_position_of(tables: StreamTables, cut: Mapping[int, int]) -> Pos
     window = await _window_of_cut(tables, cut)
     position = await _position_in(window, cut)
     validity = ValidityFold(position)
-    await asyncio.sleep(0)
+    await in_turns(validity.prepare())
     if validity.is_valid:
-        await _in_turns(validity.begin, window.first.segments)
+        await in_turns(validity.begin(window.first.segments))
         async for page in window.pages():
             if validity.is_valid:
-                validity.add(page)
+                await in_turns(validity.add(page))
     return position if validity.is_valid else None
 
 
@@ -137,18 +129,37 @@ async def segments_between(
 ) -> AsyncIterator[list[SegmentRecord]]:
     """Yield every segment not strictly before one of `starts` and not strictly after `end`, by id, in pages.
 
-    1 read, and 1 per history chunk from the latest of the starts to the end; none if all are in the same segments.
+    Others have their turn behind each page. 1 read, and 1 per history chunk from the latest of the starts to the end;
+    none if all are in the same segments.
     """
-    if all(are_in_same_segments(start, end) for start in starts):
-        yield sorted(end.records.values(), key=_BY_ID)
+    for start in starts:
+        if not await in_turns(are_in_same_segments(start, end)):
+            break
+    else:
+        async for page in _by_id(end.records.values()):
+            yield page
         return
-    between = Between(starts, [end])
+    between = await in_turns(Between.of(starts, [end]))
     # The end may lie before it: one that is never split is still between.
     first_epoch = max(start.first_epoch for start in starts)
     first = await tables.need_epoch(first_epoch)
     found: list[SegmentRecord] = []
-    await _in_turns(lambda segments: found.extend(filter(between.has, segments)), first.segments)
-    yield sorted(found, key=_BY_ID)
-    async for page in tables.changes(first_epoch, end.last_epoch):
-        created = (segment for change in page for segment in change.created)
-        yield sorted(filter(between.has, created), key=_BY_ID)
+    for segments in pages(first.segments):
+        await asyncio.sleep(0)
+        found.extend(filter(between.has, segments))
+    async for page in _by_id(found):
+        yield page
+    async for changes in tables.changes(first_epoch, end.last_epoch):
+        found = []
+        for segments in pages(segment for change in changes for segment in change.created):
+            await asyncio.sleep(0)
+            found.extend(filter(between.has, segments))
+        async for page in _by_id(found):
+            yield page
+
+
+async def _by_id(segments: Iterable[SegmentRecord]) -> AsyncIterator[list[SegmentRecord]]:
+    """Yield segments by id in pages; others have their turn before each."""
+    for page in pages(sorted(segments, key=_BY_ID)):
+        await asyncio.sleep(0)
+        yield page

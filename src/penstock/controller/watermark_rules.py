@@ -9,6 +9,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from penstock.controller.metadata.records import EpochRecord, SegmentRecord, WriterMark
+from penstock.controller.steps import at_once
 from penstock.controller.stream_cuts import Between, Position
 from penstock.model.errors import InvalidArgumentError
 from penstock.model.names import segment_epoch, segment_number
@@ -75,7 +76,7 @@ def upper_bound(positions: Mapping[int, int], records: Mapping[int, SegmentRecor
     found = {segment: records[segment] for segment in positions}
     # Nothing replaces a segment of the newest epoch, and each round but the last adds one of them.
     for _ in range(len(newest.segments) + 1):
-        newer = Between([Position(positions, found, {})], [])
+        newer = at_once(Between.of([Position(positions, found, {})], []))
         kept = {segment: record for segment, record in found.items() if newer.has(record)}
         gaps = _gaps(kept.values())
         if not gaps:
@@ -153,5 +154,5 @@ def is_at_or_before(watermark: Watermark, head: Mapping[int, int], records: Mapp
     cut = watermark.positions
     if any(segment in head and offset > head[segment] for segment, offset in cut.items()):
         return False
-    newer = Between([], [Position(head, {segment: records[segment] for segment in head}, {})])
+    newer = at_once(Between.of([], [Position(head, {segment: records[segment] for segment in head}, {})]))
     return all(newer.has(record) for record in records_of(watermark).values())

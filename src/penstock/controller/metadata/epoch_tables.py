@@ -13,13 +13,16 @@ from penstock.controller.metadata.records import (
     EpochRecord,
     EpochTransition,
     SealedEpoch,
+    SegmentRecord,
     StateRecord,
     StreamState,
 )
+from penstock.controller.metadata.store import Row as StoredRow
 from penstock.controller.metadata.time_index import TimeIndex
 from penstock.controller.metadata.transaction_tables import TransactionTables
 from penstock.controller.metadata.typed import Tables, Versioned
 from penstock.controller.scaling.plan import epoch_after
+from penstock.controller.steps import pages
 from penstock.controller.stream_cuts import Change
 from penstock.model.errors import MetadataConflictError, NoSuchStreamError
 from penstock.model.segments import VERSION_ABSENT
@@ -80,10 +83,12 @@ class EpochTables(TransactionTables):
 
     async def epoch_pair(self, epoch: int) -> tuple[EpochRecord | None, EpochRecord | None]:
         """Read `epoch` and the one before it. 2 reads in one request."""
-        keys = [layout.epoch_key(epoch), layout.epoch_key(epoch - 1)]
-        rows = await self.tables.get_rows(self.metadata, keys)
+        rows = await self._epoch_pair_rows(epoch)
         this, before = (self.tables.decoded(self.metadata, row, EpochRecord) for row in rows)
         return None if this is None else this.record, None if before is None else before.record
+
+    async def _epoch_pair_rows(self, epoch: int) -> Sequence[StoredRow | None]:
+        return await self.tables.get_rows(self.metadata, [layout.epoch_key(epoch), layout.epoch_key(epoch - 1)])
 
     async def sealed_epoch(self, segment: int) -> int | None:
         """Return the first epoch without this segment; None while it is active. 1 read."""
@@ -122,13 +127,25 @@ class EpochTables(TransactionTables):
             yield page
 
     async def _change(self, epoch: int) -> Change:
-        """Return what changed with an epoch, from its own record and the one before it."""
-        this, before = await self.epoch_pair(epoch)
+        """Return what changed with an epoch, from its own record and the one before it. Others have their turn."""
+        this_row, before_row = await self._epoch_pair_rows(epoch)
+        this = self.tables.decoded(self.metadata, this_row, EpochRecord)
+        await asyncio.sleep(0)
+        before = self.tables.decoded(self.metadata, before_row, EpochRecord)
+        await asyncio.sleep(0)
         if this is None or before is None:
             raise NoSuchStreamError(f"stream {self.name} has no record of epoch {epoch}, or of the one before it")
-        kept = {segment.id for segment in this.segments}
-        created = tuple(segment for segment in this.segments if segment.creation_epoch == epoch)
-        return Change(epoch, tuple(segment.id for segment in before.segments if segment.id not in kept), created)
+        kept: set[int] = set()
+        created: list[SegmentRecord] = []
+        for page in pages(this.record.segments):
+            kept.update(segment.id for segment in page)
+            created += [segment for segment in page if segment.creation_epoch == epoch]
+            await asyncio.sleep(0)
+        sealed: list[int] = []
+        for page in pages(before.record.segments):
+            sealed += [segment.id for segment in page if segment.id not in kept]
+            await asyncio.sleep(0)
+        return Change(epoch, sealed, created)
 
     async def sealed_epochs(self, segments: Sequence[int]) -> dict[int, int]:
         """Return the first epoch without them, of those of these segments that are not active. 1 read each."""

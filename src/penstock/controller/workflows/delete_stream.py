@@ -6,6 +6,7 @@ the scope's listing; withdraw the announcement. Source: controller internals spe
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Sequence
 
 from penstock.controller.mark_streams import mark_segment
@@ -13,6 +14,7 @@ from penstock.controller.metadata.announcements import Announcement
 from penstock.controller.metadata.pending_work import DeleteStream, Subject, SubjectKind
 from penstock.controller.metadata.records import SegmentRecord, StreamState
 from penstock.controller.metadata.stream_tables import StreamTables
+from penstock.controller.steps import pages
 from penstock.controller.workflows.context import WorkflowContext
 from penstock.model.errors import (
     NoSuchScopeError,
@@ -91,4 +93,8 @@ async def _delete_marks(context: WorkflowContext, tables: StreamTables) -> None:
 
 
 async def _delete(context: WorkflowContext, tables: StreamTables, segments: Sequence[SegmentRecord]) -> None:
-    await context.segments.delete_all([segment_name(tables.scope, tables.stream, one.id) for one in segments])
+    names: list[str] = []
+    for page in pages(segments):
+        names += [segment_name(tables.scope, tables.stream, segment.id) for segment in page]
+        await asyncio.sleep(0)
+    await context.segments.delete_all(names)

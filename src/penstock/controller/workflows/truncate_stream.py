@@ -8,6 +8,7 @@ Source: controller internals specification, section 7.6.
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator, Mapping
 from dataclasses import replace
 
@@ -16,6 +17,7 @@ from penstock.controller.metadata.pending_work import TruncateStream
 from penstock.controller.metadata.records import SegmentRecord, StreamState, TruncationRecord
 from penstock.controller.metadata.stream_tables import StreamTables
 from penstock.controller.metadata.typed import Versioned
+from penstock.controller.steps import in_turns, pages
 from penstock.controller.stream_cuts import Position, epoch_bounds, is_equal_or_after, size_between
 from penstock.controller.stream_positions import (
     beginning_of,
@@ -45,16 +47,22 @@ async def truncate_stream(context: WorkflowContext, tables: StreamTables, cut: M
 
 
 async def _check_offsets(context: WorkflowContext, tables: StreamTables, cut: Mapping[int, int]) -> None:
-    offsets = _offsets_by_name(tables, cut)
+    offsets = await _offsets_by_name(tables, cut)
     infos = await context.segments.infos(list(offsets))
-    for name, offset in offsets.items():
-        if offset > infos[name].length:
-            raise InvalidArgumentError(f"{name} has no offset {offset}: a stream cut ends at the segment's end")
+    for page in pages(offsets.items()):
+        for name, offset in page:
+            if offset > infos[name].length:
+                raise InvalidArgumentError(f"{name} has no offset {offset}: a stream cut ends at the segment's end")
+        await asyncio.sleep(0)
 
 
-def _offsets_by_name(tables: StreamTables, cut: Mapping[int, int]) -> dict[str, int]:
-    """Return where the segments of a cut are to begin, as far as something lies before."""
-    return {segment_name(tables.scope, tables.stream, one): cut[one] for one in sorted(cut) if cut[one] > 0}
+async def _offsets_by_name(tables: StreamTables, cut: Mapping[int, int]) -> dict[str, int]:
+    """Return where the segments of a cut are to begin, as far as something lies before. Others have their turn."""
+    offsets: dict[str, int] = {}
+    for page in pages(sorted(cut)):
+        offsets.update((segment_name(tables.scope, tables.stream, one), cut[one]) for one in page if cut[one] > 0)
+        await asyncio.sleep(0)
+    return offsets
 
 
 async def resume_truncate(
@@ -80,7 +88,7 @@ async def resume_truncate(
         # Written again if it is there already: the version of whoever began this is gone then.
         version = await tables.put_truncation(record, version)
         state = await tables.set_state(StreamState.TRUNCATING, of=state)
-        await context.segments.truncate_all(_offsets_by_name(tables, record.stream_cut))
+        await context.segments.truncate_all(await _offsets_by_name(tables, record.stream_cut))
         before = await position_of_span(tables, {}, record.previous_span)
         async for page in _segments_till(tables, before, await beginning_of(tables, record)):
             await context.segments.delete_all([segment_name(tables.scope, tables.stream, one.id) for one in page])
@@ -109,7 +117,7 @@ async def _next_record(
             f"the stream cut is none of {tables.name}: no reader can be there, or epoch {newest} is yet to come"
         )
     before = await beginning_of(tables, previous)
-    if not is_equal_or_after(position, before):
+    if not await in_turns(is_equal_or_after(position, before)):
         raise InvalidArgumentError(f"the stream cut lies before the present beginning of {tables.name}")
     size_bytes = 0
     async for page in segments_between(tables, [before], position):
