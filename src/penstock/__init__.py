@@ -51,6 +51,7 @@ if TYPE_CHECKING:
     )
     from penstock.client.table_keys import BytesKeys, Entry, TextKeys, TextPairKeys
     from penstock.client.tables import TableChange
+    from penstock.client.time_windows import TimeWindow
     from penstock.client.value_reader import ValueBatch, ValueEvent
     from penstock.model.errors import (
         BadOffsetError,
@@ -165,6 +166,7 @@ __all__ = [
     "TableKeyVersionError",
     "TextKeys",
     "TextPairKeys",
+    "TimeWindow",
     "Transaction",
     "TransactionAbortedError",
     "TransactionCommittedError",
@@ -224,6 +226,7 @@ _HOME = {
     "TableConfig": "penstock.model.tables",
     "TextKeys": "penstock.client.table_keys",
     "TextPairKeys": "penstock.client.table_keys",
+    "TimeWindow": "penstock.client.time_windows",
     "Transaction": "penstock.client.sync",
     "ValueBatch": "penstock.client.value_reader",
     "ValueEvent": "penstock.client.value_reader",

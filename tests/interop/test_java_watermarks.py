@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
+import penstock
 from penstock.model.watermarks import MarkedSegment, Watermark
 from support import java_calls_groups as groups
 from support import java_calls_watermarks as calls
@@ -69,3 +71,34 @@ def test_javas_reader_sees_the_time_of_a_committed_transaction(java: JavaProcess
     assert java.run(groups.create_group, "audit", {"orders": ("", "")})
     java.run(calls.commit_with_time, "orders", ["a", "b"], 77)
     assert java.run(calls.read_and_watch, "audit", "reader", "orders", 2, (77, None)) == (["a", "b"], (77, None))
+
+
+def test_each_client_sees_the_times_of_the_other_ones_writers(java: JavaProcess, server: StandaloneProcess) -> None:
+    """Pravega's and our own, on one stream whose writers are awaited: nobody is further than the slower one."""
+    with penstock.connect(server.uri) as client:
+        client.create_stream("shop/orders", timestamp_aggregation_timeout_s=3600.0)
+        ours = client.event_writer("shop/orders")
+        ours.write(b"a", routing_key="a")
+        ours.note_time(10)
+        reader = client.reader_group("shop/ours", ["shop/orders"]).reader()
+        event = reader.read(30)
+        assert event is not None
+        assert event.data == b"a"
+        wait_for(lambda: reader.time_window("shop/orders") == penstock.TimeWindow(10, None))
+        assert java.run(groups.create_group, "theirs", {"orders": ("", "")})
+        assert java.run(calls.read_and_watch, "theirs", "reader", "orders", 1, (10, None)) == (["a"], (10, None))
+        java.run(calls.write_and_note, "orders", "v", ["b"], 30)
+        ours.note_time(20)
+        event = reader.read(30)
+        assert event is not None
+        assert event.data == b"b"
+        wait_for(lambda: reader.time_window("shop/orders") == penstock.TimeWindow(20, None))
+        assert java.run(calls.read_and_watch, "theirs", "reader", "orders", 1, (20, None)) == (["b"], (20, None))
+
+
+def wait_for(condition: Callable[[], bool]) -> None:
+    """Wait for something that comes by itself."""
+    deadline_s = time.monotonic() + 40
+    while not condition():
+        assert time.monotonic() < deadline_s
+        time.sleep(0.05)

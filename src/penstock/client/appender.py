@@ -82,6 +82,8 @@ class SegmentAppender:
         self.window = window
         #: True while the writer has this appender on its list of those with new events. Guarded by the lock.
         self.is_dirty = False
+        #: Where the last acknowledged event ends; 0 before the first one, None where the server has not said.
+        self.end_offset: int | None = 0
         self._pool = pool
         self._settings = settings
         self._lock = lock
@@ -148,6 +150,8 @@ class SegmentAppender:
                 self._end_session(error)
                 return
             self._backoff.reset()
+            offset = reply.current_segment_write_offset
+            self.end_offset = offset if offset >= 0 else None
             self._on_settled(done, None)
             self.pump()
         elif self._setup is not None and not self._setup.done():
@@ -217,6 +221,7 @@ class SegmentAppender:
             with self._lock:
                 stored = self.window.reconnect(setup.last_event_number)
             if stored:
+                self.end_offset = None
                 self._backoff.reset()
                 self._on_settled(stored, None)
             self._connection = connection
@@ -284,6 +289,7 @@ class SegmentAppender:
         with self._lock:
             self.window.settle_unnumbered(block)
         self._large_task = None
+        self.end_offset = None
         self._backoff.reset()
         self._on_settled([block], None)
         self.pump()

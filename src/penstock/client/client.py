@@ -27,6 +27,7 @@ from penstock.client.transaction import Transaction
 from penstock.client.transaction_by_id import id_of
 from penstock.client.value_transaction import ValueTransaction
 from penstock.client.value_writer import ValueWriter
+from penstock.client.writer_times import WriterTimes
 from penstock.model.names import split_scoped_name
 from penstock.model.tables import TableConfig
 from penstock.runtime.runtime import Runtime
@@ -67,6 +68,7 @@ class Client(StreamCalls):
         writer = EventWriter(
             source, self._open_pool(), self._settings, self._runtime.rng,
             owner=self, ack_factory=self._ack_factory, is_threaded=self._is_threaded,
+            times=WriterTimes(self._open_cluster(), stream),
         )  # fmt: skip
         return writer if serializer is None else ValueWriter(writer, serializer)
 

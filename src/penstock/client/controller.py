@@ -26,6 +26,7 @@ from penstock.client.controller_messages import (
 )
 from penstock.client.deadline import Deadline, within
 from penstock.client.first_contact import describe_address
+from penstock.client.mark_calls import MarkCalls, MarkStub
 from penstock.client.reader_group_calls import ReaderGroupCalls, ReaderGroupStub
 from penstock.client.scale_calls import ScaleCalls, ScaleStub
 from penstock.client.settings import ClientSettings
@@ -82,7 +83,7 @@ _RETRY_DELAY_INITIAL_S = 0.01
 _RETRY_DELAY_FACTOR = 4.0
 
 
-class ControllerStub(ReaderGroupStub, ScaleStub, TableStub, Protocol):
+class ControllerStub(MarkStub, ReaderGroupStub, ScaleStub, TableStub, Protocol):
     """The RPCs that the client uses. A generated stub has them; so may a controller in the same process."""
 
     createScope: UnaryCall[pb.ScopeInfo, pb.CreateScopeStatus]
@@ -136,7 +137,7 @@ def parse_controller_uri(uri: str) -> tuple[str, bool]:
     return "ipv4:" + ",".join(addresses), scheme in ("tls", "pravegas")
 
 
-class ControllerClient(ReaderGroupCalls, ScaleCalls, TableCalls):
+class ControllerClient(MarkCalls, ReaderGroupCalls, ScaleCalls, TableCalls):
     """Typed controller calls. Scopes, streams and names are checked by the controller."""
 
     _stub: ControllerStub

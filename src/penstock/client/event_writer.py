@@ -24,6 +24,7 @@ from penstock.client.routes import Routes
 from penstock.client.settings import ClientSettings
 from penstock.client.stream_segments import SegmentMap, SegmentRange, SegmentSource
 from penstock.client.tasks import start_watched
+from penstock.client.writer_times import WriterTimes
 from penstock.model.errors import (
     EventTooLargeError,
     InvalidArgumentError,
@@ -38,6 +39,7 @@ from penstock.model.events import EVENT_HEADER_LENGTH, EVENT_LENGTH_MAX
 from penstock.model.names import SegmentId
 from penstock.model.routing import routing_key_hash
 from penstock.model.segments import Buffer
+from penstock.model.times import NotedTime
 from penstock.runtime.portal import Lock
 
 #: Taken together they cost so much less than single ones.
@@ -62,6 +64,7 @@ class EventWriter(LifeCycle):
         owner: LifeCycle | None = None,
         ack_factory: Callable[[], AckState] = Ack,
         is_threaded: bool = False,
+        times: WriterTimes | None = None,
     ) -> None:
         super().__init__(f"writer of {source.name}", close_timeout_s=settings.close_timeout_s)
         self._future_owner = owner
@@ -71,6 +74,7 @@ class EventWriter(LifeCycle):
         self._rng = rng
         self._ack_factory = ack_factory
         self._is_threaded = is_threaded
+        self._times = times
         self._limits = WindowLimits(
             block_bytes_max=settings.block_bytes_max,
             pipelined_block_bytes_min=settings.pipelined_block_bytes_min,
@@ -132,6 +136,8 @@ class EventWriter(LifeCycle):
     async def _finish(self) -> None:
         """Flush. What other threads were putting when the writer began to close is in the windows by now."""
         await self.flush()
+        if self._times is not None:
+            await self._times.leave()
 
     async def _release(self) -> None:
         for task in list(self._tasks):
@@ -353,6 +359,16 @@ class EventWriter(LifeCycle):
                 await ack._settled()
         if self._failure is not None:
             raise self._failure
+
+    async def note_time(self, time: NotedTime) -> None:
+        """Note that all events written so far are of `time` or before; returns when they are durable, and it is noted.
+
+        Times are numbers in a unit of the application's own, or moments, which count in milliseconds since the epoch.
+        See `Reader.time_window`. Raises `InvalidArgumentError` for a time before the last one.
+        """
+        assert self._times is not None, "writers of transactions, which have none, are not handed out"
+        await self.flush()
+        await self._times.note(time, {segment: each.end_offset for segment, each in self._appenders.items()})
 
     # -- routing ------------------------------------------------------------------------------------------------
 

@@ -122,6 +122,15 @@ class Membership:
         """Bytes held ahead of the application, of all segments together."""
         return self._read_ahead.held_bytes
 
+    @property
+    def streams(self) -> Sequence[str]:
+        """The streams that the group reads, as last seen."""
+        return () if self._state is None else self._state.streams
+
+    def group_positions(self) -> dict[str, int] | None:
+        """Return where the group is (segment -> offset), others as they have stored it. None: nothing is known."""
+        return None if self._state is None else rgs.positions_of(self._state)
+
     async def join(self) -> None:
         """Begin: returns once this reader is in the group and has its share."""
         self._working_s = self._beaten_s = asyncio.get_running_loop().time()

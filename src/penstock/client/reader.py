@@ -24,6 +24,7 @@ from penstock.client.reader_group_state import HeldSegment
 from penstock.client.retry import Backoff
 from penstock.client.segment_events import SegmentEvents
 from penstock.client.tasks import start_watched
+from penstock.client.time_windows import StreamMarks, TimeWindow, positions_of_stream
 from penstock.model.errors import (
     CommitNeededError,
     InvalidArgumentError,
@@ -102,6 +103,7 @@ class Reader(LifeCycle):
         self._progress_s = 0.0
         # What was handed out last is not done: an exception came between.
         self._is_failed = False
+        self._marks: dict[str, StreamMarks] = {}
         # What is still to be said to the group.
         self._must_leave = False
         self._last_positions: dict[str, HeldSegment] = {}
@@ -293,6 +295,25 @@ class Reader(LifeCycle):
         """Store how far this reader is, now. Events handed out last count as unread. Not by `Positions.AT_EXIT`."""
         self._check_open()
         await self._membership.store()
+
+    async def time_window(self, stream: str) -> TimeWindow:
+        """Return between which times the group is in a stream, in the time that its writers note.
+
+        Nothing of the lower bound or before will come any more, whoever reads it: other readers count with the
+        positions that they have stored. What this one was handed out counts as read. Cheap enough to be asked for after
+        each batch: new watermarks are looked for once in `reader_time_window_refresh_s`.
+
+        Raises `InvalidArgumentError` for a stream that the group does not read, and as `read` when the server is away.
+        """
+        self._check_readable()
+        name = "/".join(split_scoped_name(stream))
+        positions = self._membership.group_positions()
+        if positions is None:
+            return TimeWindow(None, None)
+        if name not in self._membership.streams:
+            raise InvalidArgumentError(f"reader {self.name}: its group does not read stream {name}")
+        marks = self._marks.setdefault(name, StreamMarks(self._cluster, name))
+        return await marks.window(positions_of_stream({**positions, **self.position()}, name))
 
     # -- what the application decides ---------------------------------------------------------------------------
 

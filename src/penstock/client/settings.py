@@ -60,6 +60,8 @@ class ClientSettings:
             patterns and by what the controller says that it reads.
         reader_group_publish_interval_s: how often a group that holds data tells the controller what it needs no more.
 
+        reader_time_window_refresh_s: how often `Reader.time_window` looks for new watermarks, once it has read all.
+
         close_timeout_s: how long closing a client, writer, reader or group may take: flushing and storing positions.
         exit_timeout_s: how long the end of the program waits for what blocking clients have not flushed.
 
@@ -125,6 +127,7 @@ class ClientSettings:
     reader_group_refresh_s: float = 1.0
     reader_group_stream_refresh_s: float = 10.0
     reader_group_publish_interval_s: float = 10.0
+    reader_time_window_refresh_s: float = 1.0
 
     close_timeout_s: float = 30.0
     exit_timeout_s: float = 10.0

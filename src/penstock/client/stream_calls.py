@@ -10,12 +10,13 @@ from penstock.client.statistics import ClusterStatistics
 from penstock.client.statistics_calls import Groups
 from penstock.client.stream_history import StreamHistory, history_of
 from penstock.client.stream_segments import SegmentRange
+from penstock.client.time_windows import cut_at_noted_time
 from penstock.client.times import cut_at_time
 from penstock.model.names import SegmentId, split_scoped_name
 from penstock.model.policies import Retention, Scaling, StreamConfig
 from penstock.model.segments import SegmentInfo
 from penstock.model.stream_cuts import StreamCut
-from penstock.model.times import Time, time_ms
+from penstock.model.times import NotedTime, Time, noted_time, time_ms
 
 
 class StreamCalls(ClientCore):
@@ -46,14 +47,21 @@ class StreamCalls(ClientCore):
         retention: Retention | None = None,
         tags: Sequence[str] = (),
         rollover_bytes: int = 0,
+        timestamp_aggregation_timeout_s: float = 0.0,
         exist_ok: bool = False,
     ) -> None:
         """Create a stream, and its scope if that is missing. The default is one segment that keeps everything.
 
+        `timestamp_aggregation_timeout_s`: so long, in seconds, the others' times wait for a writer that notes times and
+        falls behind; see `EventWriter.note_time`.
+
         Raises `StreamExistsError` unless `exist_ok`; the policies of an existing stream are not compared.
         """
         scope, name = split_scoped_name(stream)
-        config = StreamConfig(scaling or Scaling.fixed(1), retention, tuple(tags), rollover_bytes=rollover_bytes)
+        config = StreamConfig(
+            scaling or Scaling.fixed(1), retention, tuple(tags), round(1000 * timestamp_aggregation_timeout_s),
+            rollover_bytes,
+        )  # fmt: skip
         config = config.checked()
         with self._deadline(f"create stream {stream}"):
             await creation.create_stream(self._controller_client, scope, name, config, exist_ok=exist_ok)
@@ -65,6 +73,7 @@ class StreamCalls(ClientCore):
         scaling: Scaling | None = None,
         retention: Retention | None = None,
         tags: Sequence[str] | None = None,
+        timestamp_aggregation_timeout_s: float | None = None,
     ) -> None:
         """Change a stream's policies or tags; what is None stays. Raises `NoSuchStreamError`, `StreamSealedError`.
 
@@ -77,7 +86,9 @@ class StreamCalls(ClientCore):
                 scaling or old.scaling,
                 retention or old.retention,
                 old.tags if tags is None else tuple(tags),
-                old.timestamp_aggregation_timeout_ms,
+                old.timestamp_aggregation_timeout_ms
+                if timestamp_aggregation_timeout_s is None
+                else round(1000 * timestamp_aggregation_timeout_s),
                 old.rollover_bytes,
             )
             await self._controller_client.update_stream(scope, name, config.checked())
@@ -186,6 +197,15 @@ class StreamCalls(ClientCore):
         Raises `NoSuchStreamError`; `InvalidArgumentError` for a time without a zone, or one that is still to come.
         """
         return await cut_at_time(self._open_cluster(), stream, time_ms(time, "time"), is_end=is_end)
+
+    async def cut_at_noted_time(self, stream: str, time: NotedTime) -> StreamCut | None:
+        """Return a cut of a stream with nothing behind it that a writer noted as of `time` or before.
+
+        That is the first watermark's of that time; None as long as there is none, because some writer has not come so
+        far. Before the cut there may be some that is newer. Times are those of `EventWriter.note_time`. Watermarks are
+        read from the oldest one on: some ten bytes for each, and 40 for each segment.
+        """
+        return await cut_at_noted_time(self._open_cluster(), stream, noted_time(time))
 
     # -- looking after the cluster ------------------------------------------------------------------------------
 

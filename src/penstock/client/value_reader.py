@@ -10,6 +10,7 @@ from typing import Generic, NamedTuple
 from penstock.client.event import Event, EventBatch, EventChunk
 from penstock.client.reader import BATCH_BYTES_MAX, Reader
 from penstock.client.serializers import Serializer, Value
+from penstock.client.time_windows import TimeWindow
 from penstock.model.errors import UndecodableEventError
 from penstock.model.names import segment_name, split_scoped_name
 
@@ -96,6 +97,10 @@ class ValueReader(Generic[Value]):
     async def store_positions(self) -> None:
         """Store how far this reader is, now; see `Reader.store_positions`."""
         await self.events.store_positions()
+
+    async def time_window(self, stream: str) -> TimeWindow:
+        """Return between which times the group is in a stream; see `Reader.time_window`."""
+        return await self.events.time_window(stream)
 
     def position(self) -> dict[str, int]:
         """Return where the events end that were handed out so far (segment -> offset), for `commit` and `seek`."""

@@ -11,6 +11,7 @@ from penstock.client.ack import Ack, OnDelivery
 from penstock.client.event_writer import EventWriter
 from penstock.client.serializers import Serializer, Value
 from penstock.model.errors import InvalidArgumentError, WriteTimeoutError
+from penstock.model.times import NotedTime
 
 #: Values made bytes of in one turn of the event loop.
 _SLICE_VALUE_COUNT = 512
@@ -88,6 +89,10 @@ class ValueWriter(Generic[Value]):
     async def flush(self, timeout_s: float | None = None) -> None:
         """Wait until everything written so far is durable; see `EventWriter.flush`."""
         await self.events.flush(timeout_s)
+
+    async def note_time(self, time: NotedTime) -> None:
+        """Note that everything written so far is of `time` or before; see `EventWriter.note_time`."""
+        await self.events.note_time(time)
 
     @property
     def is_open(self) -> bool:

@@ -10,6 +10,11 @@ from penstock.model.errors import InvalidArgumentError
 #: A moment, with its time zone, or as text in ISO 8601.
 Time: TypeAlias = datetime | str
 
+#: A time that a writer notes: a number in a unit of the application's own, or a moment: milliseconds since the epoch.
+NotedTime: TypeAlias = int | Time
+
+_INT64 = range(-(1 << 63), 1 << 63)
+
 
 def is_time(value: object) -> bool:
     """Say whether a value is meant as a `Time`, and not as some other text."""
@@ -30,3 +35,15 @@ def time_ms(value: Time, what: str) -> int:
             f"{what}={value!r} has no time zone: use datetime.now(UTC), .astimezone(), or text that ends in Z or +01:00"
         )
     return int((moment - datetime.fromtimestamp(0, UTC)).total_seconds() * 1000)
+
+
+def noted_time(value: NotedTime, what: str = "time") -> int:
+    """Return a time that is noted, or asked for, as the number that is stored.
+
+    Raises `InvalidArgumentError` for a number of more than 64 bits, and as `time_ms`.
+    """
+    if isinstance(value, datetime | str):
+        return time_ms(value, what)
+    if not isinstance(value, int) or isinstance(value, bool) or value not in _INT64:
+        raise InvalidArgumentError(f"{what}={value!r}: use a number of 64 bits, or a time with its time zone")
+    return value

@@ -12,6 +12,7 @@ from penstock.client.ack import OnDelivery
 from penstock.client.event_runs import Events, RoutingKeys
 from penstock.client.sync.ack import Ack
 from penstock.client.sync.handle import Handle
+from penstock.model.times import NotedTime
 from penstock.runtime.portal import Portal
 
 
@@ -90,3 +91,11 @@ class EventWriter(Handle[aio.EventWriter]):
         Raises `TimeoutError` when it is not within `timeout_s`: the events are still on their way.
         """
         self._portal.call(self._part.flush(timeout_s))
+
+    def note_time(self, time: NotedTime) -> None:
+        """Note that all events written so far are of `time` or before; returns when they are durable, and it is noted.
+
+        Times are numbers in a unit of the application's own, or moments, which count in milliseconds since the epoch.
+        See `Reader.time_window`. Raises `InvalidArgumentError` for a time before the last one.
+        """
+        self._portal.call(self._part.note_time(time))

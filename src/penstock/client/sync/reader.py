@@ -12,6 +12,7 @@ from penstock.client import reader as aio
 from penstock.client.event import Event, EventBatch
 from penstock.client.reader import BATCH_BYTES_MAX
 from penstock.client.sync.handle import Handle
+from penstock.client.time_windows import TimeWindow
 
 
 class Reader(Handle[aio.Reader]):
@@ -99,6 +100,17 @@ class Reader(Handle[aio.Reader]):
     def store_positions(self) -> None:
         """Store how far this reader is, now. Events handed out last count as unread. Not by `Positions.AT_EXIT`."""
         self._portal.call(self._part.store_positions())
+
+    def time_window(self, stream: str) -> TimeWindow:
+        """Return between which times the group is in a stream, in the time that its writers note.
+
+        Nothing of the lower bound or before will come any more, whoever reads it: other readers count with the
+        positions that they have stored. What this one was handed out counts as read. Cheap enough to be asked for after
+        each batch: new watermarks are looked for once in `reader_time_window_refresh_s`.
+
+        Raises `InvalidArgumentError` for a stream that the group does not read, and as `read` when the server is away.
+        """
+        return self._portal.call(self._part.time_window(stream))
 
     def position(self) -> dict[str, int]:
         """Return where the events end that were handed out so far (segment -> offset), for `commit`."""

@@ -15,7 +15,7 @@ from penstock.client.sync.client_core import ClientCore
 from penstock.model.policies import Retention, Scaling, StreamConfig
 from penstock.model.segments import SegmentInfo
 from penstock.model.stream_cuts import StreamCut
-from penstock.model.times import Time
+from penstock.model.times import NotedTime, Time
 
 
 class StreamCalls(ClientCore):
@@ -46,14 +46,24 @@ class StreamCalls(ClientCore):
         retention: Retention | None = None,
         tags: Sequence[str] = (),
         rollover_bytes: int = 0,
+        timestamp_aggregation_timeout_s: float = 0.0,
         exist_ok: bool = False,
     ) -> None:
         """Create a stream, and its scope if that is missing. The default is one segment that keeps everything.
 
+        `timestamp_aggregation_timeout_s`: so long, in seconds, the others' times wait for a writer that notes times and
+        falls behind; see `EventWriter.note_time`.
+
         Raises `StreamExistsError` unless `exist_ok`; the policies of an existing stream are not compared.
         """
         self._portal.call(self._part.create_stream(
-            stream, scaling=scaling, retention=retention, tags=tags, rollover_bytes=rollover_bytes, exist_ok=exist_ok
+            stream,
+            scaling=scaling,
+            retention=retention,
+            tags=tags,
+            rollover_bytes=rollover_bytes,
+            timestamp_aggregation_timeout_s=timestamp_aggregation_timeout_s,
+            exist_ok=exist_ok,
         ))
 
     def update_stream(
@@ -63,13 +73,18 @@ class StreamCalls(ClientCore):
         scaling: Scaling | None = None,
         retention: Retention | None = None,
         tags: Sequence[str] | None = None,
+        timestamp_aggregation_timeout_s: float | None = None,
     ) -> None:
         """Change a stream's policies or tags; what is None stays. Raises `NoSuchStreamError`, `StreamSealedError`.
 
         To drop a retention policy, use `penstock.aio`, whose `Client.controller` takes a whole `StreamConfig`.
         """
         self._portal.call(self._part.update_stream(
-            stream, scaling=scaling, retention=retention, tags=tags
+            stream,
+            scaling=scaling,
+            retention=retention,
+            tags=tags,
+            timestamp_aggregation_timeout_s=timestamp_aggregation_timeout_s,
         ))
 
     def segments_of(self, stream: str) -> Sequence[SegmentRange]:
@@ -165,6 +180,15 @@ class StreamCalls(ClientCore):
         Raises `NoSuchStreamError`; `InvalidArgumentError` for a time without a zone, or one that is still to come.
         """
         return self._portal.call(self._part.cut_at_time(stream, time, is_end=is_end))
+
+    def cut_at_noted_time(self, stream: str, time: NotedTime) -> StreamCut | None:
+        """Return a cut of a stream with nothing behind it that a writer noted as of `time` or before.
+
+        That is the first watermark's of that time; None as long as there is none, because some writer has not come so
+        far. Before the cut there may be some that is newer. Times are those of `EventWriter.note_time`. Watermarks are
+        read from the oldest one on: some ten bytes for each, and 40 for each segment.
+        """
+        return self._portal.call(self._part.cut_at_noted_time(stream, time))
 
     def statistics(self, since: ClusterStatistics | None = None, *, groups: Groups = ()) -> ClusterStatistics:
         """Return what the cluster is doing: loads of segments, streams and containers, memory, cache, log, backlog.

@@ -13,6 +13,7 @@ from penstock.client.reader import BATCH_BYTES_MAX
 from penstock.client.serializers import Value
 from penstock.client.sync.handle import PlainHandle
 from penstock.client.sync.reader import Reader
+from penstock.client.time_windows import TimeWindow
 from penstock.client.value_reader import ValueBatch, ValueEvent, take_value, take_values
 from penstock.runtime.portal import Portal
 
@@ -66,6 +67,10 @@ class ValueReader(PlainHandle[aio.ValueReader[Value]], Generic[Value]):
     def store_positions(self) -> None:
         """Store how far this reader is, now; see `Reader.store_positions`."""
         self._portal.call(self._part.store_positions())
+
+    def time_window(self, stream: str) -> TimeWindow:
+        """Return between which times the group is in a stream; see `Reader.time_window`."""
+        return self._portal.call(self._part.time_window(stream))
 
     def position(self) -> dict[str, int]:
         """Return where the events end that were handed out so far (segment -> offset), for `commit` and `seek`."""

@@ -14,6 +14,7 @@ from penstock.client.serializers import Value
 from penstock.client.sync.ack import Ack
 from penstock.client.sync.event_writer import EventWriter
 from penstock.client.sync.handle import PlainHandle
+from penstock.model.times import NotedTime
 from penstock.runtime.portal import Portal
 
 
@@ -61,3 +62,7 @@ class ValueWriter(PlainHandle[aio.ValueWriter[Value]], Generic[Value]):
     def flush(self, timeout_s: float | None = None) -> None:
         """Wait until everything written so far is durable; see `EventWriter.flush`."""
         self._portal.call(self._part.flush(timeout_s))
+
+    def note_time(self, time: NotedTime) -> None:
+        """Note that everything written so far is of `time` or before; see `EventWriter.note_time`."""
+        self._portal.call(self._part.note_time(time))

@@ -1,0 +1,400 @@
+"""Times that writers note, and the windows that readers get of them: rules, reading, and a whole server."""
+
+from __future__ import annotations
+
+import asyncio
+from datetime import UTC, datetime, timedelta, timezone
+from types import SimpleNamespace
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import penstock
+from penstock.client.client import Client
+from penstock.client.settings import ClientSettings
+from penstock.client.stream_segments import SegmentRange
+from penstock.client.time_windows import PlacedSegment, StreamMarks, TimeWindow, is_ahead, is_passed
+from penstock.controller.settings import ControllerSettings, WatermarkSettings
+from penstock.model.errors import CorruptionError, InvalidArgumentError, NoSuchStreamError
+from penstock.model.events import EVENT_LENGTH_MAX, frame_event
+from penstock.model.names import segment_id
+from penstock.model.times import noted_time
+from penstock.model.watermarks import MarkedSegment, Watermark
+from penstock.runtime.portal import Portal
+from penstock.settings import StandaloneSettings
+from penstock.standalone import Standalone
+from penstock.testing.memory_segments import MemorySegments
+
+FAST = ClientSettings(position_interval_s=0.05, reader_group_refresh_s=0.02, reader_time_window_refresh_s=1e-9)
+NEW = segment_id(2, 1)
+
+
+def mark(time, *offsets):
+    """A watermark of as many equal segments as there are offsets."""
+    count = len(offsets)
+    return Watermark(time, time + 1, tuple(
+        MarkedSegment(index, index / count, (index + 1) / count, offset) for index, offset in enumerate(offsets)
+    ))  # fmt: skip
+
+
+def at(*offsets):
+    """A position in as many equal segments."""
+    return [PlacedSegment(each.segment_id, each.key_start, each.key_end, each.offset)
+            for each in mark(0, *offsets).segments]  # fmt: skip
+
+
+def test_a_mark_is_passed_when_no_part_of_the_position_is_before_it():
+    """Also exactly at it. Behind a scale the newer segment counts, whatever its offset is."""
+    assert is_passed(at(5, 5), mark(1, 5, 5))
+    assert is_passed(at(6, 5), mark(1, 5, 5))
+    assert not is_passed(at(9, 4), mark(1, 5, 5))
+    merged = [PlacedSegment(NEW, 0.0, 1.0, 0)]
+    assert is_passed(merged, mark(1, 5, 5))
+    after = Watermark(2, 2, (MarkedSegment(NEW, 0.0, 1.0, 3),))
+    assert not is_passed(at(100, 100), after)
+    assert is_passed([], after)
+
+
+def test_a_mark_is_ahead_when_no_part_of_the_position_is_behind_it():
+    """What is neither passed nor ahead says nothing about what comes next."""
+    assert is_ahead(at(4, 5), mark(1, 5, 5))
+    assert is_ahead(at(0, 0), mark(1, 5, 5))
+    assert not is_ahead(at(5, 5), mark(1, 5, 5))
+    assert not is_ahead(at(4, 6), mark(1, 5, 5))
+    assert is_ahead(at(100, 100), Watermark(2, 2, (MarkedSegment(NEW, 0.0, 1.0, 3),)))
+    assert not is_ahead([], mark(1, 5, 5))
+
+
+@settings(deadline=None, max_examples=60)
+@given(st.lists(st.tuples(st.integers(0, 3), st.integers(0, 3)), min_size=1), st.integers(0, 30), st.integers(0, 30))
+def test_of_cuts_that_grow_those_passed_come_first_and_those_ahead_last(steps, first, second):
+    """So a window needs no more than the last one passed, and the first one ahead."""
+    offsets, marks = (0, 0), []
+    for index, step in enumerate(steps):
+        offsets = (offsets[0] + step[0], offsets[1] + step[1])
+        marks.append(mark(index, *offsets))
+    position = at(first, second)
+    passed = [is_passed(position, each) for each in marks]
+    ahead = [is_ahead(position, each) for each in marks]
+    assert passed == sorted(passed, reverse=True)
+    assert ahead == sorted(ahead)
+
+
+class Controller:
+    """Knows the segments of stream s/a and of its marks."""
+
+    def __init__(self):
+        self.mark_segments = [SegmentRange("s", "_MARKa", segment_id(0, 0), 0.0, 1.0)]
+        self.asked = []
+
+    async def current_segments(self, scope, stream):
+        assert (scope, stream) == ("s", "_MARKa")
+        if not self.mark_segments:
+            raise NoSuchStreamError("gone")
+        return self.mark_segments
+
+    async def epoch_segments(self, scope, stream, epoch):
+        self.asked.append(epoch)
+        if epoch == 0:
+            return [SegmentRange("s", "a", segment_id(number, 0), number / 2, number / 2 + 0.5) for number in (0, 1)]
+        return [SegmentRange("s", "a", NEW, 0.0, 1.0)]
+
+
+class Stored:
+    """A stream's watermarks in a segment, and what reads them."""
+
+    def __init__(self, refresh_s=1e-9):
+        self.segments = MemorySegments()
+        self.controller = Controller()
+        cluster = SimpleNamespace(
+            segments=self.segments, controller=self.controller,
+            settings=ClientSettings(reader_time_window_refresh_s=refresh_s),
+        )  # fmt: skip
+        self.marks = StreamMarks(cluster, "s/a")
+        self.name = "s/_MARKa/0.#epoch.0"
+
+    async def put(self, *marks):
+        for each in marks:
+            await self.segments.append(self.name, frame_event(each.encode()))
+
+    async def window(self, *offsets):
+        window = await self.marks.window(dict(enumerate(offsets)))
+        return window.lower_bound, window.upper_bound
+
+
+@pytest.fixture
+async def stored():
+    made = Stored()
+    await made.segments.create_segment(made.name)
+    return made
+
+
+async def test_a_window_moves_with_the_position(stored):
+    """From before the first watermark to behind the last one, and with one that comes."""
+    assert await stored.window(0, 0) == (None, None)
+    await stored.put(mark(10, 5, 5), mark(20, 9, 9))
+    assert await stored.window(0, 0) == (None, 11)
+    assert await stored.window(5, 4) == (None, 11)
+    assert await stored.window(5, 5) == (10, 21)
+    # Behind a part of it: what comes may be newer.
+    assert await stored.window(5, 12) == (10, None)
+    assert await stored.window(9, 12) == (20, None)
+    await stored.put(mark(30, 50, 50))
+    assert await stored.window(9, 12) == (20, 31)
+    assert stored.controller.asked == [0]
+
+
+async def test_a_position_that_went_back_is_told_nothing_that_is_not_so(stored):
+    """A group that was set back: what it had passed comes again."""
+    await stored.put(*(mark(10 * number, 5 * number, 5 * number) for number in range(1, 6)))
+    assert await stored.window(25, 25) == (50, None)
+    assert await stored.window(11, 11) == (20, 31)
+    assert await stored.window(0, 0) == (None, 11)
+
+
+async def test_very_many_watermarks_are_read_block_by_block(stored):
+    """No more are held than one block has; those behind the position are forgotten."""
+    marks = [mark(number, number, number) for number in range(1, 2001)]
+    await stored.put(*marks)
+    assert await stored.window(0, 0) == (None, 2)
+    assert len(stored.marks._ahead) < 200
+    assert await stored.window(1999, 1999) == (1999, 2001)
+    assert len(stored.marks._ahead) < 200
+
+
+async def test_watermarks_that_are_truncated_are_passed_over(stored):
+    """They tell of what is truncated, too."""
+    await stored.put(*(mark(10 * number, 5 * number, 5 * number) for number in range(1, 4)))
+    assert await stored.window(0, 0) == (None, 11)
+    stored.marks._ahead.clear()
+    length = (await stored.segments.segment_info(stored.name)).length
+    await stored.put(*(mark(10 * number, 5 * number, 5 * number) for number in range(4, 6)))
+    await stored.segments.truncate_segment(stored.name, length)
+    assert await stored.window(20, 20) == (40, 51)
+
+
+async def test_a_stream_without_watermarks_has_no_window(stored):
+    """Another server may keep none; or the stream is gone, and comes again with others."""
+    await stored.put(mark(10, 5, 5))
+    assert await stored.window(5, 5) == (10, None)
+    stored.controller.mark_segments = []
+    await stored.segments.delete_segment(stored.name)
+    assert await stored.window(5, 6) == (None, None)
+    stored.name = "s/_MARKa/7.#epoch.0"
+    stored.controller.mark_segments = [SegmentRange("s", "_MARKa", segment_id(7, 0), 0.0, 1.0)]
+    await stored.segments.create_segment(stored.name)
+    await stored.put(mark(3, 1, 1))
+    assert await stored.window(5, 6) == (3, None)
+
+
+async def test_damaged_watermarks_are_told(stored):
+    """Not passed over."""
+    await stored.segments.append(stored.name, frame_event(b"nonsense"))
+    with pytest.raises(CorruptionError):
+        await stored.window(0, 0)
+
+
+async def test_new_watermarks_are_looked_for_once_in_a_while():
+    """Whoever asks after every event costs a request once in the time that the settings say."""
+    stored = Stored(refresh_s=3600.0)
+    await stored.segments.create_segment(stored.name)
+    assert await stored.window(0, 0) == (None, None)
+    infos = []
+    stored.segments.segment_info = infos.append
+    for _ in range(100):
+        assert await stored.window(0, 0) == (None, None)
+    assert not infos
+
+
+def test_times_are_numbers_or_datetimes_with_a_zone():
+    """A datetime counts milliseconds since the epoch."""
+    assert noted_time(-7) == -7
+    assert noted_time(datetime(1970, 1, 1, 0, 0, 1, 500_000, tzinfo=UTC)) == 1500
+    assert noted_time(datetime(1970, 1, 1, 1, tzinfo=timezone(timedelta(hours=1)))) == 0
+    assert noted_time("1970-01-01T00:00:02Z") == 2000
+    for wrong in (1 << 63, True, 1.5, "10", None, datetime(1970, 1, 1)):
+        with pytest.raises(InvalidArgumentError):
+            noted_time(wrong)
+
+
+# -- with a server ----------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def uri():
+    """A running server that makes watermarks all the time."""
+    portal = Portal("server")
+    options = StandaloneSettings(
+        is_memory=True, host="127.0.0.1", controller_port=0, segment_store_port=0,
+        controller=ControllerSettings(watermarks=WatermarkSettings(interval_s=0.05)),
+    )  # fmt: skip
+    server = Standalone(options)
+    portal.call(server.start(), 30)
+    yield server.controller_uri
+    portal.call(server.stop(), 30)
+    portal.close()
+
+
+_names = iter(range(1_000_000))
+
+
+@pytest.fixture
+def stream():
+    return f"times-{next(_names)}/events"
+
+
+async def window_is(reader, stream, lower, upper):
+    """Wait for a window: watermarks come some time after the writers' times."""
+    async with asyncio.timeout(60):
+        while await reader.time_window(stream) != TimeWindow(lower, upper):  # noqa: ASYNC110  # nobody tells of it
+            await asyncio.sleep(0.02)
+
+
+async def cut_at(client, stream, time):
+    """Wait for the cut at a noted time."""
+    async with asyncio.timeout(60):
+        while (cut := await client.cut_at_noted_time(stream, time)) is None:  # noqa: ASYNC110  # as above
+            await asyncio.sleep(0.02)
+    return cut
+
+
+async def write(writer, *events, key="k"):
+    for event in events:
+        await writer.write(event, routing_key=key)
+
+
+async def test_a_reader_sees_the_times_that_a_writer_noted(uri, stream):
+    """None is known before; then where it is, event by event; also behind a scale."""
+    async with Client(uri, FAST) as client:
+        await client.create_stream(stream)
+        writer = await client.event_writer(stream)
+        group = await client.reader_group("group", [stream])
+        reader = await group.reader()
+        assert await reader.time_window(stream) == TimeWindow(None, None)
+        await write(writer, b"a", b"b")
+        await writer.note_time(10)
+        await window_is(reader, stream, None, 10)
+        assert [(await reader.read(10)).data, (await reader.read(10)).data] == [b"a", b"b"]
+        await window_is(reader, stream, 10, None)
+        await client.scale_stream(stream, seal=[0], key_ranges=[(0.0, 0.5), (0.5, 1.0)])
+        await write(writer, b"c")
+        await writer.note_time(20)
+        await window_is(reader, stream, 10, 20)
+        assert (await reader.read(10)).data == b"c"
+        await window_is(reader, stream, 20, None)
+        with pytest.raises(InvalidArgumentError, match="before 20"):
+            await writer.note_time(19)
+        with pytest.raises(InvalidArgumentError, match="does not read"):
+            await reader.time_window("other/events")
+
+
+async def test_two_readers_have_one_window(uri, stream):
+    """What the other one has not read, as far as it has said, is not passed."""
+    async with Client(uri, FAST) as client:
+        await client.create_stream(stream, scaling=penstock.Scaling.fixed(2))
+        writer = await client.event_writer(stream)
+        group = await client.reader_group("group", [stream])
+        one = await group.reader("one")
+        other = await group.reader("other")
+        async with asyncio.timeout(60):
+            while not (len(one.segments) == len(other.segments) == 1):
+                await asyncio.sleep(0.02)
+                await one.read(0)
+        for number in range(20):
+            await write(writer, b"x", key=f"key{number}")
+        await writer.note_time(10)
+        await window_is(one, stream, None, 10)
+        assert await one.read(10) is not None
+        while await one.read(0.1) is not None:
+            assert (await one.time_window(stream)).lower_bound is None
+        async with asyncio.timeout(60):
+            while {await each.time_window(stream) for each in (one, other)} != {TimeWindow(10, None)}:
+                await asyncio.gather(one.read(0.05), other.read(0.05))
+
+
+async def test_where_a_writer_is_after_a_large_event_the_store_is_asked(uri, stream):
+    """The server does not say it then: the position is the segment's end, and nothing of the time lies behind it."""
+    async with Client(uri, FAST) as client:
+        await client.create_stream(stream)
+        writer = await client.event_writer(stream)
+        await write(writer, bytes(EVENT_LENGTH_MAX + 1))
+        await writer.flush()
+        (appender,) = writer._appenders.values()
+        assert appender.end_offset is None
+        await writer.note_time(10)
+        cut = await cut_at(client, stream, 10)
+        assert cut == await client.tail(stream)
+        await write(writer, b"small")
+        await writer.flush()
+        assert appender.end_offset == (await client.tail(stream)).positions[0]
+
+
+async def test_a_cut_at_a_noted_time_divides_a_stream(uri, stream):
+    """What was noted as of then lies before it: as the end of one group, and the start of another."""
+    async with Client(uri, FAST) as client:
+        await client.create_stream(stream, scaling=penstock.Scaling.fixed(3))
+        writer = await client.event_writer(stream)
+        for time in (10, 20, 30):
+            for number in range(9):
+                await write(writer, b"%d" % time, key=f"key{number}")
+            await writer.note_time(time)
+            cut = await cut_at(client, stream, time)
+            if time == 20:
+                middle = cut
+        assert await client.cut_at_noted_time(stream, 11) == middle
+        assert await client.cut_at_noted_time(stream, 31) is None
+        before = await client.reader_group("before", [stream], until=middle)
+        after = await client.reader_group("after", [stream], start=middle, until="latest")
+        for group, expected in ((before, [b"10"] * 9 + [b"20"] * 9), (after, [b"30"] * 9)):
+            async with group.reader() as reader:
+                assert sorted([event.data async for event in reader]) == expected
+
+
+async def test_a_writer_that_is_closed_is_not_awaited(uri, stream):
+    """Even where the stream says that writers are awaited for long."""
+    async with Client(uri, FAST) as client:
+        await client.create_stream(stream, timestamp_aggregation_timeout_s=60.0)
+        await client.update_stream(stream, timestamp_aggregation_timeout_s=3600.0)
+        await client.update_stream(stream, tags=["late"])
+        assert (await client.stream_config(stream)).timestamp_aggregation_timeout_ms == 3_600_000
+        reader = await (await client.reader_group("group", [stream])).reader()
+        leaving, staying = await client.event_writer(stream), await client.event_writer(stream)
+        await leaving.note_time(10)
+        await staying.note_time(11)
+        await write(staying, b"a")
+        await window_is(reader, stream, 10, None)
+        await leaving.close()
+        await staying.note_time(12)
+        async with asyncio.timeout(60):
+            while (window := await reader.time_window(stream)).upper_bound != 12:  # noqa: ASYNC110  # as above
+                await asyncio.sleep(0.02)
+        # There may have been another watermark as soon as the one had left.
+        assert window.lower_bound in (10, 11)
+        await client.event_writer(stream)  # One that never notes a time counts for nothing.
+        await staying.note_time(13)
+        assert (await reader.read(10)).data == b"a"
+        await window_is(reader, stream, 13, None)
+
+
+def test_the_blocking_client_has_times_and_windows(uri, stream):
+    """With values as well as with bytes."""
+    with penstock.connect(uri, FAST) as client:
+        client.create_stream(stream)
+        with client.event_writer(stream, serializer=penstock.serializers.JsonSerializer()) as writer:
+            writer.write({"a": 1})
+            writer.note_time(datetime(2026, 1, 1, tzinfo=UTC))
+        noted = 1_767_225_600_000
+        with (
+            client.reader_group("group", [stream]) as group,
+            group.reader(serializer=penstock.serializers.JsonSerializer()) as reader,
+        ):
+            assert reader.read(10).value == {"a": 1}
+            window = reader.time_window(stream)
+            for _ in range(600):
+                if window == penstock.TimeWindow(noted, None):
+                    break
+                client._portal.call(asyncio.sleep(0.1))
+                window = reader.time_window(stream)
+            assert window == penstock.TimeWindow(noted, None)
+        assert client.cut_at_noted_time(stream, datetime(2026, 1, 1, tzinfo=UTC)) == client.tail(stream)
