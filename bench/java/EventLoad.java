@@ -33,9 +33,9 @@ import java.util.logging.LogManager;
  * measured time, between which the caller looks at the server's CPU, and then the figures as one JSON object.
  *
  * <p>A latency begins when an event was due, at a fixed rate, or else when it was given to the writer, and is counted when
- * its acknowledgement (or the event, at a reader) arrives within the measured time. So an event held up by the one
- * before it is late by all of that. When events are due is counted anew from the beginning of the measured time: what a Java
- * that still compiles itself did not send before is nobody's delay.
+ * that was in the measured time and its acknowledgement (or the event, at a reader) arrives within it, too. So an event held
+ * up by the one before it is late by all of that. When events are due is counted anew from the beginning of the measured
+ * time: what a Java that still compiles itself did not send before is nobody's delay.
  */
 public final class EventLoad {
     private static final String SCOPE = "bench";
@@ -45,6 +45,7 @@ public final class EventLoad {
     private static final long READ_TIMEOUT_MS = 500;
     private static final long SECOND_NS = TimeUnit.SECONDS.toNanos(1);
     private static final long SAMPLE_NS = TimeUnit.MILLISECONDS.toNanos(20);
+    private static final long TICK_NS = TimeUnit.MICROSECONDS.toNanos(200);
 
     private final Options options;
     private final LongAdder sent = new LongAdder();
@@ -54,7 +55,8 @@ public final class EventLoad {
     private final byte[] payload;
     private volatile boolean isWriting = true;
     private volatile boolean isReading = true;
-    private volatile long dueFrom = System.nanoTime();
+    /** When the measured time began; before that, earlier than anything. */
+    private volatile long measuredFrom = Long.MIN_VALUE;
     private volatile Histogram acks = new Histogram();
     private volatile Histogram arrivals = new Histogram();
 
@@ -132,11 +134,11 @@ public final class EventLoad {
     private Figures measure() {
         List<Long> acknowledgedBySecond = new ArrayList<>();
         List<Long> readBySecond = new ArrayList<>();
-        acks = new Histogram();
-        arrivals = new Histogram();
         System.out.println("begin");
         long begin = System.nanoTime();
-        dueFrom = begin;
+        measuredFrom = begin;
+        acks = new Histogram();
+        arrivals = new Histogram();
         followers.forEach(follower -> follower.beginGaps(begin));
         long sentBefore = sent.sum();
         long acknowledgedBefore = acknowledged.sum();
@@ -193,18 +195,20 @@ public final class EventLoad {
     /** Write until told to stop: as fast as the client takes it, or this writer's share of the rate. */
     private void write(EventStreamWriter<ByteBuffer> writer) {
         double periodNs = options.ratePerS > 0 ? 1e9 * options.writers / options.ratePerS : 0;
-        long begin = dueFrom;
+        // Ten events and more in a tick are sent together: a sleep for each few would take CPU that the load needs.
+        long tickNs = 10 * periodNs <= TICK_NS ? TICK_NS : 0;
+        long begin = System.nanoTime();
         long first = 0;
         for (long number = 0; isWriting; number++) {
             long due = System.nanoTime();
             if (periodNs > 0) {
-                if (begin != dueFrom) {
-                    begin = dueFrom;
+                if (begin < measuredFrom) {
+                    begin = measuredFrom;
                     first = number;
                 }
                 long planned = begin + (long) ((number - first) * periodNs);
                 if (planned > due) {
-                    sleepUntil(planned);
+                    sleepUntil(Math.max(planned, due + tickNs));
                 }
                 due = planned;
             }
@@ -214,7 +218,7 @@ public final class EventLoad {
             writer.writeEvent(Options.KEYS[(int) (number % KEY_COUNT)], event).whenComplete((nothing, error) -> {
                 if (error == null) {
                     acknowledged.increment();
-                    acks.record(System.nanoTime() - start);
+                    record(acks, start);
                 } else {
                     failure.compareAndSet(null, error);
                 }
@@ -222,6 +226,13 @@ public final class EventLoad {
             sent.increment();
         }
         writer.flush();
+    }
+
+    /** Count a latency that ends now, if it began in the measured time. */
+    private void record(Histogram latencies, long start) {
+        if (start >= measuredFrom) {
+            latencies.record(System.nanoTime() - start);
+        }
     }
 
     private long eventsRead() {
@@ -287,7 +298,7 @@ public final class EventLoad {
                     throw new IllegalStateException("an event of " + event.remaining() + " bytes was read");
                 }
                 long now = System.nanoTime();
-                arrivals.record(now - event.getLong(event.position()));
+                record(arrivals, event.getLong(event.position()));
                 long from = gapsFrom;
                 if (now > from) {
                     longestGap = Math.max(longestGap, now - Math.max(from, latest));
