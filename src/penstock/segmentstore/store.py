@@ -342,15 +342,18 @@ class SegmentStore:
     async def merge_segments(self, target: str, sources: Sequence[str]) -> Sequence[int]:
         """See `Segments.merge_segments`."""
         container = self.container(target)
-        lengths: list[int] = []
-        for source in sources:
-            try:
-                lengths.append(await self.merge_segment(target, source))
-            except (NoSuchSegmentError, SegmentMergedError):
-                length = (await container.info(target)).length
-                container.ownership.check()
-                lengths.append(length)
-        return lengths
+        for segment in (target, *sources):
+            _check_not_system(segment)
+            if self.container(segment) is not container:
+                raise InvalidArgumentError(f"{segment} and {target} are not in one container")
+        async with self.using(target):
+            merged = await container.merge_all(target, sources)
+        if any(source is None for _, source in merged):
+            container.ownership.check()
+        for _, found in merged:
+            if found is not None and container.offset_indexes.may_have_one(found):
+                await container.offset_indexes.deleted(found.name)
+        return [length for length, _ in merged]
 
     async def merge_segment(self, target: str, source: str, updates: Sequence[AttributeUpdate] = ()) -> int:
         """Append all of `source` to `target`, change the target's attributes, and delete the source, in one step.

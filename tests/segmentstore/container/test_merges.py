@@ -1,0 +1,90 @@
+"""Many segments merged at once: in their order, with few writes to the log, as many at a time as may be active."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+
+import pytest
+
+from penstock.model.errors import InvalidArgumentError, SegmentSealedError
+from support.containers import Incarnations, append, read_all
+
+TARGET = "s/a/0.#epoch.0"
+
+
+@pytest.fixture
+async def lives() -> AsyncIterator[Incarnations]:
+    """A container's lives; closed in the end."""
+    incarnations = Incarnations()
+    yield incarnations
+    await incarnations.close()
+
+
+def source(number: int) -> str:
+    """Return the name of a transaction's segment."""
+    return f"{TARGET}#transaction.{number:032x}"
+
+
+async def fill(container, count: int) -> None:
+    await container.create(TARGET)
+    for number in range(count):
+        await container.create(source(number))
+        await append(container, source(number), b"%04d" % number)
+
+
+async def test_a_batch_of_merges_waits_for_few_writes_to_the_log(lives: Incarnations, monkeypatch) -> None:
+    """50 sources: all are accepted before the first is durable, so writes of the log do not grow with their number."""
+    container = await lives.start()
+    await fill(container, 50)
+    writes = 0
+    original = type(container._log).append
+
+    def counted(self, buffers, length):
+        nonlocal writes
+        writes += 1
+        return original(self, buffers, length)
+
+    monkeypatch.setattr(type(container._log), "append", counted)
+    merged = await container.merge_all(TARGET, [source(number) for number in range(50)])
+    assert [length for length, _ in merged] == [4 * (number + 1) for number in range(50)]
+    assert writes < 10
+    expected = b"".join(b"%04d" % number for number in range(50))
+    assert await read_all(container, await container.find(TARGET)) == expected
+    container = await lives.restart(container)
+    assert await read_all(container, await container.find(TARGET)) == expected
+    again = await container.merge_all(TARGET, [source(number) for number in range(50)])
+    assert again == [(200, None)] * 50
+
+
+async def test_more_sources_than_may_be_active_are_merged_in_pieces(lives: Incarnations) -> None:
+    """20 segments may be active, 60 are merged: none waits for room that the others of its batch take."""
+    container = await lives.start(active_segments_max=20)
+    await fill(container, 60)
+    await container.merge_all(TARGET, [source(number) for number in range(60)])
+    expected = b"".join(b"%04d" % number for number in range(60))
+    assert await read_all(container, await container.find(TARGET)) == expected
+
+
+async def test_sources_before_one_that_cannot_be_merged_are_and_none_behind_it(lives: Incarnations) -> None:
+    """One was truncated: what comes before it is durable when that is told, what comes behind it is untouched."""
+    container = await lives.start()
+    await fill(container, 3)
+    await container.truncate(source(1), 2)
+    with pytest.raises(InvalidArgumentError, match="truncated at 2"):
+        await container.merge_all(TARGET, [source(number) for number in range(3)])
+    container = await lives.restart(container)
+    assert await read_all(container, await container.find(TARGET)) == b"0000"
+    assert (await container.find(source(2))).length == 4
+
+
+async def test_a_source_that_comes_twice_or_never_was_counts_as_merged(lives: Incarnations) -> None:
+    """The answer is the length as it is then; into a sealed segment nothing more is merged."""
+    container = await lives.start()
+    await fill(container, 2)
+    names = [source(0), source(0), source(7), source(1)]
+    assert [length for length, _ in await container.merge_all(TARGET, names)] == [4, 4, 4, 8]
+    await container.create(source(2))
+    await container.seal(TARGET)
+    with pytest.raises(SegmentSealedError):
+        await container.merge_all(TARGET, [source(2)])
+    assert await container.merge_all(TARGET, [source(0)]) == [(8, None)]
