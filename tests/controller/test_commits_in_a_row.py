@@ -1,0 +1,182 @@
+"""Commits that follow one another: what a controller knows from the last one is right, or is seen not to be.
+
+The crashes of `test_crashes.py`, with commits that begin where the one before has ended; two controllers that take
+turns; a controller that is behind the other.
+"""
+
+from __future__ import annotations
+
+import pytest
+
+from penstock.controller.metadata.records import TransactionStatus
+from penstock.model.errors import ScopeExistsError, StreamExistsError, StreamSealedError
+from penstock.model.names import segment_name, transaction_segment_name
+from penstock.model.policies import Scaling, StreamConfig
+from support.crash_script import at_each_write, run, run_with_survivor
+from support.failing_segments import Fault
+
+COMMITTED = TransactionStatus.COMMITTED
+
+
+def piece(transaction, segment=0, scope="s", stream="t"):
+    return transaction_segment_name(segment_name(scope, stream, segment), transaction.high, transaction.low)
+
+
+class Script:
+    """Commits one transaction after the other on a stream of two segments, then ends the stream."""
+
+    count = 4
+
+    def __init__(self, store) -> None:
+        self.store = store
+        self.made = {}
+
+    def steps(self):
+        steps = [self.create]
+        for number in range(self.count):
+            steps += [self.begins(number), self.commits(number), *([self.settle] if number % 2 else [])]
+        return [*steps, self.settle, self.check, self.seal, self.delete, self.delete_scope]
+
+    async def create(self, service):
+        try:
+            await service.create_scope("s")
+        except ScopeExistsError:
+            pass
+        try:
+            await service.create_stream("s", "t", StreamConfig(Scaling.fixed(2)))
+        except StreamExistsError:
+            pass
+
+    def begins(self, number):
+        async def begin(service):
+            self.made[number] = made = (await service.transactions.create("s", "t", 10_000)).id
+            for segment in (0, 1):
+                await self.store.append(piece(made, segment), b"%d" % number)
+
+        return begin
+
+    def commits(self, number):
+        async def commit(service):
+            status = await service.transactions.commit("s", "t", self.made[number], writer_id="w", timestamp=number)
+            assert status in (TransactionStatus.COMMITTING, COMMITTED)
+
+        return commit
+
+    async def settle(self, service):
+        await service.idle()
+
+    async def check(self, service):
+        """All of them are committed, once each, in their order, in both segments."""
+        for made in self.made.values():
+            assert await service.transactions.status("s", "t", made) is COMMITTED
+        expected = b"".join(b"%d" % number for number in range(self.count))
+        for segment in (0, 1):
+            assert self.store.segments[segment_name("s", "t", segment)].data == expected
+
+    async def seal(self, service):
+        await service.seal_stream("s", "t")
+
+    async def delete(self, service):
+        if await service.stream_exists("s", "t"):
+            await service.delete_stream("s", "t")
+
+    async def delete_scope(self, service):
+        if "s" in (await service.list_scopes("")).names:
+            await service.delete_scope("s")
+
+
+@pytest.mark.parametrize("fault", list(Fault))
+async def test_commits_in_a_row_end_the_same_whichever_write_fails(fault, fresh):
+    """The controller dies, or a request or a reply is lost, at each write of four commits."""
+    await at_each_write(run, fresh, Script, fault)
+
+
+async def test_commits_in_a_row_are_finished_by_the_controller_that_is_alive(fresh):
+    """The first one dies behind each write; the other one goes on with what it has never seen."""
+    await at_each_write(run_with_survivor, fresh, Script, Fault.DIES_AFTER)
+
+
+async def test_commits_through_two_controllers_keep_the_order_of_their_decisions(cluster):
+    """A client asks one and then the other: what was decided first comes first, in every segment."""
+    services = [await cluster.start(), await cluster.start()]
+    await services[0].create_scope("s")
+    await services[0].create_stream("s", "t", StreamConfig(Scaling.fixed(2)))
+    for number in range(30):
+        # Each knows the order from its own commits, until the other one has its turn: after one, two or three.
+        service = services[number // 3 % 2 if number % 5 else number % 2]
+        made = (await service.transactions.create("s", "t", 10_000)).id
+        for segment in (0, 1):
+            await cluster.store.append(piece(made, segment), b"%02d." % number)
+        await service.transactions.commit("s", "t", made, writer_id="w", timestamp=-1)
+        if number % 7 == 0:
+            await service.idle()
+    for service in services:
+        await service.idle()
+    expected = b"".join(b"%02d." % number for number in range(30))
+    assert [cluster.store.segments[segment_name("s", "t", segment)].data for segment in (0, 1)] == [expected] * 2
+
+
+async def test_what_another_controller_has_decided_before_is_merged_before(cluster, monkeypatch):
+    """It has decided, and not merged yet: the one that knows the order from its own commits reads it again."""
+    first, second = await cluster.start(), await cluster.start()
+    await first.create_scope("s")
+    await first.create_stream("s", "t", StreamConfig(Scaling.fixed(1)))
+    monkeypatch.setattr(second.transactions.work, "post_commit", lambda opened: None)
+    for service, data in ((first, b"a"), (first, b"b"), (second, b"c"), (first, b"d"), (first, b"e")):
+        made = (await service.transactions.create("s", "t", 10_000)).id
+        await cluster.store.append(piece(made), data)
+        await service.transactions.commit("s", "t", made, writer_id="w", timestamp=-1)
+        await first.idle()
+    assert cluster.store.segments[segment_name("s", "t", 0)].data == b"abcde"
+
+
+async def test_a_commit_after_a_scale_at_another_controller_goes_to_the_new_segments(cluster):
+    """What the first one knows of state and epoch is behind: it sees that, and rolls over or begins anew."""
+    first, second = await cluster.start(), await cluster.start()
+    await first.create_scope("s")
+    await first.create_stream("s", "t", StreamConfig(Scaling.fixed(1)))
+
+    async def begin(data):
+        made = await first.transactions.create("s", "t", 10_000)
+        for segment in made.epoch.segments:
+            await cluster.store.append(piece(made.id, segment.id), data)
+        return made
+
+    async def commit(made):
+        assert await first.transactions.commit("s", "t", made.id, writer_id="w", timestamp=-1) is (
+            TransactionStatus.COMMITTING
+        )
+        await first.idle()
+
+    for _ in range(2):
+        await commit(await begin(b"before"))
+    early = await begin(b"early")
+    await second.scale_stream("s", "t", [0], [(0.0, 0.5), (0.5, 1.0)])
+    await second.idle()
+    late = await begin(b"late")
+    assert late.epoch.epoch == 1
+    await commit(early)
+    await commit(late)
+    assert cluster.store.segments[segment_name("s", "t", 0)].data == b"beforebefore"
+    data = [bytes(cluster.store.segments[segment_name("s", "t", at.id)].data) for at in
+            await first.current_segments("s", "t")]  # fmt: skip
+    assert data == [b"late", b"late"]
+    everything = b"".join(bytes(found.data) for found in cluster.store.segments.values())
+    assert everything.count(b"early") == 1
+    assert first.statistics().failed_attempt_count == 0
+
+
+async def test_a_stream_that_another_controller_has_sealed_takes_no_transaction(cluster):
+    """The first one knows the stream as open: it finds out, refuses, and leaves nothing."""
+    first, second = await cluster.start(), await cluster.start()
+    await first.create_scope("s")
+    await first.create_stream("s", "t", StreamConfig(Scaling.fixed(1)))
+    made = (await first.transactions.create("s", "t", 10_000)).id
+    await first.transactions.abort("s", "t", made)
+    await first.idle()
+    await second.seal_stream("s", "t")
+    before = set(cluster.store.segments)
+    with pytest.raises(StreamSealedError):
+        await first.transactions.create("s", "t", 10_000)
+    await first.idle()
+    assert set(cluster.store.segments) == before
