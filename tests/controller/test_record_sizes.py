@@ -23,12 +23,16 @@ from penstock.controller.metadata.records import (
     EpochRecord,
     SegmentRecord,
 )
+from penstock.controller.metadata.retention_records import (
+    StreamCutRecord,
+)
 from penstock.controller.metadata.stream_tables import StreamTables
 from penstock.controller.metadata.typed import Tables
 from penstock.controller.scaling.plan import even_order, first_entry, plan_scale
 from penstock.controller.settings import ControllerSettings
 from penstock.model.errors import CorruptionError
 from penstock.model.names import segment_id
+from penstock.model.policies import Scaling, StreamConfig
 from support.cut_model import tiling
 
 MIB = 1024 * 1024
@@ -75,6 +79,13 @@ GOLDEN = [
         "01bcbbfa4286aa73747265616d5f6375748101ffa47370616e810100b064656c657465645f7365676d656e74739105a9746f5f64656c6574"
         "659106af73697a655f74696c6c5f62797465734dab69735f7570646174696e67c3",
     ),
+    (
+        StreamCutRecord(1000, 77, {EARLIER: 5, 1: -1}),
+        "02 70ef9a2d 09 00000000000003e8 000000000000004d 00000002 0000000100000003 0000000000000001"
+        "0000000000000005 ffffffffffffffff",
+        "01f9011fa783ab7265636f726465645f6d73cd03e8aa73697a655f62797465734daa73747265616d5f63757482cf00000001000000030501"
+        "ff",
+    ),
 ]
 
 
@@ -105,7 +116,7 @@ def largest_records(count, epoch, number):
     yield records.Subscriber(2**31, cut, 2**41)
     yield records.WriterMark(2**62, cut)
     yield records.ActiveTransaction(2**41, 2**31, 2**41, 2**41, commit_offsets=cut)
-    yield records.StreamCutRecord(2**41, 2**62, cut)
+    yield StreamCutRecord(2**41, 2**62, cut)
 
 
 @settings(deadline=None, max_examples=8)
@@ -155,3 +166,34 @@ async def test_sizes_that_an_early_release_put_elsewhere_are_found():
     await tables.put(stream.metadata, "segmentsSealedSizeMapShard-0", SealedSizes({early: 17}))
     await tables.put(stream.metadata, layout.sealed_sizes_key(now), SealedSizes({now: 18}))
     assert await stream.sealed_sizes([early, now, unknown]) == {early: 17, now: 18}
+
+
+async def test_a_stream_of_ten_thousand_segments_has_no_record_of_a_mebibyte(cluster, service):
+    """Made, scaled as a whole, recorded, truncated over both epochs: whatever the controller writes meanwhile."""
+    largest: dict[str, int] = {}
+    put = cluster.store.table_put
+
+    async def measured(segment, updates, **options):
+        for update in updates:
+            key = update.key.decode().partition("-")[0]
+            largest[key] = max(largest.get(key, 0), len(update.value))
+        return await put(segment, updates, **options)
+
+    cluster.store.table_put = measured
+    await service.create_stream("scope", "stream", StreamConfig(Scaling.fixed(SEGMENTS_MAX)))
+    segments = await service.current_segments("scope", "stream")
+    ranges = [(segment.key_start, segment.key_end) for segment in segments]
+    await service.scale_stream("scope", "stream", [segment.id for segment in segments], ranges)
+    await service.idle()
+    half = SEGMENTS_MAX // 2
+    current = await service.current_segments("scope", "stream")
+    cut = {segment.id: 0 for segment in [*segments[:half], *current[half:]]}
+    await service.truncate_stream("scope", "stream", cut)
+    tables = service._catalog.tables_of("scope", "stream", await service._catalog.stream_id("scope", "stream"))
+    assert await tables.retention.add(StreamCutRecord(1, 0, cut))
+    await service.truncate_stream("scope", "stream", {segment.id: 0 for segment in current})
+    assert {key: size for key, size in largest.items() if size >= MIB} == {}
+    for key in ("epochRecord", "currentEpochRecord", "truncation", "epochTransition", "retentionCuts"):
+        assert largest[key] > 16 * SEGMENTS_MAX  # They are of all segments.
+    # The rest of what is on record of a stream does not know how many segments it has.
+    assert largest["historyTimeSeriesChunk"] < 1024

@@ -12,6 +12,12 @@ from penstock.controller.metadata.codec import decode, encode
 from penstock.controller.metadata.history_records import HistoryChunk, HistoryEntry, SealedSizes
 from penstock.controller.metadata.pending_work import PendingWork, Subject, SubjectKind
 from penstock.controller.metadata.records import EpochRecord, SegmentRecord
+from penstock.controller.metadata.retention_records import (
+    RetentionChunk,
+    RetentionEntry,
+    RetentionSet,
+    StreamCutRecord,
+)
 from penstock.controller.metadata.segments_store import SegmentsMetadataStore
 from penstock.controller.steps import at_once
 from penstock.controller.stream_cuts import epoch_bounds, is_equal_or_after, size_between
@@ -34,7 +40,9 @@ SAMPLES = [
     records.TruncationRecord({1: -1}, {1: 0}, {0: 0}, 77, True),
     records.CommittingTransactions(3, ("a",), 9),
     records.EpochTransition(1, 2, (3,), (SEGMENT,)),
-    records.RetentionSet((records.RetentionEntry(1, 2),)),
+    RetentionSet(3, 9, 2, RetentionEntry(1000, 2**62)),
+    RetentionChunk.of(1000, [RetentionEntry(1000, 7), RetentionEntry(2000, 7)]),
+    StreamCutRecord(1000, 7, {0: 5, 4294967297: -1}),
     records.Subscriber(1, {0: 3}, 9),
     records.ActiveTransaction(1, 2, 3, 4, records.TransactionStatus.COMMITTING, "w", -(2**63), 7, {0: 1}),
     *(

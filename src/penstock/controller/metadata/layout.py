@@ -10,6 +10,7 @@ from penstock.controller.metadata.records import (
     HISTORY_CHUNK_EPOCHS,
     INDEX_LEAF_EPOCHS,
     INDEX_ROOT_LEAVES,
+    RETENTION_CHUNK_CUTS,
     SIZE_SHARD_EPOCHS,
     SIZE_SHARD_NUMBERS,
 )
@@ -149,6 +150,16 @@ def index_leaf_key(epoch: int) -> str:
 def index_root_key(epoch: int) -> str:
     """Key of the root of the history time index that has the leaf of `epoch`."""
     return f"historyTimeIndexRoot-{epoch // (INDEX_LEAF_EPOCHS * INDEX_ROOT_LEAVES)}"
+
+
+def retention_chunk_key(cut: int) -> str:
+    """Key of the chunk that has time and size of the recorded cut with this number."""
+    return f"retentionChunk-{cut // RETENTION_CHUNK_CUTS}"
+
+
+def retention_cut_key(recorded_ms: int) -> str:
+    """Key of the cut that was recorded at a time."""
+    return f"retentionCuts-{recorded_ms}"
 
 
 def sealed_sizes_key(segment: int) -> str:

@@ -2,7 +2,7 @@
 
 Their stored form is written down in ``docs/formats.md``; the codec is in
 `penstock.controller.metadata.codec`. Fields may be added with a default; none may change its meaning. What a stream's
-epochs leave behind is in `history_records`.
+epochs leave behind is in `history_records`, the cuts that are recorded for retention in `retention_records`.
 
 Source: controller internals specification, section 2.
 """
@@ -31,6 +31,8 @@ INDEX_ROOT_LEAVES = 8000
 #: numbers, for ever if need be. That is 16 000 segments at most.
 SIZE_SHARD_NUMBERS = 1000
 SIZE_SHARD_EPOCHS = 16
+#: Recorded stream cuts whose times and sizes are in one chunk: 16 KB.
+RETENTION_CHUNK_CUTS = 1000
 
 #: epoch, reference epoch, created_ms, splits, merges, number of segments
 _EPOCH_HEADER = struct.Struct(">iiqqqI")
@@ -265,30 +267,6 @@ class TruncationRecord(PackedRecord):
         previous_span = dict(zip(previous, reader.int32s(previous_count), strict=True))
         reader.end()
         return cls(stream_cut, span, previous_span, size_till_bytes, bool(is_updating))
-
-
-@dataclass(frozen=True, slots=True)
-class RetentionEntry:
-    """A recorded cut: when it was recorded and the stream's size up to it."""
-
-    recorded_ms: int
-    size_bytes: int
-
-
-@dataclass(frozen=True, slots=True)
-class RetentionSet:
-    """The recorded cuts of a stream, oldest first."""
-
-    entries: tuple[RetentionEntry, ...] = ()
-
-
-@dataclass(frozen=True, slots=True)
-class StreamCutRecord:
-    """One recorded cut."""
-
-    recorded_ms: int
-    size_bytes: int
-    stream_cut: dict[int, int]
 
 
 @dataclass(frozen=True, slots=True)

@@ -24,13 +24,14 @@ from penstock.controller.metadata.records import (
     CreationTime,
     EpochRecord,
     EpochTransition,
-    RetentionSet,
     SegmentRecord,
     StateRecord,
     StreamState,
     SubscriberSet,
     TruncationRecord,
 )
+from penstock.controller.metadata.retention_records import RetentionSet
+from penstock.controller.metadata.retention_tables import RetentionTables
 from penstock.controller.metadata.typed import Versioned
 from penstock.controller.scaling.plan import first_entry
 from penstock.model.errors import MetadataConflictError, NoSuchStreamError
@@ -72,6 +73,11 @@ class StreamTables(EpochTables):
     def subject(self) -> Subject:
         """What work on the stream is announced for."""
         return Subject(SubjectKind.STREAM, self.scope, self.stream)
+
+    @property
+    def retention(self) -> RetentionTables:
+        """The stream cuts that are recorded of the stream."""
+        return RetentionTables(self.tables, self.metadata)
 
     # Birth and death.
 

@@ -1,0 +1,177 @@
+"""`RetentionTables`: the recorded stream cuts of one stream: added at the end, found, removed from the beginning.
+
+| Crash, or lost reply | Found afterwards |
+|---|---|
+| in an addition, which is one conditional write | the cut with its time and size, or nothing |
+| between the set without the oldest cuts, and the end of the removal of their records | records that no set leads to; |
+| | the next removal begins with them |
+
+Nothing here is repeated by itself: a conditional write that somebody else was faster with, or whose reply was lost, is
+an error; the caller looks again. Keys are never used twice in the life of a stream, since times ascend: a late
+duplicate of a removal does nothing. Source: PDP-32; controller internals specification, sections 2 and 8.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+
+from penstock.controller.metadata import layout
+from penstock.controller.metadata.records import RETENTION_CHUNK_CUTS
+from penstock.controller.metadata.retention_records import (
+    RetentionChunk,
+    RetentionEntry,
+    RetentionSet,
+    StreamCutRecord,
+)
+from penstock.controller.metadata.typed import Tables, Versioned
+from penstock.model.errors import CorruptionError, InvalidArgumentError, MetadataConflictError, NoSuchStreamError
+from penstock.model.segments import VERSION_ABSENT
+
+
+class RetentionTables:
+    """The recorded cuts of the stream whose records are in `table`. No operation reads more as the stream grows older,
+    but for the logarithm of the number of chunks that there are.
+    """
+
+    def __init__(self, tables: Tables, table: str) -> None:
+        self._tables = tables
+        self._table = table
+
+    async def _set(self) -> Versioned[RetentionSet]:
+        found = await self._tables.get(self._table, layout.RETENTION, RetentionSet)
+        if found is None:
+            raise NoSuchStreamError(f"table {self._table} has no record {layout.RETENTION}: its stream is not complete")
+        return found
+
+    async def _chunk(self, found: Versioned[RetentionSet], cut: int) -> Versioned[RetentionChunk]:
+        """Return the chunk of a cut that a set has. Raises `MetadataConflictError` when the set is another one now."""
+        key = layout.retention_chunk_key(cut)
+        chunk = await self._tables.get(self._table, key, RetentionChunk)
+        if chunk is not None:
+            return chunk
+        if (await self._set()).version != found.version:
+            raise MetadataConflictError(f"table {self._table}: recorded cuts were removed while they were looked at")
+        raise CorruptionError(f"table {self._table}, key {key!r}", 0, f"it is missing, and has cut {cut}")
+
+    async def newest(self) -> RetentionEntry | None:
+        """Return the newest cut; None when there is none. 1 read."""
+        record = (await self._set()).record
+        return record.newest if record.first < record.next_cut else None
+
+    async def entries(self) -> AsyncIterator[list[RetentionEntry]]:
+        """Yield the cuts, oldest first, in pages of one chunk. 1 read, and 1 per chunk.
+
+        Raises `MetadataConflictError` when cuts are removed meanwhile.
+        """
+        found = await self._set()
+        first, until = found.record.first, found.record.next_cut
+        while first < until:
+            chunk = await self._chunk(found, first)
+            yield chunk.record.entries(first, until)
+            first = _chunk_after(first)
+
+    async def last_recorded_until(self, time_ms: int) -> RetentionEntry | None:
+        """Return the last cut that was not recorded after a time; None when all were, or there is none."""
+        found = await self._set()
+        return await self._before(found, await self._count_until(found, time_ms=time_ms))
+
+    async def last_with_at_most(self, size_bytes: int) -> RetentionEntry | None:
+        """Return the last cut that has not more than so many bytes of the stream's life before it; None: none has."""
+        found = await self._set()
+        return await self._before(found, await self._count_until(found, size_bytes=size_bytes))
+
+    async def _before(self, found: Versioned[RetentionSet], cut: int) -> RetentionEntry | None:
+        if cut <= found.record.first:
+            return None
+        (entry,) = (await self._chunk(found, cut - 1)).record.entries(cut - 1, cut)
+        return entry
+
+    async def _count_until(
+        self, found: Versioned[RetentionSet], *, time_ms: int | None = None, size_bytes: int | None = None
+    ) -> int:
+        """Return the number of the first cut behind a time, or a size; the next one's, if there is none."""
+        low, high = found.record.first, found.record.next_cut
+        while low < high:
+            middle = (low + high - 1) // 2
+            chunk = (await self._chunk(found, middle)).record
+            count = chunk.count_until(time_ms=time_ms, size_bytes=size_bytes)
+            if count <= chunk.first:
+                high = max(low, chunk.first)
+            elif count < min(chunk.next_cut, high):
+                return max(low, count)
+            else:
+                low = min(chunk.next_cut, high)
+        return low
+
+    async def cut_of(self, entry: RetentionEntry) -> StreamCutRecord | None:
+        """Return the cut itself; None when it was removed. 1 read."""
+        key = layout.retention_cut_key(entry.recorded_ms)
+        found = await self._tables.get(self._table, key, StreamCutRecord)
+        return None if found is None else found.record
+
+    async def add(self, cut: StreamCutRecord) -> bool:
+        """Record a cut; say whether it was. One that is not later than the newest is passed over. 2 reads, 1 write.
+
+        So is one whose reply was lost, when it is recorded again.
+
+        Raises `InvalidArgumentError` for a size that is less than the newest one's, which no stream can have;
+        `MetadataConflictError` when somebody else has added or removed a cut meanwhile: look again.
+        """
+        found = await self._set()
+        record = found.record
+        if cut.recorded_ms <= record.newest.recorded_ms:
+            return False
+        if cut.size_bytes < record.newest.size_bytes:
+            before = record.newest.size_bytes
+            raise InvalidArgumentError(
+                f"table {self._table}: {cut.size_bytes} bytes before a cut, {before} before an earlier one"
+            )
+        number = record.next_cut
+        chunk = await self._chunk(found, number - 1) if number % RETENTION_CHUNK_CUTS else None
+        if chunk is not None and chunk.record.next_cut != number:
+            raise MetadataConflictError(f"table {self._table}: another cut was recorded as number {number} meanwhile")
+        added = RetentionChunk.of(number, [cut.entry]) if chunk is None else chunk.record.followed_by(cut.entry)
+        await self._tables.put_all(
+            self._table,
+            [
+                (layout.RETENTION, RetentionSet(record.first, number + 1, record.cleared, cut.entry), found.version),
+                (layout.retention_chunk_key(number), added, VERSION_ABSENT if chunk is None else chunk.version),
+                (layout.retention_cut_key(cut.recorded_ms), cut, VERSION_ABSENT),
+            ],
+        )
+        return True
+
+    async def remove_until(self, time_ms: int) -> int:
+        """Remove the cuts that were recorded at a time or before; return their number. 2 writes, 1 removal per chunk.
+
+        Also what an earlier removal has left behind. Raises `MetadataConflictError` when somebody else has added or
+        removed a cut meanwhile; those that are out of the set by then stay out, and the next removal goes on.
+        """
+        found = await self._set()
+        record = found.record
+        first = await self._count_until(found, time_ms=time_ms)
+        if first > record.first:
+            left = RetentionSet(first, record.next_cut, record.cleared, record.newest)
+            found = Versioned(left, await self._tables.put(self._table, layout.RETENTION, left, version=found.version))
+        if found.record.cleared < first:
+            await self._clear(found.record.cleared, first)
+            left = RetentionSet(first, record.next_cut, first, record.newest)
+            await self._tables.put(self._table, layout.RETENTION, left, version=found.version)
+        return first - record.first
+
+    async def _clear(self, first: int, until: int) -> None:
+        """Remove the records of cuts with numbers in `[first, until)`, and the chunks that have no others."""
+        while first < until:
+            key = layout.retention_chunk_key(first)
+            chunk = await self._tables.get(self._table, key, RetentionChunk)
+            if chunk is not None:  # Else a removal that was cut off has come so far.
+                keys = [layout.retention_cut_key(one.recorded_ms) for one in chunk.record.entries(first, until)]
+                await self._tables.remove(self._table, *keys)
+                if _chunk_after(first) <= until:
+                    await self._tables.remove(self._table, key)
+            first = _chunk_after(first)
+
+
+def _chunk_after(cut: int) -> int:
+    """Return the number of the first cut of the next chunk."""
+    return (cut // RETENTION_CHUNK_CUTS + 1) * RETENTION_CHUNK_CUTS
