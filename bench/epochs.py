@@ -1,7 +1,7 @@
 """What a stream's operations cost as its epochs grow, and what large stream cuts cost: counts, bytes, CPU.
 
     python bench/epochs.py
-    python bench/epochs.py --epochs 1000000          # some fifteen minutes and 1.5 GB
+    python bench/epochs.py --epochs 1000000          # some fifteen minutes of CPU, and 1 GB
 
 A real controller over memory scales one stream of four segments again and again. Requests, rows and bytes at the
 metadata store are counted per operation: the averages of the first block of a thousand epochs behind the hundredth, of

@@ -101,6 +101,26 @@ async def test_removed_row_does_not_break_a_token(store: MetadataStore) -> None:
     assert {row.key for row in rest.rows} == set("abcd") - {row.key for row in page.rows}
 
 
+async def test_pages_show_what_has_come_and_gone_since(store: MetadataStore) -> None:
+    """Rows that were put or removed after an earlier look at the same pages, and those of a table made anew."""
+
+    async def keys() -> set[str]:
+        return {row.key for row in (await store.rows(TABLE, limit=10)).rows}
+
+    await store.put(TABLE, [Write("a", b"1"), Write("b", b"1")])
+    assert await keys() == {"a", "b"}
+    await store.put(TABLE, [Write("b", b"2"), Write("c", b"1")])
+    assert await keys() == {"a", "b", "c"}
+    assert {row.value for row in (await store.rows(TABLE, limit=10)).rows} == {b"1", b"2"}
+    await store.remove(TABLE, [Removal("a")])
+    assert await keys() == {"b", "c"}
+    assert await store.drop_table(TABLE)
+    assert await store.create_table(TABLE)
+    assert await keys() == set()
+    await store.put(TABLE, [Write("d", b"1")])
+    assert await keys() == {"d"}
+
+
 async def test_table_with_rows_is_kept_when_it_must_be_empty(store: MetadataStore) -> None:
     """Dropping a table on the condition that it is empty, with a row and without."""
     await store.put(TABLE, [Write("a", b"1")])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from bisect import bisect_right
 from collections.abc import Sequence
 
 from penstock.controller.metadata.store import VERSION_ABSENT, VERSION_ANY, Removal, Row, RowPage, Write
@@ -19,6 +20,8 @@ class MemoryMetadataStore:
 
     def __init__(self) -> None:
         self._tables: dict[str, dict[str, Row]] = {}
+        #: Of tables whose pages were asked for, all keys in order, until one comes or goes.
+        self._sorted_keys: dict[str, list[str]] = {}
         self._version = -1
 
     def table_names(self) -> list[str]:
@@ -44,6 +47,7 @@ class MemoryMetadataStore:
         await asyncio.sleep(0)
         if self._tables.get(table) and must_be_empty:
             raise TableNotEmptyError(table)
+        self._sorted_keys.pop(table, None)
         return self._tables.pop(table, None) is not None
 
     async def get(self, table: str, keys: Sequence[str]) -> Sequence[Row | None]:
@@ -68,6 +72,8 @@ class MemoryMetadataStore:
         found = self._table(table)
         self._check(table, found, writes)
         versions = []
+        if any(write.key not in found for write in writes):
+            self._sorted_keys.pop(table, None)
         for write in writes:
             self._version += 1
             found[write.key] = Row(write.key, write.value, self._version)
@@ -79,6 +85,7 @@ class MemoryMetadataStore:
         await asyncio.sleep(0)
         found = self._table(table)
         self._check(table, found, removals)
+        self._sorted_keys.pop(table, None)
         for removal in removals:
             found.pop(removal.key, None)
 
@@ -90,5 +97,9 @@ class MemoryMetadataStore:
             after = token.decode()
         except UnicodeDecodeError as error:
             raise InvalidArgumentError(f"{table}: {token!r} is not a continuation token") from error
-        keys = sorted(key for key in found if key > after)[: max(1, limit)]
+        if table not in self._sorted_keys:
+            self._sorted_keys[table] = sorted(found)
+        every = self._sorted_keys[table]
+        first = bisect_right(every, after)
+        keys = every[first : first + max(1, limit)]
         return RowPage([found[key] for key in keys], keys[-1].encode() if keys else token)
