@@ -86,7 +86,8 @@ async def test_what_is_posted_is_tried_again_until_it_is_done(house: House, erro
     async with asyncio.timeout(10):
         await queue.empty("scope", "stream")
     assert attempts == [["item"]] * 9
-    assert house.work.failed_attempt_count == 8
+    # Waiting for another controller is no failure.
+    assert house.work.failed_attempt_count == (0 if isinstance(error, WorkElsewhereError) else 8)
     assert house.given_up.count == 0
 
 

@@ -15,6 +15,7 @@ from penstock.controller.metadata import layout
 from penstock.controller.metadata.announcements import Announcements
 from penstock.controller.metadata.pending_work import PendingWork, SealStream, Subject, SubjectKind
 from penstock.controller.metadata.records import StreamState, TransactionStatus
+from penstock.controller.peers import Peers
 from penstock.controller.service import ControllerService
 from penstock.controller.settings import ControllerSettings
 from penstock.controller.work_registry import WorkRegistry
@@ -249,7 +250,7 @@ async def test_two_that_take_over_at_once_do_the_work_once(cluster):
     await cluster.coordinator.join("x")
     rivals = []
     for name in ("b", "c"):
-        rival = Announcements(first._tables, SETTINGS)
+        rival = Announcements(first._tables, SETTINGS, Peers())
         rival.enter(await cluster.coordinator.join(name))
         rivals.append(rival)
     ends = await asyncio.gather(*(rival.claim(STREAM) for rival in rivals), return_exceptions=True)

@@ -10,7 +10,7 @@ from functools import partial
 from itertools import islice
 from typing import Generic, TypeVar
 
-from penstock.controller.errors import PERMANENT_ERRORS
+from penstock.controller.errors import PERMANENT_ERRORS, WorkElsewhereError
 from penstock.controller.locks import StreamLocks
 from penstock.controller.metadata.given_up import GivenUpWork
 from penstock.controller.retry import delay_s
@@ -74,17 +74,25 @@ class BackgroundWork:
         """Repeat `call` in a task of its own until it is done; see `until_done`."""
         return self.tasks.start(what, self.until_done(what, call))
 
-    async def until_done(self, what: str, call: Callable[[], Awaitable[T]], *, lock: str | None = None) -> T | None:
+    async def until_done(
+        self, what: str, call: Callable[[], Awaitable[T]], *, lock: str | None = None, lane: str = ""
+    ) -> T | None:
         """Repeat `call`, with growing waits up to a bound, for as long as it takes; return what it returns.
 
-        Each attempt holds `lock` (None: no lock), and a slot only once it has the lock. An error that a repetition
-        cannot mend ends it: the work is given up, in the log and on record, and None returned. What meets damaged data
-        is not given up: it is tried again after `damaged_retry_delay_ms`, since somebody may repair them.
+        Each attempt holds `lock` (None: no lock), for which it waits in `lane`, and a slot only once it has the lock.
+        What waits for another controller asks every `peer_poll_ms`. An error that a repetition cannot mend ends it: the
+        work is given up, in the log and on record, and None returned. What meets damaged data is not given up: it is
+        tried again after `damaged_retry_delay_ms`, since somebody may repair them.
         """
         attempt = 1
         while True:
             try:
-                return await self._attempt(what, call, lock)
+                return await self._attempt(what, call, lock, lane)
+            except WorkElsewhereError as error:
+                # Nothing has failed: another one is at work, or comes first.
+                _logger.debug("%s waits: %s", what, error)
+                await asyncio.sleep(self._settings.peer_poll_ms / 1000)
+                continue
             except PenstockError as error:
                 self.failed_attempt_count += 1
                 # Work that fails for days must not fill the log: less and less is said of it.
@@ -97,11 +105,11 @@ class BackgroundWork:
             await asyncio.sleep(wait_s)
             attempt += 1
 
-    async def _attempt(self, what: str, call: Callable[[], Awaitable[T]], lock: str | None) -> T | None:
+    async def _attempt(self, what: str, call: Callable[[], Awaitable[T]], lock: str | None, lane: str) -> T | None:
         try:
             async with AsyncExitStack() as held:
                 if lock is not None:
-                    await held.enter_async_context(self._locks.hold(lock))
+                    await held.enter_async_context(self._locks.hold(lock, lane=lane))
                 await held.enter_async_context(self._slot())
                 return await call()
         except PERMANENT_ERRORS as error:
@@ -113,7 +121,8 @@ class StreamQueue(Generic[Item]):
     """What is to be done for each stream, in the order of posting: one task per stream that has something to do.
 
     `work(scope, stream, items)` is given up to `commit_batch_max` items at a time, and again until it succeeds; it
-    returns those that are done. `lock` gives the name of the lock that it holds meanwhile, None: none.
+    returns those that are done. `lock` gives the name of the lock that it holds meanwhile, None: none; it waits for it
+    in a lane of its own, which has its turn however much else waits.
     """
 
     def __init__(
@@ -159,7 +168,10 @@ class StreamQueue(Generic[Item]):
                 # Forgotten only when it is done: a repetition would find no other trace of them.
                 items = list(islice(posted, self._items_max))
                 done = await self._background.until_done(
-                    f"{self._what} on {scope}/{stream}", partial(self._work, scope, stream, items), lock=lock
+                    f"{self._what} on {scope}/{stream}",
+                    partial(self._work, scope, stream, items),
+                    lock=lock,
+                    lane=self._what,
                 )
                 for item in items if done is None else done:
                     posted.pop(item, None)

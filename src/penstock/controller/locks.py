@@ -3,30 +3,75 @@
 from __future__ import annotations
 
 import asyncio
+from collections import deque
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
 
 class StreamLocks:
-    """A lock per name, kept only while somebody holds or awaits it. First come, first served."""
+    """A lock per name, kept only while somebody holds or awaits it.
+
+    Who waits does so in a lane. Lanes take turns, however many wait in one of them; in each it is first come, first
+    served.
+    """
 
     def __init__(self) -> None:
-        self._locks: dict[str, tuple[asyncio.Lock, int]] = {}
+        self._locks: dict[str, _LaneLock] = {}
 
     @asynccontextmanager
-    async def hold(self, name: str) -> AsyncIterator[None]:
+    async def hold(self, name: str, *, lane: str = "") -> AsyncIterator[None]:
         """Hold the lock of `name`."""
-        lock, users = self._locks.get(name, (None, 0))
+        lock = self._locks.get(name)
         if lock is None:
-            lock = asyncio.Lock()
-        self._locks[name] = lock, users + 1
+            lock = self._locks[name] = _LaneLock()
+        lock.user_count += 1
         try:
-            async with lock:
+            await lock.acquire(lane)
+            try:
                 yield
+            finally:
+                lock.release()
         finally:
-            _, users = self._locks.pop(name)
-            if users > 1:
-                self._locks[name] = lock, users - 1
+            lock.user_count -= 1
+            if lock.user_count == 0:
+                del self._locks[name]
 
     def __len__(self) -> int:
         return len(self._locks)
+
+
+class _LaneLock:
+    """A lock that is handed on: while anybody waits it is never free for who comes by."""
+
+    def __init__(self) -> None:
+        self.user_count: int = 0
+        self._is_held = False
+        self._lane = ""
+        #: Who waits, by lane; none of these is empty. The lane that was served longest ago comes first.
+        self._waiting: dict[str, deque[asyncio.Future[None]]] = {}
+
+    async def acquire(self, lane: str) -> None:
+        if not self._is_held:
+            self._is_held, self._lane = True, lane
+            return
+        turn = asyncio.get_running_loop().create_future()
+        self._waiting.setdefault(lane, deque()).append(turn)
+        try:
+            await turn
+        except asyncio.CancelledError:
+            if turn.done() and not turn.cancelled():
+                self.release()  # It was handed over in this very moment.
+            raise
+
+    def release(self) -> None:
+        while self._waiting:
+            lane = next((lane for lane in self._waiting if lane != self._lane), self._lane)
+            waiting = self._waiting.pop(lane)
+            turn = waiting.popleft()
+            if waiting:
+                self._waiting[lane] = waiting
+            if not turn.done():  # Who was cancelled is still in the queue.
+                self._lane = lane
+                turn.set_result(None)
+                return
+        self._is_held = False

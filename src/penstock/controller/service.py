@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import TypeVar
 
 from penstock.controller.background_work import BackgroundWork
-from penstock.controller.buckets import Buckets, Peers
+from penstock.controller.buckets import Buckets
 from penstock.controller.coordinator import Coordinator
 from penstock.controller.deferred_removals import DeferredRemovals
 from penstock.controller.epochs import Successor
@@ -47,6 +47,7 @@ from penstock.controller.metadata.stream_tables import StreamTables
 from penstock.controller.metadata.transaction_index import TransactionIndex
 from penstock.controller.metadata.transaction_numbers import TransactionNumbers
 from penstock.controller.metadata.typed import Tables
+from penstock.controller.peers import Peers
 from penstock.controller.queries import SegmentPosition, StreamQueries, check_not_empty
 from penstock.controller.reader_groups import ReaderGroups
 from penstock.controller.scaling.auto_scaler import AutoScaler
@@ -133,6 +134,7 @@ class ControllerService:
         )
         self._background = background = BackgroundWork(self._tasks, self.settings, self._locks, self._given_up)
         removals = DeferredRemovals(self._tables, background, self.settings)
+        peers = Peers()
         self._context = WorkflowContext(
             catalog=self._catalog,
             groups=ScopedRecords(self._tables, self._catalog, ReaderGroupRecord, layout.reader_groups_in_scope),
@@ -140,7 +142,7 @@ class ControllerService:
                 self._tables, self._catalog, KeyValueTableRecord, layout.key_value_tables_in_scope
             ),
             completed=CompletedTransactions(self._tables, runtime, self.settings),
-            announcements=Announcements(self._tables, self.settings),
+            announcements=Announcements(self._tables, self.settings, peers),
             index=TransactionIndex(self._tables),
             marked=MarkedStreams(self._tables, self.settings),
             segments=SegmentRequests(segments, self.settings, locator.container_count),
@@ -155,7 +157,6 @@ class ControllerService:
         self._runner = WorkflowRunner(self._context, background, self._registry)
         #: What goes on for as long as the controller does; `idle` does not wait for it.
         self._watches = BackgroundTasks()
-        peers = Peers()
         self.retention_buckets: Buckets = Buckets("retention", self.settings.retention_bucket_count, peers)
         self.watermarking_buckets: Buckets = Buckets("watermarking", self.settings.watermarking_bucket_count, peers)
         self._auto_scaler: AutoScaler | None = None

@@ -77,6 +77,9 @@ class ControllerSettings:
         removal_rows_max: rows that one such request removes.
         workflow_timeout_s: how long a caller waits for a workflow; the workflow goes on after that.
         peer_poll_ms: time between two looks at work that another controller is at, for who waits for its end.
+        turn_timeout_ms: who waits in line, and does not begin for so long when its turn has come, is passed over. Many
+            times `peer_poll_ms`.
+        waiting_requests_max: names in the line of one of the 64 buckets of subjects; further ones wait without.
         workflow_concurrency_max: background workflows that hold a slot at the same time.
         work_slot_s: how long a background workflow holds its slot at most; one that takes longer goes on without.
         segment_requests_max: requests to the segments of one container on their way at the same time.
@@ -115,6 +118,8 @@ class ControllerSettings:
     removal_rows_max: int = 100
     workflow_timeout_s: float = 120.0
     peer_poll_ms: int = 200
+    turn_timeout_ms: int = 5_000
+    waiting_requests_max: int = 100
     workflow_concurrency_max: int = 64
     work_slot_s: float = 1.0
     segment_requests_max: int = 64

@@ -9,7 +9,7 @@ from typing import TypeVar, assert_never
 
 from penstock.controller.background_work import BackgroundWork
 from penstock.controller.errors import WorkElsewhereError, WorkflowTimeoutError
-from penstock.controller.metadata.pending_work import Subject, SubjectKind
+from penstock.controller.metadata.pending_work import Lane, Subject, SubjectKind
 from penstock.controller.retry import delay_s
 from penstock.controller.work_registry import WorkRegistry
 from penstock.controller.workflows.context import WorkflowContext
@@ -69,7 +69,7 @@ class WorkflowRunner:
         What another controller that is alive has begun is waited for. Raises `WorkflowTimeoutError` after
         `workflow_timeout_s`, and the work goes on; `WorkElsewhereError` if it cannot even begin in that time.
         """
-        settings = self._context.settings
+        settings, announcements = self._context.settings, self._context.announcements
 
         async def run() -> T:
             deadline_s = asyncio.get_running_loop().time() + settings.workflow_timeout_s
@@ -87,9 +87,20 @@ class WorkflowRunner:
                 except Exception:
                     self.finish_what_is_left(subject)
                     raise
+                # Before more of what others do begins, this has its turn.
+                await announcements.stand_in_line(subject, Lane.CHANGE, run, self._context.new_id())
                 await asyncio.sleep(settings.peer_poll_ms / 1000)
 
-        return await self.bounded(f"workflow on {subject}", run)
+        async def run_in_line() -> T:
+            try:
+                result = await run()
+            except Exception:
+                await announcements.leave_line(subject, Lane.CHANGE, run)
+                raise
+            await announcements.leave_line(subject, Lane.CHANGE, run)
+            return result
+
+        return await self.bounded(f"workflow on {subject}", run_in_line)
 
     def finish_what_is_left(self, subject: Subject) -> None:
         """Finish in the background what this controller has begun on `subject`, if it has not ended."""
@@ -107,6 +118,8 @@ class WorkflowRunner:
             try:
                 await self.settle(subject)
             except WorkElsewhereError as error:
+                if self.is_unfinished(subject):
+                    raise  # A peer is at a part of it, or at what it needs: the rest is still to be done here.
                 _logger.info("unfinished work on %s is left to another controller: %s", subject, error)
 
         try:

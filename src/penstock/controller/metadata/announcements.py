@@ -19,12 +19,20 @@ from penstock.controller.coordinator import Membership
 from penstock.controller.errors import MembershipLostError, WorkElsewhereError
 from penstock.controller.locks import StreamLocks
 from penstock.controller.metadata import layout
-from penstock.controller.metadata.pending_work import AnnouncementFence, PendingWork, Subject
+from penstock.controller.metadata.pending_work import (
+    AnnouncementFence,
+    Lane,
+    PendingWork,
+    Subject,
+    WaitingRequest,
+)
 from penstock.controller.metadata.typed import Tables, Versioned
+from penstock.controller.metadata.waiting_requests import Line, WaitingRequests, has_change
+from penstock.controller.peers import Peers
 from penstock.controller.retry import delay_s
 from penstock.controller.settings import ControllerSettings
 from penstock.model.checksum import crc32c
-from penstock.model.errors import CorruptionError, MetadataConflictError, OutcomeUnknownError
+from penstock.model.errors import CorruptionError, MetadataConflictError, OutcomeUnknownError, PenstockError
 from penstock.model.names import SCOPE_NAME_LENGTH_MAX, STREAM_NAME_LENGTH_MAX
 from penstock.model.segments import VERSION_ABSENT
 
@@ -56,7 +64,7 @@ class Announcements:
         taken_over_count: announcements of others that have become this controller's.
     """
 
-    def __init__(self, tables: Tables, settings: ControllerSettings) -> None:
+    def __init__(self, tables: Tables, settings: ControllerSettings, peers: Peers) -> None:
         self._membership: Membership | None = None
         self.taken_over_count: int = 0
         self._tables = tables
@@ -64,6 +72,7 @@ class Announcements:
         self._locks = StreamLocks()
         #: Fences as this controller has written them last; a version that is not current any more is a conflict.
         self._fences: dict[str, Versioned[AnnouncementFence]] = {}
+        self._waiting = WaitingRequests(peers, settings.turn_timeout_ms / 1000)
         #: Announcements that are this controller's, or may be, as far as it knows.
         self._unfinished: set[Subject] = set()
 
@@ -86,24 +95,29 @@ class Announcements:
         """Say whether this controller has announced something there, or taken it over, and not withdrawn it."""
         return subject in self._unfinished
 
-    async def announce(self, work: PendingWork) -> Announcement:
-        """Announce `work`.
+    async def announce(self, work: PendingWork, *, in_turn: bool = True) -> Announcement:
+        """Announce `work`; `in_turn` False: as a part of what has begun, whoever waits.
 
-        Raises `WorkElsewhereError` when something else is announced there; `MembershipLostError`; `OutcomeUnknownError`
-        when even repeated attempts have shown nothing: `is_unfinished` is true then.
+        Raises `WorkElsewhereError` when something else is announced there, or it is somebody else's turn;
+        `MembershipLostError`; `OutcomeUnknownError` when even repeated attempts have shown nothing: `is_unfinished` is
+        true then.
         """
         if self._membership is None or self._membership.is_over:
             raise MembershipLostError(f"{work.subject}: this controller is no member any more and begins nothing")
         subject = work.subject
-        fence = layout.fence_key(crc32c(subject.key.encode(), 0) % FENCE_COUNT)
+        fence = _fence_of(subject)
+        # What may be there already, on its way, has begun: it is nobody else's turn any more.
+        is_on_its_way = not in_turn
         async with self._locks.hold(fence):
             attempt = 1
             version = self._fences.pop(fence, None)
-            if version is not None:
+            if version is not None and (is_on_its_way or self._is_free(work, version)):
                 try:
                     return await self._write(work, fence, version)
-                except (MetadataConflictError, OutcomeUnknownError):
+                except MetadataConflictError:
                     _logger.debug("%s: what is announced is looked at first", subject)
+                except OutcomeUnknownError:
+                    is_on_its_way = True
             while True:
                 found, version = await self._look(subject, fence)
                 if found is not None:
@@ -111,26 +125,104 @@ class Announcements:
                     if found.record.work_id != work.work_id:
                         self._unfinished.discard(subject)
                         raise WorkElsewhereError(f"{subject}: another change has just begun; try again")
+                    self._waiting.begun(subject, work.lane)
                     return Announcement(found.record, found.version)
+                if not is_on_its_way and not self._is_free(work, version):
+                    self._unfinished.discard(subject)
+                    raise WorkElsewhereError(f"{subject}: another change has waited for its turn; ask again later")
                 try:
                     return await self._write(work, fence, version)
-                except (MetadataConflictError, OutcomeUnknownError):
+                except (MetadataConflictError, OutcomeUnknownError) as error:
+                    is_on_its_way |= isinstance(error, OutcomeUnknownError)
                     if attempt == self._settings.conflict_attempts_max:
                         raise
                     await asyncio.sleep(delay_s(self._settings, attempt))
                     attempt += 1
 
+    def _is_free(self, work: PendingWork, found: Versioned[AnnouncementFence] | None) -> bool:
+        _, line, _ = _read(found)
+        return self._waiting.is_free(line, work.subject, work.lane, self.owner, asyncio.get_running_loop().time())
+
     async def _write(
         self, work: PendingWork, fence: str, found: Versioned[AnnouncementFence] | None
     ) -> Announcement:
-        count = AnnouncementFence(1 if found is None else found.record.count + 1)
-        expected = VERSION_ABSENT if found is None else found.version
+        count, line, expected = _read(found)
+        now_s = asyncio.get_running_loop().time()
+        moved = AnnouncementFence(
+            count + 1, self._waiting.left(line, work.subject, work.lane, self.owner, now_s)
+        )
         self._unfinished.add(work.subject)
         version, fence_version = await self._tables.put_all(
-            layout.PENDING_WORK, [(work.subject.key, work, VERSION_ABSENT), (fence, count, expected)]
+            layout.PENDING_WORK, [(work.subject.key, work, VERSION_ABSENT), (fence, moved, expected)]
         )
-        self._fences[fence] = Versioned(count, fence_version)
+        self._fences[fence] = Versioned(moved, fence_version)
+        self._waiting.begun(work.subject, work.lane)
         return Announcement(work, version)
+
+    # Turns.
+
+    async def stand_in_line(self, subject: Subject, lane: Lane, caller: object, ticket: str) -> None:
+        """Put this controller's name in line for `caller`, who wants to begin and has met others; fine if it is there.
+
+        `ticket`: a UUID, for a new name. To be called again with each attempt: what others commit uses up what waits
+        to commit. Where the line is full, or others write there without a pause, the caller goes without. Who has to
+        wait for nothing but another commit stays out of the line: that one merges what was decided here too.
+        """
+        if self._membership is None or self._membership.is_over:
+            return
+        owner, fence = self.owner, _fence_of(subject)
+        async with self._locks.hold(fence):
+            for attempt in range(1, self._settings.conflict_attempts_max):
+                found, version = await self._look(subject, fence)
+                count, line, expected = _read(version)
+                is_commit_there = found is not None and found.record.lane is Lane.COMMIT
+                if lane is Lane.COMMIT and is_commit_there and not has_change(line, subject):
+                    return
+                own = [one for one in line if (one.subject, one.lane, one.owner) == (subject.key, lane, owner)]
+                if own or len(line) >= self._settings.waiting_requests_max:
+                    if own:
+                        self._waiting.place(subject, lane, caller, own[0].ticket)
+                    return
+                request = WaitingRequest(subject.key, lane, owner, ticket)
+                self._fences.pop(fence, None)
+                try:
+                    await self._tables.put(
+                        layout.PENDING_WORK, fence, AnnouncementFence(count, (*line, request)), version=expected
+                    )
+                except MetadataConflictError:
+                    continue  # Somebody else was faster, and may be the busier for it: no wait.
+                except OutcomeUnknownError:
+                    await asyncio.sleep(delay_s(self._settings, attempt))
+                    continue
+                self._waiting.place(subject, lane, caller, ticket)
+                return
+
+    async def leave_line(self, subject: Subject, lane: Lane, caller: object) -> None:
+        """Take the name of `caller`, who does not come any more, out of the line, if nobody else here waits by it.
+
+        What fails of that is logged: others pass over the name when its turn has come.
+        """
+        ticket = self._waiting.give_up(subject, lane, caller)
+        if ticket is None:
+            return
+        fence = _fence_of(subject)
+        try:
+            async with self._locks.hold(fence):
+                for _ in range(self._settings.conflict_attempts_max):
+                    count, line, expected = _read((await self._look(subject, fence))[1])
+                    left = tuple(request for request in line if request.ticket != ticket)
+                    if left == line:
+                        return
+                    self._fences.pop(fence, None)
+                    try:
+                        await self._tables.put(
+                            layout.PENDING_WORK, fence, AnnouncementFence(count, left), version=expected
+                        )
+                    except MetadataConflictError:
+                        continue
+                    return
+        except PenstockError as error:
+            _logger.info("%s: who waits no more is still in line, and will be passed over: %s", subject, error)
 
     async def _look(
         self, subject: Subject, fence: str
@@ -219,3 +311,12 @@ class Announcements:
         async for row in self._tables.walk_rows(layout.PENDING_WORK):
             if "/" in row.key:
                 yield Subject.of_key(row.key)
+
+
+def _fence_of(subject: Subject) -> str:
+    return layout.fence_key(crc32c(subject.key.encode(), 0) % FENCE_COUNT)
+
+
+def _read(fence: Versioned[AnnouncementFence] | None) -> tuple[int, Line, int]:
+    """Return count, line and version of a fence."""
+    return (0, (), VERSION_ABSENT) if fence is None else (fence.record.count, fence.record.waiting, fence.version)

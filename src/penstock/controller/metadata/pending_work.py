@@ -154,13 +154,46 @@ class PendingWork:
     attempt: int = 1
 
     @property
+    def lane(self) -> Lane:
+        """What it takes turns with."""
+        return Lane.COMMIT if isinstance(self.order, CommitTransactions) else Lane.CHANGE
+
+    @property
     def kind(self) -> str:
         """What is done, in words, for the log."""
         return str(self.order.__struct_config__.tag).replace("_", " ")
 
 
+class Lane(Enum):
+    """Kinds of work that take turns on a stream, so that neither many commits nor many changes keep the others out."""
+
+    CHANGE = "change"
+    COMMIT = "commit"
+
+
+@dataclass(frozen=True, slots=True)
+class WaitingRequest:
+    """A name in line: somebody who has found other work where he wants to begin his own.
+
+    Attributes:
+        subject: key of what is to be worked on.
+        lane: what kind of work waits.
+        owner: the controller where it waits.
+        ticket: a UUID that tells this name from every other one.
+    """
+
+    subject: str
+    lane: Lane
+    owner: str
+    ticket: str
+
+
 @dataclass(frozen=True, slots=True)
 class AnnouncementFence:
-    """Counts the announcements of one bucket of names. Written with each: no request to announce works twice."""
+    """Counts the announcements of one bucket of names, and has the line of those who wait to make one.
+
+    Written with each announcement: no request to announce works twice, and a name in line is used up by the same write.
+    """
 
     count: int
+    waiting: tuple[WaitingRequest, ...] = ()

@@ -14,7 +14,7 @@ from dataclasses import replace
 from penstock.controller.background_work import BackgroundWork, StreamQueue, all_ended
 from penstock.controller.errors import PERMANENT_ERRORS, WorkElsewhereError
 from penstock.controller.metadata import layout
-from penstock.controller.metadata.pending_work import CommitTransactions, Subject, SubjectKind
+from penstock.controller.metadata.pending_work import CommitTransactions, Lane, Subject, SubjectKind
 from penstock.controller.metadata.records import EpochRecord, TransactionIndexEntry, TransactionStatus
 from penstock.controller.metadata.stream_tables import StreamTables
 from penstock.controller.metadata.transaction_ids import TransactionId
@@ -81,14 +81,21 @@ class TransactionWork:
         """
         merged: Collection[TransactionId] = ()
         subject = Subject(SubjectKind.STREAM, scope, stream)
+        announcements = self._context.announcements
         try:
             merged = await self._context.catalog.on_stream(scope, stream, self._commit_batch)
         except NoSuchStreamError:
             _logger.info("stream %s/%s is gone, and its transactions with it", scope, stream)
-            if self._context.announcements.is_unfinished(subject):
+            await announcements.leave_line(subject, Lane.COMMIT, self._commits)
+            if announcements.is_unfinished(subject):
                 await self._registry.finish(subject)
+        except WorkElsewhereError:
+            # Before more of what others do begins, this has its turn.
+            await announcements.stand_in_line(subject, Lane.COMMIT, self._commits, self._context.new_id())
+            raise
         except PERMANENT_ERRORS:
             # Given up as any other announced work is; the decisions stay.
+            await announcements.leave_line(subject, Lane.COMMIT, self._commits)
             is_finished = await self._registry.finish(subject)
             if is_finished is None:
                 raise

@@ -59,9 +59,10 @@ class WorkflowContext:
         """Return the announcement of work on the `life` of a subject that begins now."""
         return PendingWork(subject, order, life, self.host, self.runtime.wall_clock_ms(), self.new_id())
 
-    async def begin(self, subject: Subject, order: Order, life: str) -> Announcement:
+    async def begin(self, subject: Subject, order: Order, life: str, *, in_turn: bool = True) -> Announcement:
         """Announce work on the `life` of a subject. Nothing of it may be done before.
 
-        Raises `MetadataConflictError` when something else is announced there.
+        `in_turn` False: it is a part of what has begun, and comes before what waits. Raises `WorkElsewhereError` when
+        something else is announced there, or it is the turn of somebody else.
         """
-        return await self.announcements.announce(self.work(subject, order, life))
+        return await self.announcements.announce(self.work(subject, order, life), in_turn=in_turn)

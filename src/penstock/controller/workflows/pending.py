@@ -155,14 +155,15 @@ async def free_state(context: WorkflowContext, subject: Subject) -> None:
 async def _free_state(context: WorkflowContext, tables: StreamTables) -> None:
     state = (await tables.state()).record.state
     if state is StreamState.COMMITTING_TXN:
-        announced = await context.begin(tables.subject, CommitTransactions(), tables.stream_id)
+        announced = await context.begin(tables.subject, CommitTransactions(), tables.stream_id, in_turn=False)
         await commit_batch(context, tables, announced)
     elif state is StreamState.UPDATING:
         update = UpdateStream((await tables.configuration()).record.configuration)
-        await resume_update(context, tables, await context.begin(tables.subject, update, tables.stream_id), update)
+        announced = await context.begin(tables.subject, update, tables.stream_id, in_turn=False)
+        await resume_update(context, tables, announced, update)
     elif state is StreamState.TRUNCATING:
         truncation = TruncateStream((await tables.truncation()).record.stream_cut)
-        announced = await context.begin(tables.subject, truncation, tables.stream_id)
+        announced = await context.begin(tables.subject, truncation, tables.stream_id, in_turn=False)
         await resume_truncate(context, tables, announced, truncation)
     elif state is StreamState.SCALING:
         await _finish_scale(context, tables)
@@ -175,4 +176,5 @@ async def _finish_scale(context: WorkflowContext, tables: StreamTables) -> None:
         return
     ranges = tuple((segment.key_start, segment.key_end) for segment in planned.created)
     scale = ScaleStream(ScaleOrder(planned.active_epoch, planned.to_seal, ranges))
-    await resume_scale(context, tables, await context.begin(tables.subject, scale, tables.stream_id), scale)
+    announced = await context.begin(tables.subject, scale, tables.stream_id, in_turn=False)
+    await resume_scale(context, tables, announced, scale)

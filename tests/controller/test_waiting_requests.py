@@ -1,0 +1,668 @@
+"""Whose turn it is on a stream that commits and changes, at one controller or at two, want at once.
+
+Over a metadata store in memory, and over table segments of a real segment store. Shows S-203 to S-206, each where it is
+named.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import asynccontextmanager
+from dataclasses import replace
+
+import pytest
+
+from penstock.controller.errors import WorkElsewhereError
+from penstock.controller.locks import StreamLocks
+from penstock.controller.metadata import layout
+from penstock.controller.metadata.announcements import _fence_of
+from penstock.controller.metadata.codec import decode
+from penstock.controller.metadata.memory_store import MemoryMetadataStore
+from penstock.controller.metadata.pending_work import (
+    AnnouncementFence,
+    Lane,
+    PendingWork,
+    SealStream,
+    Subject,
+    SubjectKind,
+    WaitingRequest,
+)
+from penstock.controller.metadata.records import TransactionStatus
+from penstock.controller.metadata.segments_store import SegmentsMetadataStore
+from penstock.controller.settings import ControllerSettings
+from penstock.model.errors import (
+    ContainerOfflineError,
+    MetadataConflictError,
+    NoSuchStreamError,
+    OutcomeUnknownError,
+    PenstockError,
+    StreamSealedError,
+)
+from penstock.model.policies import Scaling, StreamConfig
+from penstock.model.segments import VERSION_ABSENT
+from penstock.segmentstore.settings import SegmentStoreSettings
+from penstock.segmentstore.tier1.memory_log import MemoryLogFactory
+from support.containers import QUIET, SMALL_CACHE, FaultyChunks, memory_runtime, memory_store
+from support.controller_faults import BlockedSegments, ScriptedSegments
+
+#: Nobody is passed over unless a test says so.
+SETTINGS = ControllerSettings(
+    attempts_max=2, retry_delay_ms_first=1, retry_delay_ms_max=2, peer_poll_ms=1, turn_timeout_ms=10**9
+)
+STREAM = Subject(SubjectKind.STREAM, "scope", "stream")
+HALVES = [(0.0, 0.5), (0.5, 1.0)]
+
+
+class Journal:
+    """A metadata store that notes what is announced for the stream: by whom, and which kind of work."""
+
+    def __init__(self, store):
+        self.store = store
+        self.begun = []
+        #: Names that came into the line: owner, lane, and how much was begun before.
+        self.named = []
+        self._tickets = set()
+        self.puts = []
+        self.is_reply_lost = False
+
+    def __getattr__(self, name):
+        return getattr(self.store, name)
+
+    def forget(self):
+        self.begun.clear()
+        self.named.clear()
+
+    def _note_names(self, line):
+        for request in line:
+            if request.ticket not in self._tickets:
+                self._tickets.add(request.ticket)
+                self.named.append((request.owner, request.lane, len(self.begun)))
+
+    async def put(self, table, writes):
+        versions = await self.store.put(table, writes)
+        if table == layout.PENDING_WORK:
+            self.puts.append(writes)
+            for write in writes:
+                if write.key == STREAM.key and write.version == VERSION_ABSENT:
+                    work = decode(PendingWork, write.value, table=table, key=write.key)
+                    self.begun.append((work.owner, work.kind))
+                elif write.key == _fence_of(STREAM):
+                    fence = decode(AnnouncementFence, write.value, table=table, key=write.key)
+                    self._note_names([one for one in fence.waiting if one.subject == STREAM.key])
+            if self.is_reply_lost:
+                raise OutcomeUnknownError("the reply is lost")
+        return versions
+
+
+class House:
+    """A store, what its controllers write, and two of them that are alive; a test can hold requests of the first up."""
+
+    def __init__(self, cluster, metadata):
+        self.cluster = cluster
+        self.journal = Journal(metadata)
+        self.held = BlockedSegments(cluster.store, lambda segment: segment.startswith("scope/stream/"))
+        self.scripted = ScriptedSegments(self.held)
+
+    async def start(self, settings=SETTINGS):
+        self.first = self.cluster.build(settings, segments=self.scripted, metadata=self.journal)
+        self.second = self.cluster.build(settings, metadata=self.journal)
+        for service in (self.first, self.second):
+            await service.start()
+        await self.first.create_scope("scope")
+        await self.first.create_stream("scope", "stream", StreamConfig(Scaling.fixed(2)))
+        await self.idle()
+        await until(lambda: len(self.first.retention_buckets.shares()) == 2, "each has heard of the other")
+        self.journal.forget()
+
+    @property
+    def begun(self):
+        """What was announced, by number of the controller."""
+        names = {self.first._context.host: 1, self.second._context.host: 2}
+        return [(names[owner], kind) for owner, kind in self.journal.begun]
+
+    def begun_while_waiting(self, lane):
+        """Return how much others began while a name of the second controller was in line, for each that was."""
+        kinds = {Lane.COMMIT: ("commit transactions",), Lane.CHANGE: ("update stream", "truncate stream")}
+        counts = []
+        for owner, its_lane, start in self.journal.named:
+            if (owner, its_lane) == (self.second._context.host, lane):
+                after = self.begun[start:]
+                counts.append(next(number for number, one in enumerate(after) if one[0] == 2 and one[1] in kinds[lane]))
+        return counts
+
+    async def until_more_has_begun(self):
+        """Wait until the first controller is at work again, and busy."""
+        before = len(self.begun)
+        await until(lambda: len(self.begun) > before + 1, "it goes on")
+
+    async def fence(self):
+        found = await self.first._tables.get(layout.PENDING_WORK, _fence_of(STREAM), AnnouncementFence)
+        return found
+
+    async def line(self):
+        names = {self.first._context.host: 1, self.second._context.host: 2}
+        return [
+            (names.get(request.owner, request.owner), request.lane)
+            for request in (await self.fence()).record.waiting
+            if request.subject == STREAM.key
+        ]
+
+    async def put_in_line(self, *requests):
+        found = await self.fence()
+        record = AnnouncementFence(found.record.count, requests)
+        await self.first._tables.put(layout.PENDING_WORK, _fence_of(STREAM), record, version=found.version)
+
+    async def until_line(self, wanted):
+        for _ in range(5000):
+            if (found := await self.line()) == wanted:
+                return
+            await asyncio.sleep(0.001)
+        raise AssertionError(f"the line is {found}, and not {wanted} after 5 s")
+
+    async def begin(self, service):
+        return (await service.transactions.create("scope", "stream", 30_000)).id
+
+    async def commit(self, service, transaction):
+        return await service.transactions.commit("scope", "stream", transaction, writer_id="w", timestamp=1)
+
+    async def idle(self):
+        for _ in range(2):
+            await self.first.idle()
+            await self.second.idle()
+
+    async def check_end(self, *transactions):
+        """Check that all is over: nothing in line or announced, no place kept, what was decided is committed."""
+        await self.idle()
+        assert await self.line() == []
+        assert [len(service._context.announcements._waiting) for service in (self.first, self.second)] == [0, 0]
+        assert [subject async for subject in self.first._context.announcements.pending()] == []
+        for transaction in transactions:
+            status = await self.second.transactions.status("scope", "stream", transaction)
+            assert status is TransactionStatus.COMMITTED
+
+
+async def until(condition, what):
+    for _ in range(5000):
+        if condition():
+            return
+        await asyncio.sleep(0.001)
+    raise AssertionError(f"not so after 5 s: {what}")
+
+
+@pytest.fixture(params=["memory", "table segments"])
+async def house(request, cluster):
+    if request.param == "memory":
+        made = House(cluster, MemoryMetadataStore())
+        yield made
+        made.held.release()
+        return
+    runtime = memory_runtime()
+    settings = SegmentStoreSettings(container_count=1, cache=SMALL_CACHE, container=QUIET, restart_delay_s=0.01)
+    store = memory_store(MemoryLogFactory(runtime), FaultyChunks(), runtime, settings)
+    await store.start()
+    cluster.store = store
+    made = House(cluster, SegmentsMetadataStore(store, SETTINGS))
+    yield made
+    made.held.release()
+    await cluster.stop()
+    await store.stop()
+    await runtime.work.close()
+
+
+@pytest.fixture
+async def pair(house):
+    await house.start()
+    return house
+
+
+async def _scale(service):
+    current = await service.current_segments("scope", "stream")
+    await service.scale_stream("scope", "stream", [segment.id for segment in current], HALVES)
+
+
+async def _update(service, *tags):
+    await service.update_stream("scope", "stream", StreamConfig(Scaling.by_event_rate(9, min_segments=2), tags=tags))
+
+
+async def _truncate(service):
+    current = await service.current_segments("scope", "stream")
+    await service.truncate_stream("scope", "stream", {segment.id: 0 for segment in current})
+
+
+async def _seal(service):
+    await service.seal_stream("scope", "stream")
+
+
+CHANGES = pytest.mark.parametrize(
+    ("change", "kind"),
+    [
+        (_scale, "scale stream"),
+        (_update, "update stream"),
+        (_truncate, "truncate stream"),
+        (_seal, "seal stream"),
+    ],
+    ids=["scale", "update", "truncate", "seal"],
+)
+#: A seal commits by itself what was decided, and nothing comes after it.
+CHANGES_BUT_SEAL = pytest.mark.parametrize(
+    ("change", "kind"),
+    [(_scale, "scale stream"), (_update, "update stream"), (_truncate, "truncate stream")],
+    ids=["scale", "update", "truncate"],
+)
+
+
+@CHANGES
+async def test_a_change_that_waits_for_a_commit_comes_before_the_commits_after_it(pair, change, kind):
+    """S-203: postponed behind a commit it has its name in line; later commits postpone; it runs; they go on."""
+    transactions = [await pair.begin(service) for service in (pair.first, pair.first, pair.second)]
+    pair.held.is_blocked, pair.held.call_name = True, "merge_segments"
+    await pair.commit(pair.first, transactions[0])
+    await until(lambda: pair.begun == [(1, "commit transactions")], "the merge is announced")
+    changing = asyncio.create_task(change(pair.second))
+    await pair.until_line([(2, Lane.CHANGE)])
+    await pair.commit(pair.first, transactions[1])
+    await pair.commit(pair.second, transactions[2])
+    for _ in range(20):
+        await asyncio.sleep(0.001)
+    assert pair.begun == [(1, "commit transactions")]
+    pair.held.release()
+    await changing
+    assert pair.begun[:2] == [(1, "commit transactions"), (2, kind)]
+    await pair.check_end(*transactions)
+
+
+@CHANGES_BUT_SEAL
+async def test_a_commit_that_waits_for_a_change_comes_before_the_changes_after_it(pair, change, kind):
+    """S-204: the same with roles swapped, whichever change it is."""
+    transaction = await pair.begin(pair.second)
+    call = {_scale: "create_segment", _update: "update_policy", _truncate: "delete_segment"}[change]
+    if change is _truncate:
+        await _scale(pair.first)
+        await pair.check_end()
+        pair.journal.forget()
+    pair.held.is_blocked, pair.held.call_name = True, call
+    changing = asyncio.create_task(change(pair.first))
+    await until(lambda: pair.begun == [(1, kind)], "the change is announced")
+    await pair.commit(pair.second, transaction)
+    await pair.until_line([(2, Lane.COMMIT)])
+    later = [asyncio.create_task(_update(service, "later")) for service in (pair.first, pair.second)]
+    for _ in range(20):
+        await asyncio.sleep(0.001)
+    assert pair.begun == [(1, kind)]
+    pair.held.release()
+    await asyncio.gather(changing, *later)
+    kinds = [kind for _, kind in pair.begun]
+    assert kinds == [kind, "commit transactions", "update stream", "update stream"]
+    await pair.check_end(transaction)
+
+
+async def test_a_deletion_that_waits_for_a_seal_comes_before_the_changes_after_it(pair):
+    """S-204 for delete: what was asked for later finds the stream gone."""
+    pair.held.is_blocked, pair.held.call_name = True, "seal_segment"
+    sealing = asyncio.create_task(_seal(pair.first))
+    await until(lambda: pair.begun == [(1, "seal stream")], "the seal is announced")
+    deleting = asyncio.create_task(pair.second.delete_stream("scope", "stream"))
+    await pair.until_line([(2, Lane.CHANGE)])
+    later = asyncio.create_task(_update(pair.first))
+    for _ in range(20):
+        await asyncio.sleep(0.001)
+    pair.held.release()
+    await asyncio.gather(sealing, deleting)
+    with pytest.raises((NoSuchStreamError, StreamSealedError)):
+        await later
+    assert pair.begun == [(1, "seal stream"), (2, "delete stream")]
+    await pair.check_end()
+
+
+async def _without_end(work):
+    while True:
+        try:
+            await work()
+        except PenstockError:
+            await asyncio.sleep(0)
+
+
+@asynccontextmanager
+async def clients_of(work):
+    """Have eight clients do the same without end."""
+    clients = [asyncio.create_task(_without_end(work)) for _ in range(8)]
+    try:
+        yield
+    finally:
+        await _stopped(clients)
+
+
+async def _stopped(tasks):
+    for task in tasks:
+        task.cancel()
+    await asyncio.gather(*tasks, return_exceptions=True)
+
+
+@pytest.mark.parametrize("change", [_update, _truncate])
+async def test_commits_without_end_at_one_controller_let_a_change_at_another_begin(pair, change):
+    """Once the change has met a commit, nothing begins before it but what has waited for longer."""
+
+    async def commit():
+        await pair.commit(pair.first, await pair.begin(pair.first))
+
+    async with clients_of(commit):
+        await until(lambda: len(pair.begun) > 5, "commits are under way")
+        for _ in range(50):
+            await pair.until_more_has_begun()
+            await change(pair.second)
+            if len(counts := pair.begun_while_waiting(Lane.CHANGE)) >= 3:
+                break
+    # One more than none: the other lane of the busy one may have come into the line before.
+    assert len(counts) >= 3
+    assert max(counts) <= 1
+    await pair.check_end()
+
+
+async def test_changes_without_end_at_one_controller_let_commits_and_changes_at_another_begin(pair):
+    """The same with roles swapped; and a change has its turn between those of another controller."""
+    async with clients_of(lambda: _update(pair.first)):
+        await until(lambda: len(pair.begun) > 5, "changes are under way")
+        for _ in range(50):
+            transaction = await pair.begin(pair.second)
+            await pair.until_more_has_begun()
+            await pair.commit(pair.second, transaction)
+            await pair.second.idle()
+            await pair.until_more_has_begun()
+            await _truncate(pair.second)
+            counts = [count for lane in (Lane.COMMIT, Lane.CHANGE) for count in pair.begun_while_waiting(lane)]
+            if len(counts) >= 6:
+                break
+    assert len(counts) >= 6
+    # The other controller, and the other lane of this one, may have come into the line before.
+    assert max(counts) <= 2
+    await pair.check_end(transaction)
+
+
+async def test_many_changes_that_wait_at_one_controller_do_not_delay_a_commit(pair):
+    """A hundred calls wait for the lock of the stream when a commit comes: it begins after two of them at most."""
+    pair.held.is_blocked, pair.held.call_name = True, "update_policy"
+    calls = [asyncio.create_task(_update(pair.first, f"t{number}")) for number in range(100)]
+    await until(lambda: pair.begun, "the first is announced")
+    transaction = await pair.begin(pair.first)
+    await pair.commit(pair.first, transaction)
+    for _ in range(20):
+        await asyncio.sleep(0.001)
+    pair.held.release()
+    await asyncio.gather(*calls)
+    kinds = [kind for _, kind in pair.begun]
+    assert kinds.index("commit transactions") <= 2, kinds[:20]
+    await pair.check_end(transaction)
+
+
+async def test_many_commits_at_two_controllers_do_not_put_each_other_in_line(pair):
+    """Whoever merges takes what the other has decided: nobody has to stand back for it."""
+    transactions = []
+    for number in range(20):
+        service = (pair.first, pair.second)[number % 2]
+        transactions.append(await pair.begin(service))
+    lines = []
+    original = pair.journal.put
+
+    async def put(table, writes):
+        found = await original(table, writes)
+        for write in writes:
+            if table == layout.PENDING_WORK and write.key == _fence_of(STREAM):
+                lines.append(decode(AnnouncementFence, write.value, table=table, key=write.key).waiting)
+        return found
+
+    pair.journal.put = put
+    pair.held.is_blocked, pair.held.call_name = True, "merge_segments"
+    committing = [
+        asyncio.create_task(pair.commit((pair.first, pair.second)[number % 2], one))
+        for number, one in enumerate(transactions)
+    ]
+    for _ in range(20):
+        await asyncio.sleep(0.001)
+    pair.held.release()
+    await asyncio.gather(*committing)
+    await pair.check_end(*transactions)
+    assert lines
+    assert not any(lines)
+
+
+async def _blocked_commit_and_waiting_change(house):
+    """Let the first controller stand still in a merge, and a change at the second one wait for it."""
+    transaction = await house.begin(house.first)
+    house.held.is_blocked, house.held.call_name = True, "merge_segments"
+    await house.commit(house.first, transaction)
+    await until(lambda: house.begun, "the merge is announced")
+    changing = asyncio.create_task(_update(house.second, "waited"))
+    await house.until_line([(2, Lane.CHANGE)])
+    return transaction, changing
+
+
+async def test_a_name_whose_caller_ran_out_of_time_is_taken_out_of_the_line(house):
+    """It waited for as long as it may, and said so; what comes after does not wait for it."""
+    await house.start(replace(SETTINGS, workflow_timeout_s=0.3))
+    transaction, changing = await _blocked_commit_and_waiting_change(house)
+    with pytest.raises(PenstockError):
+        await changing
+    await house.until_line([])
+    house.held.release()
+    await house.check_end(transaction, await _committed(house))
+
+
+async def _committed(house):
+    transaction = await house.begin(house.first)
+    await house.commit(house.first, transaction)
+    return transaction
+
+
+async def test_a_change_whose_client_has_gone_has_its_turn(pair):
+    """What was accepted goes on without its caller, and uses its name up."""
+    transaction, changing = await _blocked_commit_and_waiting_change(pair)
+    await _stopped([changing])
+    pair.held.release()
+    await pair.check_end(transaction)
+    assert (await pair.first.stream_configuration("scope", "stream")).tags == ("waited",)
+
+
+@pytest.mark.parametrize("how", ["stops", "is taken for dead"])
+async def test_the_name_of_a_controller_that_has_gone_blocks_nobody(pair, how):
+    """Nothing is waited for: whoever is no member has no turn, and its name goes with the next announcement."""
+    transaction, changing = await _blocked_commit_and_waiting_change(pair)
+    if how == "stops":
+        await pair.second.stop()
+    else:
+        # It joins again at once, under another name, and waits on; the name that is in line is nobody's.
+        pair.cluster.expire(pair.second)
+    await until(
+        lambda: len(pair.first.retention_buckets.shares()) == (1 if how == "stops" else 2), "the first has heard of it"
+    )
+    pair.held.release()
+    after = await _committed(pair)
+    for _ in range(5000):
+        if await pair.first.transactions.status("scope", "stream", after) is TransactionStatus.COMMITTED:
+            break
+        await asyncio.sleep(0.001)
+    await asyncio.gather(changing, return_exceptions=True)
+    await pair.first.idle()
+    assert await pair.line() == []
+    for one in (transaction, after):
+        assert await pair.first.transactions.status("scope", "stream", one) is TransactionStatus.COMMITTED
+
+
+async def test_a_name_of_somebody_who_never_comes_is_passed_over(house):
+    """Its owner is alive, and has forgotten it: a write that came late, a call that hangs. It costs one wait."""
+    await house.start(replace(SETTINGS, turn_timeout_ms=30))
+    ghost = WaitingRequest(STREAM.key, Lane.CHANGE, house.second._context.host, "ghost")
+    other = WaitingRequest("stream/scope/other", Lane.CHANGE, house.second._context.host, "other")
+    await house.put_in_line(ghost, replace(ghost, ticket="second ghost"), other)
+    transaction = await _committed(house)
+    await house.check_end(transaction)
+    assert house.begun == [(1, "commit transactions")]
+    # What stands in line for something else in the same bucket was left there.
+    assert (await house.fence()).record.waiting == (other,)
+    await house.put_in_line(replace(ghost, lane=Lane.COMMIT))
+    await _update(house.first)
+    await house.check_end()
+
+
+async def test_work_that_has_begun_goes_on_whoever_waits(pair):
+    """S-205: a change and a commit fail half-way, others are in line; they are finished all the same, and first."""
+    for call, work in (
+        ("update_policy", lambda: _update(pair.first)),
+        ("truncate_segment", lambda: pair.first.truncate_stream("scope", "stream", {0: 1, 1: 1})),
+        ("merge_segments", lambda: _committed(pair)),
+        ("create_segment", lambda: _scale(pair.first)),
+    ):
+        for segment in (0, 1):
+            if call == "truncate_segment":
+                await _fill(pair, segment)
+        pair.journal.forget()
+        pair.scripted.rule = lambda name, arguments, call=call: (
+            ContainerOfflineError(0)
+            if name == call and "_tables" not in str(arguments[0]) and "#transaction" not in str(arguments[0])
+            else None
+        )
+        working = asyncio.create_task(work())
+        await until(lambda: pair.begun, "it has begun")
+        ghost = WaitingRequest(STREAM.key, Lane.CHANGE, pair.second._context.host, "ghost")
+        await pair.put_in_line(ghost)
+        pair.scripted.rule = lambda name, arguments: None
+        await asyncio.gather(working, return_exceptions=True)
+        for _ in range(5000):
+            if not [subject async for subject in pair.first._context.announcements.pending()]:
+                break
+            await asyncio.sleep(0.001)
+        else:
+            raise AssertionError(f"the work that {call} is a part of is not finished")
+        assert (await pair.line())[0] == (2, Lane.CHANGE)
+        await pair.put_in_line()
+        await pair.idle()
+    await pair.check_end()
+
+
+async def _fill(house, segment):
+    await house.cluster.store.append(f"scope/stream/{segment}.#epoch.0", b"12345")
+
+
+async def test_a_name_never_blocks_its_own_controller(pair):
+    """S-206: another change there uses the name, and who was in line by it comes again."""
+    transaction, changing = await _blocked_commit_and_waiting_change(pair)
+    others = [asyncio.create_task(_update(pair.second, f"t{number}")) for number in range(5)]
+    pair.held.release()
+    await asyncio.gather(changing, *others)
+    await pair.check_end(transaction)
+    assert pair.begun.count((2, "update stream")) == 6
+
+
+async def test_a_name_goes_also_when_the_call_is_refused(pair):
+    """S-206: after its wait a scale is found to be impossible; nobody waits for it afterwards."""
+    transaction = await pair.begin(pair.first)
+    pair.held.is_blocked, pair.held.call_name = True, "merge_segments"
+    await pair.commit(pair.first, transaction)
+    await until(lambda: pair.begun, "the merge is announced")
+    scaling = asyncio.create_task(pair.second.scale_stream("scope", "stream", [0], [(0.0, 0.7)]))
+    await pair.until_line([(2, Lane.CHANGE)])
+    pair.held.release()
+    with pytest.raises(PenstockError):
+        await scaling
+    await pair.check_end(transaction)
+
+
+async def test_who_finds_the_line_full_waits_without_a_name(house):
+    """The line is bounded. A change then comes when nobody else is at work."""
+    await house.start(replace(SETTINGS, waiting_requests_max=0))
+    transaction = await house.begin(house.first)
+    house.held.is_blocked, house.held.call_name = True, "merge_segments"
+    await house.commit(house.first, transaction)
+    await until(lambda: house.begun, "the merge is announced")
+    changing = asyncio.create_task(_update(house.second))
+    for _ in range(30):
+        await asyncio.sleep(0.001)
+    assert await house.line() == []
+    house.held.release()
+    await changing
+    await house.check_end(transaction)
+
+
+async def test_lost_replies_and_late_duplicates_of_names_change_nothing(pair):
+    """A name whose write's reply is lost is in line once; a duplicate of it, after it was used up, puts nobody there.
+    """
+    announcements = pair.second._context.announcements
+    caller = object()
+    await pair.first._context.begin(STREAM, _order(), "life")
+    pair.journal.is_reply_lost = True
+    await announcements.stand_in_line(STREAM, Lane.CHANGE, caller, "a")
+    pair.journal.is_reply_lost = False
+    standing = pair.journal.puts[-1]
+    await announcements.stand_in_line(STREAM, Lane.CHANGE, object(), "b")
+    assert await pair.line() == [(2, Lane.CHANGE)]
+    await announcements.leave_line(STREAM, Lane.CHANGE, caller)
+    assert await pair.line() == [(2, Lane.CHANGE)], "another caller waits by the same name"
+    claimed = await pair.first._context.announcements.claim(STREAM)
+    await pair.first._context.announcements.withdraw(claimed)
+    with pytest.raises(WorkElsewhereError):
+        await pair.first._context.begin(STREAM, _order(), "life")
+    begun = await pair.second._context.begin(STREAM, _order(), "life")
+    assert await pair.line() == []
+    with pytest.raises(MetadataConflictError):
+        await pair.journal.store.put(layout.PENDING_WORK, standing)
+    assert await pair.line() == []
+    await announcements.withdraw(begun)
+
+
+def _order():
+    return SealStream()
+
+
+async def test_a_line_that_cannot_be_left_is_left_to_be_passed_over(house, caplog):
+    """The store is away when a caller gives up: its error is told, not that of the line; others wait one time-out."""
+    await house.start(replace(SETTINGS, turn_timeout_ms=30))
+    announcements = house.second._context.announcements
+    begun = await house.first._context.begin(STREAM, _order(), "life")
+    caller = object()
+    await announcements.stand_in_line(STREAM, Lane.CHANGE, caller, "a")
+    house.journal.is_reply_lost = True
+    await announcements.leave_line(STREAM, Lane.CHANGE, caller)
+    house.journal.is_reply_lost = False
+    assert len(announcements._waiting) == 0
+    await house.first._context.announcements.withdraw(begun)
+    assert (await house.first.transactions.completed("scope", "stream")) == []
+    await house.check_end(await _committed(house))
+
+
+async def test_a_lock_is_handed_from_lane_to_lane():
+    """Two in one lane and one in the other: they take turns; who was cancelled while it waited is left out."""
+    locks, order, free = StreamLocks(), [], asyncio.Event()
+
+    async def work(name, lane):
+        async with locks.hold("s", lane=lane):
+            order.append(name)
+            await free.wait()
+
+    tasks = [asyncio.create_task(work(f"change {number}", "")) for number in range(4)]
+    await asyncio.sleep(0)
+    tasks += [asyncio.create_task(work(f"commit {number}", "commit")) for number in range(3)]
+    await asyncio.sleep(0)
+    tasks[2].cancel()
+    free.set()
+    await asyncio.gather(*tasks, return_exceptions=True)
+    assert order == ["change 0", "commit 0", "change 1", "commit 1", "change 3", "commit 2"]
+    assert len(locks) == 0
+
+
+async def test_a_lock_that_is_handed_to_who_is_cancelled_in_that_moment_goes_on_to_the_next():
+    """The turn and the cancellation come in the same turn of the loop: nobody waits for ever."""
+    locks, order = StreamLocks(), []
+    free = asyncio.Event()
+
+    async def work(name):
+        async with locks.hold("s"):
+            order.append(name)
+            await free.wait()
+
+    first, second, third = (asyncio.create_task(work(name)) for name in "abc")
+    await asyncio.sleep(0)
+    free.set()
+    await asyncio.sleep(0)
+    second.cancel()
+    await asyncio.gather(first, second, third, return_exceptions=True)
+    assert order in (["a", "c"], ["a", "b", "c"])
+    assert len(locks) == 0
