@@ -30,6 +30,7 @@ from penstock.model.errors import (
     TableExistsError,
 )
 from penstock.model.policies import Scaling, StreamConfig
+from support.crash_script import at_each_write, run_with_survivor
 from support.failing_segments import FailingSegments, Fault, attempt
 
 SETTINGS = ControllerSettings(retry_delay_ms_first=0, retry_delay_ms_max=0)
@@ -207,6 +208,12 @@ async def test_script_over_children_ends_the_same_whichever_write_fails(fault, c
             raise AssertionError(f"{fault.value}, at write {at} of {writes}") from error
         finally:
             await one.stop()
+
+
+@pytest.mark.parametrize("fault", [Fault.DIES_BEFORE, Fault.DIES_AFTER])
+async def test_a_death_at_any_write_over_children_is_followed_by_the_controller_that_is_alive(fault, fresh):
+    """Two controllers are alive; one dies at each write of the script in turn, the other one finishes all it began."""
+    await at_each_write(run_with_survivor, fresh, Script, fault)
 
 
 async def test_recovery_of_children_that_is_cut_off_is_finished_by_the_next(cluster):

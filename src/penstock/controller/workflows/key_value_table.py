@@ -40,8 +40,13 @@ async def create_table(
     context: WorkflowContext, scope: str, table: str, config: KeyValueTableConfig
 ) -> KeyValueTableRecord:
     """Create a table. Nothing is pending for it. Raises `NoSuchScopeError`, `TableExistsError`."""
-    if await context.key_value_tables.get(scope, table) is not None:
+    found = await context.key_value_tables.get(scope, table)
+    if found is not None and found.record.state is not ChildState.CREATING:
         raise TableExistsError(f"key-value table {scope}/{table} exists already")
+    if found is not None:
+        # Nobody is at it: the request that wrote it came once more when the table had gone, or its creation was given
+        # up.
+        await context.key_value_tables.remove(scope, table, found.version)
     await context.catalog.open_scope_id(scope)
     first = table_segment_name(scope, table, 0)
     if await context.segments.table_exists(first):

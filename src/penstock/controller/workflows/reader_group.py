@@ -61,8 +61,12 @@ async def create_group(
     Nothing is pending for the group.
     """
     found = await context.groups.get(scope, group)
-    if found is not None:
+    if found is not None and found.record.state is not ChildState.CREATING:
         return found.record
+    if found is not None:
+        # Nobody is at it: the request that wrote it came once more when the group had gone, or its creation was given
+        # up.
+        await context.groups.remove(scope, group, found.version)
     await context.catalog.open_scope_id(scope)
     await _need_streams(context, (cut.name for cut in config.subscriptions))
     announced = await _announce(context, scope, group, CreateGroup(), group_id)
