@@ -59,12 +59,20 @@ class Watermarks:
 
     async def run(self) -> None:
         """Make watermarks for ever."""
+        is_failing = False
         while True:
             await asyncio.sleep(self._settings.interval_s)
             try:
                 await self.cycle()
             except PenstockError as error:
-                _logger.warning("no watermarks are made this time: %s", error)
+                # Said when it begins and when it ends: a store may be away for days.
+                if not is_failing:
+                    _logger.warning("no watermarks are made, it is tried again: %s", error)
+                is_failing = True
+            else:
+                if is_failing:
+                    _logger.info("watermarks are made again")
+                is_failing = False
 
     async def cycle(self) -> None:
         """Look at each stream once. Raises what the list of streams cannot be read for, and nothing of a stream."""
