@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import pytest
 
-from penstock.controller.metadata.records import TransactionStatus
-from penstock.model.errors import ScopeExistsError, StreamExistsError, StreamSealedError
+from penstock.controller.metadata.records import ActiveTransaction, TransactionStatus
+from penstock.controller.metadata.transaction_ids import TransactionId
+from penstock.model.errors import MetadataConflictError, ScopeExistsError, StreamExistsError, StreamSealedError
 from penstock.model.names import segment_name, transaction_segment_name
 from penstock.model.policies import Scaling, StreamConfig
 from support.crash_script import at_each_write, run, run_with_survivor
@@ -180,3 +181,72 @@ async def test_a_stream_that_another_controller_has_sealed_takes_no_transaction(
         await first.transactions.create("s", "t", 10_000)
     await first.idle()
     assert set(cluster.store.segments) == before
+
+
+async def test_tables_of_finished_epochs_go(cluster):
+    """Each scale makes an epoch: the tables of those without open transactions are dropped, and not noted any more."""
+    service = await cluster.start()
+    await service.create_scope("s")
+    await service.create_stream("s", "t", StreamConfig(Scaling.fixed(1)))
+
+    def tables():
+        return sorted(name.partition("-")[2].partition(".")[0] for name in cluster.store.tables if "InEpoch-" in name)
+
+    async def transaction(epoch):
+        made = (await service.transactions.create("s", "t", 10_000)).id
+        assert made.epoch == epoch
+        return made
+
+    async def commit(made):
+        await service.transactions.commit("s", "t", made, writer_id="w", timestamp=-1)
+        await service.idle()
+
+    async def scale():
+        (segment,) = await service.current_segments("s", "t")
+        await service.scale_stream("s", "t", [segment.id], [(0.0, 1.0)])
+        await service.idle()
+
+    await commit(await transaction(0))
+    await scale()
+    left_open = await transaction(1)
+    assert tables() == ["1"]
+    await scale()
+    await commit(await transaction(2))
+    assert tables() == ["1", "2"]
+    await commit(left_open)
+    await scale()
+    number = (await service.transactions.create("s", "t", 10_000)).id.epoch
+    assert tables() == [str(number)]
+    (noted,) = (found for name, found in cluster.store.tables.items() if "/s/t/epochsWithTransactions" in name)
+    assert list(noted.entries) == [str(number).encode()]
+    await service.seal_stream("s", "t")
+    await service.delete_stream("s", "t")
+    assert tables() == []
+
+
+async def test_a_transaction_whose_epochs_table_goes_while_it_is_made_begins_anew(cluster, monkeypatch):
+    """Another controller finds the table empty, and drops it, right before the record is written."""
+    service = await cluster.start()
+    await service.create_scope("s")
+    await service.create_stream("s", "t", StreamConfig(Scaling.fixed(1)))
+    await service.transactions.create("s", "t", 10_000)
+    (name,) = (name for name in cluster.store.tables if "InEpoch-0" in name)
+    create_table, dropped = cluster.store.create_table, []
+
+    async def create_and_lose(segment, **options):
+        await create_table(segment, **options)
+        if segment == name and not dropped:
+            dropped.append(segment)
+            await cluster.store.delete_table(segment)
+
+    await cluster.store.delete_table(name)
+    monkeypatch.setattr(cluster.store, "create_table", create_and_lose)
+    made = (await service.transactions.create("s", "t", 10_000)).id
+    assert dropped == [name]
+    assert await service.transactions.status("s", "t", made) is TransactionStatus.OPEN
+    # As a conflict, which begins anew, and not as a stream that is gone.
+    tables = service._catalog.tables_of("s", "t", await service._catalog.stream_id("s", "t"))
+    await cluster.store.delete_table(name)
+    dropped.clear()
+    with pytest.raises(MetadataConflictError):
+        await tables.create_transaction(TransactionId.of(0, 77), ActiveTransaction(0, 0, 0, 0))

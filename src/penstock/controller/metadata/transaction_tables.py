@@ -8,12 +8,15 @@ from penstock.controller.metadata import layout
 from penstock.controller.metadata.records import ActiveTransaction, EpochWithTransactions
 from penstock.controller.metadata.transaction_ids import TransactionId
 from penstock.controller.metadata.typed import Tables, Versioned
-from penstock.model.errors import MetadataConflictError, NoSuchSegmentError
+from penstock.model.errors import MetadataConflictError, NoSuchSegmentError, TableNotEmptyError
 from penstock.model.segments import VERSION_ABSENT
 
 
 class TransactionTables:
-    """One table of transactions per epoch that has had any, and a table of those epochs."""
+    """One table of transactions per epoch that has had any, and a table of those epochs.
+
+    An empty one of an earlier epoch goes when a later epoch gets its first transaction.
+    """
 
     def __init__(self, tables: Tables, scope: str, stream: str, stream_id: str) -> None:
         self.tables = tables
@@ -47,20 +50,40 @@ class TransactionTables:
         return [self.tables.decoded(table, row, ActiveTransaction) for row in rows]
 
     async def create_transaction(self, transaction: TransactionId, record: ActiveTransaction) -> int:
-        """Write the record of a new transaction; return its version. Raises `MetadataConflictError` if it exists."""
+        """Write the record of a new transaction; return its version.
+
+        Raises `MetadataConflictError` if it exists, or if its epoch has ended and lost its table meanwhile.
+        """
         table = self._table(transaction.epoch)
         try:
             return await self.tables.put_with_others(table, transaction.text, record, version=VERSION_ABSENT)
         except NoSuchSegmentError:
-            # The first transaction of this epoch. The epoch is noted before its table exists: what is noted is found
-            # when the stream is deleted.
-            await self.tables.create(
-                layout.epochs_with_transactions(*self.key),
-                str(transaction.epoch),
-                EpochWithTransactions(transaction.epoch),
-            )
-            await self.tables.store.create_table(table)
-        return await self.tables.put(table, transaction.text, record, version=VERSION_ABSENT)
+            await self._create_table(transaction.epoch)
+        try:
+            return await self.tables.put_with_others(table, transaction.text, record, version=VERSION_ABSENT)
+        except NoSuchSegmentError as error:
+            raise MetadataConflictError(f"{self.name}: epoch {transaction.epoch} has just ended") from error
+
+    async def _create_table(self, epoch: int) -> None:
+        """Create the table of an epoch that gets its first transaction; those of epochs that are finished go."""
+        noted, record = layout.epochs_with_transactions(*self.key), EpochWithTransactions(epoch)
+        # Noted before the table exists: what is noted is found when the stream is deleted. And again behind: whoever
+        # has dropped the table in between finds another version, and leaves the note.
+        await self.tables.put(noted, str(epoch), record)
+        await self.tables.store.create_table(self._table(epoch))
+        await self.tables.put(noted, str(epoch), record)
+        earlier = [
+            (int(key), found.version)
+            async for key, found in self.tables.walk(noted, EpochWithTransactions)
+            if int(key) < epoch
+        ]
+        for number, version in sorted(earlier):
+            try:
+                # No transaction begins there any more; one that is about to begins anew.
+                await self.tables.store.drop_table(self._table(number), must_be_empty=True)
+                await self.tables.remove_version(noted, str(number), version)
+            except (TableNotEmptyError, MetadataConflictError):
+                continue
 
     async def put_transaction(self, transaction: TransactionId, record: ActiveTransaction, version: int) -> int:
         """Replace a transaction's record read at `version`; return the new version."""

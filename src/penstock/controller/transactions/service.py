@@ -121,8 +121,7 @@ class Transactions:
     async def _create(self, tables: StreamTables, lease_ms: int) -> CreatedTransaction:
         creations = self._context.creations
         for _ in range(self._settings.conflict_attempts_max):
-            known = creations.view(tables.name, tables.stream_id)
-            view = known or await self._look(tables)
+            view = creations.view(tables.name, tables.stream_id) or await self._look(tables)
             current = view.current
             transaction = TransactionId.of(current.reference_epoch, await self._numbers.next())
             epoch = current if current.reference_epoch == current.epoch else await tables.epoch(transaction.epoch)
@@ -145,7 +144,8 @@ class Transactions:
                 version = await tables.create_transaction(transaction, record)
             except MetadataConflictError:
                 self.work.timers.disarm(opened)
-                continue  # Nobody can have this number; but if somebody has, take another one.
+                creations.found(tables.name, None)
+                continue  # The epoch has just ended. Or somebody has this number, who cannot: take another one.
             self.work.timers.arm(opened, version, lease_ms + self._settings.lease_slack_ms, record)
             try:
                 await self._create_segments(tables, transaction, epoch, view.configuration.rollover_bytes)
@@ -158,9 +158,9 @@ class Transactions:
                 self.work.discard(tables, transaction, epoch)
                 raise
             creations.found(tables.name, found)
-            if known is None or _is_as_good(known, found):
+            if _is_as_good(view, found):
                 return CreatedTransaction(transaction, epoch)
-            # It would have to be rolled over, and nobody knows of it yet.
+            # Its epoch has ended, and with it its table may go; nobody knows of it yet.
             self.work.discard(tables, transaction, epoch)
         raise MetadataConflictError(f"stream {tables.name}: no transaction could be created; try again")
 
@@ -300,11 +300,11 @@ class Transactions:
         return await self._context.completed.status(tables.scope, tables.stream, transaction)
 
 
-def _is_as_good(known: StreamView, found: StreamView) -> bool:
-    """Say whether a transaction that was made by what was known is as it would be by what was found then."""
+def _is_as_good(begun: StreamView, found: StreamView) -> bool:
+    """Say whether a transaction that began by one view is as it would be by what was found at its end."""
     return (
-        known.current.reference_epoch == found.current.reference_epoch
-        and known.configuration.rollover_bytes == found.configuration.rollover_bytes
+        begun.current.reference_epoch == found.current.reference_epoch
+        and begun.configuration.rollover_bytes == found.configuration.rollover_bytes
     )
 
 

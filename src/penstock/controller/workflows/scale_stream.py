@@ -216,7 +216,10 @@ async def make_transition(
     )
     sizes = await seal_segments(context, tables, planned.to_seal)
     rows: list[Row] = [*finally_write, (layout.EPOCH_TRANSITION, EpochTransition(), version)]
-    return (await tables.enter_epoch(following, sizes, rows))[: len(finally_write)]
+    versions = (await tables.enter_epoch(following, sizes, rows))[: len(finally_write)]
+    # Transactions begin in the new epoch from now on, without a detour through the one that this controller knows.
+    context.creations.found(tables.name, None)
+    return versions
 
 
 async def seal_segments(context: WorkflowContext, tables: StreamTables, segments: Sequence[int]) -> dict[int, int]:
