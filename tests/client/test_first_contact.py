@@ -72,6 +72,39 @@ def test_the_address_of_a_segment_store_is_told_from_that_of_a_controller(uri):
         client.create_stream("contact/two")
 
 
+@pytest.fixture
+def port_of_another_protocol():
+    """The port of something that talks at once, in frames that no segment store has."""
+    held = []
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = server.getsockname()[1]
+
+        def serve() -> None:
+            while True:
+                try:
+                    connection, _ = server.accept()
+                except OSError:
+                    return
+                held.append(connection)
+                connection.sendall(bytes.fromhex("0000040040000000") * 4)
+
+        thread = threading.Thread(target=serve, daemon=True)
+        thread.start()
+        yield port
+        server.shutdown(socket.SHUT_RDWR)
+    thread.join(5)
+    for connection in held:
+        connection.close()
+
+
+def test_what_speaks_another_protocol_is_told_in_the_error_alone(port_of_another_protocol, caplog):
+    """A controller that is too busy to answer in time does, too; nothing is logged beside the error."""
+    refused = pytest.raises(ConnectionError, match="what listens there does not answer as a controller")
+    with penstock.connect(f"tcp://127.0.0.1:{port_of_another_protocol}", SETTINGS) as client, refused:
+        client.stream_exists("a/b")
+    assert [record.message for record in caplog.records if "penstock" in record.name] == []
+
+
 def test_something_else_at_the_address_is_said_to_be_that(silent_port):
     refused = pytest.raises(ConnectionError, match="what listens there is not a controller")
     with penstock.connect(f"tcp://127.0.0.1:{silent_port}", SETTINGS) as client, refused:

@@ -4,10 +4,17 @@ from __future__ import annotations
 
 from penstock.client.settings import ClientSettings
 from penstock.model.errors import ConnectionLostError, ProtocolError
-from penstock.wire.connection import ConnectionSettings, open_connection
+from penstock.wire.connection import ConnectionSettings, WireConnection, open_connection
 
 #: Time for the look, on top of `first_contact_timeout_s`: together they stay below 2 s.
 LOOK_TIMEOUT_S = 0.3
+
+
+class _Look(WireConnection):
+    """A connection to what need not be a segment store at all."""
+
+    def _tell_broken(self, error: ProtocolError) -> None:
+        """Log nothing: that it speaks another protocol is what the look is to find out."""
 
 
 async def describe_address(target: str, settings: ClientSettings) -> str:
@@ -22,10 +29,12 @@ async def describe_address(target: str, settings: ClientSettings) -> str:
         keepalive_interval_s=settings.keepalive_interval_s,
     )
     try:
-        connection = await open_connection(host.strip("[]"), int(port), settings=look)
+        connection = await open_connection(host.strip("[]"), int(port), settings=look, factory=_Look)
     except ConnectionLostError as error:
         if isinstance(error.__cause__, TimeoutError):
             return f"nothing answers there: check the address, or start a server ({start})"
+        if isinstance(error.__cause__, ProtocolError):
+            return f"what listens there does not answer as a controller: check the address, or wait for it ({start})"
         if isinstance(error.__cause__, OSError) and not isinstance(error.__cause__, ConnectionResetError):
             return f"nothing listens there: check the address, or start a server ({start})"
         return f"what listens there is not a controller: check the address ({start})"

@@ -221,7 +221,7 @@ class WireConnection(asyncio.BufferedProtocol):
                     payload = memoryview(bytes(payload))
                 self._dispatch(decode(code, payload))
         except ProtocolError as error:
-            _log.warning("%s: dropping the connection: %s", self.address, error)
+            self._tell_broken(error)
             self.abort(f"the server broke the protocol: {error}", error)
 
     def eof_received(self) -> bool:
@@ -247,6 +247,10 @@ class WireConnection(asyncio.BufferedProtocol):
             handler.on_writable()
 
     # -- inside -------------------------------------------------------------------------------------------------
+
+    def _tell_broken(self, error: ProtocolError) -> None:
+        """Log that the server does not keep to the protocol."""
+        _log.warning("%s: dropping the connection: %s", self.address, error)
 
     def _dispatch(self, reply: WireCommand) -> None:
         request_id: int | None = getattr(reply, "request_id", None)
