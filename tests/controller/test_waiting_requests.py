@@ -630,6 +630,24 @@ async def test_a_line_that_cannot_be_left_is_left_to_be_passed_over(house, caplo
     await house.check_end(await _committed(house))
 
 
+async def test_the_place_of_a_commit_goes_with_its_stream(house):
+    """The stream is deleted while a commit waits for it: neither a name nor a place is kept for what will not come."""
+    await house.start(replace(SETTINGS, turn_timeout_ms=30))
+    announcements, work = house.second._context.announcements, house.second.transactions.work
+    transaction = await house.begin(house.second)
+    begun = await house.first._context.begin(STREAM, _order(), "life")
+    await announcements.stand_in_line(STREAM, Lane.COMMIT, work._commits, "a")
+    assert await house.line() == [(2, Lane.COMMIT)]
+    await house.first._context.announcements.withdraw(begun)
+    await _seal(house.first)
+    await house.first.delete_stream("scope", "stream")
+    assert len(announcements._waiting) == 1
+    # As if it had known of too many others since: it finds the stream gone before it announces anything.
+    house.second._catalog._stream_ids.clear()
+    assert list(await work._commit("scope", "stream", [transaction])) == [transaction]
+    await house.check_end()
+
+
 async def test_a_lock_is_handed_from_lane_to_lane():
     """Two in one lane and one in the other: they take turns; who was cancelled while it waited is left out."""
     locks, order, free = StreamLocks(), [], asyncio.Event()
