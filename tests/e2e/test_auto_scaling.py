@@ -111,6 +111,7 @@ def wait_for(what: str, is_reached: Callable[[], bool]) -> None:
         time.sleep(0.1)
 
 
+@pytest.mark.timeout(4 * STAGE_S)
 def test_a_stream_follows_a_load_ramp(make_server: Callable[..., StandaloneProcess], tmp_path: Path) -> None:
     """It splits under load, all its segments take their part of it, and it merges after; each key is read in order.
 

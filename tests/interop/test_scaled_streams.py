@@ -124,6 +124,9 @@ def test_the_pypi_client_follows_splits_and_merges(server: StandaloneProcess) ->
 CHANGES = (split_each, split_each, merge_all, split_each, merge_all)
 KILLED_IN = 2
 READ_TIMEOUT_S = 240.0
+#: When nothing has come for so long the Java client's readers give up; longer than a start of a server may take.
+QUIET_S = 120.0
+ENOUGH = pytest.mark.timeout(3 * READ_TIMEOUT_S)
 
 
 class Writers(Protocol):
@@ -178,13 +181,14 @@ class JavaWriters:
     def begin(self, parts: Sequence[tuple[int, int]]) -> None:
         self._calls = [self._java.start(streams.write_events, "orders", *part, KEY_COUNT) for part in parts]
         for call in self._calls:
-            call.wait_for("begun")
+            call.wait_for("begun", READ_TIMEOUT_S)
 
     def wait(self) -> None:
         for call in self._calls:
             call.result(READ_TIMEOUT_S)
 
 
+@ENOUGH
 def test_the_java_client_keeps_its_promises_while_a_stream_changes_for_ever(
     java: JavaProcess, server: StandaloneProcess
 ) -> None:
@@ -193,7 +197,7 @@ def test_the_java_client_keeps_its_promises_while_a_stream_changes_for_ever(
     count = 2 * part_count * len(CHANGES)
     assert java.run(streams.create_stream, "orders", 1)
     assert java.run(groups.create_group, "audit", {"orders": ("", "")}, 300)
-    reading = java.start(groups.read_events, "audit", ("reader1", "reader2"), count)
+    reading = java.start(groups.read_events, "audit", ("reader1", "reader2"), count, QUIET_S)
     change_for_ever(server, JavaWriters(java), part_count)
     assert_each_writer_in_order((event for _, event in reading.result(READ_TIMEOUT_S)), part_count)
     java.run(groups.close_readers, "audit", ("reader1", "reader2"))
@@ -239,6 +243,7 @@ class PypiWriters:
             process.events()
 
 
+@ENOUGH
 def test_the_pypi_client_keeps_its_promises_while_a_stream_changes_for_ever(server: StandaloneProcess) -> None:
     """Two processes that write, and one with two readers of a group behind them, through splits, merges and a kill."""
     pytest.importorskip("pravega_client", reason="the PyPI client has no wheel for this Python")
@@ -283,6 +288,7 @@ class OurWriters:
             one.result(READ_TIMEOUT_S)
 
 
+@ENOUGH
 def test_our_client_keeps_its_promises_while_a_stream_changes_for_ever(server: StandaloneProcess) -> None:
     """Two writers, and two readers of a group behind them, through splits, merges and a kill -9."""
     part_count = 1000
