@@ -10,16 +10,26 @@ from dataclasses import replace
 
 import pytest
 
-from penstock.controller.errors import MembershipLostError, WorkElsewhereError
+from penstock.controller.errors import MembershipLostError, WorkElsewhereError, WorkTakenOverError
+from penstock.controller.grpc.call import is_final
 from penstock.controller.metadata import layout
 from penstock.controller.metadata.announcements import Announcements
-from penstock.controller.metadata.pending_work import PendingWork, SealStream, Subject, SubjectKind
+from penstock.controller.metadata.pending_work import PendingWork, SealStream, Subject, SubjectKind, UpdateStream
 from penstock.controller.metadata.records import StreamState, TransactionStatus
+from penstock.controller.metadata.stream_tables import StreamTables
+from penstock.controller.metadata.typed import Tables
 from penstock.controller.peers import Peers
 from penstock.controller.service import ControllerService
 from penstock.controller.settings import ControllerSettings
 from penstock.controller.work_registry import WorkRegistry
-from penstock.model.errors import ContainerOfflineError, MetadataConflictError, PenstockError, StreamExistsError
+from penstock.controller.workflows.update_stream import resume_update
+from penstock.model.errors import (
+    ContainerOfflineError,
+    MetadataConflictError,
+    OutcomeUnknownError,
+    PenstockError,
+    StreamExistsError,
+)
 from penstock.model.names import segment_name, transaction_segment_name
 from penstock.model.policies import Scaling, StreamConfig
 from support.controller_faults import BlockedSegments, ScriptedSegments
@@ -280,6 +290,120 @@ async def test_who_is_taken_for_dead_begins_nothing_and_joins_again(pair, cluste
     assert (await second.stream_configuration("scope", "stream")).tags == ("again",)
     assert [at.offset for at in await second.head("scope", "stream")] == [10, 10]
     assert announced(cluster) == []
+
+
+@CHANGES
+async def test_a_call_whose_work_was_taken_over_is_to_be_asked_again(pair, cluster, change, held_call):
+    """Found by a seed: it was answered FAILURE, which clients take for the end, while the work was done all the same.
+    """
+    first, _, held = pair
+    held.is_blocked, held.call_name = True, held_call
+    changing = asyncio.create_task(change(first))
+    await until(lambda: announced(cluster), "the change is announced")
+    cluster.expire(first)
+    await until(lambda: not announced(cluster), "the survivor has finished it")
+    held.release()
+    with pytest.raises(WorkTakenOverError) as raised:
+        await changing
+    assert not is_final(raised.value)
+    await first.idle()
+    await change(first)
+    assert announced(cluster) == []
+
+
+async def test_an_announcement_without_a_reply_is_not_made_again_when_others_have_done_its_work(cluster):
+    """Found by a seed: it was announced a second time, and what had been done after it was undone.
+
+    The first request works and its reply is lost; before the next one another controller has taken the work over and
+    ended it.
+    """
+    first = await cluster.start(SETTINGS)
+    rival = Announcements(first._tables, SETTINGS, Peers())
+    rival.enter(await cluster.coordinator.join("rival"))
+    tables = Tables(first._tables.store)
+    announcements = Announcements(tables, SETTINGS, Peers())
+    announcements.enter(await cluster.coordinator.join("slow"))
+    requests = []
+
+    async def put_all(table, records):
+        requests.append(await Tables.put_all(tables, table, records))
+        cluster.coordinator.expire("slow")
+        await rival.withdraw(await rival.claim(STREAM))
+        raise OutcomeUnknownError("no reply")
+
+    tables.put_all = put_all
+    with pytest.raises(WorkTakenOverError):
+        await announcements.announce(PendingWork(STREAM, SealStream(), "life", "slow", 0, "work"))
+    assert len(requests) == 1
+    assert announced(cluster) == []
+    assert not announcements.is_unfinished(STREAM)
+
+
+async def test_who_is_overtaken_before_it_reads_puts_no_old_configuration_in_the_place_of_a_later_one(pair, cluster):
+    """It has announced an update, and stands still; that one is done, and another one after it; then it goes on."""
+    first, second, _ = pair
+    stream_id = await first._catalog.stream_id("scope", "stream")
+    order = UpdateStream(StreamConfig(Scaling.fixed(2), tags=("old",)))
+    stale = await first._context.begin(STREAM, order, stream_id)
+    tables = first._catalog.tables_of("scope", "stream", stream_id)
+    cluster.expire(first)
+    await until(lambda: not announced(cluster), "the survivor has finished it")
+    await second.update_stream("scope", "stream", StreamConfig(Scaling.fixed(2), tags=("new",)))
+    with pytest.raises(WorkTakenOverError):
+        await resume_update(first._context, tables, stale, order)
+    assert (await second.stream_configuration("scope", "stream")).tags == ("new",)
+    assert await state_of(second) is StreamState.ACTIVE
+
+
+async def test_a_seal_that_was_taken_over_is_not_done_to_the_next_stream_of_the_name(pair, cluster):
+    """Found by a seed: it stood still; the stream was sealed, deleted and made again; it sealed that one, too."""
+    first, second, held = pair
+    held.is_blocked, held.call_name = True, "seal_segment"
+    sealing = asyncio.create_task(_seal(first))
+    await until(lambda: announced(cluster), "the seal is announced")
+    cluster.expire(first)
+    await until(lambda: not announced(cluster), "the survivor has finished it")
+    await second.delete_stream("scope", "stream")
+    await second.create_stream("scope", "stream", StreamConfig(Scaling.fixed(2)))
+    held.release()
+    with pytest.raises(WorkTakenOverError):
+        await sealing
+    await first.idle()
+    assert await state_of(second) is StreamState.ACTIVE
+
+
+async def test_a_stream_that_was_deleted_is_not_made_again_by_who_was_overtaken_while_it_made_it(
+    pair, cluster, monkeypatch
+):
+    """Found by a seed: it made the tables of a life that was over, and took that one for the stream of this name.
+
+    It stands still behind the listing of the stream. The survivor makes it, and it is sealed, deleted and made again.
+    """
+    first, second, _ = pair
+    reached, released = asyncio.Event(), asyncio.Event()
+    create_tables = StreamTables.create_tables
+
+    async def create_tables_late(self):
+        if not reached.is_set():
+            reached.set()
+            await released.wait()
+        await create_tables(self)
+
+    monkeypatch.setattr(StreamTables, "create_tables", create_tables_late)
+    creating = asyncio.create_task(first.create_stream("scope", "other", StreamConfig()))
+    await reached.wait()
+    life = await first._catalog.stream_id("scope", "other")
+    cluster.expire(first)
+    await until(lambda: not announced(cluster), "the survivor has finished it")
+    await second.seal_stream("scope", "other")
+    await second.delete_stream("scope", "other")
+    await second.create_stream("scope", "other", StreamConfig())
+    released.set()
+    with pytest.raises(WorkTakenOverError):
+        await creating
+    assert [table for table in cluster.store.tables if life in table] == []
+    tables = await first._catalog.on_stream("scope", "other", itself)
+    assert (await tables.state()).record.state is StreamState.ACTIVE
 
 
 async def test_a_controller_alone_that_is_taken_for_dead_finishes_its_own_work(cluster):

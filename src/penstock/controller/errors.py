@@ -5,6 +5,7 @@
     StreamError
     ├── WorkflowTimeoutError (OutcomeUnknownError)  not ended yet, goes on
     ├── WorkElsewhereError (MetadataConflictError)  other work is announced, or another controller is at work on it
+    ├── WorkTakenOverError (MetadataConflictError, OutcomeUnknownError)  another controller does, or did, what was begun
     ├── MembershipLostError (ControllerUnavailableError)  the others take this controller for dead
     ├── HalfCreatedStreamError (ControllerUnavailableError)  its creation is not finished
     ├── StreamWithoutSegmentsError  a policy asks for a stream without segments
@@ -46,6 +47,10 @@ class WorkflowTimeoutError(StreamError, OutcomeUnknownError):
 
 class WorkElsewhereError(MetadataConflictError):
     """Other work on the same subject has begun, or a controller that is alive is at work on it. Ask again later."""
+
+
+class WorkTakenOverError(MetadataConflictError, OutcomeUnknownError):
+    """Work that this controller had begun has become another one's, which brings it to its end. Ask again."""
 
 
 class MembershipLostError(ControllerUnavailableError):

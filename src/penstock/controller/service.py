@@ -18,6 +18,7 @@ from penstock.controller.buckets import Buckets
 from penstock.controller.coordinator import Coordinator
 from penstock.controller.deferred_removals import DeferredRemovals
 from penstock.controller.epochs import Successor
+from penstock.controller.errors import WorkTakenOverError
 from penstock.controller.in_process_coordinator import InProcessCoordinator
 from penstock.controller.key_value_tables import KeyValueTables
 from penstock.controller.locator import ContainerLocator, endpoint_of_segment
@@ -76,6 +77,7 @@ from penstock.controller.writer_marks import WriterMarks
 from penstock.model.errors import (
     ContainerNotFoundError,
     InvalidArgumentError,
+    NoSuchSegmentError,
     NoSuchStreamError,
     ScopeExistsError,
     StreamExistsError,
@@ -387,7 +389,19 @@ class ControllerService:
         self, scope: str, stream: str, action: Callable[[StreamTables], Awaitable[T]]
     ) -> T:
         check_not_empty(scope, stream)
-        return await self._runner.alone(_stream(scope, stream), lambda: self._catalog.on_stream(scope, stream, action))
+        subject = _stream(scope, stream)
+
+        async def on_one_life(tables: StreamTables) -> T:
+            try:
+                return await action(tables)
+            except (NoSuchSegmentError, NoSuchStreamError) as error:
+                is_of_data = isinstance(error, NoSuchSegmentError) and not layout.is_metadata_table(error.segment)
+                if is_of_data or not self._context.announcements.is_unfinished(subject):
+                    raise
+                # Deleted behind what was begun here: it is not to be done to the next stream of this name.
+                raise WorkTakenOverError(f"{subject}: another controller has ended this work: {error}") from error
+
+        return await self._runner.alone(subject, lambda: self._catalog.on_stream(scope, stream, on_one_life))
 
     async def list_streams(self, scope: str, token: str, limit: int | None = None) -> NamePage:
         """Return a page of a scope's streams. Raises `NoSuchScopeError`, `InvalidArgumentError` for a bad token."""

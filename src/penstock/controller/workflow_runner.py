@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Callable, Coroutine
 from typing import TypeVar, assert_never
 
 from penstock.controller.background_work import BackgroundWork
-from penstock.controller.errors import WorkElsewhereError, WorkflowTimeoutError
+from penstock.controller.errors import WorkElsewhereError, WorkflowTimeoutError, WorkTakenOverError
 from penstock.controller.metadata.pending_work import Lane, Subject, SubjectKind
 from penstock.controller.retry import delay_s
 from penstock.controller.work_registry import WorkRegistry
@@ -16,7 +16,7 @@ from penstock.controller.workflows.context import WorkflowContext
 from penstock.controller.workflows.key_value_table import table_stream
 from penstock.controller.workflows.pending import free_state
 from penstock.controller.workflows.reader_group import state_stream
-from penstock.model.errors import ControllerUnavailableError, MetadataConflictError
+from penstock.model.errors import ControllerUnavailableError, MetadataConflictError, PenstockError
 
 T = TypeVar("T")
 _logger = logging.getLogger(__name__)
@@ -67,7 +67,8 @@ class WorkflowRunner:
         """Finish what was begun on `subject`, then run `work`, while nobody else works on it, in a task of its own.
 
         What another controller that is alive has begun is waited for. Raises `WorkflowTimeoutError` after
-        `workflow_timeout_s`, and the work goes on; `WorkElsewhereError` if it cannot even begin in that time.
+        `workflow_timeout_s`, and the work goes on; `WorkElsewhereError` if it cannot even begin in that time;
+        `WorkTakenOverError` when another controller has taken over what this call has begun.
         """
         settings, announcements = self._context.settings, self._context.announcements
 
@@ -84,6 +85,12 @@ class WorkflowRunner:
                     self.finish_what_is_left(subject)
                     if is_begun or asyncio.get_running_loop().time() >= deadline_s:
                         raise
+                except MetadataConflictError as error:
+                    if await self._is_taken_over(subject):
+                        # The conflict says nothing of what was asked for: whoever has the work now decides that.
+                        raise WorkTakenOverError(f"{subject}: another controller has this work now: {error}") from error
+                    self.finish_what_is_left(subject)
+                    raise
                 except Exception:
                     self.finish_what_is_left(subject)
                     raise
@@ -101,6 +108,14 @@ class WorkflowRunner:
             return result
 
         return await self.bounded(f"workflow on {subject}", run_in_line)
+
+    async def _is_taken_over(self, subject: Subject) -> bool:
+        """Say whether work that this controller has begun on the subject belongs to another one now."""
+        try:
+            return any([await self._context.announcements.is_taken_over(part) for part in _parts(subject)])
+        except PenstockError as error:
+            _logger.info("whose the work on %s is cannot be found out: %s", subject, error)
+            return False
 
     def finish_what_is_left(self, subject: Subject) -> None:
         """Finish in the background what this controller has begun on `subject`, if it has not ended."""

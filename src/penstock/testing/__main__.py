@@ -19,6 +19,7 @@ from penstock.model.errors import InvalidArgumentError
 from penstock.testing.mutations.catalog import MUTATIONS
 from penstock.testing.mutations.mutation import Mutation
 from penstock.testing.processes.run import processes
+from penstock.testing.profiles import PROFILES
 from penstock.testing.runner import Outcome, run, shrink_failure
 from penstock.testing.simulation.faults import FaultPlan
 from penstock.testing.story import Story
@@ -112,9 +113,10 @@ def run_command(
     jobs: Annotated[int, typer.Option(min=1, help="processes")] = 2,
     as_json: Annotated[bool, typer.Option("--json", help="totals as JSON on standard output")] = False,
     keep_going: Annotated[bool, typer.Option(help="go on after failures; explain only the first")] = True,
+    profile_name: Annotated[str, typer.Option("--profile", help=f"one of: {', '.join(PROFILES)}")] = "everything",
 ) -> None:
     """Run seeds; say what was done; explain the first failure with its shrunk fault plan. Exits 1 if any failed."""
-    profile = Profile().of_length(60.0 * minutes)
+    profile = _profile(profile_name).of_length(60.0 * minutes)
     chosen = parse_seeds(seeds)
     started_s = time.monotonic()
     totals = Totals()
@@ -148,9 +150,10 @@ def replay(
     trace: Annotated[Path | None, typer.Option(help="write the whole trace to this file")] = None,
     shrinks: Annotated[bool, typer.Option("--shrink/--no-shrink", help="look for the fewest faults")] = True,
     mutation: Annotated[str, typer.Option(help="plant a bug, by its name")] = "",
+    profile_name: Annotated[str, typer.Option("--profile", help=f"one of: {', '.join(PROFILES)}")] = "everything",
 ) -> None:
     """Run one seed again; print its faults, its story and what was wrong. Exits 1 if something was."""
-    profile = Profile().of_length(60.0 * minutes)
+    profile = _profile(profile_name).of_length(60.0 * minutes)
     planted = _mutation(mutation) if mutation else None
     if planted is not None:
         profile = planted.profile
@@ -195,9 +198,20 @@ def _explained(outcome: Outcome, profile: Profile, *, shrinks: bool = True) -> s
             *(f"  {line}" for line in str(plan).splitlines()),
             f"the last {_STORY_LINE_COUNT} things that clients and hosts did before the first problem:",
             *(f"  {line}" for line in story.tail(_STORY_LINE_COUNT)),
-            f"again: python -m penstock.testing replay {outcome.seed}",
+            f"again: python -m penstock.testing replay {outcome.seed}{_profile_option(profile)}",
         ]
     )
+
+
+def _profile_option(profile: Profile) -> str:
+    """Return what a command line says of a profile; nothing of the usual one."""
+    return "" if profile.name == Profile().name else f" --profile {profile.name!r}"
+
+
+def _profile(name: str) -> Profile:
+    if name not in PROFILES:
+        raise InvalidArgumentError(f"there is no profile {name!r}; there are {', '.join(PROFILES)}")
+    return PROFILES[name]
 
 
 def _mutation(name: str) -> Mutation:

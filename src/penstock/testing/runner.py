@@ -16,7 +16,7 @@ import time
 import traceback
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from typing import TextIO
 
@@ -30,6 +30,7 @@ from penstock.testing.checks.mechanisms import counted
 from penstock.testing.checks.moments import watched
 from penstock.testing.checks.orphans import check_orphans
 from penstock.testing.checks.progress import ProgressMonitor
+from penstock.testing.checks.work_journal import WorkJournal, kept
 from penstock.testing.simulation.cluster import SimulatedCluster
 from penstock.testing.simulation.errors import HostDownError, SimulationError
 from penstock.testing.simulation.faults import FaultPlan, shrink
@@ -112,6 +113,7 @@ def run(
         _quiet_ends(),
         counted(inside),
         watched(play.found),
+        kept(play.journal) if scenario.cluster.controller_count > 1 else nullcontext(),
         Simulation(seed, settings, trace=trace) as simulation,
     ):
         try:
@@ -126,7 +128,7 @@ def run(
         digest=trace.digest,
         plan=scenario.plan,
         fault_counts=Counter(type(planned.fault).__name__ for planned in scenario.plan.faults) + play.fault_counts,
-        counts=inside + (play.world.counts if play.world is not None else Counter()),
+        counts=inside + play.journal.counts + (play.world.counts if play.world is not None else Counter()),
         simulated_s=simulated_s,
         elapsed_s=time.perf_counter() - started_s,
     )
@@ -157,6 +159,7 @@ class _Play:
         self.fault_counts: Counter[str] = Counter()
         self.world: World | None = None
         self.started_s = 0.0
+        self.journal = WorkJournal(self.found)
         self._monitor = InvariantMonitor()
         self._progress = ProgressMonitor()
         self._epochs: dict[int, int] = {}
@@ -168,6 +171,7 @@ class _Play:
     def play(self, simulation: Simulation) -> None:
         self.started_s = simulation.loop.time()
         cluster = SimulatedCluster(simulation, self.scenario.cluster)
+        self.journal.sessions = cluster.sessions
         hosts = [cluster.add_client("client-1"), cluster.add_client("client-2")]
         simulation.run(lambda: self._play(simulation, cluster, hosts))
         for chunks in cluster.faulty_chunks:

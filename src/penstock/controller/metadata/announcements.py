@@ -16,7 +16,7 @@ from collections.abc import AsyncIterator
 from dataclasses import dataclass, replace
 
 from penstock.controller.coordinator import Membership
-from penstock.controller.errors import MembershipLostError, WorkElsewhereError
+from penstock.controller.errors import MembershipLostError, WorkElsewhereError, WorkTakenOverError
 from penstock.controller.locks import StreamLocks
 from penstock.controller.metadata import layout
 from penstock.controller.metadata.pending_work import (
@@ -100,7 +100,7 @@ class Announcements:
 
         Raises `WorkElsewhereError` when something else is announced there, or it is somebody else's turn;
         `MembershipLostError`; `OutcomeUnknownError` when even repeated attempts have shown nothing: `is_unfinished` is
-        true then.
+        true then; `WorkTakenOverError` when it may have been announced, and done by somebody else, while no reply came.
         """
         if self._membership is None or self._membership.is_over:
             raise MembershipLostError(f"{work.subject}: this controller is no member any more and begins nothing")
@@ -110,6 +110,8 @@ class Announcements:
         is_on_its_way = not in_turn
         async with self._locks.hold(fence):
             attempt = 1
+            #: What the fence counted before a request without a reply.
+            unanswered: int | None = None
             version = self._fences.pop(fence, None)
             if version is not None and (is_on_its_way or self._is_free(work, version)):
                 try:
@@ -117,7 +119,7 @@ class Announcements:
                 except MetadataConflictError:
                     _logger.debug("%s: what is announced is looked at first", subject)
                 except OutcomeUnknownError:
-                    is_on_its_way = True
+                    is_on_its_way, unanswered = True, version.record.count
             while True:
                 found, version = await self._look(subject, fence)
                 if found is not None:
@@ -127,15 +129,22 @@ class Announcements:
                         raise WorkElsewhereError(f"{subject}: another change has just begun; try again")
                     self._waiting.begun(subject, work.lane)
                     return Announcement(found.record, found.version)
+                count = _read(version)[0]
+                if unanswered is not None and count != unanswered:
+                    # If it was that request that was counted, somebody took this controller for dead, and did the work:
+                    # begun again it would undo what was done after it.
+                    self._unfinished.discard(subject)
+                    raise WorkTakenOverError(f"{subject}: the {work.kind} may have been done by another controller")
                 if not is_on_its_way and not self._is_free(work, version):
                     self._unfinished.discard(subject)
                     raise WorkElsewhereError(f"{subject}: another change has waited for its turn; ask again later")
                 try:
                     return await self._write(work, fence, version)
                 except (MetadataConflictError, OutcomeUnknownError) as error:
-                    is_on_its_way |= isinstance(error, OutcomeUnknownError)
                     if attempt == self._settings.conflict_attempts_max:
                         raise
+                    if isinstance(error, OutcomeUnknownError):
+                        is_on_its_way, unanswered = True, count
                     await asyncio.sleep(delay_s(self._settings, attempt))
                     attempt += 1
 
@@ -267,11 +276,20 @@ class Announcements:
         raise MetadataConflictError(f"{subject}: what is announced keeps changing; try again")
 
     async def confirm(self, announcement: Announcement) -> None:
-        """Raise `MetadataConflictError` unless the announcement is still there and still this controller's."""
+        """Raise `WorkTakenOverError` unless the announcement is still there and still this controller's."""
         found = await self._tables.get(layout.PENDING_WORK, announcement.subject.key, PendingWork)
         if found is None or found.version != announcement.version:
             self._unfinished.discard(announcement.subject)
-            raise MetadataConflictError(f"{announcement.subject}: another controller has taken this work over")
+            raise WorkTakenOverError(f"{announcement.subject}: another controller has taken this work over")
+
+    async def is_taken_over(self, subject: Subject) -> bool:
+        """Say whether what this controller has begun on `subject` has become another one's, or was ended by one."""
+        if not self.is_unfinished(subject):
+            return False
+        try:
+            return await self.claim(subject) is None
+        except WorkElsewhereError:
+            return True
 
     async def withdraw(self, announcement: Announcement) -> None:
         """Note that the work is finished. One that is not this controller's any more is left alone."""

@@ -7,10 +7,12 @@ announcement. Source: controller internals specification, section 3.1.
 
 from __future__ import annotations
 
+from penstock.controller.errors import WorkTakenOverError
 from penstock.controller.mark_streams import MARK_CONFIGURATION, mark_segment
 from penstock.controller.metadata.announcements import Announcement
 from penstock.controller.metadata.pending_work import CreateStream, Subject, SubjectKind
 from penstock.controller.metadata.records import StreamState
+from penstock.controller.metadata.stream_tables import StreamTables
 from penstock.controller.segment_requests import together
 from penstock.controller.workflows.context import WorkflowContext
 from penstock.model.errors import (
@@ -64,7 +66,11 @@ async def resume_create(context: WorkflowContext, announced: Announcement, order
         stored = birth.configuration
         state = await tables.state()
         # Segments are not made for a life that another controller has ended meanwhile.
-        await context.announcements.confirm(announced)
+        try:
+            await context.announcements.confirm(announced)
+        except WorkTakenOverError:
+            await _leave_no_ghost(context, tables)
+            raise
         wanted = [(segment_name(scope, stream, segment.id), stored) for segment in epoch.segments]
         if (mark := mark_segment(scope, stream, epoch)) is not None:
             wanted.append((mark.name, MARK_CONFIGURATION))
@@ -75,3 +81,16 @@ async def resume_create(context: WorkflowContext, announced: Announcement, order
         await tables.set_state(StreamState.ACTIVE, of=state)
     await context.announcements.withdraw(announced)
     return birth.created_ms == work.created_ms and stream_id == work.life
+
+
+async def _leave_no_ghost(context: WorkflowContext, tables: StreamTables) -> None:
+    """Take the tables of a life away again that was made anew, by who was overtaken, behind its end.
+
+    It was listed before its tables were made, so one that is not listed any more is over, and its id never comes back.
+    """
+    try:
+        listed = await context.catalog.stream_id(tables.scope, tables.stream)
+    except NoSuchScopeError:
+        listed = None
+    if listed != tables.stream_id:
+        await tables.drop_tables()

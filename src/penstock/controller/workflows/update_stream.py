@@ -47,6 +47,8 @@ async def resume_update(
             found.record, configuration=wanted, is_updating=True, removed_tags=tuple(sorted(dropped))
         )
         version = found.version
+        # Behind the read: who was overtaken before it read would put an old configuration in the place of a later one.
+        await context.announcements.confirm(announced)
         if record != found.record:
             version = await tables.put_configuration(record, version)
         state = await tables.set_state(StreamState.UPDATING)

@@ -50,6 +50,7 @@ from penstock.testing.mutations.isolation import ISOLATION_MUTATIONS
 from penstock.testing.mutations.memory import MEMORY_MUTATIONS
 from penstock.testing.mutations.mutation import Mutation, patched, short_profile
 from penstock.testing.mutations.order import ORDER_MUTATIONS
+from penstock.testing.mutations.peers import PEER_MUTATIONS
 from penstock.testing.mutations.promises import PROMISE_MUTATIONS
 from penstock.testing.mutations.readers import READER_MUTATIONS
 from penstock.testing.mutations.scaling import SCALING_MUTATIONS
@@ -458,6 +459,7 @@ MUTATIONS: tuple[Mutation, ...] = (
     ),
     *MEMORY_MUTATIONS,
     *CONTROLLER_MUTATIONS,
+    *PEER_MUTATIONS,
     *SCALING_MUTATIONS,
     *ORDER_MUTATIONS,
     *STUCK_MUTATIONS,

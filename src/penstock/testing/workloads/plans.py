@@ -15,6 +15,7 @@ from penstock.testing.simulation.faults import (
     Partition,
     Pause,
     PlannedFault,
+    SlowLink,
 )
 from penstock.testing.simulation.host import Death
 from penstock.testing.simulation.owner_faults import Move, Reassignment, Takeover
@@ -158,3 +159,43 @@ def draw_owner_changes(
         # Mostly one after the other, so that containers also serve.
         at_s += _TAKEOVER_S if isinstance(fault, Takeover) and fault.is_patient else fault.lasts_s
     return changes
+
+
+def draw_controller_faults(
+    rng: random.Random,
+    controllers: Sequence[str],
+    coordinator: str,
+    stores: Sequence[str],
+    *,
+    session_timeout_s: float,
+    mean_gap_s: float,
+    duration_s: float,
+) -> list[PlannedFault]:
+    """Let controllers die, stand still or be cut off, mostly for so long that the others take them for dead."""
+    faults: list[PlannedFault] = []
+    at_s = 0.0
+    while (at_s := at_s + rng.expovariate(1.0 / mean_gap_s)) < duration_s:
+        controller = rng.choice(controllers)
+        long_s = round(rng.uniform(1.1, 2.5) * session_timeout_s, 6)
+        short_s = round(rng.uniform(0.05, 1.0) * session_timeout_s, 6)
+        is_one_way = rng.random() < 0.3
+        store = rng.choice(stores)
+        ends = [controller, coordinator if rng.random() < 0.6 else store]
+        rng.shuffle(ends)
+        fault: Fault
+        match rng.choice(("crash", "pause", "slow pause", "partition", "partition", "coordinator")):
+            case "crash":
+                fault = Crash(controller, rng.choice(list(Death)), rng.choice((short_s, long_s)))
+            case "pause":
+                fault = Pause(controller, long_s)
+            case "slow pause":
+                # What it does takes long before it: it stands still between two steps of it, and goes on with the next.
+                slow = SlowLink(controller, store, round(rng.uniform(0.05, 0.5), 6), 1.0, short_s)
+                faults.append(PlannedFault(round(max(at_s - short_s, 0.0), 6), slow))
+                fault = Pause(controller, long_s)
+            case "partition":
+                fault = Partition(ends[0], ends[1], long_s, is_one_way=is_one_way)
+            case _:
+                fault = Crash(coordinator, Death.KILL, short_s)
+        faults.append(PlannedFault(round(at_s, 6), fault))
+    return faults

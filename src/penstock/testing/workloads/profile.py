@@ -42,6 +42,8 @@ class Profile:
         slow_read_rate: probability that a read of long-term storage takes up to 3 s, in every cluster; None: as drawn.
         late_requests: requests of the controller that arrive late; None: as drawn.
         controller_attempts_max: how often the controller repeats a request; 0: as drawn.
+        controller_count_min, controller_count_max: fewest and most controllers; several have hosts of their own.
+        controller_fault_gap_s: mean time between two faults that are aimed at one of several controllers, 0 for none.
         reserve_file_count: files in reserve for a full disk, many enough for all starts on one; then no container may
             be offline for want of room. 0: a few, or none, and they may.
         refused_rate: probability that long-term storage refuses all of one segment, as long as there are faults.
@@ -49,6 +51,7 @@ class Profile:
         memory_flip_rate: probability that bits flip in what stores have in memory and nowhere else but in their log ...
         memory_flip_gap_s: ... and mean time between two of them.
         scale_rate: probability that streams split and merge all the time.
+        stream_lives_count: clients that make, change and delete streams, if "streams" is among the workloads.
         habits: what users do, if "user writers" are among the workloads, and "users", who read what those write.
     """
 
@@ -64,6 +67,9 @@ class Profile:
     writing_s: float = 55.0
     late_requests: LateRequestSettings | None = None
     controller_attempts_max: int = 0
+    controller_count_min: int = 1
+    controller_count_max: int = 1
+    controller_fault_gap_s: float = 0.0
     store_count_min: int = 1
     store_count_max: int = 3
     cache_bytes_min: int = 256 * _KIB
@@ -79,6 +85,7 @@ class Profile:
     memory_flip_rate: float = 0.1
     memory_flip_gap_s: float = 8.0
     scale_rate: float = 0.3
+    stream_lives_count: int = 1
     habits: UserHabits = field(default_factory=UserHabits)
 
     def of_length(self, work_s: float) -> Profile:

@@ -36,7 +36,7 @@ from penstock.testing.workloads.group_changes import GroupChanges
 from penstock.testing.workloads.handed_transactions import HandedTransactions
 from penstock.testing.workloads.many_keys import KEY_LENGTH, ManyKeys
 from penstock.testing.workloads.mortal_readers import MortalReader
-from penstock.testing.workloads.plans import draw_owner_changes, draw_plan
+from penstock.testing.workloads.plans import draw_controller_faults, draw_owner_changes, draw_plan
 from penstock.testing.workloads.profile import Profile
 from penstock.testing.workloads.reincarnations import Reincarnations
 from penstock.testing.workloads.segments import ByteAppender, ByteReader, SegmentLives
@@ -114,11 +114,15 @@ class Scenario:
         cluster = _with_log_bounds(cluster, random.Random(f"{seed}/log bounds/{profile.name}"), profile)
         cluster = _with_ingest_budget(cluster, profile, is_crowded="connections" in workloads)
         cluster = _with_controller(cluster, random.Random(f"{seed}/controller/{profile.name}"), profile)
+        cluster = _with_controllers(cluster, random.Random(f"{seed}/controllers/{profile.name}"), profile)
         names = [f"store-{number}" for number in range(1, cluster.store_count + 1)]
-        if not cluster.is_combined:
+        if cluster.controller_count > 1:
+            names += [*_controllers(cluster), "coordinator"]
+        elif not cluster.is_combined:
             names.append("controller")
         clients = ["client-1", "client-2", *(_machines(profile) if "users" in workloads else ())]
         changes = _draw_owner_changes(random.Random(f"{seed}/owners/{profile.name}"), cluster, profile)
+        changes += _draw_controller_faults(random.Random(f"{seed}/controller faults/{profile.name}"), cluster, profile)
         return cls(
             seed=seed,
             profile=profile,
@@ -142,7 +146,7 @@ class Scenario:
         return (
             f"seed {self.seed}, profile {self.profile.name}: {cluster.store_count} stores, "
             f"{cluster.segment_store.container_count} containers, "
-            f"{'combined' if cluster.is_combined else 'separate'} controller; {', '.join(self.workloads)}; "
+            f"{_described_controllers(cluster)}; {', '.join(self.workloads)}; "
             f"{self.writer_count} writers, {self.reader_count} readers, {self.segment_count} segments; "
             f"{len(self.plan.faults)} faults"
         )
@@ -230,6 +234,9 @@ class Scenario:
             )  # fmt: skip
         if "streams" in self.workloads:
             made.append(StreamLives(*place("streams"), prefix=f"{SCOPE}/stream", mean_gap_s=self.mean_gap_s))
+            for number in range(2, self.profile.stream_lives_count + 1):
+                name = f"streams-{number}"
+                made.append(StreamLives(*place(name), prefix=f"{SCOPE}/{name}", mean_gap_s=self.mean_gap_s))
         if "group changes" in self.workloads:
             made.append(GroupChanges(*place("group-changes"), habits=self.profile.habits))
         for name, kind in _OF_USERS.items():
@@ -349,6 +356,31 @@ def _draw_owner_changes(rng: random.Random, cluster: ClusterSettings, profile: P
         move_share=profile.move_share if cluster.has_shared_storage else 0.0,
         mean_gap_s=profile.takeover_gap_s,
         duration_s=profile.writing_s,
+    )
+
+
+def _controllers(cluster: ClusterSettings) -> list[str]:
+    """Return the names of the hosts of several controllers."""
+    return [f"controller-{number}" for number in range(1, cluster.controller_count + 1)]
+
+
+def _described_controllers(cluster: ClusterSettings) -> str:
+    if cluster.controller_count > 1:
+        return f"{cluster.controller_count} controllers"
+    return "combined controller" if cluster.is_combined else "separate controller"
+
+
+def _draw_controller_faults(rng: random.Random, cluster: ClusterSettings, profile: Profile) -> list[PlannedFault]:
+    if cluster.controller_count == 1 or not profile.controller_fault_gap_s:
+        return []
+    return draw_controller_faults(
+        rng,
+        _controllers(cluster),
+        "coordinator",
+        [f"store-{number}" for number in range(1, cluster.store_count + 1)],
+        session_timeout_s=cluster.coordination.session_timeout_s,
+        mean_gap_s=profile.controller_fault_gap_s,
+        duration_s=profile.plan.duration_s,
     )
 
 
@@ -571,6 +603,12 @@ def _with_controller(cluster: ClusterSettings, rng: random.Random, profile: Prof
         work_slot_s=rng.choice((0.05, 1.0)),
     )
     return replace(cluster, controller=controller, late_requests=profile.late_requests or late)
+
+
+def _with_controllers(cluster: ClusterSettings, rng: random.Random, profile: Profile) -> ClusterSettings:
+    """Return a cluster with several controllers, if the profile says so."""
+    count = rng.randint(profile.controller_count_min, profile.controller_count_max)
+    return cluster if count == 1 else replace(cluster, controller_count=count, is_combined=False)
 
 
 def draw_workload_world(scenario: Scenario, cluster: SimulatedCluster) -> World:

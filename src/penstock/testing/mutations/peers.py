@@ -1,0 +1,70 @@
+"""Planted bugs of several controllers: work that is taken from somebody, or by two at once. See `catalog`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import replace
+
+from penstock.controller.metadata.announcements import Announcements
+from penstock.controller.metadata.pending_work import PendingWork
+from penstock.controller.metadata.typed import Tables
+from penstock.model.segments import VERSION_ANY
+from penstock.testing.mutations.mutation import Mutation, patched
+from penstock.testing.mutations.users import USERS
+from penstock.testing.workloads.users import UserHabits
+
+CONTROLLERS = replace(
+    USERS,
+    name="controllers",
+    workloads=("events", "readers", "transactions", "streams", "group changes", "user writers", "users"),
+    share=0.7,
+    plan=replace(USERS.plan, duration_s=18.0, kinds=("Crash", "Partition", "Reset", "SlowLink", "Pause", "ClockJump")),
+    writing_s=22.0,
+    scale_rate=0.7,
+    controller_count_min=2,
+    controller_count_max=3,
+    controller_fault_gap_s=3.0,
+    stream_lives_count=3,
+    habits=UserHabits(limits_s=(2.0, 60.0)),
+    pace=1.5,
+)
+"""Two or three controllers that are killed, stand still and are cut off, mostly for longer than a session lasts."""
+
+_PEERS = replace(
+    CONTROLLERS, name="peers", workloads=("events", "transactions", "streams"), share=1.0, controller_count_min=3
+)
+
+
+def _take_everybody_else_for_dead() -> AbstractContextManager[None]:
+    async def living(self: Announcements) -> frozenset[str]:
+        return frozenset({self.owner})
+
+    return patched(Announcements, "living", living)
+
+
+@contextmanager
+def _take_over_without_compare_and_set() -> Iterator[None]:
+    original = Tables.put
+
+    async def put(self: Tables, table: str, key: str, record: object, *, version: int = VERSION_ANY) -> int:
+        # Announcements are written by `put_all`; what comes here is another owner.
+        return await original(
+            self, table, key, record, version=VERSION_ANY if isinstance(record, PendingWork) else version
+        )
+
+    with patched(Tables, "put", put):
+        yield
+
+
+PEER_MUTATIONS: tuple[Mutation, ...] = (
+    Mutation(
+        "take everybody else for dead", "work of a controller that is alive is finished by nobody else",
+        _PEERS, _take_everybody_else_for_dead,
+    ),
+    Mutation(
+        "take over without compare-and-set", "work has one owner at a time",
+        _PEERS, _take_over_without_compare_and_set,
+    ),
+)  # fmt: skip
+"""Bugs of this kind. No profile with one controller finds them."""
