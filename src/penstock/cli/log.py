@@ -23,7 +23,7 @@ Config = Annotated[
     Path | None, typer.Option(help="The server's settings file, TOML.", envvar="PENSTOCK_CONFIG")
 ]
 AsJson = Annotated[bool, typer.Option("--json", help="Print the answer as JSON.")]
-Container = Annotated[int, typer.Argument(min=0, help="The container whose log it is.")]
+Container = Annotated[int, typer.Argument(metavar="CONTAINER", min=0, help="The container whose log it is.")]
 
 log: typer.Typer = typer.Typer(
     name="log",

@@ -27,5 +27,7 @@ Scope = Annotated[
 ]
 ScopeToList = Annotated[
     str | None,
-    typer.Argument(help="Only of this scope.", show_default="all scopes", autocompletion=complete_scopes),
+    typer.Argument(
+        metavar="SCOPE", help="Only of this scope.", show_default="all scopes", autocompletion=complete_scopes
+    ),
 ]

@@ -13,7 +13,9 @@ from penstock.cli.failure import EXIT_FAILED, fail
 
 
 def segment_store(
-    number: Annotated[int, typer.Argument(help="Which one it is, to be found in a list of processes.")] = 0,
+    number: Annotated[
+        int, typer.Argument(metavar="NUMBER", help="Which one it is, to be found in a list of processes.")
+    ] = 0,
 ) -> None:
     """Run one segment store for `penstock standalone --segment-stores N`, which starts it.
 

@@ -147,7 +147,9 @@ def get(table: TableName, key: Key, second: Second = "", uri: Uri = URI, as_json
 def put(
     table: TableName,
     key: Key,
-    value: Annotated[str | None, typer.Argument(help="The value.", show_default="standard input")] = None,
+    value: Annotated[
+        str | None, typer.Argument(metavar="VALUE", help="The value.", show_default="standard input")
+    ] = None,
     second: Second = "",
     version: Version = None,
     uri: Uri = URI,
