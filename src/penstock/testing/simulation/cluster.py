@@ -202,6 +202,7 @@ class SimulatedCluster:
         trace = simulation.trace
         self.sessions: Sessions = Sessions(lambda what: trace.add(simulation.loop.time(), f"coordinator: {what}"))
         self.coordinator: Host | None = None
+        self.controllers: list[Host]
         if settings.controller_count > 1:
             self.coordinator = self._add_server("coordinator", self._run_coordinator)
             numbers = range(1, settings.controller_count + 1)

@@ -115,7 +115,7 @@ class Lines(asyncio.Protocol):
         self._closed = closed
         self._pending = b""
         self._transport: asyncio.Transport | None = None
-        self.is_lost = False
+        self.is_lost: bool = False
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """See `asyncio.BaseProtocol`."""
