@@ -13,7 +13,7 @@ from penstock.controller.locks import StreamLocks
 from penstock.controller.metadata import layout
 from penstock.controller.metadata.given_up import GivenUpWork
 from penstock.controller.metadata.memory_store import MemoryMetadataStore
-from penstock.controller.metadata.typed import Tables
+from penstock.controller.metadata.record_store import RecordStore
 from penstock.controller.settings import ControllerSettings
 from penstock.controller.tasks import BackgroundTasks
 from penstock.controller.transactions.creations import Creations
@@ -38,7 +38,7 @@ class House:
         self.store = MemoryMetadataStore()
         self.locks = StreamLocks()
         self.tasks = BackgroundTasks()
-        self.given_up = GivenUpWork(Tables(self.store), SETTINGS, lambda: 7, lambda: "owner")
+        self.given_up = GivenUpWork(RecordStore(self.store), SETTINGS, lambda: 7, lambda: "owner")
         self.work = BackgroundWork(self.tasks, SETTINGS, self.locks, self.given_up)
 
 
@@ -154,7 +154,7 @@ async def test_what_is_given_up_is_told_in_log_record_and_statistic(house: House
 
 async def test_two_controllers_that_give_up_at_once_are_both_on_record(house: House) -> None:
     """Both draw the same number; the one whose write comes second takes the next."""
-    other = GivenUpWork(Tables(house.store), SETTINGS, lambda: 8, lambda: "other")
+    other = GivenUpWork(RecordStore(house.store), SETTINGS, lambda: 8, lambda: "other")
     await asyncio.gather(
         house.given_up.add("one", InvalidArgumentError("never")), other.add("two", InvalidArgumentError("never"))
     )

@@ -17,6 +17,7 @@ from penstock.controller.metadata import epoch_tables, layout, time_index
 from penstock.controller.metadata.codec import encode
 from penstock.controller.metadata.history_records import HistoryChunk, HistoryEntry, TimeIndexNode
 from penstock.controller.metadata.memory_store import MemoryMetadataStore
+from penstock.controller.metadata.record_store import RecordStore
 from penstock.controller.metadata.records import (
     HISTORY_CHUNK_EPOCHS,
     INDEX_LEAF_EPOCHS,
@@ -26,7 +27,6 @@ from penstock.controller.metadata.records import (
 )
 from penstock.controller.metadata.segments_store import SegmentsMetadataStore
 from penstock.controller.metadata.stream_tables import StreamTables
-from penstock.controller.metadata.typed import Tables
 from penstock.controller.scaling.plan import duplicate_of
 from penstock.model.errors import InvalidArgumentError
 from penstock.model.names import segment_id
@@ -239,14 +239,14 @@ async def test_a_stream_without_an_index_is_searched_and_gets_one(cluster, servi
 
     await scaled_often(service, cluster, 31, keep={0})
     for epoch in range(0, 32, CHUNK_EPOCHS):
-        await tables.tables.remove(tables.metadata, layout.index_leaf_key(epoch), layout.index_root_key(epoch))
+        await tables.records.remove(tables.metadata, layout.index_leaf_key(epoch), layout.index_root_key(epoch))
     await check()
     for _ in range(10):
         await scaled_often(service, cluster, 1, keep={0})
         epochs = await check()
-    leaf = await tables.tables.get(tables.metadata, layout.index_leaf_key(32), TimeIndexNode)
+    leaf = await tables.records.get(tables.metadata, layout.index_leaf_key(32), TimeIndexNode)
     assert leaf.record == TimeIndexNode.of([epoch.created_ms for epoch in epochs[30:36]])
-    root = await tables.tables.get(tables.metadata, layout.index_root_key(36), TimeIndexNode)
+    root = await tables.records.get(tables.metadata, layout.index_root_key(36), TimeIndexNode)
     assert root.record == TimeIndexNode.of([epochs[36].created_ms])
 
 
@@ -284,7 +284,7 @@ def test_an_index_of_a_year_of_a_scale_each_second_fits():
 
 async def test_long_histories_are_read_in_pages_and_let_others_have_their_turn():
     """Each page has a bounded number of segments, also of epochs that are in their own records alone."""
-    tables = Tables(MemoryMetadataStore())
+    tables = RecordStore(MemoryMetadataStore())
     stream = StreamTables(tables, "s", "t", "id")
     await stream.create_tables()
     epochs = [EpochRecord(0, 0, tiling(500, 0, 0), 1)]

@@ -15,9 +15,9 @@ from penstock.controller.grpc.call import is_final
 from penstock.controller.metadata import layout
 from penstock.controller.metadata.announcements import Announcements
 from penstock.controller.metadata.pending_work import PendingWork, SealStream, Subject, SubjectKind, UpdateStream
+from penstock.controller.metadata.record_store import RecordStore
 from penstock.controller.metadata.records import StreamState, TransactionStatus
 from penstock.controller.metadata.stream_tables import StreamTables
-from penstock.controller.metadata.typed import Tables
 from penstock.controller.peers import Peers
 from penstock.controller.service import ControllerService
 from penstock.controller.settings import ControllerSettings
@@ -45,7 +45,7 @@ def announced(cluster):
 
 
 async def announcement_of(service, subject=STREAM):
-    found = await service._tables.get(layout.PENDING_WORK, subject.key, PendingWork)
+    found = await service._records.get(layout.PENDING_WORK, subject.key, PendingWork)
     return None if found is None else found.record
 
 
@@ -260,7 +260,7 @@ async def test_two_that_take_over_at_once_do_the_work_once(cluster):
     await cluster.coordinator.join("x")
     rivals = []
     for name in ("b", "c"):
-        rival = Announcements(first._tables, SETTINGS, Peers())
+        rival = Announcements(first._records, SETTINGS, Peers())
         rival.enter(await cluster.coordinator.join(name))
         rivals.append(rival)
     ends = await asyncio.gather(*(rival.claim(STREAM) for rival in rivals), return_exceptions=True)
@@ -318,15 +318,15 @@ async def test_an_announcement_without_a_reply_is_not_made_again_when_others_hav
     ended it.
     """
     first = await cluster.start(SETTINGS)
-    rival = Announcements(first._tables, SETTINGS, Peers())
+    rival = Announcements(first._records, SETTINGS, Peers())
     rival.enter(await cluster.coordinator.join("rival"))
-    tables = Tables(first._tables.store)
+    tables = RecordStore(first._records.store)
     announcements = Announcements(tables, SETTINGS, Peers())
     announcements.enter(await cluster.coordinator.join("slow"))
     requests = []
 
     async def put_all(table, records):
-        requests.append(await Tables.put_all(tables, table, records))
+        requests.append(await RecordStore.put_all(tables, table, records))
         cluster.coordinator.expire("slow")
         await rival.withdraw(await rival.claim(STREAM))
         raise OutcomeUnknownError("no reply")

@@ -16,6 +16,7 @@ from penstock.controller.metadata.history_records import (
 )
 from penstock.controller.metadata.memory_store import MemoryMetadataStore
 from penstock.controller.metadata.pending_work import PendingWork, ScaleStream, Subject, SubjectKind, TruncateStream
+from penstock.controller.metadata.record_store import RecordStore
 from penstock.controller.metadata.records import (
     HISTORY_CHUNK_EPOCHS,
     SIZE_SHARD_EPOCHS,
@@ -27,7 +28,6 @@ from penstock.controller.metadata.retention_records import (
     StreamCutRecord,
 )
 from penstock.controller.metadata.stream_tables import StreamTables
-from penstock.controller.metadata.typed import Tables
 from penstock.controller.scaling.plan import even_order, first_entry, plan_scale
 from penstock.controller.settings import ControllerSettings
 from penstock.model.errors import CorruptionError
@@ -159,7 +159,7 @@ def test_a_history_chunk_has_no_gaps():
 
 async def test_sizes_that_an_early_release_put_elsewhere_are_found():
     """S-032: shards were by creation epoch alone once. What is in neither is unknown."""
-    tables = Tables(MemoryMetadataStore())
+    tables = RecordStore(MemoryMetadataStore())
     stream = StreamTables(tables, "s", "t", "id")
     await stream.create_tables()
     early, now, unknown = segment_id(1, 5), segment_id(2, 5), segment_id(3, 5)

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from penstock.controller.metadata import layout, retention_tables
 from penstock.controller.metadata.codec import decode, encode
 from penstock.controller.metadata.memory_store import MemoryMetadataStore
+from penstock.controller.metadata.record_store import RecordStore
 from penstock.controller.metadata.records import RETENTION_CHUNK_CUTS
 from penstock.controller.metadata.retention_records import (
     RetentionChunk,
@@ -22,7 +23,6 @@ from penstock.controller.metadata.retention_records import (
 from penstock.controller.metadata.retention_tables import RetentionTables
 from penstock.controller.metadata.store import Removal
 from penstock.controller.metadata.stream_tables import StreamTables
-from penstock.controller.metadata.typed import Tables
 from penstock.model.errors import (
     CorruptionError,
     InvalidArgumentError,
@@ -64,7 +64,7 @@ class Failing(MemoryMetadataStore):
 
 async def tables_over(store):
     """Return the tables of a new stream, and its recorded cuts."""
-    stream = StreamTables(Tables(store), "s", "t", "id")
+    stream = StreamTables(RecordStore(store), "s", "t", "id")
     await stream.create_tables()
     await stream.create_records(StreamConfig(Scaling.fixed(1)), 1, 0)
     return stream, stream.retention
@@ -87,7 +87,7 @@ async def all_entries(retention):
 
 async def keys_of(stream):
     """Return what is on record of cuts, but for the set."""
-    rows = [row.key async for row in stream.tables.walk_rows(stream.metadata)]
+    rows = [row.key async for row in stream.records.walk_rows(stream.metadata)]
     return {key for key in rows if key.startswith("retention") and key != layout.RETENTION}
 
 
@@ -188,7 +188,7 @@ async def test_a_crash_at_any_write_leaves_nothing_behind_in_the_end(small_chunk
                 # Whoever looks meets no cut whose record is gone.
                 for entry in await all_entries(retention):
                     assert await retention.cut_of(entry) is not None
-                retention = StreamTables(Tables(store), "s", "t", "id").retention
+                retention = StreamTables(RecordStore(store), "s", "t", "id").retention
                 await step(retention)
         assert await all_entries(retention) == [cut_at(8).entry, cut_at(9).entry]
         assert await keys_of(stream) == {"retentionCuts-80", "retentionCuts-90", "retentionChunk-2"}
@@ -204,9 +204,9 @@ async def test_two_controllers_do_not_overwrite_each_other(small_chunks):
     stream, first = await tables_over(store)
     for number in range(1, 6):
         await first.add(cut_at(number))
-    others = StreamTables(Tables(store), "s", "t", "id").retention
+    others = StreamTables(RecordStore(store), "s", "t", "id").retention
 
-    class Late(Tables):
+    class Late(RecordStore):
         """Lets others go first before its first write."""
 
         def __init__(self, store, meanwhile):
@@ -269,7 +269,7 @@ async def test_no_record_and_no_operation_grows_with_the_number_of_cuts():
             costs.append((store.cost.bytes_read - before) / 20)
     # A chunk, its neighbour, and the set: a search in more of them reads one more each time their number doubles.
     assert max(costs) < 5 * 16 * KIB
-    largest = max([len(row.value) async for row in stream.tables.walk_rows(stream.metadata) if "retention" in row.key])
+    largest = max([len(row.value) async for row in stream.records.walk_rows(stream.metadata) if "retention" in row.key])
     assert largest < 17 * KIB
     assert await retention.remove_until(10 * (4 * RETENTION_CHUNK_CUTS - 1)) == 4 * RETENTION_CHUNK_CUTS - 1
     assert await keys_of(stream) == {f"retentionCuts-{40 * RETENTION_CHUNK_CUTS}", "retentionChunk-3"}
@@ -281,7 +281,7 @@ async def test_what_cannot_be_is_refused_or_told(small_chunks):
     await retention.add(cut_at(6))
     with pytest.raises(InvalidArgumentError, match="299 bytes before a cut"):
         await retention.add(StreamCutRecord(100, 299, {}))
-    await stream.tables.remove(stream.metadata, "retentionChunk-0")
+    await stream.records.remove(stream.metadata, "retentionChunk-0")
     for look in (
         retention.last_recorded_until(100),
         retention.last_with_at_most(10**6),
@@ -291,7 +291,7 @@ async def test_what_cannot_be_is_refused_or_told(small_chunks):
     ):
         with pytest.raises(CorruptionError, match="retentionChunk-0"):
             await look
-    await stream.tables.remove(stream.metadata, layout.RETENTION)
+    await stream.records.remove(stream.metadata, layout.RETENTION)
     with pytest.raises(NoSuchStreamError, match="no record retention"):
         await retention.newest()
 

@@ -83,7 +83,7 @@ async def test_open_work_does_not_delay_a_start(cluster: Cluster) -> None:
     count = 10_000
     for number in range(count):
         subject = Subject(SubjectKind.STREAM, "shop", f"gone{number}")
-        await second._tables.put(layout.PENDING_WORK, subject.key, second._context.work(subject, SealStream(), "life"))
+        await second._records.put(layout.PENDING_WORK, subject.key, second._context.work(subject, SealStream(), "life"))
     await second.stop()
 
     counted = CountingSegments(cluster.store)

@@ -10,10 +10,10 @@ import pytest
 
 from penstock.controller.metadata import layout
 from penstock.controller.metadata.memory_store import MemoryMetadataStore
+from penstock.controller.metadata.record_store import RecordStore
 from penstock.controller.metadata.records import ActiveTransaction, TransactionStatus
 from penstock.controller.metadata.transaction_ids import TransactionId
 from penstock.controller.metadata.transaction_numbers import TransactionNumbers
-from penstock.controller.metadata.typed import Tables
 from penstock.controller.settings import ControllerSettings
 from penstock.controller.transactions.lease_timers import LeaseTimers, OpenTransaction
 from penstock.controller.transactions.service import PingResult
@@ -364,7 +364,7 @@ async def test_ids_are_unique_and_their_low_half_is_never_negative():
     store = MemoryMetadataStore()
     await store.create_table(layout.TRANSACTION_COUNTER)
     settings = ControllerSettings()
-    controllers = [TransactionNumbers(Tables(store), settings) for _ in range(2)]
+    controllers = [TransactionNumbers(RecordStore(store), settings) for _ in range(2)]
     numbers = [await controllers[index % 2].next() for index in range(1_000_000)]
     assert len(set(numbers)) == len(numbers)
     assert min(numbers) == 1
@@ -378,7 +378,7 @@ async def test_concurrent_takers_share_a_refresh():
     """S-131: 10 000 concurrent calls over ranges of 100 get different numbers with one write per range."""
     store = MemoryMetadataStore()
     await store.create_table(layout.TRANSACTION_COUNTER)
-    numbers = TransactionNumbers(Tables(store), ControllerSettings(transaction_id_range=100))
+    numbers = TransactionNumbers(RecordStore(store), ControllerSettings(transaction_id_range=100))
     taken = await asyncio.gather(*(numbers.next() for _ in range(10_000)))
     assert sorted(taken) == list(range(1, 10_001))
 

@@ -136,7 +136,7 @@ class House:
         await until(lambda: len(self.begun) > before + 1, "it goes on")
 
     async def fence(self):
-        found = await self.first._tables.get(layout.PENDING_WORK, _fence_of(STREAM), AnnouncementFence)
+        found = await self.first._records.get(layout.PENDING_WORK, _fence_of(STREAM), AnnouncementFence)
         return found
 
     async def line(self):
@@ -153,7 +153,7 @@ class House:
             found = await self.fence()
             record = AnnouncementFence(found.record.count, requests)
             try:
-                await self.first._tables.put(layout.PENDING_WORK, _fence_of(STREAM), record, version=found.version)
+                await self.first._records.put(layout.PENDING_WORK, _fence_of(STREAM), record, version=found.version)
             except MetadataConflictError:
                 continue
             return

@@ -147,14 +147,14 @@ async def test_a_mark_that_comes_while_its_writer_is_removed_stays(controller):
     await cycle(controller)
     await controller.writer_marks.remove("scope", "a", "v")
     await note(controller, "w", 12, {0: 2})
-    remove = controller._tables.remove_version
+    remove = controller._records.remove_version
 
     async def late(table, key, version):
         if "writersPositions" in table:
             await note(controller, "v", 13, {0: 3})
         await remove(table, key, version)
 
-    controller._tables.remove_version = late
+    controller._records.remove_version = late
     await cycle(controller)
     assert await writers(controller) == ["v", "w"]
 
@@ -184,14 +184,14 @@ async def test_a_writer_that_comes_while_the_stream_is_taken_off_the_list_is_fou
     await note(service, "v", 10, {0: 1})
     await cycle(service)
     await cycle(service)
-    remove = service._tables.remove_version
+    remove = service._records.remove_version
 
     async def late(table, key, version):
         if table == layout.MARKED_STREAMS:
             await note(service, "w", 20, {0: 3})
         await remove(table, key, version)
 
-    service._tables.remove_version = late
+    service._records.remove_version = late
     await cycle(service)
     assert await listed(service) == ["a"]
     await cycle(service)

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from itertools import islice
 
 from penstock.controller.background_work import BackgroundWork
-from penstock.controller.metadata.typed import Tables
+from penstock.controller.metadata.record_store import RecordStore
 from penstock.controller.settings import ControllerSettings
 from penstock.model.errors import NoSuchSegmentError
 
@@ -20,8 +20,8 @@ class DeferredRemovals:
     `removal_delay_ms` for others.
     """
 
-    def __init__(self, tables: Tables, background: BackgroundWork, settings: ControllerSettings) -> None:
-        self._tables = tables
+    def __init__(self, records: RecordStore, background: BackgroundWork, settings: ControllerSettings) -> None:
+        self._records = records
         self._background = background
         self._settings = settings
         self._waiting: dict[str, dict[str, None]] = {}
@@ -52,7 +52,7 @@ class DeferredRemovals:
 
                 async def remove(keys: list[str] = keys) -> None:
                     try:
-                        await self._tables.remove(table, *keys)
+                        await self._records.remove(table, *keys)
                     except NoSuchSegmentError:
                         return  # With its stream.
 

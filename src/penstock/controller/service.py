@@ -40,6 +40,7 @@ from penstock.controller.metadata.pending_work import (
     SubjectKind,
     UpdateGroup,
 )
+from penstock.controller.metadata.record_store import RecordStore
 from penstock.controller.metadata.records import EpochTransition, ScaleOrder, SegmentRecord
 from penstock.controller.metadata.scope_records import KeyValueTableRecord, ReaderGroupRecord
 from penstock.controller.metadata.scoped_records import ScopedRecords
@@ -47,7 +48,6 @@ from penstock.controller.metadata.store import MetadataStore
 from penstock.controller.metadata.stream_tables import StreamTables
 from penstock.controller.metadata.transaction_index import TransactionIndex
 from penstock.controller.metadata.transaction_numbers import TransactionNumbers
-from penstock.controller.metadata.typed import Tables
 from penstock.controller.peers import Peers
 from penstock.controller.queries import SegmentPosition, StreamQueries, check_not_empty
 from penstock.controller.reader_groups import ReaderGroups
@@ -126,27 +126,27 @@ class ControllerService:
     ) -> None:
         """`coordinator`: of all controllers on `metadata`; None when this is the only one that can be alive."""
         self.settings: ControllerSettings = settings or ControllerSettings()
-        self._tables = Tables(metadata)
+        self._records = RecordStore(metadata)
         self._locator = locator
         self._locks = StreamLocks()
         self._tasks = BackgroundTasks()
-        self._catalog = Catalog(self._tables, self.settings)
+        self._catalog = Catalog(self._records, self.settings)
         self._given_up = GivenUpWork(
-            self._tables, self.settings, runtime.wall_clock_ms, lambda: self._context.announcements.owner
+            self._records, self.settings, runtime.wall_clock_ms, lambda: self._context.announcements.owner
         )
         self._background = background = BackgroundWork(self._tasks, self.settings, self._locks, self._given_up)
-        removals = DeferredRemovals(self._tables, background, self.settings)
+        removals = DeferredRemovals(self._records, background, self.settings)
         peers = Peers()
         self._context = WorkflowContext(
             catalog=self._catalog,
-            groups=ScopedRecords(self._tables, self._catalog, ReaderGroupRecord, layout.reader_groups_in_scope),
+            groups=ScopedRecords(self._records, self._catalog, ReaderGroupRecord, layout.reader_groups_in_scope),
             key_value_tables=ScopedRecords(
-                self._tables, self._catalog, KeyValueTableRecord, layout.key_value_tables_in_scope
+                self._records, self._catalog, KeyValueTableRecord, layout.key_value_tables_in_scope
             ),
-            completed=CompletedTransactions(self._tables, runtime, self.settings),
-            announcements=Announcements(self._tables, self.settings, peers),
-            index=TransactionIndex(self._tables),
-            marked=MarkedStreams(self._tables, self.settings),
+            completed=CompletedTransactions(self._records, runtime, self.settings),
+            announcements=Announcements(self._records, self.settings, peers),
+            index=TransactionIndex(self._records),
+            marked=MarkedStreams(self._records, self.settings),
             segments=SegmentRequests(segments, self.settings, locator.container_count),
             locks=self._locks,
             runtime=runtime,
@@ -173,12 +173,12 @@ class ControllerService:
         self._scope_deletion = ScopeDeletion(
             self._context, self._runner, self.reader_groups, self.key_value_tables, self._drop_stream
         )
-        numbers = TransactionNumbers(self._tables, self.settings)
+        numbers = TransactionNumbers(self._records, self.settings)
         self.transactions: Transactions = Transactions(
             self._context, numbers, self._runner, background, self._registry
         )
         self._register_work()
-        self._starts = TransactionNumbers(self._tables, self.settings, counter=layout.CONTROLLERS, range_count=1)
+        self._starts = TransactionNumbers(self._records, self.settings, counter=layout.CONTROLLERS, range_count=1)
         self._sweeper = Sweeper(
             coordinator or InProcessCoordinator(),
             self._context.announcements,
@@ -209,7 +209,7 @@ class ControllerService:
         Returns when calls can be served. The unfinished work goes on in the background (`idle` waits for it).
         """
         for table in layout.SYSTEM_TABLES:
-            await self._tables.store.create_table(table)
+            await self._records.store.create_table(table)
         await self._sweeper.join()
         if await self._catalog.scope_exists(SYSTEM_SCOPE):
             # Only its own tables may be missing, after a crash in the first start: nothing has to wait for them.

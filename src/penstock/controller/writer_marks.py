@@ -15,9 +15,9 @@ from dataclasses import dataclass, replace
 
 from penstock.controller.errors import NoSuchWriterError, WriterPositionError, WriterTimeError
 from penstock.controller.metadata import layout
+from penstock.controller.metadata.record_store import Versioned
 from penstock.controller.metadata.records import WriterMark
 from penstock.controller.metadata.stream_tables import StreamTables
-from penstock.controller.metadata.typed import Versioned
 from penstock.controller.workflows.context import WorkflowContext
 from penstock.model.errors import InvalidArgumentError, MetadataConflictError, NoSuchSegmentError, NoSuchStreamError
 from penstock.model.names import USER_NAME_LENGTH_MAX
@@ -82,7 +82,7 @@ class WriterMarks:
                     raise NoSuchWriterError(f"writer {writer} has noted no time on {tables.name}")
                 left = replace(found.record, is_alive=False)
                 try:
-                    await tables.tables.put(layout.writer_marks(*tables.key), writer, left, version=found.version)
+                    await tables.records.put(layout.writer_marks(*tables.key), writer, left, version=found.version)
                 except MetadataConflictError:
                     continue
                 return
@@ -148,7 +148,7 @@ async def _put(
             check_mark(found.record, mark.timestamp, mark.position)
         version = VERSION_ABSENT if found is None else found.version
         try:
-            await tables.tables.put(layout.writer_marks(*tables.key), writer, mark, version=version)
+            await tables.records.put(layout.writer_marks(*tables.key), writer, mark, version=version)
         except NoSuchSegmentError:
             await create_table()
         except MetadataConflictError:
@@ -163,7 +163,7 @@ async def all_marks(tables: StreamTables) -> dict[str, Versioned[WriterMark]]:
     """Read the marks of all writers of a stream."""
     table = layout.writer_marks(*tables.key)
     try:
-        return {writer: found async for writer, found in tables.tables.walk(table, WriterMark)}
+        return {writer: found async for writer, found in tables.records.walk(table, WriterMark)}
     except NoSuchSegmentError as error:
         if error.segment != table:
             raise
@@ -174,18 +174,18 @@ async def forget_marks(tables: StreamTables, marks: Mapping[str, Versioned[Write
     """Remove marks, but for those that have changed since they were read."""
     for writer, found in marks.items():
         try:
-            await tables.tables.remove_version(layout.writer_marks(*tables.key), writer, found.version)
+            await tables.records.remove_version(layout.writer_marks(*tables.key), writer, found.version)
         except MetadataConflictError:
             _logger.debug("writer %s of %s has noted a time again", writer, tables.name)
 
 
 async def _create_table(tables: StreamTables) -> None:
-    await tables.tables.store.create_table(layout.writer_marks(*tables.key))
+    await tables.records.store.create_table(layout.writer_marks(*tables.key))
 
 
 async def _read(tables: StreamTables, writer: str) -> Versioned[WriterMark] | None:
     try:
-        return await tables.tables.get(layout.writer_marks(*tables.key), writer, WriterMark)
+        return await tables.records.get(layout.writer_marks(*tables.key), writer, WriterMark)
     except NoSuchSegmentError:
         return None
 

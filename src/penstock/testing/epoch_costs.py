@@ -15,8 +15,8 @@ from typing import TypeVar
 
 from penstock.controller.locator import SingleStoreLocator
 from penstock.controller.metadata.memory_store import MemoryMetadataStore
+from penstock.controller.metadata.record_store import RecordStore
 from penstock.controller.metadata.store import MetadataStore, Removal, Row, RowPage, Write
-from penstock.controller.metadata.typed import Tables
 from penstock.controller.service import ControllerService
 from penstock.model.policies import Scaling, StreamConfig
 from penstock.runtime.disk import LocalDisk
@@ -174,7 +174,7 @@ class EpochCosts:
     async def _weigh(self) -> None:
         for table in self._records.table_names():
             if table.startswith(f"_system/_tables/{_SCOPE}/{_STREAM}/metadata"):
-                async for row in Tables(self._records).walk_rows(table):
+                async for row in RecordStore(self._records).walk_rows(table):
                     kind = row.key.partition("-")[0]
                     self.stored_bytes[kind] += len(row.value)
                     self.largest_bytes[kind] = max(self.largest_bytes.get(kind, 0), len(row.value))

@@ -26,7 +26,7 @@ from penstock.controller.metadata.pending_work import (
     Subject,
     WaitingRequest,
 )
-from penstock.controller.metadata.typed import Tables, Versioned
+from penstock.controller.metadata.record_store import RecordStore, Versioned
 from penstock.controller.metadata.waiting_requests import Line, WaitingRequests, has_change
 from penstock.controller.peers import Peers
 from penstock.controller.retry import delay_s
@@ -64,10 +64,10 @@ class Announcements:
         taken_over_count: announcements of others that have become this controller's.
     """
 
-    def __init__(self, tables: Tables, settings: ControllerSettings, peers: Peers) -> None:
+    def __init__(self, records: RecordStore, settings: ControllerSettings, peers: Peers) -> None:
         self._membership: Membership | None = None
         self.taken_over_count: int = 0
-        self._tables = tables
+        self._records = records
         self._settings = settings
         self._locks = StreamLocks()
         #: Fences as this controller has written them last; a version that is not current any more is a conflict.
@@ -161,7 +161,7 @@ class Announcements:
             count + 1, self._waiting.left(line, work.subject, work.lane, self.owner, now_s)
         )
         self._unfinished.add(work.subject)
-        version, fence_version = await self._tables.put_all(
+        version, fence_version = await self._records.put_all(
             layout.PENDING_WORK, [(work.subject.key, work, VERSION_ABSENT), (fence, moved, expected)]
         )
         self._fences[fence] = Versioned(moved, fence_version)
@@ -195,7 +195,7 @@ class Announcements:
                 request = WaitingRequest(subject.key, lane, owner, ticket)
                 self._fences.pop(fence, None)
                 try:
-                    await self._tables.put(
+                    await self._records.put(
                         layout.PENDING_WORK, fence, AnnouncementFence(count, (*line, request)), version=expected
                     )
                 except MetadataConflictError:
@@ -224,7 +224,7 @@ class Announcements:
                         return
                     self._fences.pop(fence, None)
                     try:
-                        await self._tables.put(
+                        await self._records.put(
                             layout.PENDING_WORK, fence, AnnouncementFence(count, left), version=expected
                         )
                     except MetadataConflictError:
@@ -236,10 +236,10 @@ class Announcements:
     async def _look(
         self, subject: Subject, fence: str
     ) -> tuple[Versioned[PendingWork] | None, Versioned[AnnouncementFence] | None]:
-        row, fence_row = await self._tables.get_rows(layout.PENDING_WORK, [subject.key, fence])
+        row, fence_row = await self._records.get_rows(layout.PENDING_WORK, [subject.key, fence])
         return (
-            self._tables.decoded(layout.PENDING_WORK, row, PendingWork),
-            self._tables.decoded(layout.PENDING_WORK, fence_row, AnnouncementFence),
+            self._records.decoded(layout.PENDING_WORK, row, PendingWork),
+            self._records.decoded(layout.PENDING_WORK, fence_row, AnnouncementFence),
         )
 
     async def claim(self, subject: Subject) -> Announcement | None:
@@ -251,7 +251,7 @@ class Announcements:
         if max(len(subject.scope), len(subject.name)) > _NAME_LENGTH_MAX:
             return None
         for _ in range(self._settings.conflict_attempts_max):
-            found = await self._tables.get(layout.PENDING_WORK, subject.key, PendingWork)
+            found = await self._records.get(layout.PENDING_WORK, subject.key, PendingWork)
             if found is None:
                 self._unfinished.discard(subject)
                 return None
@@ -266,7 +266,7 @@ class Announcements:
                 )
             taken = replace(found.record, owner=self.owner, attempt=found.record.attempt + 1)
             try:
-                version = await self._tables.put(layout.PENDING_WORK, subject.key, taken, version=found.version)
+                version = await self._records.put(layout.PENDING_WORK, subject.key, taken, version=found.version)
             except (MetadataConflictError, OutcomeUnknownError):
                 continue
             _logger.info("%s: took over the %s that %s had begun", subject, taken.kind, found.record.owner)
@@ -277,7 +277,7 @@ class Announcements:
 
     async def confirm(self, announcement: Announcement) -> None:
         """Raise `WorkTakenOverError` unless the announcement is still there and still this controller's."""
-        found = await self._tables.get(layout.PENDING_WORK, announcement.subject.key, PendingWork)
+        found = await self._records.get(layout.PENDING_WORK, announcement.subject.key, PendingWork)
         if found is None or found.version != announcement.version:
             self._unfinished.discard(announcement.subject)
             raise WorkTakenOverError(f"{announcement.subject}: another controller has taken this work over")
@@ -296,7 +296,7 @@ class Announcements:
         subject, attempt = announcement.subject, 1
         while True:
             try:
-                await self._tables.remove_version(layout.PENDING_WORK, subject.key, announcement.version)
+                await self._records.remove_version(layout.PENDING_WORK, subject.key, announcement.version)
             except MetadataConflictError:
                 _logger.debug("%s: the announcement was withdrawn or taken over before", subject)
             except OutcomeUnknownError:
@@ -311,12 +311,12 @@ class Announcements:
 
     async def orphans(self) -> AsyncIterator[Subject]:
         """Yield everything that is announced by no controller that is alive, or in a way that cannot be read."""
-        async for row in self._tables.walk_rows(layout.PENDING_WORK):
+        async for row in self._records.walk_rows(layout.PENDING_WORK):
             if "/" not in row.key:
                 continue
             subject = Subject.of_key(row.key)
             try:
-                found = self._tables.decoded(layout.PENDING_WORK, row, PendingWork)
+                found = self._records.decoded(layout.PENDING_WORK, row, PendingWork)
             except CorruptionError as error:
                 _logger.error("%s: what is announced cannot be read: %s", subject, error)
                 yield subject
@@ -326,7 +326,7 @@ class Announcements:
 
     async def pending(self) -> AsyncIterator[Subject]:
         """Yield everything for which something is announced."""
-        async for row in self._tables.walk_rows(layout.PENDING_WORK):
+        async for row in self._records.walk_rows(layout.PENDING_WORK):
             if "/" in row.key:
                 yield Subject.of_key(row.key)
 

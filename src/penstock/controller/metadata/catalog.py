@@ -10,9 +10,9 @@ from typing import TypeVar
 
 from penstock.controller.locks import StreamLocks
 from penstock.controller.metadata import layout
+from penstock.controller.metadata.record_store import RecordStore
 from penstock.controller.metadata.records import LastSegment, ScopeRecord, StreamEntry, TagChunk
 from penstock.controller.metadata.stream_tables import StreamTables
-from penstock.controller.metadata.typed import Tables
 from penstock.controller.settings import ControllerSettings
 from penstock.model.checksum import crc32c
 from penstock.model.errors import (
@@ -52,8 +52,8 @@ def tag_chunk(stream: str) -> int:
 class Catalog:
     """Scope and stream ids are remembered; an id that has gone stale is found out by its missing tables."""
 
-    def __init__(self, tables: Tables, settings: ControllerSettings) -> None:
-        self._tables = tables
+    def __init__(self, records: RecordStore, settings: ControllerSettings) -> None:
+        self._records = records
         self._settings = settings
         self._scope_ids: dict[str, str] = {}
         self._stream_ids: dict[tuple[str, str], str] = {}
@@ -63,16 +63,16 @@ class Catalog:
 
     async def create_scope(self, scope: str, new_id: str) -> None:
         """Create a scope, or complete one that was created by half. Raises `ScopeExistsError` for a complete one."""
-        is_new = await self._tables.create(layout.SCOPES, scope, ScopeRecord(new_id))
+        is_new = await self._records.create(layout.SCOPES, scope, ScopeRecord(new_id))
         if is_new:
             scope_id = new_id
         else:
-            found = await self._tables.get(layout.SCOPES, scope, ScopeRecord)
+            found = await self._records.get(layout.SCOPES, scope, ScopeRecord)
             if found is None or found.record.is_deleting:
                 raise ScopeExistsError(f"scope {scope} is being deleted; create it again when it is gone")
             scope_id = found.record.id
         for table in (layout.tags_in_scope(scope, scope_id), layout.streams_in_scope(scope, scope_id)):
-            is_new |= await self._tables.store.create_table(table)
+            is_new |= await self._records.store.create_table(table)
         if not is_new:
             raise ScopeExistsError(f"scope {scope} exists already")
 
@@ -89,13 +89,13 @@ class Catalog:
         ):
             try:
                 # The store checks and drops in one step: what is added meanwhile is either seen, or finds no table.
-                await self._tables.store.drop_table(table, must_be_empty=True)
+                await self._records.store.drop_table(table, must_be_empty=True)
             except TableNotEmptyError as error:
                 raise ScopeNotEmptyError(f"scope {scope} still holds {content} them first") from error
-        await self._tables.store.drop_table(layout.tags_in_scope(scope, scope_id))
-        found = await self._tables.get(layout.SCOPES, scope, ScopeRecord)
+        await self._records.store.drop_table(layout.tags_in_scope(scope, scope_id))
+        found = await self._records.get(layout.SCOPES, scope, ScopeRecord)
         if found is not None and found.record.id == scope_id:
-            await self._tables.remove_version(layout.SCOPES, scope, found.version)
+            await self._records.remove_version(layout.SCOPES, scope, found.version)
         self._scope_ids.pop(scope, None)
 
     async def scope_id(self, scope: str, *, cached: bool = True) -> str:
@@ -105,7 +105,7 @@ class Catalog:
             return known
         found = None
         if 0 < len(scope) <= SCOPE_NAME_LENGTH_MAX:
-            found = await self._tables.get(layout.SCOPES, scope, ScopeRecord)
+            found = await self._records.get(layout.SCOPES, scope, ScopeRecord)
         if found is None:
             self._scope_ids.pop(scope, None)
             raise NoSuchScopeError(f"scope {scope} does not exist")
@@ -119,7 +119,7 @@ class Catalog:
         """
         found = None
         if 0 < len(scope) <= SCOPE_NAME_LENGTH_MAX:
-            found = await self._tables.get(layout.SCOPES, scope, ScopeRecord)
+            found = await self._records.get(layout.SCOPES, scope, ScopeRecord)
         if found is None:
             self._scope_ids.pop(scope, None)
             raise NoSuchScopeError(f"scope {scope} does not exist")
@@ -130,12 +130,12 @@ class Catalog:
 
     async def close_scope(self, scope: str) -> None:
         """Let a scope take no more streams, groups and tables. Raises `NoSuchScopeError`."""
-        found = await self._tables.get(layout.SCOPES, scope, ScopeRecord)
+        found = await self._records.get(layout.SCOPES, scope, ScopeRecord)
         if found is None:
             raise NoSuchScopeError(f"scope {scope} does not exist")
         if not found.record.is_deleting:
             closed = ScopeRecord(found.record.id, is_deleting=True)
-            await self._tables.put(layout.SCOPES, scope, closed, version=found.version)
+            await self._records.put(layout.SCOPES, scope, closed, version=found.version)
 
     async def scope_exists(self, scope: str) -> bool:
         """Say whether a scope's record is there."""
@@ -167,9 +167,9 @@ class Catalog:
 
         async def add(scope_id: str) -> str:
             table = layout.streams_in_scope(scope, scope_id)
-            if await self._tables.create(table, stream, StreamEntry(new_id)):
+            if await self._records.create(table, stream, StreamEntry(new_id)):
                 return new_id
-            found = await self._tables.get(table, stream, StreamEntry)
+            found = await self._records.get(table, stream, StreamEntry)
             if found is None:
                 raise MetadataConflictError(f"stream {scope}/{stream} was deleted while it was being created")
             return found.record.id
@@ -184,9 +184,9 @@ class Catalog:
 
         async def remove(scope_id: str) -> None:
             table = layout.streams_in_scope(scope, scope_id)
-            found = await self._tables.get(table, stream, StreamEntry)
+            found = await self._records.get(table, stream, StreamEntry)
             if found is not None and found.record.id == stream_id:
-                await self._tables.remove_version(table, stream, found.version)
+                await self._records.remove_version(table, stream, found.version)
 
         await self.in_scope(scope, remove)
 
@@ -196,7 +196,7 @@ class Catalog:
         async def read(scope_id: str) -> str | None:
             if not 0 < len(stream) <= STREAM_NAME_LENGTH_MAX:
                 return None
-            found = await self._tables.get(layout.streams_in_scope(scope, scope_id), stream, StreamEntry)
+            found = await self._records.get(layout.streams_in_scope(scope, scope_id), stream, StreamEntry)
             return None if found is None else found.record.id
 
         stream_id = await self.in_scope(scope, read)
@@ -238,7 +238,7 @@ class Catalog:
 
     def tables_of(self, scope: str, stream: str, stream_id: str) -> StreamTables:
         """Return the tables of one life of a stream."""
-        return StreamTables(self._tables, scope, stream, stream_id)
+        return StreamTables(self._records, scope, stream, stream_id)
 
     def _remember_stream(self, scope: str, stream: str, stream_id: str) -> None:
         _remember(self._stream_ids, (scope, stream), stream_id, self._settings.id_cache_entries_max)
@@ -247,16 +247,16 @@ class Catalog:
 
     async def first_segment_number(self, scope: str, stream: str) -> int:
         """Return the number that the first segment of a new stream of this name gets."""
-        found = await self._tables.get(layout.DELETED_STREAMS, f"{scope}/{stream}", LastSegment)
+        found = await self._records.get(layout.DELETED_STREAMS, f"{scope}/{stream}", LastSegment)
         return 0 if found is None else found.record.number + 1
 
     async def record_last_segment(self, scope: str, stream: str, number: int) -> None:
         """Remember that numbers up to `number` are used up for this name."""
         key = f"{scope}/{stream}"
-        found = await self._tables.get(layout.DELETED_STREAMS, key, LastSegment)
+        found = await self._records.get(layout.DELETED_STREAMS, key, LastSegment)
         if found is None or found.record.number < number:
             version = VERSION_ABSENT if found is None else found.version
-            await self._tables.put(layout.DELETED_STREAMS, key, LastSegment(number), version=version)
+            await self._records.put(layout.DELETED_STREAMS, key, LastSegment(number), version=version)
 
     # Tags.
 
@@ -284,14 +284,14 @@ class Catalog:
 
     async def _change_tag(self, table: str, key: str, change: Callable[[tuple[str, ...]], set[str]]) -> None:
         for attempt in range(self._settings.conflict_attempts_max):
-            found = await self._tables.get(table, key, TagChunk)
+            found = await self._records.get(table, key, TagChunk)
             before = found.record.streams if found is not None else ()
             after = tuple(sorted(change(before)))
             if after == before:
                 return
             try:
                 version = VERSION_ABSENT if found is None else found.version
-                await self._tables.put(table, key, TagChunk(after), version=version)
+                await self._records.put(table, key, TagChunk(after), version=version)
             except MetadataConflictError:
                 if attempt + 1 == self._settings.conflict_attempts_max:
                     raise
@@ -313,9 +313,9 @@ class Catalog:
             table = layout.tags_in_scope(scope, scope_id)
             # The table is asked even if nothing is left to read, so that a missing scope is always told.
             keys = [layout.tag_key(chunk, tag) for chunk in chunks] or [layout.tag_key(0, "")]
-            rows = await self._tables.get_rows(table, keys)
+            rows = await self._records.get_rows(table, keys)
             for chunk, row in zip(chunks, rows, strict=False):
-                found = self._tables.decoded(table, row, TagChunk)
+                found = self._records.decoded(table, row, TagChunk)
                 if found is not None and found.record.streams:
                     return NamePage(found.record.streams, f"{_TAG_TOKEN}{chunk}")
             return NamePage((), token or f"{_TAG_TOKEN}{TAG_CHUNK_COUNT - 1}")
@@ -330,7 +330,7 @@ class Catalog:
             raise InvalidArgumentError(f"{token[:80]!r} is not a continuation token") from error
         names: list[str] = []
         while len(names) < limit:
-            page = await self._tables.store.rows(table, limit=limit - len(names), token=after)
+            page = await self._records.store.rows(table, limit=limit - len(names), token=after)
             if not page.rows:
                 break
             names += [row.key for row in page.rows]

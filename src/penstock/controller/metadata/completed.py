@@ -10,9 +10,9 @@ from __future__ import annotations
 import heapq
 
 from penstock.controller.metadata import layout
+from penstock.controller.metadata.record_store import RecordStore
 from penstock.controller.metadata.records import CompletedBatch, CompletedTransaction, TransactionStatus
 from penstock.controller.metadata.transaction_ids import TransactionId
-from penstock.controller.metadata.typed import Tables
 from penstock.controller.settings import ControllerSettings
 from penstock.model.errors import NoSuchSegmentError
 from penstock.runtime.runtime import Runtime
@@ -23,15 +23,15 @@ _BATCHES_KEPT = 2
 class CompletedTransactions:
     """Writes to the newest batch, reads all that are kept."""
 
-    def __init__(self, tables: Tables, runtime: Runtime, settings: ControllerSettings) -> None:
-        self._tables = tables
+    def __init__(self, records: RecordStore, runtime: Runtime, settings: ControllerSettings) -> None:
+        self._records = records
         self._runtime = runtime
         self._settings = settings
         #: Numbers of the batches known to exist, ascending.
         self._batches: list[int] = []
 
     async def _load(self) -> None:
-        found = [int(key) async for key, _ in self._tables.walk(layout.COMPLETED_BATCHES, CompletedBatch)]
+        found = [int(key) async for key, _ in self._records.walk(layout.COMPLETED_BATCHES, CompletedBatch)]
         self._batches = sorted(found)
 
     def _due(self) -> int:
@@ -43,12 +43,12 @@ class CompletedTransactions:
         if not self._batches or self._batches[-1] < due:
             await self._load()
         if not self._batches or self._batches[-1] < due:
-            await self._tables.store.create_table(layout.completed_batch(due))
-            await self._tables.create(layout.COMPLETED_BATCHES, str(due), CompletedBatch(due))
+            await self._records.store.create_table(layout.completed_batch(due))
+            await self._records.create(layout.COMPLETED_BATCHES, str(due), CompletedBatch(due))
             await self._load()
             for stale in self._batches[:-_BATCHES_KEPT]:
-                await self._tables.store.drop_table(layout.completed_batch(stale))
-                await self._tables.remove(layout.COMPLETED_BATCHES, str(stale))
+                await self._records.store.drop_table(layout.completed_batch(stale))
+                await self._records.remove(layout.COMPLETED_BATCHES, str(stale))
             self._batches = self._batches[-_BATCHES_KEPT:]
         return self._batches[-1]
 
@@ -61,10 +61,10 @@ class CompletedTransactions:
             (f"{scope}/{stream}/{transaction.text}", record, -(1 << 63)) for transaction in transactions
         ]
         try:
-            await self._tables.put_all(layout.completed_batch(await self._current()), records)
+            await self._records.put_all(layout.completed_batch(await self._current()), records)
         except NoSuchSegmentError:  # Another controller dropped the batch: this one's clock is far behind.
             await self._load()
-            await self._tables.put_all(layout.completed_batch(await self._current()), records)
+            await self._records.put_all(layout.completed_batch(await self._current()), records)
 
     async def status(self, scope: str, stream: str, transaction: TransactionId) -> TransactionStatus:
         """Return COMMITTED, ABORTED, or UNKNOWN. 1 read per batch."""
@@ -73,7 +73,7 @@ class CompletedTransactions:
         for number in reversed(self._batches):
             table = layout.completed_batch(number)
             try:
-                found = await self._tables.get(
+                found = await self._records.get(
                     table, f"{scope}/{stream}/{transaction.text}", CompletedTransaction
                 )
             except NoSuchSegmentError:
@@ -92,7 +92,7 @@ class CompletedTransactions:
         best: list[tuple[int, str, TransactionStatus]] = []
         for number in self._batches:
             try:
-                async for key, found in self._tables.walk(layout.completed_batch(number), CompletedTransaction):
+                async for key, found in self._records.walk(layout.completed_batch(number), CompletedTransaction):
                     if key.startswith(prefix):
                         item = (found.record.completed_ms, key[len(prefix) :], found.record.status)
                         if len(best) < self._settings.completed_transactions_listed_max:

@@ -8,6 +8,7 @@ from typing import TypeVar
 
 from penstock.controller.metadata import layout
 from penstock.controller.metadata.history_records import HistoryChunk, HistoryEntry, SealedSizes
+from penstock.controller.metadata.record_store import RecordStore, Versioned
 from penstock.controller.metadata.records import (
     HISTORY_CHUNK_EPOCHS,
     EpochRecord,
@@ -20,7 +21,6 @@ from penstock.controller.metadata.records import (
 from penstock.controller.metadata.store import Row as StoredRow
 from penstock.controller.metadata.time_index import TimeIndex
 from penstock.controller.metadata.transaction_tables import TransactionTables
-from penstock.controller.metadata.typed import Tables, Versioned
 from penstock.controller.scaling.plan import epoch_after
 from penstock.controller.steps import pages
 from penstock.controller.stream_cuts import Change
@@ -43,14 +43,14 @@ Row = tuple[str, object, int]
 class EpochTables(TransactionTables):
     """Reads and writes epochs. See `StreamTables`."""
 
-    def __init__(self, tables: Tables, scope: str, stream: str, stream_id: str) -> None:
-        super().__init__(tables, scope, stream, stream_id)
+    def __init__(self, records: RecordStore, scope: str, stream: str, stream_id: str) -> None:
+        super().__init__(records, scope, stream, stream_id)
         self.metadata: str = layout.stream_metadata(scope, stream, stream_id)
-        self._time_index = TimeIndex(tables, self.metadata)
+        self._time_index = TimeIndex(records, self.metadata)
 
     async def need(self, key: str, kind: type[R]) -> Versioned[R]:
         """Read a record that every stream has. 1 read."""
-        found = await self.tables.get(self.metadata, key, kind)
+        found = await self.records.get(self.metadata, key, kind)
         if found is None:
             raise NoSuchStreamError(f"stream {self.name} has no record {key}: it is not completely created")
         return found
@@ -58,9 +58,9 @@ class EpochTables(TransactionTables):
     async def state_and_current_epoch(self) -> tuple[StreamState, EpochRecord]:
         """Read state and current epoch. 2 reads in one request."""
         keys = [layout.STATE, layout.CURRENT_EPOCH]
-        state_row, epoch_row = await self.tables.get_rows(self.metadata, keys)
-        state = self.tables.decoded(self.metadata, state_row, StateRecord)
-        epoch = self.tables.decoded(self.metadata, epoch_row, EpochRecord)
+        state_row, epoch_row = await self.records.get_rows(self.metadata, keys)
+        state = self.records.decoded(self.metadata, state_row, StateRecord)
+        epoch = self.records.decoded(self.metadata, epoch_row, EpochRecord)
         if state is None or epoch is None:
             raise NoSuchStreamError(f"stream {self.name} is not completely created")
         return state.record.state, epoch.record
@@ -71,7 +71,7 @@ class EpochTables(TransactionTables):
 
     async def epoch(self, epoch: int) -> EpochRecord | None:
         """Read one epoch's record; None when there is none. 1 read."""
-        found = await self.tables.get(self.metadata, layout.epoch_key(epoch), EpochRecord)
+        found = await self.records.get(self.metadata, layout.epoch_key(epoch), EpochRecord)
         return None if found is None else found.record
 
     async def need_epoch(self, epoch: int) -> EpochRecord:
@@ -84,15 +84,15 @@ class EpochTables(TransactionTables):
     async def epoch_pair(self, epoch: int) -> tuple[EpochRecord | None, EpochRecord | None]:
         """Read `epoch` and the one before it. 2 reads in one request."""
         rows = await self._epoch_pair_rows(epoch)
-        this, before = (self.tables.decoded(self.metadata, row, EpochRecord) for row in rows)
+        this, before = (self.records.decoded(self.metadata, row, EpochRecord) for row in rows)
         return None if this is None else this.record, None if before is None else before.record
 
     async def _epoch_pair_rows(self, epoch: int) -> Sequence[StoredRow | None]:
-        return await self.tables.get_rows(self.metadata, [layout.epoch_key(epoch), layout.epoch_key(epoch - 1)])
+        return await self.records.get_rows(self.metadata, [layout.epoch_key(epoch), layout.epoch_key(epoch - 1)])
 
     async def sealed_epoch(self, segment: int) -> int | None:
         """Return the first epoch without this segment; None while it is active. 1 read."""
-        found = await self.tables.get(self.metadata, layout.sealed_epoch_key(segment), SealedEpoch)
+        found = await self.records.get(self.metadata, layout.sealed_epoch_key(segment), SealedEpoch)
         return None if found is None else found.record.epoch
 
     async def history(self, first: int, last: int) -> AsyncIterator[HistoryEntry]:
@@ -129,9 +129,9 @@ class EpochTables(TransactionTables):
     async def _change(self, epoch: int) -> Change:
         """Return what changed with an epoch, from its own record and the one before it. Others have their turn."""
         this_row, before_row = await self._epoch_pair_rows(epoch)
-        this = self.tables.decoded(self.metadata, this_row, EpochRecord)
+        this = self.records.decoded(self.metadata, this_row, EpochRecord)
         await asyncio.sleep(0)
-        before = self.tables.decoded(self.metadata, before_row, EpochRecord)
+        before = self.records.decoded(self.metadata, before_row, EpochRecord)
         await asyncio.sleep(0)
         if this is None or before is None:
             raise NoSuchStreamError(f"stream {self.name} has no record of epoch {epoch}, or of the one before it")
@@ -152,9 +152,9 @@ class EpochTables(TransactionTables):
         result: dict[int, int] = {}
         for start in range(0, len(segments), _ENDS_PER_READ):
             page = segments[start : start + _ENDS_PER_READ]
-            rows = await self.tables.get_rows(self.metadata, [layout.sealed_epoch_key(segment) for segment in page])
+            rows = await self.records.get_rows(self.metadata, [layout.sealed_epoch_key(segment) for segment in page])
             for segment, row in zip(page, rows, strict=True):
-                found = self.tables.decoded(self.metadata, row, SealedEpoch)
+                found = self.records.decoded(self.metadata, row, SealedEpoch)
                 if found is not None:
                     result[segment] = found.record.epoch
         return result
@@ -191,8 +191,8 @@ class EpochTables(TransactionTables):
         keys = list(shards)
         for start in range(0, len(keys), _SHARDS_PER_READ):
             page = keys[start : start + _SHARDS_PER_READ]
-            for key, row in zip(page, await self.tables.get_rows(self.metadata, page), strict=True):
-                shard = self.tables.decoded(self.metadata, row, SealedSizes)
+            for key, row in zip(page, await self.records.get_rows(self.metadata, page), strict=True):
+                shard = self.records.decoded(self.metadata, row, SealedSizes)
                 sizes = {} if shard is None else shard.record.sizes
                 result.update((segment, sizes[segment]) for segment in shards[key] if segment in sizes)
         return result
@@ -209,7 +209,7 @@ class EpochTables(TransactionTables):
 
     async def put_transition(self, record: EpochTransition, version: int) -> int:
         """Replace the scale in progress, read at `version`."""
-        return await self.tables.put(self.metadata, layout.EPOCH_TRANSITION, record, version=version)
+        return await self.records.put(self.metadata, layout.EPOCH_TRANSITION, record, version=version)
 
     async def add_epochs(
         self,
@@ -228,7 +228,7 @@ class EpochTables(TransactionTables):
         if present is not None:
             if present != added[0][0]:
                 raise MetadataConflictError(f"stream {self.name}: epoch {present.epoch} is on record as another one")
-            return await self.tables.put(self.metadata, key, record, version=version)
+            return await self.records.put(self.metadata, key, record, version=version)
         rows: list[Row] = [fence]
         rows.extend((layout.epoch_key(epoch.epoch), epoch, VERSION_ABSENT) for epoch, _ in added)
         rows.extend(await self._history_rows([entry for _, entry in added]))
@@ -237,7 +237,7 @@ class EpochTables(TransactionTables):
             for segment, epoch in sorted(ended.items())
         )
         rows.extend(await self._size_rows(sizes))
-        return (await self.tables.put_all(self.metadata, rows))[0]
+        return (await self.records.put_all(self.metadata, rows))[0]
 
     async def _history_rows(self, entries: Sequence[HistoryEntry]) -> list[Row]:
         """Return the chunks with these entries added; with one that is full then, the time index of its epochs."""
@@ -246,7 +246,7 @@ class EpochTables(TransactionTables):
             chunks.setdefault(layout.history_chunk_key(entry.epoch), []).append(entry)
         result: list[Row] = []
         for key, new in chunks.items():
-            found = await self.tables.get(self.metadata, key, HistoryChunk)
+            found = await self.records.get(self.metadata, key, HistoryChunk)
             chunk = HistoryChunk.of(new) if found is None else found.record.followed_by(new)
             result.append((key, chunk, VERSION_ABSENT if found is None else found.version))
             if chunk.next_epoch % HISTORY_CHUNK_EPOCHS == 0:
@@ -260,7 +260,7 @@ class EpochTables(TransactionTables):
             shards.setdefault(layout.sealed_sizes_key(segment), {})[segment] = size_bytes
         result: list[Row] = []
         for key, new in shards.items():
-            found = await self.tables.get(self.metadata, key, SealedSizes)
+            found = await self.records.get(self.metadata, key, SealedSizes)
             if found is None:
                 result.append((key, SealedSizes(new), VERSION_ABSENT))
             else:
@@ -276,4 +276,4 @@ class EpochTables(TransactionTables):
         rows = [*others, *await self._size_rows(sizes)]
         if current.record.epoch < epoch.epoch:
             rows.append((layout.CURRENT_EPOCH, epoch, current.version))
-        return (await self.tables.put_all(self.metadata, rows))[: len(others)]
+        return (await self.records.put_all(self.metadata, rows))[: len(others)]

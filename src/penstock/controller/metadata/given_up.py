@@ -10,7 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from penstock.controller.metadata import layout
-from penstock.controller.metadata.typed import Tables
+from penstock.controller.metadata.record_store import RecordStore
 from penstock.controller.settings import ControllerSettings
 from penstock.model.errors import MetadataConflictError, PenstockError
 from penstock.model.segments import VERSION_ABSENT
@@ -46,10 +46,14 @@ class GivenUpWork:
     """
 
     def __init__(
-        self, tables: Tables, settings: ControllerSettings, wall_clock_ms: Callable[[], int], owner: Callable[[], str]
+        self,
+        records: RecordStore,
+        settings: ControllerSettings,
+        wall_clock_ms: Callable[[], int],
+        owner: Callable[[], str],
     ) -> None:
         self.count: int = 0
-        self._tables = tables
+        self._records = records
         self._settings = settings
         self._wall_clock_ms = wall_clock_ms
         self._owner = owner
@@ -61,15 +65,15 @@ class GivenUpWork:
         """
         _logger.error("%s is given up, nothing can mend it: %s", work, error)
         for attempt in range(1, self._settings.conflict_attempts_max + 1):
-            found = await self._tables.get(layout.PENDING_WORK, layout.GIVEN_UP, GivenUpCounter)
+            found = await self._records.get(layout.PENDING_WORK, layout.GIVEN_UP, GivenUpCounter)
             number, version = (0, VERSION_ABSENT) if found is None else (found.record.count, found.version)
             reason = f"{type(error).__name__}: {error}"[:_REASON_LENGTH_MAX]
             record = GivenUpRecord(number, work, self._owner(), self._wall_clock_ms(), reason)
             slot = layout.given_up_key(number % self._settings.given_up_records_max)
-            rows = await self._tables.get_rows(layout.PENDING_WORK, [slot])
+            rows = await self._records.get_rows(layout.PENDING_WORK, [slot])
             slot_version = VERSION_ABSENT if rows[0] is None else rows[0].version
             try:
-                await self._tables.put_all(
+                await self._records.put_all(
                     layout.PENDING_WORK,
                     [(layout.GIVEN_UP, GivenUpCounter(number + 1), version), (slot, record, slot_version)],
                 )
@@ -83,9 +87,9 @@ class GivenUpWork:
     async def newest(self) -> list[GivenUpRecord]:
         """Return what is on record, newest first."""
         records = []
-        async for row in self._tables.walk_rows(layout.PENDING_WORK):
+        async for row in self._records.walk_rows(layout.PENDING_WORK):
             if row.key.startswith(f"{layout.GIVEN_UP}-"):
-                found = self._tables.decoded(layout.PENDING_WORK, row, GivenUpRecord)
+                found = self._records.decoded(layout.PENDING_WORK, row, GivenUpRecord)
                 if found is not None:
                     records.append(found.record)
         return sorted(records, key=lambda record: record.number, reverse=True)

@@ -12,8 +12,8 @@ from collections.abc import AsyncIterator
 from dataclasses import dataclass
 
 from penstock.controller.metadata import layout
+from penstock.controller.metadata.record_store import RecordStore
 from penstock.controller.metadata.records import MarkedStream
-from penstock.controller.metadata.typed import Tables
 from penstock.controller.settings import ControllerSettings
 from penstock.model.errors import MetadataConflictError, NoSuchSegmentError
 
@@ -30,8 +30,8 @@ class ListedStream:
 class MarkedStreams:
     """See the module. The table is made with the first entry: who never notes a time has none."""
 
-    def __init__(self, tables: Tables, settings: ControllerSettings) -> None:
-        self._tables = tables
+    def __init__(self, records: RecordStore, settings: ControllerSettings) -> None:
+        self._records = records
         self._settings = settings
         #: Life of a stream -> when this controller has listed it, by the loop's clock.
         self._listed_s: dict[tuple[str, str, str], float] = {}
@@ -47,10 +47,10 @@ class MarkedStreams:
             return
         name, entry = f"{scope}/{stream}", MarkedStream(life)
         try:
-            await self._tables.put(layout.MARKED_STREAMS, name, entry)
+            await self._records.put(layout.MARKED_STREAMS, name, entry)
         except NoSuchSegmentError:
-            await self._tables.store.create_table(layout.MARKED_STREAMS)
-            await self._tables.put(layout.MARKED_STREAMS, name, entry)
+            await self._records.store.create_table(layout.MARKED_STREAMS)
+            await self._records.put(layout.MARKED_STREAMS, name, entry)
         self._listed_s.pop(key, None)
         while len(self._listed_s) >= self._settings.id_cache_entries_max:
             del self._listed_s[next(iter(self._listed_s))]
@@ -59,7 +59,7 @@ class MarkedStreams:
     async def all(self) -> AsyncIterator[ListedStream]:
         """Yield every stream that is listed."""
         try:
-            async for name, found in self._tables.walk(layout.MARKED_STREAMS, MarkedStream):
+            async for name, found in self._records.walk(layout.MARKED_STREAMS, MarkedStream):
                 scope, _, stream = name.partition("/")
                 yield ListedStream(scope, stream, found.version)
         except NoSuchSegmentError as error:
@@ -69,7 +69,7 @@ class MarkedStreams:
     async def remove(self, listed: ListedStream) -> None:
         """Take an entry back. It stays if a writer has come since it was read."""
         try:
-            await self._tables.remove_version(
+            await self._records.remove_version(
                 layout.MARKED_STREAMS, f"{listed.scope}/{listed.stream}", listed.version
             )
         except MetadataConflictError:

@@ -16,6 +16,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterator
 
 from penstock.controller.metadata import layout
+from penstock.controller.metadata.record_store import RecordStore, Versioned
 from penstock.controller.metadata.records import RETENTION_CHUNK_CUTS
 from penstock.controller.metadata.retention_records import (
     RetentionChunk,
@@ -23,7 +24,6 @@ from penstock.controller.metadata.retention_records import (
     RetentionSet,
     StreamCutRecord,
 )
-from penstock.controller.metadata.typed import Tables, Versioned
 from penstock.model.errors import CorruptionError, InvalidArgumentError, MetadataConflictError, NoSuchStreamError
 from penstock.model.segments import VERSION_ABSENT
 
@@ -33,12 +33,12 @@ class RetentionTables:
     but for the logarithm of the number of chunks that there are.
     """
 
-    def __init__(self, tables: Tables, table: str) -> None:
-        self._tables = tables
+    def __init__(self, records: RecordStore, table: str) -> None:
+        self._records = records
         self._table = table
 
     async def _set(self) -> Versioned[RetentionSet]:
-        found = await self._tables.get(self._table, layout.RETENTION, RetentionSet)
+        found = await self._records.get(self._table, layout.RETENTION, RetentionSet)
         if found is None:
             raise NoSuchStreamError(f"table {self._table} has no record {layout.RETENTION}: its stream is not complete")
         return found
@@ -46,7 +46,7 @@ class RetentionTables:
     async def _chunk(self, found: Versioned[RetentionSet], cut: int) -> Versioned[RetentionChunk]:
         """Return the chunk of a cut that a set has. Raises `MetadataConflictError` when the set is another one now."""
         key = layout.retention_chunk_key(cut)
-        chunk = await self._tables.get(self._table, key, RetentionChunk)
+        chunk = await self._records.get(self._table, key, RetentionChunk)
         if chunk is not None:
             return chunk
         if (await self._set()).version != found.version:
@@ -106,7 +106,7 @@ class RetentionTables:
     async def cut_of(self, entry: RetentionEntry) -> StreamCutRecord | None:
         """Return the cut itself; None when it was removed. 1 read."""
         key = layout.retention_cut_key(entry.recorded_ms)
-        found = await self._tables.get(self._table, key, StreamCutRecord)
+        found = await self._records.get(self._table, key, StreamCutRecord)
         return None if found is None else found.record
 
     async def add(self, cut: StreamCutRecord) -> bool:
@@ -131,7 +131,7 @@ class RetentionTables:
         if chunk is not None and chunk.record.next_cut != number:
             raise MetadataConflictError(f"table {self._table}: another cut was recorded as number {number} meanwhile")
         added = RetentionChunk.of(number, [cut.entry]) if chunk is None else chunk.record.followed_by(cut.entry)
-        await self._tables.put_all(
+        await self._records.put_all(
             self._table,
             [
                 (layout.RETENTION, RetentionSet(record.first, number + 1, record.cleared, cut.entry), found.version),
@@ -152,23 +152,23 @@ class RetentionTables:
         first = await self._count_until(found, time_ms=time_ms)
         if first > record.first:
             left = RetentionSet(first, record.next_cut, record.cleared, record.newest)
-            found = Versioned(left, await self._tables.put(self._table, layout.RETENTION, left, version=found.version))
+            found = Versioned(left, await self._records.put(self._table, layout.RETENTION, left, version=found.version))
         if found.record.cleared < first:
             await self._clear(found.record.cleared, first)
             left = RetentionSet(first, record.next_cut, first, record.newest)
-            await self._tables.put(self._table, layout.RETENTION, left, version=found.version)
+            await self._records.put(self._table, layout.RETENTION, left, version=found.version)
         return first - record.first
 
     async def _clear(self, first: int, until: int) -> None:
         """Remove the records of cuts with numbers in `[first, until)`, and the chunks that have no others."""
         while first < until:
             key = layout.retention_chunk_key(first)
-            chunk = await self._tables.get(self._table, key, RetentionChunk)
+            chunk = await self._records.get(self._table, key, RetentionChunk)
             if chunk is not None:  # Else a removal that was cut off has come so far.
                 keys = [layout.retention_cut_key(one.recorded_ms) for one in chunk.record.entries(first, until)]
-                await self._tables.remove(self._table, *keys)
+                await self._records.remove(self._table, *keys)
                 if _chunk_after(first) <= until:
-                    await self._tables.remove(self._table, key)
+                    await self._records.remove(self._table, key)
             first = _chunk_after(first)
 
 

@@ -7,7 +7,7 @@ from typing import Generic, TypeVar
 
 from penstock.controller.metadata.catalog import Catalog, NamePage
 from penstock.controller.metadata.codec import encode
-from penstock.controller.metadata.typed import Tables, Versioned
+from penstock.controller.metadata.record_store import RecordStore, Versioned
 from penstock.model.errors import InvalidArgumentError, NoSuchSegmentError
 from penstock.model.names import USER_NAME_LENGTH_MAX
 from penstock.model.segments import TABLE_VALUE_LENGTH_MAX
@@ -23,9 +23,9 @@ class ScopedRecords(Generic[R]):
     """
 
     def __init__(
-        self, tables: Tables, catalog: Catalog, kind: type[R], table_of: Callable[[str, str], str]
+        self, records: RecordStore, catalog: Catalog, kind: type[R], table_of: Callable[[str, str], str]
     ) -> None:
-        self._tables = tables
+        self._records = records
         self._catalog = catalog
         self._kind = kind
         self._table_of = table_of
@@ -47,7 +47,7 @@ class ScopedRecords(Generic[R]):
         if not 0 < len(name) <= USER_NAME_LENGTH_MAX:
             await self._catalog.scope_id(scope)
             return None
-        return await self._in_scope(scope, lambda table: self._tables.get(table, name, self._kind), None)
+        return await self._in_scope(scope, lambda table: self._records.get(table, name, self._kind), None)
 
     async def create(self, scope: str, name: str, record: R) -> bool:
         """Write a record unless there is one; say whether it was written. Raises `InvalidArgumentError` if too large.
@@ -58,24 +58,24 @@ class ScopedRecords(Generic[R]):
         scope_id = await self._catalog.open_scope_id(scope)
         table = self._table_of(scope, scope_id)
         try:
-            return await self._tables.create(table, name, record)
+            return await self._records.create(table, name, record)
         except NoSuchSegmentError:
-            await self._tables.store.create_table(table)
+            await self._records.store.create_table(table)
         # The scope may have been deleted before its table was made: then nobody would find what is written now.
         if await self._catalog.open_scope_id(scope) != scope_id:
-            await self._tables.store.drop_table(table)
+            await self._records.store.drop_table(table)
             return False
-        return await self._tables.create(table, name, record)
+        return await self._records.create(table, name, record)
 
     async def put(self, scope: str, name: str, record: R, version: int) -> int:
         """Replace the record read at `version`; return the new version."""
         _check_size(record)
         table = self._table_of(scope, await self._catalog.scope_id(scope))
-        return await self._tables.put(table, name, record, version=version)
+        return await self._records.put(table, name, record, version=version)
 
     async def remove(self, scope: str, name: str, version: int) -> None:
         """Remove the record read at `version`. Raises `MetadataConflictError` when it has changed, or is gone."""
-        await self._in_scope(scope, lambda table: self._tables.remove_version(table, name, version), None)
+        await self._in_scope(scope, lambda table: self._records.remove_version(table, name, version), None)
 
     async def list(self, scope: str, token: str, limit: int) -> NamePage:
         """Return up to `limit` names after `token` ('' = from the start)."""

@@ -15,6 +15,7 @@ from penstock.controller.metadata import layout
 from penstock.controller.metadata.epoch_tables import EpochTables
 from penstock.controller.metadata.history_records import HistoryChunk
 from penstock.controller.metadata.pending_work import Subject, SubjectKind
+from penstock.controller.metadata.record_store import Versioned
 from penstock.controller.metadata.records import (
     STATE_TRANSITIONS,
     CommitCounter,
@@ -32,7 +33,6 @@ from penstock.controller.metadata.records import (
 )
 from penstock.controller.metadata.retention_records import RetentionSet
 from penstock.controller.metadata.retention_tables import RetentionTables
-from penstock.controller.metadata.typed import Versioned
 from penstock.controller.scaling.plan import first_entry
 from penstock.model.errors import MetadataConflictError, NoSuchStreamError
 from penstock.model.key_ranges import initial_ranges
@@ -77,14 +77,14 @@ class StreamTables(EpochTables):
     @property
     def retention(self) -> RetentionTables:
         """The stream cuts that are recorded of the stream."""
-        return RetentionTables(self.tables, self.metadata)
+        return RetentionTables(self.records, self.metadata)
 
     # Birth and death.
 
     async def create_tables(self) -> None:
         """Create the tables that every stream has; those that exist stay as they are."""
         for table in (layout.epochs_with_transactions(*self.key), layout.commit_order(*self.key), self.metadata):
-            await self.tables.store.create_table(table)
+            await self.records.store.create_table(table)
 
     async def create_records(self, configuration: StreamConfig, created_ms: int, first_segment: int) -> bool:
         """Write all records of a new stream in state CREATING, or none if some exist; say whether they were written."""
@@ -107,7 +107,7 @@ class StreamTables(EpochTables):
             (layout.SUBSCRIBER_SET, SubscriberSet()),
         ]
         try:
-            await self.tables.put_all(self.metadata, [(key, record, VERSION_ABSENT) for key, record in records])
+            await self.records.put_all(self.metadata, [(key, record, VERSION_ABSENT) for key, record in records])
         except MetadataConflictError:
             return False
         return True
@@ -115,10 +115,10 @@ class StreamTables(EpochTables):
     async def birth(self) -> StreamBirth | None:
         """Return what is on record of the stream's creation; None when there are no records yet."""
         keys = [layout.CREATION_TIME, layout.CONFIGURATION, layout.STATE]
-        creation_row, configuration_row, state_row = await self.tables.get_rows(self.metadata, keys)
-        creation = self.tables.decoded(self.metadata, creation_row, CreationTime)
-        configuration = self.tables.decoded(self.metadata, configuration_row, ConfigurationRecord)
-        state = self.tables.decoded(self.metadata, state_row, StateRecord)
+        creation_row, configuration_row, state_row = await self.records.get_rows(self.metadata, keys)
+        creation = self.records.decoded(self.metadata, creation_row, CreationTime)
+        configuration = self.records.decoded(self.metadata, configuration_row, ConfigurationRecord)
+        state = self.records.decoded(self.metadata, state_row, StateRecord)
         if creation is None or configuration is None or state is None:
             return None
         return StreamBirth(creation.record.created_ms, configuration.record.configuration, state.record.state)
@@ -126,14 +126,14 @@ class StreamTables(EpochTables):
     async def drop_tables(self) -> None:
         """Delete all tables of the stream. The metadata table goes last: it leads to the others."""
         async for epoch in self.epochs_with_transactions():
-            await self.tables.store.drop_table(layout.transactions_in_epoch(*self.key, epoch))
+            await self.records.store.drop_table(layout.transactions_in_epoch(*self.key, epoch))
         for table in (
             layout.writer_marks(*self.key),
             layout.epochs_with_transactions(*self.key),
             layout.commit_order(*self.key),
             self.metadata,
         ):
-            await self.tables.store.drop_table(table)
+            await self.records.store.drop_table(table)
 
     # Configuration and state.
 
@@ -144,17 +144,17 @@ class StreamTables(EpochTables):
     async def state_epoch_and_configuration(self) -> tuple[StreamState, EpochRecord, StreamConfig]:
         """Read state, current epoch and configuration. 3 reads in one request."""
         keys = [layout.STATE, layout.CURRENT_EPOCH, layout.CONFIGURATION]
-        state_row, epoch_row, configuration_row = await self.tables.get_rows(self.metadata, keys)
-        state = self.tables.decoded(self.metadata, state_row, StateRecord)
-        epoch = self.tables.decoded(self.metadata, epoch_row, EpochRecord)
-        configuration = self.tables.decoded(self.metadata, configuration_row, ConfigurationRecord)
+        state_row, epoch_row, configuration_row = await self.records.get_rows(self.metadata, keys)
+        state = self.records.decoded(self.metadata, state_row, StateRecord)
+        epoch = self.records.decoded(self.metadata, epoch_row, EpochRecord)
+        configuration = self.records.decoded(self.metadata, configuration_row, ConfigurationRecord)
         if state is None or epoch is None or configuration is None:
             raise NoSuchStreamError(f"stream {self.name} is not completely created")
         return state.record.state, epoch.record, configuration.record.configuration
 
     async def put_configuration(self, record: ConfigurationRecord, version: int) -> int:
         """Replace the configuration read at `version`."""
-        return await self.tables.put(self.metadata, layout.CONFIGURATION, record, version=version)
+        return await self.records.put(self.metadata, layout.CONFIGURATION, record, version=version)
 
     async def state(self) -> Versioned[StateRecord]:
         """Read the state. 1 read."""
@@ -171,7 +171,7 @@ class StreamTables(EpochTables):
         current = of or await self.state()
         self._check_transition(current.record.state, state)
         record = StateRecord(state)
-        return Versioned(record, await self.tables.put(self.metadata, layout.STATE, record, version=current.version))
+        return Versioned(record, await self.records.put(self.metadata, layout.STATE, record, version=current.version))
 
     def _check_transition(self, current: StreamState, following: StreamState) -> None:
         if following is not current and following not in STATE_TRANSITIONS[current]:
@@ -187,10 +187,10 @@ class StreamTables(EpochTables):
         Raises `NoSuchStreamError` when one of them is missing.
         """
         keys = [layout.STATE, layout.TRUNCATION, layout.epoch_key(0)]
-        state_row, truncation_row, epoch_row = await self.tables.get_rows(self.metadata, keys)
-        state = self.tables.decoded(self.metadata, state_row, StateRecord)
-        truncation = self.tables.decoded(self.metadata, truncation_row, TruncationRecord)
-        epoch = self.tables.decoded(self.metadata, epoch_row, EpochRecord)
+        state_row, truncation_row, epoch_row = await self.records.get_rows(self.metadata, keys)
+        state = self.records.decoded(self.metadata, state_row, StateRecord)
+        truncation = self.records.decoded(self.metadata, truncation_row, TruncationRecord)
+        epoch = self.records.decoded(self.metadata, epoch_row, EpochRecord)
         if state is None or truncation is None or epoch is None:
             raise NoSuchStreamError(f"stream {self.name} is not completely created")
         return state.record.state, truncation.record, epoch.record
@@ -201,17 +201,17 @@ class StreamTables(EpochTables):
 
     async def put_truncation(self, record: TruncationRecord, version: int) -> int:
         """Replace the truncation record read at `version`."""
-        return await self.tables.put(self.metadata, layout.TRUNCATION, record, version=version)
+        return await self.records.put(self.metadata, layout.TRUNCATION, record, version=version)
 
     # Commits.
 
     async def commit_view(self) -> CommitView:
         """Read all that a commit starts from. 3 reads in one request."""
         keys = [layout.STATE, layout.COMMITTING_TRANSACTIONS, layout.CURRENT_EPOCH]
-        state_row, committing_row, epoch_row = await self.tables.get_rows(self.metadata, keys)
-        state = self.tables.decoded(self.metadata, state_row, StateRecord)
-        committing = self.tables.decoded(self.metadata, committing_row, CommittingTransactions)
-        epoch = self.tables.decoded(self.metadata, epoch_row, EpochRecord)
+        state_row, committing_row, epoch_row = await self.records.get_rows(self.metadata, keys)
+        state = self.records.decoded(self.metadata, state_row, StateRecord)
+        committing = self.records.decoded(self.metadata, committing_row, CommittingTransactions)
+        epoch = self.records.decoded(self.metadata, epoch_row, EpochRecord)
         if state is None or committing is None or epoch is None:
             raise NoSuchStreamError(f"stream {self.name} is not completely created")
         return CommitView(state, committing, epoch.record)
@@ -230,7 +230,7 @@ class StreamTables(EpochTables):
             self._check_transition(state.record.state, following)
             rows.append((layout.STATE, StateRecord(following), state.version))
             state = Versioned(StateRecord(following), state.version)
-        versions = await self.tables.put_all(self.metadata, rows)
+        versions = await self.records.put_all(self.metadata, rows)
         return CommitView(
             Versioned(state.record, versions[-1] if len(rows) > 1 else state.version),
             Versioned(batch, versions[0]),
@@ -239,7 +239,7 @@ class StreamTables(EpochTables):
 
     async def put_committing(self, record: CommittingTransactions, version: int) -> int:
         """Replace the record of the commit in progress, read at `version`."""
-        return await self.tables.put(self.metadata, layout.COMMITTING_TRANSACTIONS, record, version=version)
+        return await self.records.put(self.metadata, layout.COMMITTING_TRANSACTIONS, record, version=version)
 
     async def take_commit_positions(
         self, transactions: Sequence[str], attempts_max: int, counter: Versioned[CommitCounter] | None = None
@@ -253,7 +253,7 @@ class StreamTables(EpochTables):
         found = counter
         for attempt in range(attempts_max):
             if found is None:
-                found = await self.tables.get(table, layout.NEXT_POSITION, CommitCounter)
+                found = await self.records.get(table, layout.NEXT_POSITION, CommitCounter)
             first, version = (0, VERSION_ABSENT) if found is None else (found.record.next_position, found.version)
             taken: list[tuple[str, object, int]] = [
                 (str(first + index), CommitPosition(transaction), VERSION_ABSENT)
@@ -261,7 +261,7 @@ class StreamTables(EpochTables):
             ]
             following = CommitCounter(first + len(transactions))
             try:
-                versions = await self.tables.put_all(table, [(layout.NEXT_POSITION, following, version), *taken])
+                versions = await self.records.put_all(table, [(layout.NEXT_POSITION, following, version), *taken])
             except MetadataConflictError:
                 if attempt + 1 == attempts_max:
                     raise
@@ -275,9 +275,9 @@ class StreamTables(EpochTables):
         """Return the positions that are taken and their transactions, in order."""
         table = layout.commit_order(*self.key)
         result = []
-        async for row in self.tables.walk_rows(table):
+        async for row in self.records.walk_rows(table):
             if row.key != layout.NEXT_POSITION:
-                found = self.tables.decoded(table, row, CommitPosition)
+                found = self.records.decoded(table, row, CommitPosition)
                 if found is not None:
                     result.append((int(row.key), found.record.transaction))
         return sorted(result)

@@ -7,9 +7,9 @@ Source: controller internals specification, section 10.
 from __future__ import annotations
 
 from penstock.controller.metadata import layout
+from penstock.controller.metadata.record_store import Versioned
 from penstock.controller.metadata.records import Subscriber, SubscriberSet
 from penstock.controller.metadata.stream_tables import StreamTables
-from penstock.controller.metadata.typed import Versioned
 from penstock.model.errors import MetadataConflictError
 from penstock.model.segments import VERSION_ABSENT
 
@@ -18,9 +18,9 @@ async def _read(
     tables: StreamTables, subscriber: str
 ) -> tuple[Versioned[SubscriberSet], Versioned[Subscriber] | None]:
     keys = [layout.SUBSCRIBER_SET, layout.subscriber_key(subscriber)]
-    set_row, row = await tables.tables.get_rows(tables.metadata, keys)
-    everybody = tables.tables.decoded(tables.metadata, set_row, SubscriberSet)
-    return everybody or Versioned(SubscriberSet(), VERSION_ABSENT), tables.tables.decoded(
+    set_row, row = await tables.records.get_rows(tables.metadata, keys)
+    everybody = tables.records.decoded(tables.metadata, set_row, SubscriberSet)
+    return everybody or Versioned(SubscriberSet(), VERSION_ABSENT), tables.records.decoded(
         tables.metadata, row, Subscriber
     )
 
@@ -28,18 +28,18 @@ async def _read(
 async def subscriber_names(tables: StreamTables) -> tuple[str, ...]:
     """Return the scoped names of the groups that subscribe to the stream, sorted. 2 reads in one request."""
     await tables.state()  # A stream that is not completely created has no subscribers to tell of.
-    found = await tables.tables.get(tables.metadata, layout.SUBSCRIBER_SET, SubscriberSet)
+    found = await tables.records.get(tables.metadata, layout.SUBSCRIBER_SET, SubscriberSet)
     return () if found is None else found.record.subscribers
 
 
 async def read_subscriber(tables: StreamTables, subscriber: str) -> Versioned[Subscriber] | None:
     """Read a subscriber's record. 1 read."""
-    return await tables.tables.get(tables.metadata, layout.subscriber_key(subscriber), Subscriber)
+    return await tables.records.get(tables.metadata, layout.subscriber_key(subscriber), Subscriber)
 
 
 async def put_subscriber(tables: StreamTables, subscriber: str, record: Subscriber, version: int) -> None:
     """Replace the record read at `version`."""
-    await tables.tables.put(tables.metadata, layout.subscriber_key(subscriber), record, version=version)
+    await tables.records.put(tables.metadata, layout.subscriber_key(subscriber), record, version=version)
 
 
 async def add_subscriber(
@@ -60,7 +60,7 @@ async def add_subscriber(
         if not changes:
             return
         try:
-            await tables.tables.put_all(tables.metadata, changes)
+            await tables.records.put_all(tables.metadata, changes)
         except MetadataConflictError:
             if attempt + 1 == attempts_max:
                 raise
@@ -78,9 +78,9 @@ async def remove_subscriber(tables: StreamTables, subscriber: str, generation: i
         try:
             if subscriber in names:
                 left = SubscriberSet(tuple(name for name in names if name != subscriber))
-                await tables.tables.put(tables.metadata, layout.SUBSCRIBER_SET, left, version=everybody.version)
+                await tables.records.put(tables.metadata, layout.SUBSCRIBER_SET, left, version=everybody.version)
             if found is not None:
-                await tables.tables.remove_version(
+                await tables.records.remove_version(
                     tables.metadata, layout.subscriber_key(subscriber), found.version
                 )
         except MetadataConflictError:

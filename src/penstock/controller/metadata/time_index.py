@@ -13,13 +13,13 @@ from typing import TypeVar
 
 from penstock.controller.metadata import layout
 from penstock.controller.metadata.history_records import HistoryChunk, TimeIndexNode
+from penstock.controller.metadata.record_store import RecordStore
 from penstock.controller.metadata.records import (
     HISTORY_CHUNK_EPOCHS,
     INDEX_LEAF_EPOCHS,
     INDEX_ROOT_LEAVES,
     EpochRecord,
 )
-from penstock.controller.metadata.typed import Tables
 from penstock.model.errors import NoSuchStreamError
 from penstock.model.segments import VERSION_ABSENT
 
@@ -29,12 +29,12 @@ R = TypeVar("R")
 class TimeIndex:
     """The index of the stream whose records are in `table`."""
 
-    def __init__(self, tables: Tables, table: str) -> None:
-        self._tables = tables
+    def __init__(self, records: RecordStore, table: str) -> None:
+        self._records = records
         self._table = table
 
     async def _need(self, key: str, kind: type[R]) -> R:
-        found = await self._tables.get(self._table, key, kind)
+        found = await self._records.get(self._table, key, kind)
         if found is None:
             raise NoSuchStreamError(f"table {self._table} has no record {key}: its stream is not completely created")
         return found.record
@@ -48,7 +48,7 @@ class TimeIndex:
         What an early release, which had no index, left out of this leaf and of the root is read and added.
         """
         leaf_key = layout.index_leaf_key(chunk.first_epoch)
-        leaf = await self._tables.get(self._table, leaf_key, TimeIndexNode)
+        leaf = await self._records.get(self._table, leaf_key, TimeIndexNode)
         times = b"" if leaf is None else leaf.record.times
         first_epoch = chunk.first_epoch - chunk.first_epoch % INDEX_LEAF_EPOCHS
         for missing in range(first_epoch + len(times) // 8, chunk.first_epoch, HISTORY_CHUNK_EPOCHS):
@@ -61,7 +61,7 @@ class TimeIndex:
     async def _root_row(self, first_epoch: int) -> tuple[str, object, int]:
         """Return the root with the first time of a new leaf."""
         key = layout.index_root_key(first_epoch)
-        root = await self._tables.get(self._table, key, TimeIndexNode)
+        root = await self._records.get(self._table, key, TimeIndexNode)
         times = b"" if root is None else root.record.times
         root_epoch = first_epoch - first_epoch % (INDEX_LEAF_EPOCHS * INDEX_ROOT_LEAVES)
         for epoch in range(root_epoch + len(times) // 8 * INDEX_LEAF_EPOCHS, first_epoch + 1, INDEX_LEAF_EPOCHS):
@@ -82,7 +82,7 @@ class TimeIndex:
         low, high = 0, max(0, chunk.first_epoch - 1)
         root_epochs = INDEX_LEAF_EPOCHS * INDEX_ROOT_LEAVES
         for root_epoch in range(high - high % root_epochs, -1, -root_epochs):
-            root = await self._tables.get(self._table, layout.index_root_key(root_epoch), TimeIndexNode)
+            root = await self._records.get(self._table, layout.index_root_key(root_epoch), TimeIndexNode)
             if root is None:
                 break
             if (found := root.record.find(time_ms)) < 0:
@@ -90,7 +90,7 @@ class TimeIndex:
                 continue
             low = root_epoch + found * INDEX_LEAF_EPOCHS
             high = min(high, low + INDEX_LEAF_EPOCHS - 1)
-            leaf = await self._tables.get(self._table, layout.index_leaf_key(low), TimeIndexNode)
+            leaf = await self._records.get(self._table, layout.index_leaf_key(low), TimeIndexNode)
             if leaf is not None and leaf.record.count > high - low:
                 return low + leaf.record.find(time_ms)
             break

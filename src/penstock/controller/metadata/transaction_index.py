@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Iterable
 
 from penstock.controller.metadata import layout
+from penstock.controller.metadata.record_store import RecordStore
 from penstock.controller.metadata.records import TransactionIndexEntry
 from penstock.controller.metadata.transaction_ids import TransactionId
-from penstock.controller.metadata.typed import Tables
 
 
 class TransactionIndex:
@@ -17,15 +17,15 @@ class TransactionIndex:
     never one too few.
     """
 
-    def __init__(self, tables: Tables) -> None:
-        self._tables = tables
+    def __init__(self, records: RecordStore) -> None:
+        self._records = records
 
     async def add_transaction(
         self, scope: str, stream: str, transaction: TransactionId, entry: TransactionIndexEntry
     ) -> None:
         """Announce a transaction, or take one over."""
         (key,) = self.keys(scope, stream, [transaction])
-        await self._tables.put_with_others(layout.TRANSACTION_INDEX, key, entry)
+        await self._records.put_with_others(layout.TRANSACTION_INDEX, key, entry)
 
     @staticmethod
     def keys(scope: str, stream: str, transactions: Iterable[TransactionId]) -> list[str]:
@@ -35,10 +35,10 @@ class TransactionIndex:
     async def remove_transactions(self, scope: str, stream: str, transactions: list[TransactionId]) -> None:
         """Note that transactions are completed. Their ids are never used again, so a late duplicate does nothing."""
         if transactions:
-            await self._tables.remove(layout.TRANSACTION_INDEX, *self.keys(scope, stream, transactions))
+            await self._records.remove(layout.TRANSACTION_INDEX, *self.keys(scope, stream, transactions))
 
     async def transactions(self) -> AsyncIterator[tuple[str, str, TransactionId, TransactionIndexEntry]]:
         """Yield scope, stream, id and entry of every transaction that is not completed."""
-        async for key, found in self._tables.walk(layout.TRANSACTION_INDEX, TransactionIndexEntry):
+        async for key, found in self._records.walk(layout.TRANSACTION_INDEX, TransactionIndexEntry):
             scope, stream, text = key.split("/")
             yield scope, stream, TransactionId.from_text(text), found.record

@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 
 from penstock.controller.metadata import layout
+from penstock.controller.metadata.record_store import RecordStore
 from penstock.controller.metadata.records import TransactionCounter
-from penstock.controller.metadata.typed import Tables
 from penstock.controller.settings import ControllerSettings
 from penstock.model.errors import MetadataConflictError, OutcomeUnknownError
 from penstock.model.segments import VERSION_ABSENT
@@ -21,13 +21,13 @@ class TransactionNumbers:
 
     def __init__(
         self,
-        tables: Tables,
+        records: RecordStore,
         settings: ControllerSettings,
         *,
         counter: str = layout.COUNTER,
         range_count: int | None = None,
     ) -> None:
-        self._tables = tables
+        self._records = records
         self._settings = settings
         self._counter = counter
         self._range_count = range_count or settings.transaction_id_range
@@ -47,11 +47,11 @@ class TransactionNumbers:
 
     async def _reserve(self) -> None:
         for attempt in range(self._settings.conflict_attempts_max):
-            found = await self._tables.get(layout.TRANSACTION_COUNTER, self._counter, TransactionCounter)
+            found = await self._records.get(layout.TRANSACTION_COUNTER, self._counter, TransactionCounter)
             start, version = (1, VERSION_ABSENT) if found is None else (found.record.next_number, found.version)
             end = start + self._range_count
             try:
-                await self._tables.put(
+                await self._records.put(
                     layout.TRANSACTION_COUNTER, self._counter, TransactionCounter(end), version=version
                 )
             except (MetadataConflictError, OutcomeUnknownError):

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Sequence
 
 from penstock.controller.metadata import layout
+from penstock.controller.metadata.record_store import RecordStore, Versioned
 from penstock.controller.metadata.records import ActiveTransaction, EpochWithTransactions
 from penstock.controller.metadata.transaction_ids import TransactionId
-from penstock.controller.metadata.typed import Tables, Versioned
 from penstock.model.errors import MetadataConflictError, NoSuchSegmentError, TableNotEmptyError
 from penstock.model.segments import VERSION_ABSENT
 
@@ -18,8 +18,8 @@ class TransactionTables:
     An empty one of an earlier epoch goes when a later epoch gets its first transaction.
     """
 
-    def __init__(self, tables: Tables, scope: str, stream: str, stream_id: str) -> None:
-        self.tables = tables
+    def __init__(self, records: RecordStore, scope: str, stream: str, stream_id: str) -> None:
+        self.records = records
         self.scope = scope
         self.stream = stream
         self.stream_id = stream_id
@@ -34,7 +34,7 @@ class TransactionTables:
         if transaction.epoch < 0:
             return None
         try:
-            return await self.tables.get(self._table(transaction.epoch), transaction.text, ActiveTransaction)
+            return await self.records.get(self._table(transaction.epoch), transaction.text, ActiveTransaction)
         except NoSuchSegmentError:
             return None
 
@@ -44,10 +44,10 @@ class TransactionTables:
         """Read transactions of one epoch, in order; None for each that is not there. 1 request."""
         table = self._table(epoch)
         try:
-            rows = await self.tables.get_rows(table, [transaction.text for transaction in transactions])
+            rows = await self.records.get_rows(table, [transaction.text for transaction in transactions])
         except NoSuchSegmentError:
             return [None] * len(transactions)
-        return [self.tables.decoded(table, row, ActiveTransaction) for row in rows]
+        return [self.records.decoded(table, row, ActiveTransaction) for row in rows]
 
     async def create_transaction(self, transaction: TransactionId, record: ActiveTransaction) -> int:
         """Write the record of a new transaction; return its version.
@@ -56,11 +56,11 @@ class TransactionTables:
         """
         table = self._table(transaction.epoch)
         try:
-            return await self.tables.put_with_others(table, transaction.text, record, version=VERSION_ABSENT)
+            return await self.records.put_with_others(table, transaction.text, record, version=VERSION_ABSENT)
         except NoSuchSegmentError:
             await self._create_table(transaction.epoch)
         try:
-            return await self.tables.put_with_others(table, transaction.text, record, version=VERSION_ABSENT)
+            return await self.records.put_with_others(table, transaction.text, record, version=VERSION_ABSENT)
         except NoSuchSegmentError as error:
             raise MetadataConflictError(f"{self.name}: epoch {transaction.epoch} has just ended") from error
 
@@ -69,19 +69,19 @@ class TransactionTables:
         noted, record = layout.epochs_with_transactions(*self.key), EpochWithTransactions(epoch)
         # Noted before the table exists: what is noted is found when the stream is deleted. And again behind: whoever
         # has dropped the table in between finds another version, and leaves the note.
-        await self.tables.put(noted, str(epoch), record)
-        await self.tables.store.create_table(self._table(epoch))
-        await self.tables.put(noted, str(epoch), record)
+        await self.records.put(noted, str(epoch), record)
+        await self.records.store.create_table(self._table(epoch))
+        await self.records.put(noted, str(epoch), record)
         earlier = [
             (int(key), found.version)
-            async for key, found in self.tables.walk(noted, EpochWithTransactions)
+            async for key, found in self.records.walk(noted, EpochWithTransactions)
             if int(key) < epoch
         ]
         for number, version in sorted(earlier):
             try:
                 # No transaction begins there any more; one that is about to begins anew.
-                await self.tables.store.drop_table(self._table(number), must_be_empty=True)
-                await self.tables.remove_version(noted, str(number), version)
+                await self.records.store.drop_table(self._table(number), must_be_empty=True)
+                await self.records.remove_version(noted, str(number), version)
             except (TableNotEmptyError, MetadataConflictError):
                 continue
 
@@ -89,21 +89,21 @@ class TransactionTables:
         """Replace a transaction's record read at `version`; return the new version."""
         try:
             table = self._table(transaction.epoch)
-            return await self.tables.put_with_others(table, transaction.text, record, version=version)
+            return await self.records.put_with_others(table, transaction.text, record, version=version)
         except NoSuchSegmentError as error:
             raise MetadataConflictError(f"{self.name}: transaction {transaction.text} is gone") from error
 
     async def remove_transactions(self, epoch: int, transactions: list[TransactionId]) -> None:
         """Remove records of completed transactions; missing ones are fine."""
         try:
-            await self.tables.remove(self._table(epoch), *(transaction.text for transaction in transactions))
+            await self.records.remove(self._table(epoch), *(transaction.text for transaction in transactions))
         except NoSuchSegmentError:
             return
 
     async def epochs_with_transactions(self) -> AsyncIterator[int]:
         """Yield the epochs that have, or had, transactions."""
         try:
-            async for key, _ in self.tables.walk(
+            async for key, _ in self.records.walk(
                 layout.epochs_with_transactions(*self.key), EpochWithTransactions
             ):
                 yield int(key)
@@ -114,7 +114,7 @@ class TransactionTables:
         """Yield every transaction that is not completed."""
         async for epoch in self.epochs_with_transactions():
             try:
-                async for key, found in self.tables.walk(self._table(epoch), ActiveTransaction):
+                async for key, found in self.records.walk(self._table(epoch), ActiveTransaction):
                     yield TransactionId.from_text(key), found
             except NoSuchSegmentError:
                 continue

@@ -13,9 +13,9 @@ from dataclasses import dataclass, field
 
 from penstock.controller.deferred_removals import DeferredRemovals
 from penstock.controller.metadata import layout
+from penstock.controller.metadata.record_store import Versioned
 from penstock.controller.metadata.records import ActiveTransaction, CommitCounter
 from penstock.controller.metadata.stream_tables import CommitView, StreamTables
-from penstock.controller.metadata.typed import Versioned
 from penstock.controller.settings import ControllerSettings
 from penstock.controller.tasks import BackgroundTasks
 from penstock.model.errors import ControllerUnavailableError, PenstockError

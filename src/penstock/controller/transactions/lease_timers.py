@@ -6,9 +6,9 @@ import asyncio
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from penstock.controller.metadata.record_store import Versioned
 from penstock.controller.metadata.records import ActiveTransaction
 from penstock.controller.metadata.transaction_ids import TransactionId
-from penstock.controller.metadata.typed import Versioned
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,6 +18,7 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from penstock.controller.metadata.announcements import Announcement
+from penstock.controller.metadata.record_store import Versioned
 from penstock.controller.metadata.records import (
     ActiveTransaction,
     CommittingTransactions,
@@ -27,7 +28,6 @@ from penstock.controller.metadata.records import (
 )
 from penstock.controller.metadata.stream_tables import CommitView, StreamTables
 from penstock.controller.metadata.transaction_ids import TransactionId
-from penstock.controller.metadata.typed import Versioned
 from penstock.controller.segment_requests import together
 from penstock.controller.workflows.context import WorkflowContext
 from penstock.controller.workflows.roll_transactions import roll_transactions

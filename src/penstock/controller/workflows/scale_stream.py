@@ -19,6 +19,7 @@ from penstock.controller.metadata import layout
 from penstock.controller.metadata.announcements import Announcement
 from penstock.controller.metadata.epoch_tables import Row
 from penstock.controller.metadata.pending_work import ScaleStream
+from penstock.controller.metadata.record_store import Versioned
 from penstock.controller.metadata.records import (
     EpochRecord,
     EpochTransition,
@@ -27,7 +28,6 @@ from penstock.controller.metadata.records import (
     StreamState,
 )
 from penstock.controller.metadata.stream_tables import StreamTables
-from penstock.controller.metadata.typed import Versioned
 from penstock.controller.scaling.plan import (
     epoch_after,
     even_order,

@@ -14,9 +14,9 @@ from dataclasses import replace
 
 from penstock.controller.metadata.announcements import Announcement
 from penstock.controller.metadata.pending_work import TruncateStream
+from penstock.controller.metadata.record_store import Versioned
 from penstock.controller.metadata.records import SegmentRecord, StreamState, TruncationRecord
 from penstock.controller.metadata.stream_tables import StreamTables
-from penstock.controller.metadata.typed import Versioned
 from penstock.controller.steps import in_turns, pages
 from penstock.controller.stream_cuts import Position, epoch_bounds, is_equal_or_after, size_between
 from penstock.controller.stream_positions import (

@@ -16,7 +16,7 @@ from contextvars import ContextVar
 from penstock.controller.metadata import layout
 from penstock.controller.metadata.announcements import Announcement, Announcements
 from penstock.controller.metadata.pending_work import PendingWork
-from penstock.controller.metadata.typed import Tables
+from penstock.controller.metadata.record_store import RecordStore
 from penstock.testing.mutations.mutation import patched
 from penstock.testing.simulation.coordination import Sessions
 
@@ -71,18 +71,18 @@ class WorkJournal:
 @contextmanager
 def kept(journal: WorkJournal) -> Iterator[None]:
     """Keep `journal` meanwhile, by what all controllers in this process ask of their metadata."""
-    put_original, put_all_original = Tables.put, Tables.put_all
-    remove_original, withdraw_original = Tables.remove_version, Announcements.withdraw
+    put_original, put_all_original = RecordStore.put, RecordStore.put_all
+    remove_original, withdraw_original = RecordStore.remove_version, Announcements.withdraw
 
     @functools.wraps(put_original)
-    async def put(self: Tables, table: str, key: str, record: object, **options: int) -> int:
+    async def put(self: RecordStore, table: str, key: str, record: object, **options: int) -> int:
         version = await put_original(self, table, key, record, **options)
         if isinstance(record, PendingWork):
             journal.taken_over(record)
         return version
 
     @functools.wraps(put_all_original)
-    async def put_all(self: Tables, table: str, records: Sequence[tuple[str, object, int]]) -> Sequence[int]:
+    async def put_all(self: RecordStore, table: str, records: Sequence[tuple[str, object, int]]) -> Sequence[int]:
         for _, record, _ in records:
             if isinstance(record, PendingWork):
                 journal.announced(record)
@@ -97,16 +97,16 @@ def kept(journal: WorkJournal) -> Iterator[None]:
             _WITHDRAWN.reset(token)
 
     @functools.wraps(remove_original)
-    async def remove_version(self: Tables, table: str, key: str, version: int) -> None:
+    async def remove_version(self: RecordStore, table: str, key: str, version: int) -> None:
         await remove_original(self, table, key, version)
         announcement = _WITHDRAWN.get()
         if table == layout.PENDING_WORK and announcement is not None:
             journal.ended(announcement)
 
     with (
-        patched(Tables, "put", put),
-        patched(Tables, "put_all", put_all),
-        patched(Tables, "remove_version", remove_version),
+        patched(RecordStore, "put", put),
+        patched(RecordStore, "put_all", put_all),
+        patched(RecordStore, "remove_version", remove_version),
         patched(Announcements, "withdraw", withdraw),
     ):
         yield

@@ -10,7 +10,7 @@ from penstock.controller.metadata import layout
 from penstock.controller.metadata.announcements import Announcement, Announcements
 from penstock.controller.metadata.catalog import Catalog
 from penstock.controller.metadata.pending_work import Subject
-from penstock.controller.metadata.typed import Tables
+from penstock.controller.metadata.record_store import RecordStore
 from penstock.controller.workflow_runner import WorkflowRunner
 from penstock.testing.mutations.mutation import Mutation, patched, short_profile
 from penstock.testing.simulation.late_requests import LateRequestSettings
@@ -18,7 +18,7 @@ from penstock.testing.simulation.late_requests import LateRequestSettings
 
 def _withdraw_whatever_is_there() -> AbstractContextManager[None]:
     async def withdraw(self: Announcements, announcement: Announcement) -> None:
-        await self._tables.remove(layout.PENDING_WORK, announcement.subject.key)
+        await self._records.remove(layout.PENDING_WORK, announcement.subject.key)
         self._unfinished.discard(announcement.subject)
 
     return patched(Announcements, "withdraw", withdraw)
@@ -26,15 +26,15 @@ def _withdraw_whatever_is_there() -> AbstractContextManager[None]:
 
 @contextmanager
 def _announce_without_a_fence() -> Iterator[None]:
-    original = Tables.put_all
+    original = RecordStore.put_all
 
-    async def put_all(self: Tables, table: str, records: list[tuple[str, object, int]]) -> object:
+    async def put_all(self: RecordStore, table: str, records: list[tuple[str, object, int]]) -> object:
         if table != layout.PENDING_WORK:
             return await original(self, table, records)
         written = await original(self, table, records[:1])
         return [*written, *(version for _, _, version in records[1:])]
 
-    with patched(Tables, "put_all", put_all):
+    with patched(RecordStore, "put_all", put_all):
         yield
 
 
@@ -42,7 +42,7 @@ def _unlist_whatever_is_there() -> AbstractContextManager[None]:
     async def remove_stream(self: Catalog, scope: str, stream: str, stream_id: str) -> None:
         self._stream_ids.pop((scope, stream), None)
         await self.in_scope(
-            scope, lambda scope_id: self._tables.remove(layout.streams_in_scope(scope, scope_id), stream)
+            scope, lambda scope_id: self._records.remove(layout.streams_in_scope(scope, scope_id), stream)
         )
 
     return patched(Catalog, "remove_stream", remove_stream)

@@ -135,7 +135,7 @@ def _remove_commit_positions_early() -> Iterator[None]:
         chosen = set(batch.transactions)
         positions = [str(position) for position, text in await self.commit_positions() if text in chosen]
         if positions:
-            await self.tables.remove(layout.commit_order(*self.key), *positions)
+            await self.records.remove(layout.commit_order(*self.key), *positions)
         return await original(self, batch, view)
 
     with patched(StreamTables, "put_commit", put_commit):

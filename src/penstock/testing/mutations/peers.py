@@ -8,7 +8,7 @@ from dataclasses import replace
 
 from penstock.controller.metadata.announcements import Announcements
 from penstock.controller.metadata.pending_work import PendingWork
-from penstock.controller.metadata.typed import Tables
+from penstock.controller.metadata.record_store import RecordStore
 from penstock.model.segments import VERSION_ANY
 from penstock.testing.mutations.mutation import Mutation, patched
 from penstock.testing.mutations.users import USERS
@@ -45,15 +45,15 @@ def _take_everybody_else_for_dead() -> AbstractContextManager[None]:
 
 @contextmanager
 def _take_over_without_compare_and_set() -> Iterator[None]:
-    original = Tables.put
+    original = RecordStore.put
 
-    async def put(self: Tables, table: str, key: str, record: object, *, version: int = VERSION_ANY) -> int:
+    async def put(self: RecordStore, table: str, key: str, record: object, *, version: int = VERSION_ANY) -> int:
         # Announcements are written by `put_all`; what comes here is another owner.
         return await original(
             self, table, key, record, version=VERSION_ANY if isinstance(record, PendingWork) else version
         )
 
-    with patched(Tables, "put", put):
+    with patched(RecordStore, "put", put):
         yield
 
 

@@ -1,4 +1,4 @@
-"""`Tables`: a metadata store that speaks records instead of bytes."""
+"""`RecordStore`: a metadata store that speaks records instead of bytes."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class Versioned(Generic[R]):
     version: int
 
 
-class Tables:
+class RecordStore:
     """Reads and writes records. Errors as in `MetadataStore`, and `CorruptionError` for bytes that are no record."""
 
     def __init__(self, store: MetadataStore) -> None:
