@@ -11,8 +11,11 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from operator import attrgetter
 
 from penstock.model.errors import InvalidArgumentError
+
+_BOUNDS = attrgetter("start", "end")
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -48,17 +51,19 @@ def initial_ranges(count: int) -> list[KeyRange]:
 def merged(ranges: Iterable[KeyRange]) -> list[KeyRange]:
     """Return the ranges sorted, with those that touch joined. Overlapping ranges raise `InvalidArgumentError`."""
     result: list[KeyRange] = []
-    for current in sorted(ranges):
+    start = end = -1.0  # Of the range that may still grow.
+    for current in sorted(ranges, key=_BOUNDS):
         if not current.is_valid():
             raise InvalidArgumentError(f"key range [{current.start}, {current.end}) is not inside [0, 1)")
-        if result and current.start < result[-1].end:
-            raise InvalidArgumentError(
-                f"key ranges [{result[-1].start}, {result[-1].end}) and [{current.start}, {current.end}) overlap"
-            )
-        if result and current.start == result[-1].end:
-            result[-1] = KeyRange(result[-1].start, current.end)
-        else:
-            result.append(current)
+        if current.start < end:
+            raise InvalidArgumentError(f"key ranges [{start}, {end}) and [{current.start}, {current.end}) overlap")
+        if current.start > end:
+            if end > start:
+                result.append(KeyRange(start, end))
+            start = current.start
+        end = current.end
+    if end > start:
+        result.append(KeyRange(start, end))
     return result
 
 

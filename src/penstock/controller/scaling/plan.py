@@ -43,7 +43,7 @@ def plan_scale(
     if len(to_seal) != len(wanted):
         missing = sorted(wanted - {segment.id for segment in to_seal})
         raise ScalePreconditionError(f"segments {missing} are not of epoch {current.epoch}, the current one")
-    ranges = sorted(KeyRange(start, end) for start, end in order.ranges)
+    ranges = [KeyRange(start, end) for start, end in sorted(order.ranges)]
     check_ranges(to_seal, ranges)
     count = len(current.segments) - len(to_seal) + len(ranges)
     if count < segment_count_min:
