@@ -48,6 +48,7 @@ COMMANDS = {
     "startup": ([], {"process_to_ready_s", "idle_memory"}),
     "storage_writer": (["--turns"], {"counts", "conditions"}),
     "tables": ([], {"steps", "slowest_to_first_size", "recovery"}),
+    "transactions": ([], {"requests", "lone", "many", "sizes"}),
     "writer_ids": ([], {"tenths", "slowest_to_first_tenth", "recovery"}),
 }
 
