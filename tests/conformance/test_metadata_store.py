@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Awaitable, Callable
 
 import pytest
 
@@ -11,6 +12,7 @@ from penstock.controller.metadata.segments_store import SegmentsMetadataStore
 from penstock.controller.metadata.store import VERSION_ABSENT, VERSION_ANY, MetadataStore, Removal, Write
 from penstock.controller.settings import ControllerSettings
 from penstock.model.errors import (
+    ConnectionLostError,
     ContainerOfflineError,
     MetadataConflictError,
     NoSuchSegmentError,
@@ -197,3 +199,34 @@ async def test_retries_are_bounded() -> None:
     store = SegmentsMetadataStore(_Flaky(MemorySegments(), list(errors)), SETTINGS)  # type: ignore[arg-type]  # ditto
     with pytest.raises(ContainerOfflineError):
         await store.get(TABLE, ["a"])
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda store: store.create_table(TABLE),
+        lambda store: store.drop_table(TABLE),
+        lambda store: store.drop_table(TABLE, must_be_empty=True),
+        lambda store: store.get(TABLE, ["a"]),
+        lambda store: store.put(TABLE, [Write("a", b"1", VERSION_ABSENT)]),
+        lambda store: store.put(TABLE, [Write("a", b"1", 0)]),
+        lambda store: store.put(TABLE, [Write("a", b"1")]),
+        lambda store: store.remove(TABLE, [Removal("a")]),
+        lambda store: store.remove(TABLE, [Removal("a", 0)]),
+        lambda store: store.rows(TABLE, limit=1),
+    ],
+    ids=["create table", "drop table", "drop empty table", "get", "create", "update", "put", "remove", "remove version",
+         "list"],
+)  # fmt: skip
+@pytest.mark.parametrize("is_there", [False, True])
+async def test_a_lost_connection_is_told_as_such_by_every_call(
+    call: Callable[[MetadataStore], Awaitable[object]], is_there: bool
+) -> None:
+    """S-014: neither as a missing table nor as a missing row or a conflict, whether they are there or not."""
+    memory = MemorySegments()
+    if is_there:
+        await memory.create_table(TABLE)
+    lost = [ConnectionLostError("cut off")] * SETTINGS.attempts_max
+    store = SegmentsMetadataStore(_Flaky(memory, list(lost)), SETTINGS)  # type: ignore[arg-type]  # a stand-in by name
+    with pytest.raises(ConnectionLostError):
+        await call(store)

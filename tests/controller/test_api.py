@@ -58,7 +58,7 @@ async def stub(wire):
 
 
 async def test_controller_list_has_the_published_endpoint(cluster):
-    """API-1: the list names the published host and port, or those that are listened on."""
+    """API-1, S-260: the list names the published host and port, whatever the server listens on."""
     service = await cluster.start()
     async with GrpcServer(service, "127.0.0.1", 0, published_host="controller.example", published_port=19090) as server:
         assert server.port > 0
@@ -94,7 +94,7 @@ async def test_scope_is_created_once_under_a_legal_name(wire):
 
 
 async def test_scopes_are_listed_in_pages(connect):
-    """API-3, K-2: one scope, then 25 in pages of 10; the token is carried on and an empty page repeats it."""
+    """API-3, K-2, S-004: one scope, then 25, at once and in pages of 10; an empty page repeats the token."""
     wire = await connect(ControllerSettings(page_entries_max=10))
     first = await wire.stub.listScopes(pb.ScopesRequest(continuationToken=token()))
     assert list(first.scopes) == ["_system"]
@@ -114,6 +114,7 @@ async def test_scopes_are_listed_in_pages(connect):
         pages += 1
     assert pages == 3
     assert sorted(seen) == sorted(["_system", *(f"scope{number}" for number in range(24))])
+    assert sorted((await wire.service.list_scopes("", 1000)).names) == sorted(seen)
 
 
 async def test_scope_existence_before_and_after(wire):
@@ -338,11 +339,16 @@ async def by_tag(stub, tag, scope="scope"):
 
 
 async def test_streams_are_found_by_tag(stub):
-    """API-10, S-084: over several chunks; after a tag is taken away, and after a stream is deleted."""
+    """API-10, S-084, S-194: over several chunks, one a page; after a tag is taken away, and after a stream is deleted.
+
+    A tag that no stream has leads to nothing.
+    """
     names = [f"stream{number}" for number in range(12)]
     for name in names:
         await stub.createStream(config(name, tags=["all", name]))
     assert await by_tag(stub, "all") == sorted(names)
+    request = pb.StreamsInScopeWithTagRequest(scope=pb.ScopeInfo(scope="scope"), tag="all", continuationToken=token())
+    assert 0 < len((await stub.listStreamsInScopeForTag(request)).streams) < len(names)
     assert await by_tag(stub, "stream3") == ["stream3"]
     await stub.updateStream(config("stream3", tags=["stream3", "new"]))
     await stub.sealStream(info("stream4"))

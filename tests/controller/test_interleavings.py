@@ -165,3 +165,61 @@ async def test_two_live_controllers_leave_a_stream_as_one_would(cluster, seed, e
 
 async def _itself(tables):
     return tables
+
+
+async def scale_once(service, rng):
+    """Split a segment, or join two neighbours when there are many, and wait for the end of it."""
+    current = await service.current_segments("s", "t")
+    at = rng.randrange(len(current) - 1)
+    one, next_one = current[at], current[at + 1]
+    if len(current) < 4:
+        middle = (one.key_start + one.key_end) / 2
+        to_seal, ranges = [one.id], [(one.key_start, middle), (middle, one.key_end)]
+    else:
+        to_seal, ranges = [one.id, next_one.id], [(one.key_start, next_one.key_end)]
+    await service.scale_stream("s", "t", to_seal, ranges)
+    await service.idle()
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+async def test_what_follows_a_segment_is_the_same_whenever_it_is_asked_for(cluster, seed):
+    """S-020: one controller scales again and again; another one is asked who follows each segment it knows of.
+
+    Nothing yet, or what is told afterwards as well; and not nothing once the segment has left the current ones.
+    """
+    rng = random.Random(seed)
+    first, second = (
+        cluster.build(SETTINGS, segments=Interleaved(cluster.store, random.Random(rng.random()))) for _ in range(2)
+    )
+    for service in (first, second):
+        await service.start()
+    await first.create_scope("s")
+    await first.create_stream("s", "t", StreamConfig(Scaling.fixed(2)))
+
+    async def scale():
+        for _ in range(8):
+            await scale_once(first, rng)
+
+    scaling = asyncio.create_task(scale())
+    known, answers = {}, []
+    while not scaling.done():
+        current = {segment.id: segment for segment in await second.current_segments("s", "t")}
+        known |= current
+        for segment in known:
+            following = await second.successors("s", "t", segment)
+            assert following or segment in current, segment
+            answers.append((segment, following))
+    await scaling
+    for segment, following in answers:
+        if following:
+            assert following == await first.successors("s", "t", segment)
+            # They take over all of its keys, each once.
+            ends = [one.segment.key_end for one in following]
+            assert [one.segment.key_start for one in following[1:]] == ends[:-1]
+            assert following[0].segment.key_start <= known[segment].key_start
+            assert known[segment].key_end <= ends[-1]
+            assert all(segment in one.predecessors for one in following)
+    # Not vacuous: segments of all epochs were asked for, some before their end.
+    assert len(await first.epoch_segments("s", "t", 8)) in (3, 4)
+    assert len({segment for segment, _ in answers}) > 6
+    assert {bool(following) for _, following in answers} == {False, True}

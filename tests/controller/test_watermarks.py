@@ -11,6 +11,7 @@ from penstock.controller.mark_log import MARK_ATTRIBUTE, MarkLog
 from penstock.controller.mark_streams import read_mark_segment
 from penstock.controller.metadata import layout
 from penstock.controller.settings import ControllerSettings, WatermarkSettings
+from penstock.controller.watermarks import Watermarks
 from penstock.controller.writer_marks import all_marks
 from penstock.model.errors import NoSuchSegmentError, OutcomeUnknownError, StorageError
 from penstock.model.events import frame_event, split_events
@@ -366,6 +367,34 @@ async def test_a_stream_whose_watermarks_cannot_be_read_is_named_once_and_the_ot
     assert [record.message.split(":")[0] for record in caplog.records if "no watermark" in record.message] == [
         "stream scope/a gets no watermark"
     ]
+
+
+async def test_no_more_streams_are_looked_at_at_once_than_allowed_and_each_has_its_turn(cluster, monkeypatch):
+    """S-227: three at a time of ten; in one cycle all of them get their watermark."""
+    settings = ControllerSettings(watermarks=WatermarkSettings(interval_s=1e9, streams_at_once=3))
+    service = await cluster.start(settings)
+    await service.create_scope("scope")
+    streams = [f"stream-{number}" for number in range(10)]
+    for stream in streams:
+        await service.create_stream("scope", stream, StreamConfig(Scaling.fixed(1)))
+        await note(service, "w", 10, {0: 1}, stream)
+    look_at, under_way, most, looked = Watermarks._look_at, 0, 0, []
+
+    async def counted(self, tables, listed, seen):
+        nonlocal under_way, most
+        under_way += 1
+        most = max(most, under_way)
+        try:
+            await look_at(self, tables, listed, seen)
+        finally:
+            under_way -= 1
+        looked.append(listed.stream)
+
+    monkeypatch.setattr(Watermarks, "_look_at", counted)
+    await cycle(service)
+    assert most == 3
+    assert sorted(looked) == streams
+    assert [await times(service, stream) for stream in streams] == [[(10, 10)]] * 10
 
 
 async def test_a_stream_that_hangs_does_not_stop_the_others(cluster):

@@ -1,0 +1,66 @@
+"""Which state of a stream may become which: the lock that keeps its workflows apart."""
+
+from __future__ import annotations
+
+import pytest
+
+from penstock.controller.metadata import layout
+from penstock.controller.metadata.memory_store import MemoryMetadataStore
+from penstock.controller.metadata.record_store import RecordStore
+from penstock.controller.metadata.records import StateRecord, StreamState
+from penstock.controller.metadata.stream_tables import StreamTables
+from penstock.model.errors import MetadataConflictError, NoSuchStreamError
+from penstock.model.policies import StreamConfig
+
+#: As the specification has it, section 1.
+LEGAL = {
+    "creating": {"active"},
+    "active": {"scaling", "truncating", "committing_txn", "updating", "sealing", "sealed"},
+    "scaling": {"active"},
+    "truncating": {"active"},
+    "committing_txn": {"active"},
+    "updating": {"active"},
+    "sealing": {"sealed"},
+    "sealed": set(),
+}
+
+
+@pytest.fixture
+async def tables():
+    """A stream without records."""
+    made = StreamTables(RecordStore(MemoryMetadataStore()), "scope", "stream", "id")
+    await made.create_tables()
+    return made
+
+
+@pytest.mark.parametrize("before", StreamState)
+@pytest.mark.parametrize("after", StreamState)
+async def test_a_state_becomes_only_what_it_may(tables, before, after):
+    """S-256: each of all pairs; a refused one leaves the state and its version alone, any state is written again."""
+    assert {state.value for state in StreamState} == set(LEGAL)
+    version = await tables.records.put(tables.metadata, layout.STATE, StateRecord(before))
+    read = await tables.state()
+    assert (read.record.state, read.version) == (before, version)
+    if after is before or after.value in LEGAL[before.value]:
+        written = await tables.set_state(after)
+        assert await tables.state() == written
+        assert written.record.state is after
+        # Whoever has read it before is too late, whatever it wants.
+        with pytest.raises(MetadataConflictError):
+            await tables.set_state(after, of=read)
+    else:
+        with pytest.raises(MetadataConflictError, match=f"is {before.value} and cannot become {after.value}"):
+            await tables.set_state(after)
+        assert await tables.state() == read
+
+
+async def test_a_stream_without_a_state_becomes_one_that_is_created(tables):
+    """S-256: nothing else comes out of nothing, and that only once."""
+    for state in StreamState:
+        with pytest.raises(NoSuchStreamError):
+            await tables.set_state(state)
+    assert await tables.create_records(StreamConfig(), 7, 0)
+    assert (await tables.state()).record.state is StreamState.CREATING
+    await tables.set_state(StreamState.ACTIVE)
+    assert not await tables.create_records(StreamConfig(), 8, 0)
+    assert (await tables.state()).record.state is StreamState.ACTIVE
