@@ -77,7 +77,10 @@ def test_nothing_is_said_while_nothing_changes(processes: StoreProcesses) -> Non
 
 
 def test_containers_are_given_only_when_their_holder_has_let_go(processes: StoreProcesses) -> None:
-    """Away and back: first one is told to stop, and the others to start only once it has."""
+    """Away and back: first one is told to stop, and the others to start only once it has.
+
+    S-242: so each store that a new assignment concerns hears of it, and who asks where a container is does at once.
+    """
     away = processes.stores[0]
     away.is_available = False
     processes.arrange()

@@ -48,3 +48,35 @@ def test_with_nobody_there_everything_is_at_home() -> None:
 def test_stores_that_do_not_exist_are_refused(store_count: int, available: tuple[int, ...]) -> None:
     with pytest.raises(InvalidArgumentError):
         share_out(4, store_count, available)
+
+
+def moved(before: ContainerAssignment, after: ContainerAssignment) -> dict[int, tuple[int, int]]:
+    """Return old and new owner of each container that moves."""
+    pairs = enumerate(zip(before.owners, after.owners, strict=True))
+    return {container_id: (old, new) for container_id, (old, new) in pairs if old != new}
+
+
+@pytest.mark.parametrize(("container_count", "store_count"), [(12, 6), (6, 6), (4, 6)])
+def test_what_moves_when_stores_come_and_go(container_count: int, store_count: int) -> None:
+    """S-239: nobody, one, all, more stores than containers; one comes, one goes, all are exchanged, nothing changes."""
+
+    def shared(*available: int) -> ContainerAssignment:
+        return share_out(container_count, store_count, available)
+
+    everybody = shared(*range(store_count))
+    sizes = [len(everybody.containers_of(store)) for store in range(store_count)]
+    assert sum(sizes) == container_count
+    assert max(sizes) - min(sizes) <= 1
+    assert shared() == everybody
+    assert shared(4).containers_of(4) == tuple(range(container_count))
+
+    without_one = shared(0, 1, 2, 4, 5)
+    assert without_one == shared(5, 4, 2, 1, 0)
+    # Only what was at the one that goes moves, and comes back with it.
+    leaving = moved(everybody, without_one)
+    assert set(leaving) == set(everybody.containers_of(3))
+    assert moved(without_one, everybody) == {container_id: (new, 3) for container_id, (_, new) in leaving.items()}
+
+    some, others = shared(0, 2, 4), shared(1, 3, 5)
+    assert set(moved(some, others)) == set(range(container_count))
+    assert set(others.owners) <= {1, 3, 5}

@@ -123,6 +123,26 @@ def test_no_number_is_negative_or_without_end(path: str) -> None:
             load_settings(StandaloneSettings, flags={path: value}).checked()
 
 
+def test_defaults_are_those_that_pravega_has() -> None:
+    """Where a setting means the same: operators and clients expect no other ports, times and numbers."""
+    settings = StandaloneSettings()
+    controller = settings.controller
+    assert (settings.controller_port, settings.segment_store.container_count) == (9090, 4)
+    assert (controller.lease_ms_min, controller.lease_ms_max) == (10_000, 600_000)
+    assert controller.transaction_lifetime_ms_max == controller.completed_transaction_ttl_ms == 24 * 3_600_000
+    assert controller.transaction_lifetime_leases_max == 1000
+    assert controller.completed_transactions_listed_max == 500
+    assert controller.commit_batch_max == 100
+    assert controller.workflow_timeout_s == 120
+    assert (controller.retry_delay_ms_first, controller.attempts_max, controller.retry_delay_ms_max) == (
+        100, 10, 10_000,
+    )  # fmt: skip
+    assert (controller.retention_bucket_count, controller.watermarking_bucket_count) == (1, 100)
+    assert controller.watermarks.interval_s == 10
+    advice = settings.segment_store.container.activity.scale_advice
+    assert (advice.cool_down_s, controller.auto_scaling.mute_s) == (600, 600)
+
+
 def test_defaults_pass_every_check() -> None:
     """And what may be 0 is the name of a setting."""
     assert StandaloneSettings().checked() == StandaloneSettings()

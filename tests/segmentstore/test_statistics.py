@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from penstock.segmentstore.container.append_request import AppendRequest
+from penstock.segmentstore.container.log.pipeline import completer
 from penstock.segmentstore.settings import ActivitySettings, SegmentStoreSettings, StatisticsSettings
 from penstock.segmentstore.statistics import WINDOWS_MINUTES, ContainerStatistics, MovingRates, Page, Rates, Statistics
 from penstock.segmentstore.tier1.memory_log import MemoryLogFactory
@@ -180,6 +181,57 @@ async def test_a_store_tells_the_load_of_its_segments() -> None:
     await asyncio.sleep(0)
     container = store.containers[0]
     assert (await look()).byte_count == 0
+    await store.stop()
+    await runtime.work.close()
+
+
+async def test_what_many_record_at_once_is_counted_to_the_last_event() -> None:
+    """S-248: writers of the same segments, and transactions merged, while looks take away what has come so far.
+
+    No event is lost and none is counted twice, neither of a segment nor of the container.
+    """
+    runtime = memory_runtime()
+    settings = SegmentStoreSettings(
+        container_count=1, container=replace(QUIET, activity=ActivitySettings(interval_s=3600.0))
+    )
+    store = memory_store(MemoryLogFactory(runtime), FaultyChunks(), runtime, settings)
+    await store.start()
+    names = [f"s/t/{number}.#epoch.0" for number in range(3)]
+    for name in names:
+        await store.create_segment(name)
+    container = store.containers[0]
+    loop = asyncio.get_running_loop()
+
+    async def append(name: str, event_count: int) -> None:
+        done = loop.create_future()
+        request = AppendRequest(bytes(10 * event_count), event_count=event_count)
+        container.append(container.segment(name), request, completer(done))
+        await done
+
+    async def write(writer: int) -> None:
+        for number in range(30):
+            await append(names[(writer + number) % 3], 1 + number % 2)
+        transaction = f"{names[writer % 3]}#transaction.{writer:032x}"
+        await store.create_segment(transaction)
+        await append(transaction, 100)
+        await store.merge_segments(names[writer % 3], [transaction])
+
+    writing = asyncio.gather(*(write(writer) for writer in range(12)))
+    looks, seen = 0, set()
+    while not writing.done():
+        await container.activity_watch.look()
+        looks += 1
+        seen.add(store.container_statistics()[0].event_count)
+        await asyncio.sleep(0)
+    await writing
+    await container.activity_watch.look()
+    (whole,) = store.container_statistics()
+    # Of each of 12 writers: 15 appends of one event and 15 of two, and a transaction of a hundred.
+    assert (whole.event_count, whole.byte_count) == (12 * 145, 12 * 1450)
+    assert {load.name: load.event_count for load in whole.segments} == dict.fromkeys(names, 4 * 145)
+    # Not vacuous: much of it was taken away while more came.
+    assert looks > 10
+    assert len(seen) > 5
     await store.stop()
     await runtime.work.close()
 
