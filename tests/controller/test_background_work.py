@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Collection
+from collections.abc import AsyncIterator, Awaitable, Collection, Sequence
 
 import pytest
 
@@ -14,6 +14,7 @@ from penstock.controller.metadata import layout
 from penstock.controller.metadata.given_up import GivenUpWork
 from penstock.controller.metadata.memory_store import MemoryMetadataStore
 from penstock.controller.metadata.record_store import RecordStore
+from penstock.controller.metadata.store import Write
 from penstock.controller.settings import ControllerSettings
 from penstock.controller.tasks import BackgroundTasks
 from penstock.controller.transactions.creations import Creations
@@ -178,6 +179,157 @@ async def test_work_that_fails_for_long_does_not_fill_the_log(house: House, capl
     assert len(lines) < 20
     assert "attempt 128" in lines[-1]
     assert house.work.failed_attempt_count == 200
+
+
+async def test_work_on_one_stream_goes_in_order_beside_that_on_others(house: House) -> None:
+    """S-195: what is posted for a stream, and what waits for its lock, in the order of coming; each hears its end."""
+    gate = asyncio.Event()
+    running: list[str] = []
+    done: list[tuple[str, str, int]] = []
+
+    async def one(kind: str, stream: str, number: int) -> int:
+        assert stream not in running
+        running.append(stream)
+        if stream == "held":
+            await gate.wait()
+        await asyncio.sleep(0)
+        running.remove(stream)
+        done.append((kind, stream, number))
+        return number
+
+    async def work(scope: str, stream: str, items: list[int]) -> Collection[int]:
+        return [await one("posted", stream, items[0])]
+
+    queue = StreamQueue("commit", house.work, SETTINGS, work, lock=lambda scope, stream: f"{scope}/{stream}")
+    for number in range(3):
+        for stream in ("held", "free"):
+            queue.post("scope", stream, number)
+    calls = [
+        asyncio.create_task(
+            house.work.until_done("call", lambda number=number: one("call", "held", number), lock="scope/held")
+        )
+        for number in range(3)
+    ]
+    async with asyncio.timeout(10):
+        await queue.empty("scope", "free")
+    assert done == [("posted", "free", number) for number in range(3)]
+    assert [queue.has("scope", "held", number) for number in range(3)] == [True] * 3
+    assert not any(call.done() for call in calls)
+    gate.set()
+    async with asyncio.timeout(10):
+        assert await asyncio.gather(*calls) == [0, 1, 2]
+        await queue.empty("scope", "held")
+    for kind in ("posted", "call"):
+        assert [number for its, stream, number in done if (its, stream) == (kind, "held")] == [0, 1, 2]
+    assert not queue.has("scope", "held", 2)
+
+
+async def test_what_raises_before_it_begins_fails_as_anything_else(house: House, caplog) -> None:
+    """S-197: a function that raises instead of returning what is waited for; what is posted afterwards is done."""
+    errors = iter([ContainerOfflineError(1, "away"), None, InvalidArgumentError("never"), ValueError("a slip"), None])
+    attempts, done = [], []
+
+    def work(scope: str, stream: str, items: list[int]) -> Awaitable[Collection[int]]:
+        attempts.append(items[0])
+        if (error := next(errors)) is not None:
+            raise error
+
+        async def end() -> Collection[int]:
+            done.extend(items)
+            return items
+
+        return end()
+
+    queue = StreamQueue("commit", house.work, SETTINGS, work)
+    for number in range(4):
+        queue.post("scope", "stream", number)
+        async with asyncio.timeout(10):
+            await queue.empty("scope", "stream")
+    # Tried again; given up; a slip of the program, which is logged.
+    assert attempts == [0, 0, 1, 2, 3]
+    assert done == [0, 3]
+    assert house.given_up.count == 1
+    assert "commit on scope/stream failed: a slip" in caplog.text
+
+    def slip() -> Awaitable[None]:
+        raise ValueError("another slip")
+
+    with pytest.raises(ValueError, match="another slip"):
+        await house.work.until_done("a call", slip)
+
+
+@pytest.mark.parametrize("is_stopped", [False, True], ids=["until it succeeds", "until the controller stops"])
+async def test_what_can_never_be_done_is_dropped_once_that_is_on_record(house: House, is_stopped: bool) -> None:
+    """S-200: what may pass stays posted; what never passes goes, but not before the write that tells of it is done."""
+    errors: list[PenstockError] = [ContainerOfflineError(1, "away")] * 3
+    put, failures = house.store.put, 0
+
+    async def work(scope: str, stream: str, items: list[str]) -> Collection[str]:
+        raise errors.pop() if errors else InvalidArgumentError("never")
+
+    async def failing_put(table: str, writes: Sequence[Write]) -> Sequence[int]:
+        nonlocal failures
+        if is_stopped or failures < 5:
+            failures += 1
+            raise ContainerOfflineError(1, "away")
+        return await put(table, writes)
+
+    house.store.put = failing_put
+    queue = StreamQueue("commit", house.work, SETTINGS, work)
+    queue.post("scope", "stream", "item")
+    if is_stopped:
+        async with asyncio.timeout(10):
+            while failures < 5:
+                assert queue.has("scope", "stream", "item")
+                await asyncio.sleep(0.001)
+            await house.tasks.close()
+        assert house.given_up.count == 0
+        return
+    async with asyncio.timeout(10):
+        await queue.empty("scope", "stream")
+    assert failures == 5
+    assert house.work.failed_attempt_count == 3 + 5
+    (record,) = await house.given_up.newest()
+    assert record.reason == "InvalidArgumentError: never"
+    assert not queue.has("scope", "stream", "item")
+
+
+async def test_a_stop_waits_for_the_ends_of_what_runs_and_takes_nothing_more(house: House) -> None:
+    """S-201: what runs is cancelled, and may take some time to end; what comes meanwhile never begins."""
+    begun, gate = asyncio.Event(), asyncio.Event()
+    ended, late = [], []
+
+    async def slow() -> None:
+        try:
+            begun.set()
+            await asyncio.Event().wait()
+        finally:
+            await gate.wait()
+            ended.append("slow")
+
+    async def work(scope: str, stream: str, items: list[str]) -> Collection[str]:
+        late.extend(items)
+        return items
+
+    async def call() -> None:
+        late.append("call")
+
+    queue = StreamQueue("commit", house.work, SETTINGS, work)
+    house.work.start("slow", slow)
+    await begun.wait()
+    stopping = asyncio.create_task(house.tasks.close())
+    await asyncio.sleep(0)
+    queue.post("scope", "stream", "posted")
+    task = house.work.start("call", call)
+    for _ in range(20):
+        await asyncio.sleep(0)
+    assert not stopping.done()
+    gate.set()
+    async with asyncio.timeout(10):
+        await stopping
+    assert ended == ["slow"]
+    assert task.cancelled()
+    assert late == []
 
 
 async def test_waiting_for_creations_ends_though_others_begin() -> None:

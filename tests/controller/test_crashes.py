@@ -142,7 +142,10 @@ class Script:
 
 @pytest.mark.parametrize("fault", [Fault.DIES_BEFORE, Fault.DIES_AFTER])
 async def test_a_death_at_any_write_is_followed_by_the_controller_that_is_alive(fault, fresh):
-    """Two controllers are alive; one dies at each write of the script in turn, the other one finishes all it began."""
+    """Two controllers are alive; one dies at each write of the script in turn, the other one finishes all it began.
+
+    S-202: whatever had been announced and not been withdrawn is done again, also what was done but for the withdrawal.
+    """
     await at_each_write(run_with_survivor, fresh, Script, fault)
 
 

@@ -270,6 +270,46 @@ async def test_two_that_take_over_at_once_do_the_work_once(cluster):
     assert [rival.taken_over_count for rival in rivals] == [work.owner == "b", work.owner == "c"]
 
 
+async def test_work_changes_hands_by_naming_the_owner_that_is_gone(cluster):
+    """S-219: refused while that one lives; who names an owner of before comes too late, and so does that owner."""
+    first = await cluster.start(SETTINGS)
+    await first.create_scope("scope")
+    await first.create_stream("scope", "stream", StreamConfig())
+    stream_id = await first._catalog.stream_id("scope", "stream")
+    stale = await first._context.begin(STREAM, SealStream(), stream_id)
+    records = RecordStore(first._records.store)
+    put, reached, go_on = records.put, asyncio.Event(), asyncio.Event()
+
+    async def put_late(*arguments, **options):
+        reached.set()
+        await go_on.wait()
+        return await put(*arguments, **options)
+
+    records.put = put_late
+    slow, quick = (Announcements(its, SETTINGS, Peers()) for its in (records, first._records))
+    for name, rival in (("slow", slow), ("quick", quick)):
+        rival.enter(await cluster.coordinator.join(name))
+        with pytest.raises(WorkElsewhereError):
+            await rival.announce(PendingWork(STREAM, SealStream(), stream_id, name, 0, name))
+        with pytest.raises(WorkElsewhereError, match="alive"):
+            await rival.claim(STREAM)
+    await first.stop()
+    claiming = asyncio.create_task(slow.claim(STREAM))
+    await reached.wait()
+    taken = await quick.claim(STREAM)
+    assert (taken.work.owner, taken.work.attempt) == ("quick", 2)
+    go_on.set()
+    with pytest.raises(WorkElsewhereError, match="alive"):
+        await claiming
+    await first._context.announcements.withdraw(stale)
+    assert (await announcement_of(first)).owner == "quick"
+    cluster.coordinator.expire("quick")
+    again = await slow.claim(STREAM)
+    assert (again.work.owner, again.work.attempt) == ("slow", 3)
+    await quick.withdraw(taken)
+    assert (await announcement_of(first)).owner == "slow"
+
+
 async def test_who_is_taken_for_dead_begins_nothing_and_joins_again(pair, cluster):
     """S-222: its work passes to a survivor; under a new name it goes on, and its calls are served."""
     first, second, held = pair

@@ -265,17 +265,23 @@ def test_successors_come_with_their_predecessors():
         ({S2: 0, 1: 0}, False),
         ({S2: 0, S3: -1, 1: 0}, True),
         ({0: 5, 1: 5, S2: -1}, True),
+        ({S2: 0, 1: 5, S4: -1}, True),
+        # The future one leaves a part of the gap open.
+        ({1: 5, S4: -1}, False),
         ({0: -1, S2: 3, 1: 0}, False),
         ({0: 5, 1: -2}, False),
     ],
 )
 def test_cut_must_cover_the_keys_once(cut, is_valid):
-    """Full, mixed epochs, a missing range, overlaps, future segments that fill a gap or do not."""
+    """S-098: full, mixed epochs, a missing range, overlaps, future segments that fill a gap or do not.
+
+    The cuts that are errors are in `test_senseless_cuts_are_errors`.
+    """
     assert is_valid_cut(cut, EPOCHS) is is_valid
 
 
 def test_senseless_cuts_are_errors():
-    """Unknown segments, only future segments, none at all, negative ids."""
+    """S-098: unknown segments, only future segments, none at all, negative ids."""
     for cut in ({9: 0}, {0: -1, 1: -1}, {}):
         with pytest.raises(InvalidArgumentError):
             is_valid_cut(cut, EPOCHS)

@@ -122,3 +122,41 @@ async def test_the_search_for_open_work_outlasts_an_outage(cluster: Cluster) -> 
     segments.rule = lambda name, arguments: None
     await second.idle()
     assert await second.current_segments("shop", "orders") == ()
+
+
+@pytest.mark.parametrize("broken", [layout.PENDING_WORK, layout.TRANSACTION_INDEX], ids=["work", "transactions"])
+async def test_a_search_that_fails_for_long_does_not_hold_up_the_other_one(cluster: Cluster, broken: str) -> None:
+    """S-216: one of the two lists of what a dead controller has left cannot be read, for longer than any attempt.
+
+    What is on the other one is looked after meanwhile, and the rest as soon as the list can be read.
+    """
+    settings = ControllerSettings(attempts_max=1, retry_delay_ms_first=1, retry_delay_ms_max=1)
+    first = await cluster.start()
+    await first.create_scope("shop")
+    for stream in ("orders", "sales"):
+        await first.create_stream("shop", stream, StreamConfig(scaling=Scaling.fixed(1)))
+    await first.transactions.create("shop", "sales", 10_000)
+    stream_id = await first._catalog.stream_id("shop", "orders")
+    assert stream_id is not None
+    await first._context.begin(Subject(SubjectKind.STREAM, "shop", "orders"), SealStream(), stream_id)
+    await first.stop()
+    segments = ScriptedSegments(cluster.store)
+    second = cluster.build(settings, segments=segments)
+    segments.rule = lambda name, arguments: (
+        ContainerOfflineError(0) if name == "table_entries" and arguments[0] == broken else None
+    )
+    await second.start()
+
+    async def found() -> tuple[bool, int]:
+        return await second.current_segments("shop", "orders") == (), second.transactions.open_count
+
+    wanted = (False, 1) if broken == layout.PENDING_WORK else (True, 0)
+    for _ in range(5000):
+        if await found() == wanted and second.statistics().failed_attempt_count >= 5:
+            break
+        await asyncio.sleep(0.001)
+    assert await found() == wanted
+    assert second.statistics().failed_attempt_count >= 5
+    segments.rule = lambda name, arguments: None
+    await second.idle()
+    assert await found() == (True, 1)

@@ -1,6 +1,6 @@
 """Which cuts readers can have come to, over histories of splits and merges; against a model that tries all.
 
-Shows S-099, and S-094 to S-101 as far as they are about validity alone.
+Shows S-099 and S-105, and S-094 to S-101 as far as they are about validity alone.
 """
 
 from __future__ import annotations
@@ -13,6 +13,8 @@ from hypothesis import strategies as st
 
 from penstock.controller.metadata.records import EpochRecord, ScaleOrder, SegmentRecord
 from penstock.controller.scaling.plan import epoch_after, plan_scale
+from penstock.controller.steps import at_once
+from penstock.controller.stream_cuts import is_equal_or_after
 from penstock.model.stream_cuts import OFFSET_FUTURE
 from support.cut_model import is_valid_cut, position_of, segments_between
 
@@ -65,6 +67,43 @@ def test_only_a_cut_that_readers_can_have_come_to_is_valid(cut, is_valid):
     """S-099 among others."""
     ids = by_number(HISTORY)
     assert is_valid_cut({ids[number]: offset for number, offset in cut.items()}, HISTORY) is is_valid
+
+
+#: s0, s1 -> s0 is split into s2, s3 -> s1 is split into s4, s5.
+LOWER = scaled(BOTH, (0,), (0.0, 0.25), (0.25, 0.5))
+UPPER = scaled(LOWER, (1,), (0.5, 0.75), (0.75, 1.0))
+SPLITS = [BOTH, LOWER, UPPER]
+
+
+@pytest.mark.parametrize(
+    ("history", "first", "second", "relation"),
+    [
+        (HISTORY, {0: 5, 1: 7}, {0: 5, 1: 7}, "equal"),
+        (HISTORY, {0: 5, 1: 8}, {0: 5, 1: 7}, "ahead"),
+        (HISTORY, {0: 6, 1: 8}, {0: 5, 1: 7}, "ahead"),
+        (HISTORY, {0: 6, 1: 6}, {0: 5, 1: 7}, "mixed"),
+        # In other epochs, with no segment in common.
+        (HISTORY, {2: 0}, {0: 50, 1: 70}, "ahead"),
+        (HISTORY, {3: 0, 4: 0}, {0: 50, 1: 70}, "ahead"),
+        (HISTORY, {3: 0, 4: 0}, {2: 9}, "ahead"),
+        # With one in common.
+        (SPLITS, {2: 0, 3: 0, 1: 7}, {0: 50, 1: 7}, "ahead"),
+        (SPLITS, {2: 0, 3: 0, 1: 6}, {0: 50, 1: 7}, "mixed"),
+        # Each has come to the next epoch in other keys.
+        (SPLITS, {2: 0, 3: 0, 1: 7}, {0: 50, 4: 0, 5: 0}, "mixed"),
+        (SPLITS, {2: 0, 3: 0, 4: 0, 5: 0}, {0: 50, 4: 0, 5: 0}, "ahead"),
+        (SPLITS, {2: 0, 3: 0, 4: 0, 5: 0}, {2: 1, 3: 0, 1: 7}, "mixed"),
+    ],
+)
+def test_two_cuts_are_equal_or_one_is_ahead_or_neither(history, first, second, relation):
+    """S-105: told by asking in both directions, and the other way round for "behind"."""
+    ids = by_number(history)
+    positions = [
+        position_of({ids[number]: offset for number, offset in cut.items()}, history) for cut in (first, second)
+    ]
+    one, other = positions
+    found = at_once(is_equal_or_after(one, other)), at_once(is_equal_or_after(other, one))
+    assert found == {"equal": (True, True), "ahead": (True, False), "mixed": (False, False)}[relation]
 
 
 @st.composite

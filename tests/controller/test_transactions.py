@@ -160,7 +160,10 @@ async def test_completed_transactions_are_listed_newest_first_and_capped(connect
 
 
 async def test_completed_transactions_are_forgotten_after_one_to_two_ttls(cluster, started):
-    """S-147: the outcome is known for a day, and gone after two."""
+    """S-147: the outcome is known for a day, and gone after two.
+
+    S-134: then it is as unknown as one that never was, whatever is asked of it.
+    """
     day_ms = started.settings.completed_transaction_ttl_ms
     old = await begin(started)
     await commit(started, old)
@@ -171,6 +174,10 @@ async def test_completed_transactions_are_forgotten_after_one_to_two_ttls(cluste
         await abort(started, later)
         await started.idle()
         assert await status(started, old) is expected
+        assert await commit(started, old) is expected
+        assert await abort(started, old) is expected
+    never = TransactionId.of(0, 10**9)
+    assert {await call(started, never) for call in (status, commit, abort)} == {TransactionStatus.UNKNOWN}
     assert sum("completedTransactionsBatch-" in name for name in cluster.store.tables) == 2
 
 

@@ -146,7 +146,7 @@ async def mark_of(wire, writer="w"):
 
 
 async def test_commit_with_writer_and_time_notes_where_the_transaction_ends(note, wire):
-    """As if the writer had noted it when its events were in the stream; a mark before that is refused afterwards."""
+    """S-172: as if the writer had noted it when its events were in the stream; an earlier mark is refused then."""
     await wire.cluster.store.append("scope/a/0.#epoch.0", b"12345")
     transaction = await begin(wire)
     await write(wire, transaction, b"678")
@@ -155,6 +155,28 @@ async def test_commit_with_writer_and_time_notes_where_the_transaction_ends(note
     assert await note(6, {0: 9, 1: 9}) == NOTED.INVALID_TIME
     assert await note(8, {0: 7, 1: 0}) == NOTED.INVALID_POSITION
     assert await note(8, {0: 8, 1: 0}) == NOTED.SUCCESS
+
+
+async def test_a_commit_that_is_asked_for_again_notes_nothing_again(note, wire):
+    """S-149: of two writers each has its mark, once; it is the same row afterwards."""
+
+    async def row_of(writer):
+        async def read(tables):
+            return await writer_marks._read(tables, writer)
+
+        return await wire.service.queries.on_stream("scope", "a", read)
+
+    made = {writer: await begin(wire) for writer in "wv"}
+    for timestamp, (writer, transaction) in enumerate(made.items()):
+        await write(wire, transaction, b"678")
+        await commit(wire, transaction, writer=writer, timestamp=timestamp)
+    before = {writer: await row_of(writer) for writer in made}
+    assert [(row.record.timestamp, row.record.position) for row in before.values()] == [
+        (0, {0: 3, 1: 0}), (1, {0: 6, 1: 0})
+    ]  # fmt: skip
+    for writer, transaction in made.items():
+        await commit(wire, transaction, writer=writer, timestamp=9)
+    assert {writer: await row_of(writer) for writer in made} == before
 
 
 async def test_commit_without_writer_or_time_notes_nothing(note, wire):

@@ -105,7 +105,10 @@ async def begin_scale(
 async def resume_scale(
     context: WorkflowContext, tables: StreamTables, announced: Announcement, scale: ScaleStream
 ) -> None:
-    """Bring an announced scale to its end."""
+    """Bring an announced scale to its end.
+
+    Raises `StreamSealedError`, with nothing done, when the stream was sealed before the announcement.
+    """
     order = scale.scale
     configuration = (await tables.configuration()).record.configuration
     transition = await tables.transition()
@@ -115,6 +118,8 @@ async def resume_scale(
     if planned.is_empty or planned.active_epoch != current.epoch:
         planned = await _planned_again(context, tables, configuration, order, current)
     if not planned.is_empty:
+        if state.record.state in (StreamState.SEALING, StreamState.SEALED):
+            raise StreamSealedError(f"stream {tables.name} was sealed before it could be scaled")
         scaling = await tables.set_state(StreamState.SCALING, of=state)
         # Written again if it is there already: the version of whoever began this is gone then.
         version = await tables.put_transition(planned, transition.version)

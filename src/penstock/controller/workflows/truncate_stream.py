@@ -75,13 +75,17 @@ async def resume_truncate(
 ) -> None:
     """Bring an announced truncation to its end.
 
-    `checked` is its record, if it was made just now, with the version of the one that it replaces.
+    `checked` is its record, if it was made just now, with the version of the one that it replaces. Raises
+    `StreamSealedError`, with nothing done and nothing announced, when the stream was sealed before the announcement.
     """
     cut = order.stream_cut
     found = await tables.truncation()
     record, version = found.record, found.version
     state = await tables.state()
     if record.is_updating or record.stream_cut != cut:
+        if state.record.state in (StreamState.SEALING, StreamState.SEALED):
+            await context.announcements.withdraw(announced)
+            raise StreamSealedError(f"stream {tables.name} was sealed before it could be truncated")
         if record.stream_cut != cut:  # Also when an earlier truncation was given up half-way.
             is_checked = checked is not None and checked.version == version
             record = checked.record if checked is not None and is_checked else await _next_record(tables, cut, record)

@@ -38,10 +38,18 @@ async def update_stream(context: WorkflowContext, tables: StreamTables, configur
 async def resume_update(
     context: WorkflowContext, tables: StreamTables, announced: Announcement, order: UpdateStream
 ) -> None:
-    """Bring an announced update to its end."""
+    """Bring an announced update to its end.
+
+    Raises `StreamSealedError`, with nothing done and nothing announced, when the stream was sealed before the
+    announcement.
+    """
     wanted = order.configuration
     found = await tables.configuration()
+    state = await tables.state()
     if found.record.configuration != wanted or found.record.is_updating:
+        if state.record.state in (StreamState.SEALING, StreamState.SEALED):
+            await context.announcements.withdraw(announced)
+            raise StreamSealedError(f"stream {tables.name} was sealed before its configuration could change")
         dropped = {*found.record.removed_tags, *found.record.configuration.tags} - {*wanted.tags}
         record = replace(
             found.record, configuration=wanted, is_updating=True, removed_tags=tuple(sorted(dropped))
@@ -51,7 +59,7 @@ async def resume_update(
         await context.announcements.confirm(announced)
         if record != found.record:
             version = await tables.put_configuration(record, version)
-        state = await tables.set_state(StreamState.UPDATING)
+        state = await tables.set_state(StreamState.UPDATING, of=state)
         # What follows has no versions: a controller that was overtaken long ago must not push an old policy.
         await context.announcements.confirm(announced)
         epoch = await tables.current_epoch()
@@ -64,8 +72,6 @@ async def resume_update(
         await context.catalog.add_tags(tables.scope, tables.stream, wanted.tags)
         await context.catalog.remove_tags(tables.scope, tables.stream, record.removed_tags)
         await tables.put_configuration(replace(record, is_updating=False, removed_tags=()), version)
-    else:
-        state = await tables.state()
     if state.record.state is StreamState.UPDATING:
         await tables.set_state(StreamState.ACTIVE, of=state)
     await context.announcements.withdraw(announced)

@@ -1,0 +1,262 @@
+"""The steps of transactions by themselves: done again, in the wrong order, beside a batch that was left, listed.
+
+Shows S-132, S-133, S-135, S-140, S-146, S-148, S-150, S-164, S-167 and S-170, each where it is named.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from penstock.controller.metadata import layout, record_store
+from penstock.controller.metadata.memory_store import MemoryMetadataStore
+from penstock.controller.metadata.record_store import RecordStore
+from penstock.controller.metadata.records import (
+    CommittingTransactions,
+    StreamState,
+    TransactionIndexEntry,
+    TransactionStatus,
+)
+from penstock.controller.metadata.transaction_ids import TransactionId
+from penstock.controller.metadata.transaction_index import TransactionIndex
+from penstock.controller.transactions.lease_timers import OpenTransaction
+from penstock.controller.transactions.service import PingResult
+from penstock.controller.workflows.abort import abort as abort_decided
+from penstock.controller.workflows.abort import decide_abort
+from penstock.controller.workflows.commit import merge_batch
+from penstock.model.errors import MetadataConflictError, TransactionError
+from penstock.model.names import segment_name, transaction_segment_name
+from penstock.model.policies import Scaling, StreamConfig
+from support.two_controllers import announced, start_pair, tables_of, until
+
+OPEN, COMMITTING, COMMITTED = TransactionStatus.OPEN, TransactionStatus.COMMITTING, TransactionStatus.COMMITTED
+ABORTING, ABORTED = TransactionStatus.ABORTING, TransactionStatus.ABORTED
+
+
+@pytest.fixture
+async def started(service):
+    """A controller with a stream of two segments."""
+    await service.create_stream("scope", "stream", StreamConfig(Scaling.fixed(2)))
+    return service
+
+
+@pytest.fixture
+def only_decides(started, monkeypatch):
+    """Let nothing follow from a decision."""
+    monkeypatch.setattr(started.transactions.work, "post_commit", lambda opened: None)
+    monkeypatch.setattr(started.transactions.work, "post_abort", lambda opened: None)
+    return monkeypatch
+
+
+def piece(transaction, segment):
+    return transaction_segment_name(segment_name("scope", "stream", segment), transaction.high, transaction.low)
+
+
+async def begin(cluster, service, data=b"data"):
+    """Begin a transaction with `data` in both segments."""
+    transaction = (await service.transactions.create("scope", "stream", 10_000)).id
+    for segment in (0, 1):
+        await cluster.store.append(piece(transaction, segment), data)
+    return transaction
+
+
+async def commit(service, transaction):
+    return await service.transactions.commit("scope", "stream", transaction, writer_id="w", timestamp=0)
+
+
+async def abort(service, transaction):
+    return await service.transactions.abort("scope", "stream", transaction)
+
+
+async def ping(service, transaction, lease_ms=10_000):
+    return await service.transactions.ping("scope", "stream", transaction, lease_ms)
+
+
+async def status(service, transaction):
+    return await service.transactions.status("scope", "stream", transaction)
+
+
+def data_of(cluster):
+    """Return what is in the segments of the stream."""
+    return [bytes(cluster.store.segments[segment_name("scope", "stream", segment)].data) for segment in (0, 1)]
+
+
+def is_gone(cluster, transaction):
+    return not any(piece(transaction, segment) in cluster.store.segments for segment in (0, 1))
+
+
+async def test_each_step_that_is_done_again_changes_nothing(cluster, started, only_decides):
+    """S-132: creation, ping, both decisions, merge and abort. S-150, S-170: what follows from a decision, once."""
+    tables, work = await tables_of(started), started.transactions.work
+    kept, dropped = await begin(cluster, started, b"kept"), await begin(cluster, started, b"dropped")
+    created = await tables.transaction(kept)
+    with pytest.raises(MetadataConflictError):
+        await tables.create_transaction(kept, created.record)
+    assert await tables.transaction(kept) == created
+
+    cluster.clock_ms += 1000
+    version = created.version
+    for _ in range(2):
+        assert await ping(started, kept, 20_000) is PingResult.OK
+        pinged = await tables.transaction(kept)
+        assert pinged.version > version
+        expected = replace(created.record, lease_ms=20_000, lease_expiry_ms=cluster.clock_ms + 20_000)
+        assert pinged.record == expected
+        version = pinged.version
+
+    for decide, transaction, decided in ((commit, kept, COMMITTING), (abort, dropped, ABORTING)):
+        assert await decide(started, transaction) is decided
+        found = await tables.transaction(transaction)
+        assert found.record.status is decided
+        assert await decide(started, transaction) is decided
+        assert await tables.transaction(transaction) == found
+
+    only_decides.undo()
+    completed = []
+    for _ in range(2):
+        work.post_commit(OpenTransaction("scope", "stream", kept))
+        work.post_abort(OpenTransaction("scope", "stream", dropped))
+        await started.idle()
+        assert (await status(started, kept), await status(started, dropped)) == (COMMITTED, ABORTED)
+        assert data_of(cluster) == [b"kept", b"kept"]
+        assert is_gone(cluster, kept)
+        assert is_gone(cluster, dropped)
+        completed.append(await started.transactions.completed("scope", "stream"))
+        cluster.clock_ms += 1000
+    assert completed[0] == completed[1]
+    assert sorted(completed[0]) == sorted([(kept, COMMITTED), (dropped, ABORTED)])
+    assert (await commit(started, kept), await abort(started, dropped)) == (COMMITTED, ABORTED)
+    assert (await tables.state()).record.state is StreamState.ACTIVE
+    assert not cluster.store.tables[layout.TRANSACTION_INDEX].entries
+
+
+async def test_steps_in_the_wrong_order_are_refused_and_change_nothing(cluster, started, only_decides):
+    """S-133: to merge what is open or aborted, to delete what is open or committed, to ping what is decided."""
+    tables, context = await tables_of(started), started._context
+    opened, committing, aborting = [await begin(cluster, started, text) for text in (b"open", b"kept", b"dropped")]
+    # Each has a place in the order, as if its commit had been about to be decided.
+    await tables.take_commit_positions([opened.text, aborting.text], 1)
+    await commit(started, committing)
+    await abort(started, aborting)
+    before = [await tables.transaction(one) for one in (opened, committing, aborting)]
+    for wrong in (opened, committing):
+        with pytest.raises(TransactionError):
+            await abort_decided(context, tables, wrong)
+    assert await abort(started, committing) is COMMITTING
+    assert await commit(started, aborting) is ABORTING
+    assert await ping(started, committing) is PingResult.COMMITTED
+    assert await ping(started, aborting) is PingResult.ABORTED
+    assert [await tables.transaction(one) for one in (opened, committing, aborting)] == before
+    assert not any(is_gone(cluster, one) for one in (opened, committing, aborting))
+    assert await merge_batch(context, tables) == (committing,)
+    assert await merge_batch(context, tables) == ()
+    assert data_of(cluster) == [b"kept", b"kept"]
+    assert await tables.transaction(opened) == before[0]
+    assert await tables.transaction(aborting) == before[2]
+
+
+async def test_a_decision_at_another_version_is_a_conflict(cluster, started, only_decides):
+    """S-135: the one that its lease's timer has seen is gone with a ping; without a version any will do."""
+    tables, context = await tables_of(started), started._context
+    first, second = await begin(cluster, started), await begin(cluster, started)
+    seen = (await tables.transaction(first)).version
+    await ping(started, first)
+    pinged = await tables.transaction(first)
+    with pytest.raises(MetadataConflictError):
+        await decide_abort(context, tables, first, at_version=seen)
+    assert await tables.transaction(first) == pinged
+    assert await decide_abort(context, tables, first) is ABORTING
+    seen = (await tables.transaction(second)).version
+    assert await decide_abort(context, tables, second, at_version=seen) is ABORTING
+
+
+@pytest.mark.parametrize("is_posted", [False, True], ids=["alone", "by a decision that comes later"])
+async def test_a_batch_that_was_left_comes_before_what_waits(cluster, started, only_decides, is_posted):
+    """S-140: what is on record is begun with as it is; with nothing on record a batch is picked.
+
+    S-167: so it is when a commit comes later; what that one asked for follows, in the order of decisions.
+    """
+    tables, context = await tables_of(started), started._context
+    made = [await begin(cluster, started, b"%d" % number) for number in range(4)]
+    for transaction in made:
+        await commit(started, transaction)
+    left = CommittingTransactions(0, (made[2].text, made[1].text))
+    await tables.put_commit(left, await tables.commit_view())
+    if is_posted:
+        only_decides.undo()
+        started.transactions.work.post_commit(OpenTransaction("scope", "stream", made[3]))
+        await started.idle()
+    else:
+        assert await merge_batch(context, tables) == (made[2], made[1])
+        assert data_of(cluster) == [b"21", b"21"]
+        assert await merge_batch(context, tables) == (made[0], made[3])
+    assert data_of(cluster) == [b"2103", b"2103"]
+    assert {await status(started, one) for one in made} == {COMMITTED}
+    assert (await tables.commit_view()).committing.record.is_empty
+    assert (await tables.state()).record.state is StreamState.ACTIVE
+
+
+@pytest.mark.parametrize("is_taken_for_dead", [False, True], ids=["goes on", "is taken for dead"])
+async def test_commits_beside_one_that_stands_still_are_merged_once_in_their_order(cluster, is_taken_for_dead):
+    """S-164: at two controllers; the one in the midst of a merge goes on, or is overtaken and goes on then."""
+    first, second, held = await start_pair(cluster)
+    made = [await begin(cluster, first, b"<%d>" % number) for number in range(4)]
+    held.is_blocked, held.call_name = True, "merge_segments"
+    await commit(first, made[0])
+    await until(lambda: announced(cluster), "the merge is announced")
+    await commit(second, made[1])
+    await commit(first, made[2])
+    await commit(second, made[3])
+    if is_taken_for_dead:
+        cluster.expire(first)
+        await until(lambda: second.statistics().taken_over_count, "the other one has taken it over")
+        await second.idle()
+    held.release()
+    for _ in range(2):
+        await first.idle()
+        await second.idle()
+    assert {await status(second, one) for one in made} == {COMMITTED}
+    assert data_of(cluster) == [bytes(100) + b"<0><1><2><3>"] * 2
+    assert announced(cluster) == []
+
+
+async def test_a_listing_of_open_transactions_goes_on_when_one_of_them_ends(cluster, started, monkeypatch):
+    """S-146: one that was not listed yet is removed between two pages; the rest is listed."""
+    monkeypatch.setattr(record_store, "_PAGE_ROWS", 2)
+    tables = await tables_of(started)
+    made = [await begin(cluster, started) for _ in range(5)]
+    found = []
+    async for transaction, _ in tables.transactions():
+        if not found:
+            await tables.remove_transactions(0, [made[3]])
+        found.append(transaction)
+    assert sorted(found) == sorted([*made[:3], made[4]])
+
+
+async def test_the_index_says_who_looks_after_which_transaction():
+    """S-148: added, listed, taken over, removed, removed again; of a controller without any there are none.
+
+    There is nothing for a controller itself that would have to be added or removed.
+    """
+    records = RecordStore(MemoryMetadataStore())
+    await records.store.create_table(layout.TRANSACTION_INDEX)
+    index = TransactionIndex(records)
+    ids = [TransactionId.of(0, number) for number in (1, 2, 3)]
+    for transaction, host in zip(ids, "aab", strict=True):
+        await index.add_transaction("s", "t", transaction, TransactionIndexEntry(host, 7))
+
+    async def of(host):
+        return [(scope, stream, id) async for scope, stream, id, entry in index.transactions() if entry.host == host]
+
+    assert await of("a") == [("s", "t", ids[0]), ("s", "t", ids[1])]
+    assert await of("b") == [("s", "t", ids[2])]
+    assert await of("c") == []
+    await index.add_transaction("s", "t", ids[0], TransactionIndexEntry("b", 7))
+    assert await of("a") == [("s", "t", ids[1])]
+    for _ in range(2):
+        await index.remove_transactions("s", "t", [ids[1]])
+        assert await of("a") == []
+    assert await of("b") == [("s", "t", ids[0]), ("s", "t", ids[2])]
+    await index.remove_transactions("s", "t", ids)
+    assert [each async for each in index.transactions()] == []
