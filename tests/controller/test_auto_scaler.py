@@ -8,6 +8,8 @@ import logging
 import pytest
 
 from penstock.controller.locator import SingleStoreLocator
+from penstock.controller.metadata import layout
+from penstock.controller.metadata.records import EpochTransition, StreamState
 from penstock.controller.metadata.segments_store import SegmentsMetadataStore
 from penstock.controller.scaling.auto_scaler import AutoScaler
 from penstock.controller.service import ControllerService
@@ -247,6 +249,44 @@ async def test_advice_that_races_a_manual_scale_is_decided_anew(cluster, advisor
     service._runner.alone = late
     await look(service)
     assert [segment.key_end for segment in await service.current_segments("scope", "stream")] == [0.3, 1.0]
+
+
+async def test_advice_that_a_roll_of_transactions_overtakes_is_dropped(cluster, advisor):
+    """S-049, S-058: the roll comes between the look and the stream's lock; the segments that were hot are sealed then.
+
+    Nothing of it stays on record, and the stream is free. What followed them is split when it is hot itself.
+    """
+    service = await started(cluster, advisor)
+    transaction = (await service.transactions.create("scope", "stream", 30_000)).id
+    await service.scale_stream("scope", "stream", [0], [(0.0, 0.5), (0.5, 1.0)])
+    await service.idle()
+    advisor.hot(segment_id(1, 1))
+    alone = service._runner.alone
+    orders = []
+
+    async def late(subject, work):
+        service._runner.alone = alone
+        await service.transactions.commit("scope", "stream", transaction, writer_id="w", timestamp=1)
+        await service.idle()
+        orders.append(await alone(subject, work))
+        return orders[0]
+
+    service._runner.alone = late
+    await look(service)
+    assert orders == [None]
+    assert await ids(service) == [segment_id(1, 3), segment_id(2, 3)]
+    tables = await service._catalog.on_stream("scope", "stream", itself)
+    assert (await tables.transition()).record == EpochTransition()
+    assert (await tables.state()).record.state is StreamState.ACTIVE
+    assert not [key for key in cluster.store.tables[layout.PENDING_WORK].entries if b"/" in key]
+    advisor.told.clear()
+    advisor.hot(segment_id(1, 3))
+    await look(service)
+    assert await ids(service) == [segment_id(3, 4), segment_id(4, 4), segment_id(2, 3)]
+
+
+async def itself(tables):
+    return tables
 
 
 async def test_a_policy_that_becomes_fixed_meanwhile_is_obeyed(cluster, advisor):

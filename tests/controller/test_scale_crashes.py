@@ -1,6 +1,7 @@
 """Crashes and lost replies at every single write of scales, of updates that scale, and of transactions rolled over.
 
-As `test_crashes`, which see. Shows S-060, S-064, S-066 to S-072, S-076, S-078.
+As `test_crashes`, which see. Shows S-060, S-064, S-066, S-067, S-068, S-070, S-072, S-076 and S-078; S-069 and S-071
+where they are named: some of what they tell apart is one write here.
 """
 
 from __future__ import annotations
@@ -8,6 +9,7 @@ from __future__ import annotations
 import pytest
 
 from penstock.controller.errors import ScalePreconditionError
+from penstock.controller.metadata import layout
 from penstock.controller.metadata.records import TransactionStatus
 from penstock.model.errors import ScopeExistsError, StreamExistsError
 from penstock.model.names import segment_id, segment_name, transaction_segment_name
@@ -30,7 +32,7 @@ class Script:
     def steps(self):
         return [
             self.create, self.begin, self.split, self.check_split, self.commit, self.check_rolled,
-            self.widen, self.check_wide, self.seal, self.delete, self.delete_scope,
+            self.write, self.widen, self.check_wide, self.seal, self.delete, self.delete_scope,
         ]  # fmt: skip
 
     async def create(self, service):
@@ -75,12 +77,22 @@ class Script:
         stored = {name: bytes(found.data) for name, found in self.store.segments.items() if found.data}
         assert stored == {"s/t/0.#epoch.2": b"committed"}
 
+    async def write(self, service):
+        for number, length in ((1, 11), (2, 22)):
+            name = segment_name("s", "t", segment_id(number, 3))
+            if not self.store.segments[name].data:
+                await self.store.append(name, bytes(length))
+
     async def widen(self, service):
         await service.update_stream("s", "t", StreamConfig(Scaling.fixed(3)))
 
     async def check_wide(self, service):
         found = await service.current_segments("s", "t")
         assert [segment.id for segment in found] == [segment_id(3 + n, 4) for n in range(3)]
+        tables = await service._catalog.on_stream("s", "t", _itself)
+        ended = {0: 0, segment_id(1, 1): 0, segment_id(2, 1): 0, segment_id(0, 2): 9}
+        ended |= {segment_id(1, 3): 11, segment_id(2, 3): 22}
+        assert await tables.sealed_sizes([*ended, *(segment.id for segment in found)]) == ended
         between = await service.segments_between("s", "t", {0: 0}, {segment.id: 0 for segment in found})
         assert len(between) == 9
         # One whose transaction nobody was told of is open until its lease ends.
@@ -103,6 +115,32 @@ class Script:
     async def delete_scope(self, service):
         if await service.scope_exists("s"):
             await service.delete_scope("s")
+
+
+async def _itself(tables):
+    return tables
+
+
+async def test_what_a_crash_must_not_tear_apart_is_one_write(service, cluster):
+    """S-069: epoch, history entry and ends of segments; S-071: sizes, switch of epochs, reset of transition and state.
+
+    So no crash comes between them; one before or after them is among those of the other tests here.
+    """
+    await service.create_stream("scope", "stream", StreamConfig(Scaling.fixed(1)))
+    put, writes = cluster.store.table_put, []
+
+    async def seen(table, updates):
+        writes.append({update.key.decode() for update in updates})
+        return await put(table, updates)
+
+    cluster.store.table_put = seen
+    await service.scale_stream("scope", "stream", [0], HALVES)
+    await service.idle()
+    epoch = {layout.epoch_key(1), layout.history_chunk_key(1), layout.sealed_epoch_key(0)}
+    switch = {layout.CURRENT_EPOCH, layout.EPOCH_TRANSITION, layout.STATE, layout.sealed_sizes_key(0)}
+    for together in (epoch, switch):
+        (one,) = [keys for keys in writes if keys & (together - {layout.EPOCH_TRANSITION, layout.STATE})]
+        assert one >= together
 
 
 @pytest.mark.parametrize("fault", [Fault.DIES_BEFORE, Fault.DIES_AFTER])

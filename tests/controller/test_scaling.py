@@ -1,22 +1,25 @@
 """Streams that change their segments, over segments in memory: what is seen when, and what transactions make of it.
 
-Shows S-021, S-022, S-023, S-024, S-027, S-028, S-031, S-033, S-034, S-039 to S-041, S-047, S-050, S-052, S-057, S-059,
-S-079 to S-081.
+Shows S-021, S-022, S-023, S-024, S-027, S-028, S-031, S-033, S-034, S-039 to S-041, S-043, S-047, S-050, S-052, S-057,
+S-059, S-073, S-079 to S-081.
 """
 
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
 
 import pytest
 
 from penstock.controller.errors import ScalePreconditionError, ScaleUnderWayError
-from penstock.controller.metadata.records import EpochTransition, StreamState, TransactionStatus
+from penstock.controller.metadata.pending_work import ScaleStream
+from penstock.controller.metadata.records import EpochTransition, ScaleOrder, StreamState, TransactionStatus
 from penstock.controller.workflows.commit import merge_batch
 from penstock.controller.workflows.scale_stream import ScaleStatus, begin_scale, resume_scale
 from penstock.model.errors import InvalidArgumentError, NoSuchStreamError, StreamSealedError
 from penstock.model.names import segment_id, segment_name, transaction_segment_name
 from penstock.model.policies import Scaling, StreamConfig
+from penstock.rpc import controller_pb2 as pb
 from support.mark_segments import without_marks
 
 HALVES = [(0.0, 0.5), (0.5, 1.0)]
@@ -144,6 +147,66 @@ async def test_what_is_seen_at_each_step(cluster):
     ]
     assert await service.scale_status("scope", "stream", 2) is ScaleStatus.UNKNOWN_EPOCH
     assert await service.scale_status("scope", "stream", 1) is ScaleStatus.IN_PROGRESS
+
+
+async def test_what_clients_are_told_of_a_scale(wire):
+    """S-073: by the epoch that they ask for, the current one, and what the records say of a scale that goes on."""
+    service, reply = wire.service, pb.ScaleStatusResponse
+    await service.create_scope("scope")
+    await service.create_stream("scope", "stream", StreamConfig(Scaling.fixed(1)))
+    transaction = (await service.transactions.create("scope", "stream", 30_000)).id
+
+    async def status(epoch, stream="stream"):
+        info = pb.StreamInfo(scope="scope", stream=stream)
+        return (await wire.stub.checkScale(pb.ScaleStatusRequest(streamInfo=info, epoch=epoch))).status
+
+    assert await status(0, stream="none") == reply.INVALID_INPUT
+    assert await status(1) == reply.INVALID_INPUT
+    # Before the epoch is switched.
+    assert await status(0) == reply.IN_PROGRESS
+    planned = await service.scale_stream("scope", "stream", [0], HALVES)
+    await service.idle()
+    assert await status(0) == reply.SUCCESS
+    # It is switched, the transition is there or is not, the state is not reset: as a store that writes them one after
+    # the other has left it.
+    tables = await tables_of(service)
+    await tables.set_state(StreamState.SCALING)
+    assert await status(0) == reply.IN_PROGRESS
+    await tables.put_transition(planned, (await tables.transition()).version)
+    assert await status(0) == reply.IN_PROGRESS
+    # The next scale is not this one.
+    following = replace(planned, active_epoch=1)
+    await tables.put_transition(following, (await tables.transition()).version)
+    assert await status(0) == reply.SUCCESS
+    await tables.put_transition(EpochTransition(), (await tables.transition()).version)
+    await tables.set_state(StreamState.ACTIVE)
+    assert await status(0) == reply.SUCCESS
+    # Two epochs later it is epoch 1 again: of that none but a duplicate was made.
+    await service.transactions.commit("scope", "stream", transaction, writer_id="w", timestamp=1)
+    await service.idle()
+    current = await tables.current_epoch()
+    assert (current.epoch, current.reference_epoch) == (3, 1)
+    assert [await status(epoch) for epoch in range(5)] == [
+        reply.SUCCESS, reply.IN_PROGRESS, reply.SUCCESS, reply.IN_PROGRESS, reply.INVALID_INPUT,
+    ]  # fmt: skip
+
+
+async def test_an_announced_scale_without_a_transition_on_record_is_planned_or_is_over(stream, cluster):
+    """S-043: whoever has ordered it. Nothing of it was done: it is done now; all of it was: nothing is done again."""
+    tables = await tables_of(stream)
+    order = ScaleStream(ScaleOrder(0, (0,), tuple(HALVES)))
+    await stream._context.begin(tables.subject, order, tables.stream_id)
+    assert (await tables.transition()).record.is_empty
+    await stream._runner.settle(tables.subject)
+    assert ids(await stream.current_segments("scope", "stream")) == [segment_id(1, 1), segment_id(2, 1)]
+    before, rows = sorted(cluster.store.segments), cluster.store.tables[tables.metadata].length
+    await stream._context.begin(tables.subject, order, tables.stream_id)
+    await stream._runner.settle(tables.subject)
+    assert sorted(cluster.store.segments) == before
+    assert cluster.store.tables[tables.metadata].length == rows
+    assert stream.statistics().given_up_count == 0
+    assert (await tables.state()).record.state is StreamState.ACTIVE
+    assert [subject async for subject in stream._context.announcements.pending()] == []
 
 
 async def test_the_same_request_again_gets_the_same_answer_and_another_one_waits_its_turn(cluster):

@@ -79,3 +79,28 @@ class ScriptedSegments(OneByOne):
             return result
 
         return forward
+
+
+class StalledSegments(OneByOne):
+    """Passes calls on to a store; write number `at`, counted from `stall_at` on, does not begin before `go_on`."""
+
+    def __init__(self, store: MemorySegments) -> None:
+        self.store = store
+        self.count = self.at = 0
+        self.reached, self.go_on = asyncio.Event(), asyncio.Event()
+
+    def stall_at(self, at: int) -> None:
+        self.count, self.at = 0, at
+
+    def __getattr__(self, name):
+        call = getattr(self.store, name)
+
+        async def forward(*arguments, **options):
+            if name in WRITES:
+                self.count += 1
+                if self.count == self.at:
+                    self.reached.set()
+                    await self.go_on.wait()
+            return await call(*arguments, **options)
+
+        return forward

@@ -156,6 +156,17 @@ class StreamTables(EpochTables):
         """Replace the configuration read at `version`."""
         return await self.records.put(self.metadata, layout.CONFIGURATION, record, version=version)
 
+    async def state_epoch_and_transition(self) -> tuple[StreamState, EpochRecord, Versioned[EpochTransition]]:
+        """Read state, current epoch and the scale in progress. 3 reads in one request."""
+        keys = [layout.STATE, layout.CURRENT_EPOCH, layout.EPOCH_TRANSITION]
+        state_row, epoch_row, transition_row = await self.records.get_rows(self.metadata, keys)
+        state = self.records.decoded(self.metadata, state_row, StateRecord)
+        epoch = self.records.decoded(self.metadata, epoch_row, EpochRecord)
+        transition = self.records.decoded(self.metadata, transition_row, EpochTransition)
+        if state is None or epoch is None or transition is None:
+            raise NoSuchStreamError(f"stream {self.name} is not completely created")
+        return state.record.state, epoch.record, transition
+
     async def state(self) -> Versioned[StateRecord]:
         """Read the state. 1 read."""
         return await self.need(layout.STATE, StateRecord)

@@ -93,12 +93,19 @@ async def begin_scale(
     `ScalePreconditionError`, `InvalidArgumentError`.
     """
     state, current = await tables.state_and_current_epoch()
-    if state in (StreamState.SEALING, StreamState.SEALED):
-        raise StreamSealedError(f"stream {tables.name} is sealed and cannot be scaled")
-    order = ScaleOrder(current.epoch, tuple(sorted(set(to_seal))), tuple(sorted(ranges)))
-    planned = _plan(context, (await tables.configuration()).record.configuration, current, order)
-    await context.begin(tables.subject, ScaleStream(order), tables.stream_id)
-    await tables.put_transition(planned, (await tables.transition()).version)
+    while True:
+        if state in (StreamState.SEALING, StreamState.SEALED):
+            raise StreamSealedError(f"stream {tables.name} is sealed and cannot be scaled")
+        order = ScaleOrder(current.epoch, tuple(sorted(set(to_seal))), tuple(sorted(ranges)))
+        planned = _plan(context, (await tables.configuration()).record.configuration, current, order)
+        announced = await context.begin(tables.subject, ScaleStream(order), tables.stream_id)
+        # Another controller may have scaled, rolled or sealed before this was announced; from now on none can.
+        planned_for = state, current.epoch
+        state, current, transition = await tables.state_epoch_and_transition()
+        if (state, current.epoch) == planned_for:
+            break
+        await context.announcements.withdraw(announced)
+    await tables.put_transition(planned, transition.version)
     return planned
 
 

@@ -1,0 +1,116 @@
+"""Deleting a stream: nothing of it stays, and nothing goes of the next stream of its name. Shows S-090 and S-091."""
+
+from __future__ import annotations
+
+import copy
+
+import pytest
+
+from penstock.controller.metadata import layout
+from penstock.controller.metadata.pending_work import DeleteStream, Subject, SubjectKind
+from penstock.controller.metadata.scope_records import GroupCut, GroupRetention, ReaderGroupConfig
+from penstock.controller.settings import ControllerSettings, WatermarkSettings
+from penstock.controller.writer_marks import all_marks
+from penstock.model.errors import NoSuchStreamError
+from penstock.model.policies import Scaling, StreamConfig
+from support.crash_script import AllBuckets
+
+#: Writers that are behind are awaited for longer than a test takes.
+CONFIG = StreamConfig(Scaling.fixed(2), tags=("red",), timestamp_aggregation_timeout_ms=3_600_000)
+STREAM = Subject(SubjectKind.STREAM, "scope", "stream")
+
+
+async def tagged(service):
+    """Return the streams with the tag, in the order of pages."""
+    names, page = [], await service.list_streams_by_tag("scope", "red", "")
+    while page.names:
+        names += page.names
+        page = await service.list_streams_by_tag("scope", "red", page.token)
+    return names
+
+
+async def announce_deletion(service, life):
+    """Have a deletion of the stream's `life` finished, as one that an earlier controller had begun."""
+    await service._context.begin(STREAM, DeleteStream(), life)
+    await service._runner.settle(STREAM)
+    assert [subject async for subject in service._context.announcements.pending()] == []
+
+
+@pytest.mark.parametrize("is_sealed", [False, True], ids=["in use", "sealed"])
+async def test_a_deletion_of_an_earlier_life_leaves_the_stream_alone(service, cluster, is_sealed):
+    """S-090: not a segment goes, not a row; also if the stream could be deleted now. Told of its own life, it goes."""
+    await service.create_stream("scope", "stream", CONFIG)
+    earlier = await service._catalog.stream_id("scope", "stream")
+    await service.seal_stream("scope", "stream")
+    await service.delete_stream("scope", "stream")
+    await service.create_stream("scope", "stream", CONFIG)
+    life = await service._catalog.stream_id("scope", "stream")
+    assert life != earlier
+    await cluster.store.append("scope/stream/2.#epoch.0", b"of the second life")
+    if is_sealed:
+        await service.seal_stream("scope", "stream")
+
+    def kept():
+        rows = {name: table for name, table in cluster.store.tables.items() if name != layout.PENDING_WORK}
+        segments = {
+            name: (bytes(found.data), found.is_sealed) for name, found in cluster.store.segments.items()
+        }
+        return copy.deepcopy((segments, rows))
+
+    before = kept()
+    await announce_deletion(service, earlier)
+    assert kept() == before
+    assert await service.stream_exists("scope", "stream")
+    await announce_deletion(service, life)
+    assert not await service.stream_exists("scope", "stream")
+    assert not cluster.store.segments
+
+
+async def test_a_deletion_leaves_nothing_of_the_stream(cluster):
+    """S-091: marks and their segment, its place among the streams with marks, tags, subscribers; another stream's stay.
+
+    No table names it any more but the one that keeps its last segment number; the next stream of its name has nothing.
+    """
+    settings = ControllerSettings(watermarks=WatermarkSettings(interval_s=1e9))
+    service = await cluster.start(settings)
+    service._watermarks._buckets = AllBuckets()
+    await service.create_scope("scope")
+    for stream in ("gone", "kept"):
+        await service.create_stream("scope", stream, CONFIG)
+        await service.writer_marks.note("scope", stream, "writer", 5, {0: 1, 1: 1})
+    streams = tuple(GroupCut("scope", stream) for stream in ("gone", "kept"))
+    wanted = ReaderGroupConfig(streams, retention=GroupRetention.MANUAL)
+    await service.reader_groups.create("scope", "group", wanted)
+    await service._watermarks.cycle()
+
+    async def found(stream):
+        """Return everything that there is of a stream beside its own segments and records."""
+        (marks,) = [one for name, one in cluster.store.segments.items() if name.startswith(f"scope/_MARK{stream}/")]
+        return {
+            "watermarks": len(marks.data) > 0,
+            "writers": sorted(await service.queries.on_stream("scope", stream, all_marks)),
+            "listed": stream in [each.stream async for each in service._context.marked.all()],
+            "tagged": stream in await tagged(service),
+            "subscribers": await service.reader_groups.subscribers("scope", stream),
+        }
+
+    everything = {
+        "watermarks": True, "writers": ["writer"], "listed": True, "tagged": True, "subscribers": ("scope/group",)
+    }  # fmt: skip
+    assert await found("gone") == await found("kept") == everything
+    await service.seal_stream("scope", "gone")
+    await service.delete_stream("scope", "gone")
+    await service._watermarks.cycle()
+    await service.idle()
+    assert not [name for name in cluster.store.segments if "gone" in name]
+    assert not [name for name in cluster.store.tables if "gone" in name]
+    naming = {name for name, table in cluster.store.tables.items() if any(b"gone" in key for key in table.entries)}
+    assert naming == {layout.DELETED_STREAMS}
+    assert await found("kept") == everything
+    with pytest.raises(NoSuchStreamError):
+        await service.reader_groups.subscribers("scope", "gone")
+    assert await tagged(service) == ["kept"]
+    await service.create_stream("scope", "gone", StreamConfig(Scaling.fixed(2)))
+    assert await found("gone") == {
+        "watermarks": False, "writers": [], "listed": False, "tagged": False, "subscribers": ()
+    }  # fmt: skip
