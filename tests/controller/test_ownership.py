@@ -20,7 +20,6 @@ from penstock.controller.metadata.records import StreamState, TransactionStatus
 from penstock.controller.metadata.stream_tables import StreamTables
 from penstock.controller.peers import Peers
 from penstock.controller.service import ControllerService
-from penstock.controller.settings import ControllerSettings
 from penstock.controller.work_registry import WorkRegistry
 from penstock.controller.workflows.update_stream import resume_update
 from penstock.model.errors import (
@@ -32,29 +31,13 @@ from penstock.model.errors import (
 )
 from penstock.model.names import segment_name, transaction_segment_name
 from penstock.model.policies import Scaling, StreamConfig
-from support.controller_faults import BlockedSegments, ScriptedSegments
-
-SETTINGS = ControllerSettings(
-    attempts_max=2, retry_delay_ms_first=1, retry_delay_ms_max=2, peer_poll_ms=1, damaged_retry_delay_ms=1
-)
-STREAM = Subject(SubjectKind.STREAM, "scope", "stream")
-
-
-def announced(cluster):
-    return [key.decode() for key in cluster.store.tables[layout.PENDING_WORK].entries if b"/" in key]
+from support.controller_faults import ScriptedSegments
+from support.two_controllers import SETTINGS, STREAM, announced, start_pair, until
 
 
 async def announcement_of(service, subject=STREAM):
     found = await service._records.get(layout.PENDING_WORK, subject.key, PendingWork)
     return None if found is None else found.record
-
-
-async def until(condition, what):
-    for _ in range(5000):
-        if condition():
-            return
-        await asyncio.sleep(0.001)
-    raise AssertionError(f"not so after 5 s: {what}")
 
 
 async def itself(tables):
@@ -69,16 +52,7 @@ async def state_of(service):
 @pytest.fixture
 async def pair(cluster):
     """Two controllers that are alive, the first over a store that a test can hold up; and a stream of two segments."""
-    held = BlockedSegments(cluster.store, lambda segment: segment.startswith("scope/stream/"))
-    first = cluster.build(SETTINGS, segments=held)
-    await first.start()
-    await first.create_scope("scope")
-    await first.create_stream("scope", "stream", StreamConfig(Scaling.fixed(2)))
-    for number in (0, 1):
-        await cluster.store.append(segment_name("scope", "stream", number), bytes(100))
-    second = await cluster.start(SETTINGS)
-    await first.idle()
-    await second.idle()
+    first, second, held = await start_pair(cluster, held="scope/stream/")
     yield first, second, held
     held.release()
 

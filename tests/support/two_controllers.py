@@ -38,13 +38,14 @@ async def tables_of(service, stream="stream"):
     return await service._catalog.on_stream("scope", stream, _itself)
 
 
-async def start_pair(cluster):
+async def start_pair(cluster, held="scope/"):
     """Start two controllers, the first over a store that a test can hold up; and make a stream of two segments.
 
-    Each segment has 100 bytes. Return the controllers, and what holds the first one up.
+    Each segment has 100 bytes. Return the controllers, and what holds the first one up, in segments whose names begin
+    with `held`.
     """
-    held = BlockedSegments(cluster.store, lambda segment: segment.startswith("scope/"))
-    first = cluster.build(SETTINGS, segments=held)
+    blocked = BlockedSegments(cluster.store, lambda segment: segment.startswith(held))
+    first = cluster.build(SETTINGS, segments=blocked)
     await first.start()
     await first.create_scope("scope")
     await first.create_stream("scope", "stream", StreamConfig(Scaling.fixed(2)))
@@ -53,4 +54,4 @@ async def start_pair(cluster):
     second = await cluster.start(SETTINGS)
     await first.idle()
     await second.idle()
-    return first, second, held
+    return first, second, blocked

@@ -126,7 +126,7 @@ class ControllerService:
     ) -> None:
         """`coordinator`: of all controllers on `metadata`; None when this is the only one that can be alive."""
         self.settings: ControllerSettings = settings or ControllerSettings()
-        self._records = RecordStore(metadata)
+        self._records = RecordStore(metadata, self.settings.shared_writes_max)
         self._locator = locator
         self._locks = StreamLocks()
         self._tasks = BackgroundTasks()

@@ -75,6 +75,7 @@ class ControllerSettings:
         removal_delay_ms: how long rows of ended transactions that lead nowhere any more wait for others, to be removed
             with one request.
         removal_rows_max: rows that one such request removes.
+        shared_writes_max: records of a table, written at the same moment, that go with one request.
         workflow_timeout_s: how long a caller waits for a workflow; the workflow goes on after that.
         peer_poll_ms: time between two looks at work that another controller is at, for who waits for its end.
         turn_timeout_ms: who waits in line, and does not begin for so long when its turn has come, is passed over. Many
@@ -116,6 +117,7 @@ class ControllerSettings:
     commit_batch_max: int = 100
     removal_delay_ms: int = 200
     removal_rows_max: int = 100
+    shared_writes_max: int = 100
     workflow_timeout_s: float = 120.0
     peer_poll_ms: int = 200
     turn_timeout_ms: int = 5_000

@@ -28,9 +28,9 @@ class Versioned(Generic[R]):
 class RecordStore:
     """Reads and writes records. Errors as in `MetadataStore`, and `CorruptionError` for bytes that are no record."""
 
-    def __init__(self, store: MetadataStore) -> None:
+    def __init__(self, store: MetadataStore, shared_writes_max: int = 100) -> None:
         self.store = store
-        self._shared = SharedWrites(store)
+        self._shared = SharedWrites(store, shared_writes_max)
 
     async def get(self, table: str, key: str, kind: type[R]) -> Versioned[R] | None:
         """Read one record; None when it is absent."""

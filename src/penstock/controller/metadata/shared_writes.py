@@ -9,9 +9,6 @@ from penstock.controller.locks import StreamLocks
 from penstock.controller.metadata.store import MetadataStore, Write
 from penstock.model.errors import MetadataConflictError, OutcomeUnknownError, PenstockError
 
-#: Records that are written with one request.
-_WRITES_MAX = 100
-
 
 @dataclass(eq=False, slots=True)
 class _Asked:
@@ -29,11 +26,13 @@ class _Asked:
 class SharedWrites:
     """Those who ask while a write of the same table is under way share the next one, whatever their conditions are.
 
-    One whose condition fails does not fail the others: each of them is then written by itself.
+    At most `writes_max` go with one request. One whose condition fails does not fail the others: each of them is then
+    written by itself. Who waits is a call that is under way, so the queue is as long as there are such calls.
     """
 
-    def __init__(self, store: MetadataStore) -> None:
+    def __init__(self, store: MetadataStore, writes_max: int) -> None:
         self._store = store
+        self._writes_max = writes_max
         self._locks = StreamLocks()
         self._asked: dict[str, list[_Asked]] = {}
 
@@ -60,7 +59,7 @@ class SharedWrites:
         """Take the next writes out of the queue: no two of one key."""
         taken: dict[str, _Asked] = {}
         for asked in self._asked[table]:
-            if len(taken) == _WRITES_MAX:
+            if len(taken) == self._writes_max:
                 break
             taken.setdefault(asked.write.key, asked)
         self._forget(table, list(taken.values()))
