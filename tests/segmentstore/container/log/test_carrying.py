@@ -199,11 +199,13 @@ async def test_copies_are_not_copied_again_for_their_own_sake(world: World) -> N
     while not container.carrier.carried_count:
         await append(container, B, bytes(2048))
         await asyncio.sleep(0.001)
-    written = container.pipeline.logged_bytes
+    # How often something was copied while there were appends is a matter of how long they took.
+    written, carried = container.pipeline.logged_bytes, container.carrier.carried_bytes
     for _ in range(100):
         await asyncio.sleep(0.002)
     # What storage takes may be copied as well, where it is slower than the log.
-    assert container.carrier.carried_bytes <= 2 * (container.segment(A).length + container.segment(B).length)
+    backlog_bytes = container.segment(A).length + container.segment(B).length
+    assert container.carrier.carried_bytes - carried <= 2 * backlog_bytes
     assert container.pipeline.logged_bytes - written <= 4 * container.segment(A).length
     container = await world.lives.restart(container)
     assert await read_all(container, A) == bytes(400 * 100)
