@@ -93,7 +93,7 @@ async def test_a_reader_is_opened_as_everything_is(uri):
         async with group.reader("d", serializer=TextSerializer()) as reader:
             await use(reader)
         async with await group.reader("e") as reader:
-            assert (await reader.read(10)).data == b"first"
+            assert (await reader.read(20)).data == b"first"
 
 
 @pytest.mark.parametrize("name", OPENERS)
@@ -120,7 +120,7 @@ def test_a_blocking_reader_closes_twice_and_after_its_client(uri):
     """As everything does."""
     with penstock.connect(uri) as client, client.reader_group("alike-sync", [STREAM]) as group:
         with group.reader("a") as reader:
-            assert reader.read(10).data == b"first"
+            assert reader.read(20).data == b"first"
             assert repr(reader) == "<Reader: reader a of group alike/alike-sync, open>"
         reader.close()
         other = group.reader("b")
@@ -196,7 +196,7 @@ async def test_a_reader_of_a_segment_gives_up_waiting_and_loses_nothing(uri):
             async with client.byte_writer("alike/bytes") as writer:
                 await writer.write(b"late")
                 await writer.flush()
-            assert await reader.read(10) == b"late"
+            assert await reader.read(20) == b"late"
 
 
 @pytest.mark.parametrize("name", ["SegmentReader", "ByteReader"])
@@ -211,7 +211,7 @@ async def test_who_waits_for_bytes_is_told_when_it_is_closed(uri, name, closer):
         reader = await open_it
         waiting = asyncio.create_task(reader.read())
         await asyncio.sleep(0.05)
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(20):
             await (reader if closer == "itself" else client).close()
             with pytest.raises(penstock.ClosedError):
                 await waiting

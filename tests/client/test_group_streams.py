@@ -33,11 +33,11 @@ async def fill(client, stream, count=10, segments=1, start=0):
             await writer.write(f"{stream} {index}".encode(), routing_key=str(index))
 
 
-async def drain(reader, count=None, idle_s=0.3):
+async def drain(reader, count=None, idle_s=1.0):
     """Read `count` events, or until none comes for `idle_s`."""
     found = []
     while count is None or len(found) < count:
-        event = await reader.read(idle_s if count is None else 5)
+        event = await reader.read(idle_s if count is None else 20)
         if event is None:
             assert count is None, f"only {len(found)} of {count} came"
             break
@@ -50,7 +50,7 @@ def events(stream, *numbers):
 
 
 async def ends(reader):
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(20):
         assert await reader.read() is None
     assert reader.is_finished
 
@@ -83,10 +83,10 @@ async def test_event_of_a_removed_stream_is_not_handed_out_any_more(cluster):
         await fill(client, A)
         await fill(client, B)
         async with client.reader_group("audit", [A, B]) as group, group.reader("r") as reader:
-            first = (await reader.read(5)).stream
+            first = (await reader.read(20)).stream
             other = B if first == A else A
             await group.remove_streams([first])
-            async with asyncio.timeout(5):
+            async with asyncio.timeout(20):
                 while first in [segment.rpartition("/")[0] for segment in reader.segments]:  # noqa: ASYNC110
                     await asyncio.sleep(0.01)
             assert await drain(reader) == events(other, *range(10))
@@ -208,7 +208,7 @@ async def test_pattern_finds_streams_that_come_later_and_reads_them_from_their_b
             assert await drain(reader, 10) == events("retail/orders-3", *range(10))
             description = await group.describe()
             assert description.patterns == ["retail/orders-*"]
-            async with asyncio.timeout(5):
+            async with asyncio.timeout(20):
                 while (await group._state()).streams != ["retail/orders-2", "retail/orders-3"]:  # noqa: ASYNC110
                     await asyncio.sleep(0.01)
             assert not reader.is_finished
@@ -251,7 +251,7 @@ async def test_group_with_a_pattern_that_finds_nothing_yet_waits_for_the_first_s
             # And back to none.
             await client.seal_stream("retail/orders-1")
             await client.delete_stream("retail/orders-1")
-            async with asyncio.timeout(5):
+            async with asyncio.timeout(20):
                 while (await group._state()).streams:  # noqa: ASYNC110  # nobody tells of it
                     await asyncio.sleep(0.01)
             assert not reader.is_finished
@@ -311,7 +311,7 @@ async def test_stream_that_is_made_again_between_two_looks_is_read_anew(is_ended
                 assert len(await drain(reader, 13)) == 13
                 if is_ended:
                     await client.seal_stream(again)
-                    async with asyncio.timeout(5):
+                    async with asyncio.timeout(20):
                         while again in [segment.rpartition("/")[0] for segment in reader.segments]:
                             assert await reader.read(0.02) is None
                 if is_looked_at_between:
@@ -435,7 +435,7 @@ async def test_end_before_the_start_beyond_the_tail_or_inside_an_event_is_refuse
             assert await drain(reader, 1) == events(A, 0)
             for _ in range(2):
                 with pytest.raises(InvalidArgumentError, match="inside the event"):
-                    await reader.read(5)
+                    await reader.read(20)
 
 
 async def test_truncation_beyond_the_end_of_a_group_ends_it(cluster):

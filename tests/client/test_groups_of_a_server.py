@@ -95,7 +95,7 @@ async def test_group_of_a_recreated_scope_begins_anew(server, scope):
         for _ in range(2):
             await client.create_scope(scope)
             async with client.reader_group("audit", [stream], scope=scope) as group, group.reader("r") as reader:
-                assert [(await reader.read(5)).data for _ in range(5)] == [b"%d" % number for number in range(5)]
+                assert [(await reader.read(20)).data for _ in range(5)] == [b"%d" % number for number in range(5)]
             await client.delete_reader_group("audit", scope=scope)
             await client.delete_scope(scope)
 
@@ -116,16 +116,16 @@ async def test_group_that_holds_data_publishes_where_it_is(server, scope, monkey
         await write(client, stream, range(5))
         async with client.reader_group("audit", [stream], holds_data=True) as group, group.reader("r") as reader:
             for _ in range(5):
-                await reader.read(5)
+                await reader.read(20)
             assert await reader.read(0.3) is None
             tail = await client.tail(stream)
-            async with asyncio.timeout(5):
+            async with asyncio.timeout(20):
                 while (tail, True) not in published:  # noqa: ASYNC110  # nobody tells of it
                     await asyncio.sleep(0.02)
             assert all(is_taken for _, is_taken in published)
             published.clear()
             await group.reset("earliest")
-            async with asyncio.timeout(5):
+            async with asyncio.timeout(20):
                 while (await client.head(stream), False) not in published:  # noqa: ASYNC110  # as above
                     await asyncio.sleep(0.02)
         async with client.reader_group("idle", [stream]) as group, group.reader("r"):
@@ -144,19 +144,19 @@ def test_blocking_reader_leaves_what_failed_unread_however_it_ends(server, scope
 
         def by_block():
             with client.reader_group("audit", [stream]).reader("r") as reader:
-                assert reader.read(5).data == b"0"
+                assert reader.read(20).data == b"0"
                 raise KeyError("processing failed")
 
         def by_group():
             with client.reader_group("audit", [stream]) as group:
                 reader = group.reader("r")
-                assert reader.read(5).data == b"0"
+                assert reader.read(20).data == b"0"
                 raise KeyboardInterrupt
 
         def by_finally():
             reader = client.reader_group("audit", [stream]).reader("r")
             try:
-                assert reader.read(5).data == b"0"
+                assert reader.read(20).data == b"0"
                 raise KeyError("processing failed")
             finally:
                 reader.close()
@@ -165,9 +165,9 @@ def test_blocking_reader_leaves_what_failed_unread_however_it_ends(server, scope
             with pytest.raises((KeyError, KeyboardInterrupt)):
                 way()
         with client.reader_group("audit", [stream]) as group, group.reader("r", positions="manual") as reader:
-            first = reader.read(5)
+            first = reader.read(20)
             assert (first.data, first.redelivery_count) == (b"0", 3)
             reader.commit(first)
             assert group.describe().unread_bytes == {stream: 36}
         with client.reader_group("audit", [stream]) as group, group.reader("r") as reader:
-            assert [event.data for event in (reader.read(5) for _ in range(4))] == [b"1", b"2", b"3", b"4"]
+            assert [event.data for event in (reader.read(20) for _ in range(4))] == [b"1", b"2", b"3", b"4"]

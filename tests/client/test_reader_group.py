@@ -32,7 +32,7 @@ async def fill(client, count=100, stream="retail/orders", segments=1, start=0):
 async def read_count(reader, count):
     events = []
     while len(events) < count:
-        event = await reader.read(5)
+        event = await reader.read(20)
         assert event is not None, f"only {len(events)} of {count} events came"
         events.append(event)
     return events
@@ -71,7 +71,7 @@ async def test_reader_waits_for_new_events(cluster):
             task = asyncio.create_task(reader.read())
             await asyncio.sleep(0.01)
             await fill(client, 1)
-            assert (await asyncio.wait_for(task, 5)).data == b"k0 0"
+            assert (await asyncio.wait_for(task, 20)).data == b"k0 0"
 
 
 async def test_clean_close_goes_on_exactly_after_the_last_event(cluster):
@@ -132,7 +132,7 @@ async def test_second_reader_takes_its_share(cluster):
                 await asyncio.sleep(0.3)
                 assert [len(first.segments), len(second.segments)] == [2, 2]
                 await fill(client, 200, start=50)
-                await asyncio.wait_for(asyncio.gather(*tasks), 10)
+                await asyncio.wait_for(asyncio.gather(*tasks), 20)
     assert numbers(events) == list(range(250))
 
 
@@ -273,7 +273,7 @@ async def test_truncated_events_are_reported_or_skipped(cluster, skip):
             reader.skip_truncated = skip
             if not skip:
                 with pytest.raises(SegmentTruncatedError) as caught:
-                    await reader.read(5)
+                    await reader.read(20)
                 assert caught.value.start_offset == 120
             assert numbers(await read_count(reader, 90)) == list(range(10, 100))
 
@@ -346,7 +346,7 @@ async def test_reader_goes_on_after_the_store_was_away_for_too_long(cluster):
         cluster.store.refuses = True
         cluster.store.drop_all()
         with pytest.raises(ConnectionLostError):
-            await reader.read(5)
+            await reader.read(20)
         cluster.store.refuses = False
         await fill(client, 10, start=20)
         while len(events) < 30:
@@ -367,7 +367,7 @@ async def test_sealed_segment_that_ends_inside_an_event_is_reported(cluster):
             await read_count(reader, 1)
             for _ in range(2):
                 with pytest.raises(CorruptionError, match="10 bytes into an event"):
-                    await reader.read(5)
+                    await reader.read(20)
 
 
 async def test_segment_that_is_gone_leads_to_its_successors(cluster):

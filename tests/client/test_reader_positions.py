@@ -27,13 +27,13 @@ def numbers(events):
 async def take(reader, count):
     events = []
     while len(events) < count:
-        event = await reader.read(5)
+        event = await reader.read(20)
         assert event is not None
         events.append(event)
     return events
 
 
-async def drain(reader, idle_s=0.2):
+async def drain(reader, idle_s=1.0):
     events = []
     while (event := await reader.read(idle_s)) is not None:
         events.append(event)
@@ -99,7 +99,7 @@ async def test_manual_reader_must_commit_before_it_reads_past_a_segment(cluster)
             with pytest.raises(CommitNeededError):
                 await reader.read()
             await reader.commit()
-            async with asyncio.timeout(5):
+            async with asyncio.timeout(20):
                 while True:
                     try:
                         event = await reader.read()
@@ -233,7 +233,7 @@ async def test_application_that_does_not_come_back_loses_its_segments(cluster):
             (in_hand,) = await take(slow, 1)
             async with await group.reader("quick") as quick:
                 events = []
-                async with asyncio.timeout(5):
+                async with asyncio.timeout(20):
                     while len(events) < 20:
                         events += await drain(quick, 0.05)
                 assert sorted(numbers(events)) == list(range(20))

@@ -39,14 +39,14 @@ def numbers(events):
     return [int(event.data) for event in events]
 
 
-async def drain(reader, idle_s=0.3):
+async def drain(reader, idle_s=1.0):
     events = []
     while (event := await reader.read(idle_s)) is not None:
         events.append(event)
     return events
 
 
-async def until(condition, timeout_s=5.0):
+async def until(condition, timeout_s=20.0):
     async with asyncio.timeout(timeout_s):
         while not condition():  # noqa: ASYNC110  # nobody tells of it
             await asyncio.sleep(0.01)
@@ -188,7 +188,7 @@ async def test_read_cancelled_at_the_end_of_a_segment_still_finishes(cluster, st
                 except asyncio.CancelledError:
                     continue
                 events += [] if event is None else [event]
-            async with asyncio.timeout(5):
+            async with asyncio.timeout(20):
                 events += [event async for event in reader]
             assert sorted(numbers(events)) == list(range(10))
             assert reader.is_finished
@@ -225,7 +225,7 @@ async def test_cancelled_join_leaves_no_member_behind(cluster):
             await asyncio.gather(joining, return_exceptions=True)
             if not joining.cancelled():
                 await joining.result().close()
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(20):
             while (await group._state()).readers:  # noqa: ASYNC110  # nobody tells of it
                 await asyncio.sleep(0.02)
         assert len((await group._state()).unassigned) == 2
@@ -238,7 +238,7 @@ async def test_segment_that_was_away_is_read_where_the_record_says(cluster):
         group = await client.reader_group("audit", [STREAM])
         async with await group.reader("r") as reader:
             for _ in range(3):
-                await reader.read(5)
+                await reader.read(20)
             elsewhere = 10 * 9
 
             def went_away_and_came_back(state):
@@ -272,11 +272,11 @@ async def test_reader_reads_on_after_an_outage_longer_than_its_patience(cluster)
                 if done is not None:
                     await done
             with pytest.raises(ContainerOfflineError):
-                await reader.read(5)
+                await reader.read(20)
             client._segment_client.read = original
             await fill(client, 5, start=5)
             events = []
-            async with asyncio.timeout(5):
+            async with asyncio.timeout(20):
                 while len(events) < 5:
                     try:
                         event = await reader.read(0.5)
@@ -310,7 +310,7 @@ async def test_segments_that_one_reader_cannot_read_go_to_another(cluster):
         insisting = asyncio.create_task(insist())
         async with await (await client.reader_group("audit", [STREAM])).reader("sound") as second:
             events = []
-            async with asyncio.timeout(5):
+            async with asyncio.timeout(20):
                 while len(events) < 20:
                     event = await second.read(0.1)
                     events += [] if event is None else [event]
@@ -353,7 +353,7 @@ async def test_storing_positions_ends_in_its_time_while_another_look_is_under_wa
 
             client._segment_client.table_get = hang
             await asked.wait()
-            async with asyncio.timeout(5):
+            async with asyncio.timeout(20):
                 with pytest.raises(OutcomeUnknownError, match="retry_time_max_s"):
                     await reader.store_positions()
             client._segment_client.table_get = original
@@ -369,7 +369,7 @@ async def test_close_ends_in_its_time_while_the_store_is_away(cluster):
         await reader.read(1)
         cluster.store.refuses = True
         cluster.store.drop_all()
-        async with asyncio.timeout(3):
+        async with asyncio.timeout(20):
             with pytest.raises(PenstockError):
                 await reader.close()
         cluster.store.refuses = False
@@ -495,7 +495,7 @@ async def test_event_larger_than_the_share_of_its_segment_is_read(cluster):
         async with await group.reader("r") as reader:
             events = []
             while len(events) < 40:
-                event = await reader.read(5)
+                event = await reader.read(20)
                 assert event is not None
                 events.append(event.data)
     assert sorted(events) == [bytes([index]) * 30_000 for index in range(40)]

@@ -97,5 +97,5 @@ async def test_a_writer_with_a_serializer_takes_values(cluster):
         with pytest.raises(ClosedError):
             await writer.write(Order(1, []))
         async with client.reader_group("audit", [STREAM]) as group, group.reader() as reader:
-            found = [serializer.deserialize((await reader.read(5)).data) for _ in range(2000)]
+            found = [serializer.deserialize((await reader.read(20)).data) for _ in range(2000)]
     assert [order.number for order in found] == list(range(2000))

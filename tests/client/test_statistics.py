@@ -357,7 +357,7 @@ def test_the_blocking_client_tells_the_same_and_how_far_groups_are() -> None:
             }  # fmt: skip
             assert statistics.groups["s/late"].unread_bytes == {"s/t": 1000, "s/u": 0}
             with group.reader("r") as reader:
-                assert len([reader.read(10) for _ in range(4)]) == 4
+                assert len([reader.read(20) for _ in range(4)]) == 4
                 reader.store_positions()
                 lag = client.statistics(statistics, groups=["s/late"]).groups["s/late"]
                 assert (lag.unread_bytes["s/t"] < 1000, lag.reader_count, lag.problem) == (True, 1, None)

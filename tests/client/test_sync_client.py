@@ -168,7 +168,7 @@ def test_large_event_arrives(client, stream):
         writer.write(large)
         writer.write(b"after")
     with client.reader_group("audit", [stream]) as group, group.reader() as reader:
-        assert [reader.read(10).data for _ in range(3)] == [b"before", large, b"after"]
+        assert [reader.read(20).data for _ in range(3)] == [b"before", large, b"after"]
 
 
 def test_transaction_is_seen_whole_or_not_at_all(client, stream):
@@ -192,7 +192,7 @@ def test_transaction_is_seen_whole_or_not_at_all(client, stream):
     with pytest.raises(penstock.TransactionError):
         lost.commit()
     with client.reader_group("audit", [stream]) as group, group.reader() as reader:
-        assert {reader.read(10).data for _ in range(3)} == {b"1", b"2", b"3"}
+        assert {reader.read(20).data for _ in range(3)} == {b"1", b"2", b"3"}
         assert reader.read(0.1) is None
     assert transaction.state() == "COMMITTED"
 
@@ -250,7 +250,7 @@ def test_truncated_stream_starts_at_the_cut(client, stream):
     client.truncate_stream(cut)
     assert client.head(stream) == cut
     with client.reader_group("audit", [stream]) as group, group.reader() as reader:
-        assert reader.read(10).data == b"new"
+        assert reader.read(20).data == b"new"
 
 
 def test_sealed_stream_ends_iteration(client, stream):

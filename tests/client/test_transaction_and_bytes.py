@@ -20,7 +20,7 @@ async def test_lease_is_renewed_while_the_transaction_is_open(cluster):
         await client.create_stream("retail/orders")
         async with await client.begin_transaction("retail/orders", lease_s=0.03) as transaction:
             await transaction.write(b"x")
-            async with asyncio.timeout(5):
+            async with asyncio.timeout(20):
                 for _ in range(3):
                     cluster.controller.pinged.clear()
                     await cluster.controller.pinged.wait()
@@ -104,14 +104,14 @@ async def test_byte_reader_reads_across_blocks_and_waits_at_the_end(cluster):
             await writer.flush()
             found = b""
             while len(found) < 30:
-                found += await reader.read(7)
+                found += await reader.read(20)
             assert found == bytes(range(30))
             assert reader.tell() == await reader.current_end() == 30
             waiting = asyncio.create_task(reader.read())
             await asyncio.sleep(0.01)
             await writer.write(b"more")
             await writer.flush()
-            assert await asyncio.wait_for(waiting, 5) == b"more"
+            assert await asyncio.wait_for(waiting, 20) == b"more"
             assert await reader.seek(28) == 28
             buffer = bytearray(10)
             assert await reader.readinto(buffer) == 6 or reader.tell() < 34

@@ -49,7 +49,7 @@ async def contents(client, stream):
 
 
 async def settled(client, stream, transaction_id, state):
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(20):
         while await client.transaction_state(stream, transaction_id) != state:  # noqa: ASYNC110  # nobody tells of it
             await asyncio.sleep(0.02)
 

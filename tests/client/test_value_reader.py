@@ -23,13 +23,13 @@ async def test_values_come_with_their_places_and_are_committed_by_them(cluster):
         await fill(client, b"1", b"2", b"3", b"4")
         group = await client.reader_group("audit", [STREAM])
         async with group.reader("r", positions="manual", serializer=JsonSerializer()) as reader:
-            first = await reader.read(5)
+            first = await reader.read(20)
             assert (first.value, first.segment_id, first.offset, first.stream, first.position) == (1, 0, 0, STREAM, 9)
             batch = await reader.read_batch(18)
             assert (batch.values, batch.offsets, len(batch)) == ([2, 3], [9, 18, 27], 2)
             await reader.commit(first)
             await reader.seek(first)
-            assert (await reader.read(5)).value == 1
+            assert (await reader.read(20)).value == 1
             batch = await reader.read_batch(18)
             await reader.commit(batch)
         async with group.reader("r", serializer=JsonSerializer()) as reader:
@@ -58,9 +58,9 @@ async def test_event_that_cannot_be_decoded_stays_the_next_one_and_unread(cluste
             assert (await group.stream_cuts())[STREAM].positions == {0: 18}
         async with group.reader("r", positions=positions, serializer=JsonSerializer()) as reader:
             with pytest.raises(SerializationError):
-                await reader.read(5)
+                await reader.read(20)
             assert (await reader.events.read(5)).data == b"no json"
-            assert (await reader.read(5)).value == 4
+            assert (await reader.read(20)).value == 4
             if positions == "manual":
                 await reader.commit()
         assert (await group.stream_cuts())[STREAM].positions == {0: 42}
@@ -89,9 +89,9 @@ async def test_whatever_a_serializer_raises_is_told_with_the_place(cluster):
     async with cluster.client(**FAST) as client:
         await fill(client, b"known", b"unknown")
         async with client.reader_group("audit", [STREAM]) as group, group.reader("r", serializer=Picky()) as reader:
-            assert (await reader.read(5)).value == 1
+            assert (await reader.read(20)).value == 1
             with pytest.raises(UndecodableEventError, match="'unknown'") as raised:
-                await reader.read(5)
+                await reader.read(20)
             assert isinstance(raised.value.__cause__, KeyError)
 
 

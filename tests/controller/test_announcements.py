@@ -73,11 +73,11 @@ def is_on(table, name="table_put"):
 
 
 async def until(condition, what):
-    for _ in range(2000):
+    for _ in range(60_000):
         if await condition():
             return
         await asyncio.sleep(0.001)
-    raise AssertionError(f"not so after 2 s: {what}")
+    raise AssertionError(f"not so after 60 s: {what}")
 
 
 # Late duplicates.

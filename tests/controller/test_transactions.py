@@ -222,7 +222,7 @@ async def test_commit_or_abort_exactly_one_wins(started):
 
 
 async def until(service, transaction, wanted):
-    for _ in range(2000):
+    for _ in range(60_000):
         if await status(service, transaction) is wanted:
             return
         await asyncio.sleep(0.001)

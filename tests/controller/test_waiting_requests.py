@@ -159,11 +159,11 @@ class House:
             return
 
     async def until_line(self, wanted):
-        for _ in range(5000):
+        for _ in range(60_000):
             if (found := await self.line()) == wanted:
                 return
             await asyncio.sleep(0.001)
-        raise AssertionError(f"the line is {found}, and not {wanted} after 5 s")
+        raise AssertionError(f"the line is {found}, and not {wanted} after 60 s")
 
     async def begin(self, service):
         return (await service.transactions.create("scope", "stream", 30_000)).id
@@ -188,11 +188,11 @@ class House:
 
 
 async def until(condition, what):
-    for _ in range(5000):
+    for _ in range(60_000):
         if condition():
             return
         await asyncio.sleep(0.001)
-    raise AssertionError(f"not so after 5 s: {what}")
+    raise AssertionError(f"not so after 60 s: {what}")
 
 
 @pytest.fixture(params=["memory", "table segments"])
@@ -478,7 +478,7 @@ async def test_the_name_of_a_controller_that_has_gone_blocks_nobody(pair, how):
     )
     pair.held.release()
     after = await _committed(pair)
-    for _ in range(5000):
+    for _ in range(60_000):
         if await pair.first.transactions.status("scope", "stream", after) is TransactionStatus.COMMITTED:
             break
         await asyncio.sleep(0.001)
@@ -528,7 +528,7 @@ async def test_work_that_has_begun_goes_on_whoever_waits(pair):
         await pair.put_in_line(ghost)
         pair.scripted.rule = lambda name, arguments: None
         await asyncio.gather(working, return_exceptions=True)
-        for _ in range(5000):
+        for _ in range(60_000):
             if not [subject async for subject in pair.first._context.announcements.pending()]:
                 break
             await asyncio.sleep(0.001)

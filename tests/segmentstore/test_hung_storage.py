@@ -174,7 +174,7 @@ async def test_container_is_stopped_and_restarted_while_reads_of_long_term_stora
     place.disk.hung = {"read"}
     reads = [asyncio.ensure_future(store.read(name, 0, 100)) for name in names]
     await until(lambda: place.disk.stuck_count == 8)
-    async with asyncio.timeout(15):
+    async with asyncio.timeout(20):
         await store.stop()
         await asyncio.gather(*reads, return_exceptions=True)
         hung = set(place.disk.open_files)
@@ -195,7 +195,7 @@ async def test_container_is_stopped_and_restarted_while_flushes_hang(place: Plac
     place.disk.hung = {"write"}
     await store.append(SEGMENT, b"a" * 1000)
     await until(lambda: place.disk.stuck_count > 0)
-    async with asyncio.timeout(15):
+    async with asyncio.timeout(20):
         await store.stop()
         successor = await place.start()
         await successor.append(SEGMENT, b"b" * 1000)

@@ -228,8 +228,8 @@ def memory_store(
 
 
 async def until(condition: Callable[[], bool]) -> None:
-    """Wait until `condition` holds, at most 5 s."""
-    for _ in range(1000):
+    """Wait until `condition` holds, at most 60 s."""
+    for _ in range(12_000):
         if condition():
             return
         await asyncio.sleep(0.005)

@@ -23,11 +23,11 @@ def announced(cluster):
 
 
 async def until(condition, what):
-    for _ in range(5000):
+    for _ in range(60_000):
         if condition():
             return
         await asyncio.sleep(0.001)
-    raise AssertionError(f"not so after 5 s: {what}")
+    raise AssertionError(f"not so after 60 s: {what}")
 
 
 async def _itself(tables):
