@@ -1,4 +1,7 @@
-"""Deleting a stream: nothing of it stays, and nothing goes of the next stream of its name. Shows S-090 and S-091."""
+"""Deleting a stream: nothing of it stays, and nothing goes of the next stream of its name, or of one that is in use.
+
+Shows S-090 and S-091.
+"""
 
 from __future__ import annotations
 
@@ -8,16 +11,25 @@ import pytest
 
 from penstock.controller.metadata import layout
 from penstock.controller.metadata.pending_work import DeleteStream, Subject, SubjectKind
+from penstock.controller.metadata.records import StreamState
 from penstock.controller.metadata.scope_records import GroupCut, GroupRetention, ReaderGroupConfig
 from penstock.controller.settings import ControllerSettings, WatermarkSettings
 from penstock.controller.writer_marks import all_marks
-from penstock.model.errors import NoSuchStreamError
+from penstock.model.errors import (
+    MetadataConflictError,
+    NoSuchStreamError,
+    StreamExistsError,
+    StreamNotSealedError,
+)
 from penstock.model.policies import Scaling, StreamConfig
 from support.crash_script import AllBuckets
+from support.two_controllers import SETTINGS, announced
 
 #: Writers that are behind are awaited for longer than a test takes.
 CONFIG = StreamConfig(Scaling.fixed(2), tags=("red",), timestamp_aggregation_timeout_ms=3_600_000)
 STREAM = Subject(SubjectKind.STREAM, "scope", "stream")
+#: The id of a stream that is made by hand.
+LIFE = "00000000-0000-4000-8000-000000000001"
 
 
 async def tagged(service):
@@ -38,7 +50,8 @@ async def announce_deletion(service, life):
 
 @pytest.mark.parametrize("is_sealed", [False, True], ids=["in use", "sealed"])
 async def test_a_deletion_of_an_earlier_life_leaves_the_stream_alone(service, cluster, is_sealed):
-    """S-090: not a segment goes, not a row; also if the stream could be deleted now. Told of its own life, it goes."""
+    """S-090: not a segment goes, not a row; also if it could be deleted now. Sealed, and told of its own life, it goes.
+    """
     await service.create_stream("scope", "stream", CONFIG)
     earlier = await service._catalog.stream_id("scope", "stream")
     await service.seal_stream("scope", "stream")
@@ -61,6 +74,7 @@ async def test_a_deletion_of_an_earlier_life_leaves_the_stream_alone(service, cl
     await announce_deletion(service, earlier)
     assert kept() == before
     assert await service.stream_exists("scope", "stream")
+    await service.seal_stream("scope", "stream")
     await announce_deletion(service, life)
     assert not await service.stream_exists("scope", "stream")
     assert not cluster.store.segments
@@ -114,3 +128,79 @@ async def test_a_deletion_leaves_nothing_of_the_stream(cluster):
     assert await found("gone") == {
         "watermarks": False, "writers": [], "listed": False, "tagged": False, "subscribers": ()
     }  # fmt: skip
+
+
+async def half_create(service, created_ms):
+    """Leave behind a listed stream with its tables, and with its records if `created_ms` is given; announce nothing."""
+    catalog = service._catalog
+    tables = catalog.tables_of("scope", "stream", await catalog.add_stream("scope", "stream", LIFE))
+    await tables.create_tables()
+    if created_ms is not None:
+        assert await tables.create_records(CONFIG, created_ms, 0)
+    return tables
+
+
+@pytest.mark.parametrize("has_records", [False, True])
+async def test_a_half_made_stream_that_another_controller_completes_before_its_deletion_begins_stays(
+    cluster, has_records
+):
+    """The first one finds it half made, and stands still; the second one completes it, and it is written to.
+
+    The deletion is announced after that: it is refused, withdrawn, and not a byte of the stream is gone.
+    """
+    first, second = await cluster.start(SETTINGS), await cluster.start(SETTINGS)
+    await first.create_scope("scope")
+    await half_create(first, cluster.clock_ms - 1 if has_records else None)
+    announcements = first._context.announcements
+    announce = announcements.announce
+
+    async def announce_late(work, **options):
+        announcements.announce = announce
+        if has_records:
+            with pytest.raises(StreamExistsError):
+                await second.create_stream("scope", "stream", CONFIG)
+        else:
+            await second.create_stream("scope", "stream", CONFIG)
+        await cluster.store.append("scope/stream/0.#epoch.0", b"of a user")
+        return await announce(work, **options)
+
+    announcements.announce = announce_late
+    with pytest.raises(StreamNotSealedError):
+        await first.delete_stream("scope", "stream")
+    assert announced(cluster) == []
+    assert bytes(cluster.store.segments["scope/stream/0.#epoch.0"].data) == b"of a user"
+    assert await tagged(first) == ["stream"]
+    # Nothing of the deletion is left in the way of what follows.
+    await first.update_stream("scope", "stream", CONFIG)
+    await first.seal_stream("scope", "stream")
+    await first.delete_stream("scope", "stream")
+    assert not cluster.store.segments
+
+
+async def test_a_deletion_whose_controller_ends_behind_the_announcement_spares_a_stream_in_use(service, cluster):
+    """Who finishes it finds the stream completed and in use, withdraws the deletion, and gives nothing up."""
+    await service.create_stream("scope", "stream", CONFIG)
+    await cluster.store.append("scope/stream/0.#epoch.0", b"of a user")
+    await announce_deletion(service, await service._catalog.stream_id("scope", "stream"))
+    assert bytes(cluster.store.segments["scope/stream/0.#epoch.0"].data) == b"of a user"
+    assert await service.given_up_work() == []
+    await service.seal_stream("scope", "stream")
+    await service.delete_stream("scope", "stream")
+    assert not cluster.store.segments
+
+
+async def test_who_was_overtaken_in_a_creation_cannot_complete_a_stream_that_is_being_deleted(service, cluster):
+    """It has read the state before the deletion; after that its write would bring half a stream into use."""
+    tables = await half_create(service, cluster.clock_ms)
+    read = await tables.state()
+    confirm = service._context.announcements.confirm
+
+    async def confirm_late(announcement):
+        await confirm(announcement)
+        with pytest.raises(MetadataConflictError):
+            await tables.set_state(StreamState.ACTIVE, of=read)
+
+    service._context.announcements.confirm = confirm_late
+    await service.delete_stream("scope", "stream")
+    assert not await service.stream_exists("scope", "stream")
+    assert not [name for name in cluster.store.tables if "/scope/stream/" in name]

@@ -1,7 +1,8 @@
 """Deleting a stream.
 
-Order: announce; tags; last segment number; the segment of marks; all segments ever created and not yet deleted; tables;
-the scope's listing; withdraw the announcement. Source: controller internals specification, section 3.4.
+Order: announce; look whether it may still be deleted; tags; last segment number; the segment of marks; all segments
+ever created and not yet deleted; tables; the scope's listing; withdraw the announcement. Source: controller internals
+specification, section 3.4.
 """
 
 from __future__ import annotations
@@ -48,7 +49,11 @@ async def delete_stream(context: WorkflowContext, scope: str, stream: str) -> No
 
 
 async def resume_delete(context: WorkflowContext, announced: Announcement) -> None:
-    """Bring an announced deletion to its end. A stream of the same name with another id is not touched."""
+    """Bring an announced deletion to its end. A stream of the same name with another id is not touched.
+
+    Raises `StreamNotSealedError`, with nothing done and nothing announced, when the stream was half created and another
+    controller has completed it before the announcement.
+    """
     scope, stream = announced.subject.scope, announced.subject.name
     try:
         stream_id = await context.catalog.stream_id(scope, stream)
@@ -61,6 +66,9 @@ async def resume_delete(context: WorkflowContext, announced: Announcement) -> No
         except NoSuchSegmentError:  # Its tables are gone already.
             birth = None
         if birth is not None:
+            if birth.state is not StreamState.SEALED and not await _is_half_created(tables):
+                await context.announcements.withdraw(announced)
+                raise StreamNotSealedError(f"stream {scope}/{stream} was completed before its deletion could begin")
             # Tags have no versions: those of a later life are not touched by who was overtaken.
             await context.announcements.confirm(announced)
             await context.catalog.remove_tags(scope, stream, birth.configuration.tags)
@@ -68,6 +76,15 @@ async def resume_delete(context: WorkflowContext, announced: Announcement) -> No
         await tables.drop_tables()
         await context.catalog.remove_stream(scope, stream, stream_id)
     await context.announcements.withdraw(announced)
+
+
+async def _is_half_created(tables: StreamTables) -> bool:
+    """Say whether a stream is still half created. Whoever was overtaken in its creation cannot complete it any more."""
+    state = await tables.state()
+    if state.record.state is not StreamState.CREATING:
+        return False
+    await tables.set_state(StreamState.CREATING, of=state)
+    return True
 
 
 async def _delete_segments(context: WorkflowContext, tables: StreamTables) -> None:

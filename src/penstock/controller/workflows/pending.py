@@ -31,7 +31,12 @@ from penstock.controller.workflows.scale_stream import give_up_scale, resume_sca
 from penstock.controller.workflows.seal_stream import resume_seal
 from penstock.controller.workflows.truncate_stream import resume_truncate
 from penstock.controller.workflows.update_stream import resume_update
-from penstock.model.errors import NoSuchScopeError, NoSuchSegmentError, NoSuchStreamError
+from penstock.model.errors import (
+    NoSuchScopeError,
+    NoSuchSegmentError,
+    NoSuchStreamError,
+    StreamNotSealedError,
+)
 
 OrderT = TypeVar("OrderT", bound=Order)
 _logger = logging.getLogger(__name__)
@@ -73,7 +78,10 @@ def register_stream_work(registry: WorkRegistry, context: WorkflowContext) -> No
             _logger.info("%s is not created: its scope was deleted meanwhile", announced.subject)
 
     async def delete(announced: Announcement, order: DeleteStream) -> None:
-        await resume_delete(context, announced)
+        try:
+            await resume_delete(context, announced)
+        except StreamNotSealedError as error:
+            _logger.info("%s is not deleted: %s", announced.subject, error)
 
     async def give_up(announced: Announcement) -> None:
         await _free(context, announced)

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import replace
 
 from penstock.controller.metadata.announcements import Announcements
 from penstock.controller.metadata.pending_work import PendingWork
 from penstock.controller.metadata.record_store import RecordStore
-from penstock.model.segments import VERSION_ANY
+from penstock.controller.metadata.records import StateRecord
+from penstock.model.segments import VERSION_ABSENT, VERSION_ANY
 from penstock.testing.mutations.mutation import Mutation, patched
 from penstock.testing.mutations.users import USERS
 from penstock.testing.workloads.users import UserHabits
@@ -57,6 +58,26 @@ def _take_over_without_compare_and_set() -> Iterator[None]:
         yield
 
 
+@contextmanager
+def _write_states_without_a_fence() -> Iterator[None]:
+    put, put_all = RecordStore.put, RecordStore.put_all
+
+    def any_version(record: object, version: int) -> int:
+        return VERSION_ANY if isinstance(record, StateRecord) and version != VERSION_ABSENT else version
+
+    async def put_state(self: RecordStore, table: str, key: str, record: object, *, version: int = VERSION_ANY) -> int:
+        return await put(self, table, key, record, version=any_version(record, version))
+
+    async def put_states(
+        self: RecordStore, table: str, records: Sequence[tuple[str, object, int]]
+    ) -> Sequence[int]:
+        freed = [(key, record, any_version(record, version)) for key, record, version in records]
+        return await put_all(self, table, freed)
+
+    with patched(RecordStore, "put", put_state), patched(RecordStore, "put_all", put_states):
+        yield
+
+
 PEER_MUTATIONS: tuple[Mutation, ...] = (
     Mutation(
         "take everybody else for dead", "work of a controller that is alive is finished by nobody else",
@@ -65,6 +86,10 @@ PEER_MUTATIONS: tuple[Mutation, ...] = (
     Mutation(
         "take over without compare-and-set", "work has one owner at a time",
         _PEERS, _take_over_without_compare_and_set,
+    ),
+    Mutation(
+        "write states without a fence", "who was overtaken moves a stream out of no state",
+        CONTROLLERS, _write_states_without_a_fence,
     ),
 )  # fmt: skip
 """Bugs of this kind. No profile with one controller finds them."""
