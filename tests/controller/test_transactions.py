@@ -18,8 +18,10 @@ from penstock.controller.settings import ControllerSettings
 from penstock.controller.transactions.lease_timers import LeaseTimers, OpenTransaction
 from penstock.controller.transactions.service import PingResult
 from penstock.model.errors import (
+    ContainerNotFoundError,
     ControllerUnavailableError,
     CorruptionError,
+    MetadataConflictError,
     NoSuchStreamError,
     OutcomeUnknownError,
     StorageError,
@@ -28,6 +30,7 @@ from penstock.model.errors import (
 from penstock.model.names import segment_name, transaction_segment_name
 from penstock.model.policies import Scaling, StreamConfig
 from penstock.rpc import controller_pb2 as pb
+from support.controller_faults import ScriptedSegments
 from support.mark_segments import without_marks
 
 INFO = pb.StreamInfo(scope="scope", stream="stream")
@@ -388,6 +391,37 @@ async def test_concurrent_takers_share_a_refresh():
     numbers = TransactionNumbers(RecordStore(store), ControllerSettings(transaction_id_range=100))
     taken = await asyncio.gather(*(numbers.next() for _ in range(10_000)))
     assert sorted(taken) == list(range(1, 10_001))
+
+
+@pytest.mark.parametrize("fault", ["request lost", "reply lost", "container elsewhere", "taken by another controller"])
+async def test_a_transaction_begins_although_its_number_is_refused_twice(cluster, fault):
+    """S-153: the third attempt to reserve numbers succeeds; numbers that may have been reserved for nobody are skipped.
+    """
+    store, failures = ScriptedSegments(cluster.store), []
+    service = cluster.build(ControllerSettings(retry_delay_ms_first=1, retry_delay_ms_max=2), segments=store)
+    await service.start()
+    await service.create_scope("scope")
+    await service.create_stream("scope", "stream", StreamConfig())
+
+    def strikes(name, arguments):
+        is_struck = (name, arguments[0]) == ("table_put", layout.TRANSACTION_COUNTER) and len(failures) < 2
+        if is_struck:
+            failures.append(name)
+        return is_struck
+
+    errors = {
+        "request lost": OutcomeUnknownError("lost"),
+        "container elsewhere": ContainerNotFoundError(0),
+        "taken by another controller": MetadataConflictError("taken"),
+    }
+    if fault == "reply lost":
+        store.after_rule = strikes
+    else:
+        store.rule = lambda name, arguments: errors[fault] if strikes(name, arguments) else None
+    first, second = await begin(service), await begin(service)
+    assert len(failures) == 2
+    assert first.low < second.low
+    assert [await status(service, id) for id in (first, second)] == [OPEN, OPEN]
 
 
 def test_ids_as_text():

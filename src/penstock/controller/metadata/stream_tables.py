@@ -252,6 +252,15 @@ class StreamTables(EpochTables):
         """Replace the record of the commit in progress, read at `version`."""
         return await self.records.put(self.metadata, layout.COMMITTING_TRANSACTIONS, record, version=version)
 
+    async def check_committing(self, version: int) -> None:
+        """Make sure that the record of the commit in progress is still at `version`. 1 read.
+
+        Raises `MetadataConflictError` when it is not: another controller has the commit now.
+        """
+        found = await self.need(layout.COMMITTING_TRANSACTIONS, CommittingTransactions)
+        if found.version != version:
+            raise MetadataConflictError(f"stream {self.name}: another controller goes on with this commit")
+
     async def take_commit_positions(
         self, transactions: Sequence[str], attempts_max: int, counter: Versioned[CommitCounter] | None = None
     ) -> tuple[int, Versioned[CommitCounter]]:

@@ -78,10 +78,13 @@ async def _add_epochs(
 ) -> int:
     """Fill the epoch `middle`, and put it and `last` on record; return the new version of the batch."""
     configuration = (await tables.configuration()).record.configuration
-    await _create(context, tables, middle, _NO_SCALING, 0)
+    await _create(context, tables, middle, _NO_SCALING, configuration.rollover_bytes)
     if not await _is_any_sealed(context, tables, middle):
         await merge(origin, middle)
     sizes = await seal_segments(context, tables, [segment.id for segment in middle.segments])
+    # Merges take their time, and creations have no versions: whoever was overtaken meanwhile makes no segments any
+    # more, of which nothing on record would tell if the stream is gone by now.
+    await tables.check_committing(committing.version)
     await _create(context, tables, last, configuration.scaling, configuration.rollover_bytes)
     ended: dict[int, int] = {segment.id: middle.epoch for segment in active.segments}
     ended.update({segment.id: last.epoch for segment in middle.segments})
