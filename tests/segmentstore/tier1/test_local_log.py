@@ -559,6 +559,41 @@ async def test_an_open_that_was_given_up_does_not_fence_whoever_came_after_it(tm
     await work.close()
 
 
+async def test_a_log_is_enabled_while_somebody_holds_its_lock_for_a_moment() -> None:
+    """As whoever owns it does now and then; once an administrator was told that another server runs there."""
+    disk = new_disk()
+    log = make_log(disk)
+    await log.open()
+    await log.disable()
+    await log.close()
+    factory = LocalLogFactory(
+        "/data/tier1", Runtime(disk=disk, work=InlineWork(), rng=random.Random(1), wall_clock_ms=lambda: 0), SETTINGS
+    )
+    lock = disk.lock(f"{DIRECTORY}/log.lock")
+    enabling = asyncio.create_task(factory.enable(0))
+    for _ in range(5):
+        await asyncio.sleep(0.001)
+    assert not enabling.done()
+    lock.release()
+    await enabling
+    await make_log(disk, seed=2).open()
+
+
+async def test_a_log_whose_lock_is_never_released_is_not_enabled() -> None:
+    """That is said after `lock_wait_s_max`."""
+    disk = new_disk()
+    log = make_log(disk)
+    await log.open()
+    await log.disable()
+    await log.close()
+    runtime = Runtime(disk=disk, work=InlineWork(), rng=random.Random(1), wall_clock_ms=lambda: 0)
+    factory = LocalLogFactory("/data/tier1", runtime, replace(SETTINGS, lock_wait_s_max=0.01))
+    lock = disk.lock(f"{DIRECTORY}/log.lock")
+    with pytest.raises(StorageError, match=r"could not enable the log of container 0 .* its lock was held for 0.01 s"):
+        await factory.enable(0)
+    lock.release()
+
+
 async def test_log_whose_file_does_not_close_is_given_up_and_released_all_the_same(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

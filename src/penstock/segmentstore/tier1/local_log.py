@@ -47,7 +47,7 @@ from penstock.segmentstore.tier1.log_files import LogFiles
 from penstock.segmentstore.tier1.log_owner import LogOwner
 from penstock.segmentstore.tier1.log_recovery import ChainFile, log_address
 from penstock.segmentstore.tier1.log_settings import LocalLogSettings
-from penstock.segmentstore.tier1.log_work import LogWork
+from penstock.segmentstore.tier1.log_work import LogWork, while_locked
 from penstock.segmentstore.tier1.recovered_frames import recovered_frames
 
 __all__ = ["LocalLog", "LocalLogFactory", "LocalLogSettings"]
@@ -540,8 +540,11 @@ class LocalLogFactory:
 
     async def enable(self, container_id: int) -> None:
         """See `DurableLogFactory.enable`. Raises `InvalidArgumentError` when the log is not disabled."""
-        directory = LogDirectory(self._runtime.disk, self._path(container_id), container_id)
-        await self._runtime.work.run(directory.enable)
+        path = self._path(container_id)
+        directory = LogDirectory(self._runtime.disk, path, container_id)
+        # Whoever owns the log takes its lock for a moment now and then.
+        what = f"enable the log of container {container_id} in {path}"
+        await while_locked(what, lambda: self._runtime.work.run(directory.enable), self._settings)
 
     def _path(self, container_id: int) -> str:
         return f"{self._directory}/{container_id}"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import errno
-from collections.abc import Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine
 from typing import TypeVar
 
 from penstock.model.errors import DataDirectoryInUseError, StorageError, StorageFullError
@@ -13,6 +13,19 @@ from penstock.runtime.work import PoolSettings, WorkPool
 from penstock.segmentstore.tier1.log_settings import LocalLogSettings
 
 T = TypeVar("T")
+
+
+async def while_locked(what: str, call: Callable[[], Awaitable[T]], settings: LocalLogSettings) -> T:
+    """Call again and again while another holds a log's lock, for `lock_wait_s_max`; then raise `StorageError`."""
+    loop = asyncio.get_running_loop()
+    deadline = loop.time() + settings.lock_wait_s_max
+    while True:
+        try:
+            return await call()
+        except DataDirectoryInUseError as error:
+            if loop.time() >= deadline:
+                raise StorageError(f"could not {what}: its lock was held for {settings.lock_wait_s_max} s") from error
+        await asyncio.sleep(settings.lock_retry_delay_s)
 
 
 class LogWork:
@@ -46,18 +59,8 @@ class LogWork:
 
     async def run_locked(self, what: str, function: Callable[..., T], *args: object) -> T:
         """Run blocking work that takes the log's lock, again and again while another holds it."""
-        loop = asyncio.get_running_loop()
-        deadline = loop.time() + self._settings.lock_wait_s_max
-        while True:
-            try:
-                return await self.run(what, function, *args)
-            except DataDirectoryInUseError as error:
-                if loop.time() >= deadline:
-                    raise StorageError(
-                        f"could not {what} {self._description}: "
-                        f"its lock was held for {self._settings.lock_wait_s_max} s"
-                    ) from error
-            await asyncio.sleep(self._settings.lock_retry_delay_s)
+        subject = f"{what} {self._description}"
+        return await while_locked(subject, lambda: self.run(what, function, *args), self._settings)
 
     def start(self, work: Coroutine[object, object, object]) -> asyncio.Task[object]:
         """Start a task that must end before the log's descriptors are closed."""
