@@ -12,6 +12,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
 
 import pytest
+from obstore.store import LocalStore, MemoryStore
 
 from penstock.model.errors import (
     BadChunkOffsetError,
@@ -23,12 +24,15 @@ from penstock.model.errors import (
     StorageUnavailableError,
     UnsupportedOperationError,
 )
+from penstock.runtime.obstore_objects import ObstoreObjects
 from penstock.runtime.runtime import real_runtime
 from penstock.segmentstore.tier2.chunk_storage import ChunkInfo, ChunkStorage
 from penstock.segmentstore.tier2.directory import DirectoryChunkStorage, DirectoryChunkStorageSettings
 from penstock.segmentstore.tier2.memory import MemoryChunkStorage
+from penstock.segmentstore.tier2.object_storage import ObjectChunkStorage
 from penstock.segmentstore.tier2.wrapped import WrappedChunkStorage
 from penstock.testing.chunk_faults import FaultyChunkStorage
+from penstock.testing.simulation.objects import SimulatedBucket, SimulatedObjects
 
 NAME = "scope/stream/0.#epoch.0.E-1-O-0.7f0c"
 BAD_NAMES = [
@@ -50,7 +54,13 @@ BAD_NAMES = [
 ]
 
 
-@pytest.fixture(params=["directory", "directory-one-file-open", "memory", "memory-no-append", "faulty", "wrapped"])
+STORAGES = [
+    "directory", "directory-one-file-open", "memory", "memory-no-append", "faulty", "wrapped",
+    "obstore-memory", "obstore-local", "simulated-objects",
+]  # fmt: skip
+
+
+@pytest.fixture(params=STORAGES)
 async def storage(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[ChunkStorage]:
     runtime = real_runtime(4)
     made: ChunkStorage
@@ -66,6 +76,13 @@ async def storage(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterat
             made = MemoryChunkStorage(supports_append=False, supports_concat=False)
         case "faulty":
             made = FaultyChunkStorage(MemoryChunkStorage(), random.Random(1))
+        case "obstore-memory":
+            made = ObjectChunkStorage(ObstoreObjects(MemoryStore(), "memory://"), runtime.rng, prefix="some/prefix")
+        case "obstore-local":
+            place = tmp_path / "chunks"
+            made = ObjectChunkStorage(ObstoreObjects(LocalStore(place, mkdir=True), f"file://{place}"), runtime.rng)
+        case "simulated-objects":
+            made = ObjectChunkStorage(SimulatedObjects(SimulatedBucket(), random.Random(1)), runtime.rng)
         case _:
             made = WrappedChunkStorage(WrappedChunkStorage(MemoryChunkStorage()))
     yield made
@@ -110,7 +127,7 @@ async def test_nothing_is_created_where_the_identity_is_gone_or_another_one(
     await storage.create_identity(b"of cluster 1")
     storage.hold_to_identity(b"of cluster 1")
     await storage.create_with_content(NAME, [b"abc"])
-    replace_identity(storage, tmp_path, b"of cluster 2" if is_foreign else None)
+    await replace_identity(storage, tmp_path, b"of cluster 2" if is_foreign else None)
     # A look at what is there now makes it no more the right place.
     assert await storage.read_identity() == (b"of cluster 2" if is_foreign else None)
     for name in ("other/place/chunk", f"{NAME}-2"):
@@ -121,7 +138,7 @@ async def test_nothing_is_created_where_the_identity_is_gone_or_another_one(
                 await storage.create(name)
     assert await storage.list() == [ChunkInfo(NAME, 3)]
     assert not (tmp_path / "chunks" / "other").exists()
-    replace_identity(storage, tmp_path, b"of cluster 1")
+    await replace_identity(storage, tmp_path, b"of cluster 1")
     await storage.create_with_content("other/place/chunk", [b"def"])
 
 
@@ -133,12 +150,17 @@ async def test_its_place_and_its_longest_name_are_told(storage: ChunkStorage) ->
         await storage.create_with_content(f"scope/{longest}x", [b"abc"])
 
 
-def replace_identity(storage: ChunkStorage, tmp_path: Path, identity: bytes | None) -> None:
+async def replace_identity(storage: ChunkStorage, tmp_path: Path, identity: bytes | None) -> None:
     """Put another identity behind the storage's back."""
     while isinstance(storage, WrappedChunkStorage):
         storage = storage.inner
     if isinstance(storage, MemoryChunkStorage):
         storage.identity = identity
+        return
+    if isinstance(storage, ObjectChunkStorage):
+        await storage.objects.delete(storage.identity_key)
+        if identity is not None:
+            await storage.objects.put_new(storage.identity_key, identity, "somebody else's")
         return
     file = tmp_path / "chunks" / "penstock-storage.toml"
     if identity is None:
@@ -302,7 +324,7 @@ async def test_bad_ranges_are_refused(storage: ChunkStorage) -> None:
 
 
 @pytest.mark.parametrize(
-    "name", ["a", "Grüße/日本/🚰", "a b/c#d$e", ".hidden", "a/..b/c..", "/".join(["x" * 200] * 5), "p" * 255]
+    "name", ["a", "Grüße/日本/🚰", "a b/c#d$e", ".hidden", "d/..b/c..", "/".join(["x" * 200] * 5), "p" * 251]
 )
 async def test_odd_names_work(storage: ChunkStorage, name: str) -> None:
     await storage.create_with_content(name, [b"abc"])

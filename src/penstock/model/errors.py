@@ -36,15 +36,22 @@
     │   │   ├── MissingChunkError       a chunk that a segment's records lead to is not there
     │   │   └── InconsistentStateError  a container's memory contradicts itself: it starts anew from its log
     │   ├── StorageUnavailableError     long-term storage is not there, or not the one that it was; a retry is safe
-    │   │   └── StorageIdentityError    ... because it is another cluster's, or its identity is damaged
+    │   │   ├── StorageIdentityError    ... because it is another cluster's, or its identity is damaged
+    │   │   ├── StorageUnreachableError ... because there is no connection to it, or that broke
+    │   │   └── StorageRefusedError     ... because it refuses every request; not before somebody has done something
+    │   │       ├── StorageCredentialsError     ... with these credentials, or without any
+    │   │       ├── StorageBucketMissingError   ... for this bucket at this endpoint
+    │   │       └── StorageClockError           ... by this machine's clock
     │   ├── LogFencedError              another incarnation owns the log now
     │   ├── LogDisabledError            the log was switched off after corruption
     │   ├── LogClosedError
     │   ├── StorageFullError
+    │   ├── StorageThrottledError       too many requests; a retry later is safe
     │   ├── StorageNotRespondingError   it hangs; what was asked of it may still happen
     │   ├── StorageNotPrimaryError      a later epoch owns the stored segment
     │   ├── StorageConflictError        the records of a stored segment were changed meanwhile
-    │   └── ChunkError                  NoSuchChunkError, ChunkExistsError, BadChunkOffsetError
+    │   ├── ChunkError                  NoSuchChunkError, ChunkExistsError, BadChunkOffsetError
+    │   └── ObjectError                 NoSuchObjectError, ObjectExistsError, ObjectRangeError (inside a segment store)
     ├── DataDirectoryInUseError         a second process on one data directory
     └── StreamError                     control plane: NoSuchScopeError, ScopeExistsError, ScopeNotEmptyError,
         │                               NoSuchStreamError, StreamExistsError, StreamNotSealedError,
@@ -384,6 +391,26 @@ class StorageIdentityError(StorageUnavailableError):
         self.place = place
 
 
+class StorageUnreachableError(StorageUnavailableError):
+    """There is no connection to long-term storage, or it broke: then what was asked for may have happened."""
+
+
+class StorageRefusedError(StorageUnavailableError):
+    """Long-term storage refuses every request, and did nothing. It will until somebody changes what it is told."""
+
+
+class StorageCredentialsError(StorageRefusedError):
+    """Long-term storage refuses the credentials, they permit too little, or there are none."""
+
+
+class StorageBucketMissingError(StorageRefusedError):
+    """The bucket that is to be long-term storage does not exist at the endpoint and in the region that are set."""
+
+
+class StorageClockError(StorageRefusedError):
+    """Long-term storage refuses requests whose time differs too much from its own."""
+
+
 class LogFencedError(StorageError):
     """Another incarnation has opened the log. This one must stop and may not acknowledge anything."""
 
@@ -405,6 +432,12 @@ class StorageNotRespondingError(StorageError):
 
 class StorageFullError(StorageError):
     """No space is left. Retry after space was freed."""
+
+    is_retriable = True
+
+
+class StorageThrottledError(StorageError):
+    """Long-term storage was asked too often and did nothing. Retry later."""
 
     is_retriable = True
 
@@ -460,6 +493,35 @@ class BadChunkOffsetError(ChunkError):
         super().__init__(chunk, f"write at {given}, but the chunk's length is {expected}")
         self.expected = expected
         self.given = given
+
+
+class ObjectError(StorageError):
+    """A request about one object of an object store failed. `key` is its name."""
+
+    def __init__(self, key: str, message: str) -> None:
+        super().__init__(f"object {key}: {message}")
+        self.key = key
+
+
+class NoSuchObjectError(ObjectError):
+    """The object does not exist."""
+
+    def __init__(self, key: str) -> None:
+        super().__init__(key, "no such object")
+
+
+class ObjectExistsError(ObjectError):
+    """The object was not created because there is one of that key, or because the store cannot tell.
+
+    It cannot while another creation is under way, and where a key lies above or below another one as folders do.
+    """
+
+    def __init__(self, key: str, message: str) -> None:
+        super().__init__(key, f"there is one, or it cannot be created beside the others ({message})")
+
+
+class ObjectRangeError(ObjectError):
+    """A read began at or behind the end of the object."""
 
 
 class DataDirectoryInUseError(PenstockError):

@@ -13,7 +13,10 @@ import random
 import time
 from collections.abc import Callable
 
+from penstock.model.errors import InvalidArgumentError
 from penstock.runtime.disk import Disk, LocalDisk
+from penstock.runtime.objects import ObjectPlace, ObjectStore, ObjectStoreSettings, OpenObjectStore
+from penstock.runtime.obstore_objects import open_object_store
 from penstock.runtime.program import WatchProgram, resident_bytes, watch_program
 from penstock.runtime.work import BlockingWork, ThreadedWork
 
@@ -32,9 +35,12 @@ class Runtime:
             right in the midst of a turn that took long, and goes on while the machine sleeps; by default it is that.
         resident_bytes: memory that this process takes now; 0 where nobody knows, as in a simulation. Never waits.
         watch_program: has somebody told of this program's forks and of its exit; None if no program stands behind this.
+        open_objects: opens a bucket of an object store.
     """
 
-    __slots__ = ("disk", "monotonic_s", "resident_bytes", "rng", "wall_clock_ms", "watch_program", "work")
+    __slots__ = (
+        "disk", "monotonic_s", "open_objects", "resident_bytes", "rng", "wall_clock_ms", "watch_program", "work",
+    )  # fmt: skip
 
     def __init__(
         self,
@@ -46,6 +52,7 @@ class Runtime:
         monotonic_s: Callable[[], float] | None = None,
         resident_bytes: Callable[[], int] = lambda: 0,
         watch_program: WatchProgram | None = None,
+        open_objects: OpenObjectStore | None = None,
     ) -> None:
         self.disk: Disk = disk
         self.work: BlockingWork = work
@@ -54,6 +61,7 @@ class Runtime:
         self.monotonic_s: Callable[[], float] = monotonic_s or _loop_time_s
         self.resident_bytes: Callable[[], int] = resident_bytes
         self.watch_program: WatchProgram | None = watch_program
+        self.open_objects: OpenObjectStore = open_objects or _no_objects
 
     def random_id(self) -> bytes:
         """Return 16 random bytes."""
@@ -73,7 +81,12 @@ def real_runtime(thread_count_max: int = 8) -> Runtime:
         monotonic_s=_boot_time_s if hasattr(time, "CLOCK_BOOTTIME") else time.monotonic,
         resident_bytes=resident_bytes,
         watch_program=watch_program,
+        open_objects=open_object_store,
     )
+
+
+def _no_objects(place: ObjectPlace, settings: ObjectStoreSettings) -> ObjectStore:
+    raise InvalidArgumentError(f"{place}: there are no object stores in these surroundings")
 
 
 def _loop_time_s() -> float:

@@ -1,0 +1,292 @@
+"""`ObstoreObjects`: `ObjectStore` by obstore, for S3, Google Cloud Storage and Azure alike, and for its test stores.
+
+obstore (Rust's object_store) runs requests in threads of its own and answers through the event loop. It tells what went
+wrong in text alone, so `storage_error` reads that: status codes and the codes of S3's error documents.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import re
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from datetime import timedelta
+from typing import TYPE_CHECKING, TypeVar
+
+from penstock.model.errors import (
+    InvalidArgumentError,
+    NoSuchObjectError,
+    ObjectExistsError,
+    ObjectRangeError,
+    StorageBucketMissingError,
+    StorageClockError,
+    StorageCredentialsError,
+    StorageError,
+    StorageFullError,
+    StorageNotRespondingError,
+    StorageThrottledError,
+    StorageUnreachableError,
+)
+from penstock.model.segments import Buffer
+from penstock.runtime.objects import ObjectInfo, ObjectPlace, ObjectStoreSettings
+
+if TYPE_CHECKING:
+    from obstore import Attributes, ListStream, ObjectMeta
+    from obstore.store import AzureStore, ClientConfig, GCSStore, LocalStore, MemoryStore, RetryConfig, S3Store
+
+    AnyStore = S3Store | GCSStore | AzureStore | LocalStore | MemoryStore
+
+T = TypeVar("T")
+
+#: Where the tag is among an object's user-defined metadata. Azure takes identifiers of programs alone.
+_TAG = "penstocktag"
+_FILE_NAME_BYTES_MAX = 255
+#: What obstore adds to a file's name while it writes it: ``#`` and a number.
+_DRAFT_SUFFIX_BYTES = 4
+#: Objects in one answer of a list; S3 gives no more.
+_PAGE_LENGTH = 1000
+
+_STATUS = re.compile(r"status code: (\d{3})")
+_CODE = re.compile(r"<Code>(\w+)</Code>")
+
+_CREDENTIALS_CODES = frozenset((
+    "AccessDenied", "AuthenticationFailed", "AuthorizationFailure", "ExpiredToken", "InvalidAccessKeyId",
+    "InvalidToken", "SignatureDoesNotMatch", "XAdminUserNotFound",
+))  # fmt: skip
+_CLOCK_CODES = frozenset(("RequestTimeTooSkewed", "RequestExpired"))
+_BUCKET_CODES = frozenset(("NoSuchBucket", "ContainerNotFound", "InvalidBucketName", "PermanentRedirect",
+                           "AuthorizationHeaderMalformed"))  # fmt: skip
+_THROTTLE_CODES = frozenset(("SlowDown", "ServerBusy", "TooManyRequests", "RequestLimitExceeded", "Throttling"))
+_FULL_CODES = frozenset(("QuotaExceeded", "InsufficientStorage", "XMinioStorageFull", "EntityTooLargeForQuota"))
+#: What a library asks for the machine's role when nobody gave it credentials.
+_ROLE_MARKS = ("169.254.169.254", "169.254.170.2", "metadata.google.internal", "token request")
+
+
+def open_object_store(place: ObjectPlace, settings: ObjectStoreSettings) -> ObstoreObjects:
+    """Return the bucket of `place`. See `penstock.runtime.objects.OpenObjectStore`."""
+    try:
+        from obstore.exceptions import BaseError
+        from obstore.store import AzureStore, GCSStore, S3Store
+    except ImportError as error:
+        raise InvalidArgumentError(
+            f"{place} needs a library that is not installed: pip install 'penstock[s3]'"
+        ) from error
+    endpoint = settings.endpoint or os.environ.get("AWS_ENDPOINT_URL") or os.environ.get("AWS_ENDPOINT") or ""
+    client: ClientConfig = {
+        "connect_timeout": timedelta(seconds=settings.connect_timeout_s),
+        "timeout": timedelta(seconds=settings.request_timeout_s),
+    }
+    if (endpoint if place.scheme == "s3" else settings.endpoint).startswith("http://"):
+        client["allow_http"] = True
+    retry: RetryConfig = {
+        "max_retries": settings.request_retries_max,
+        "retry_timeout": timedelta(seconds=settings.retry_timeout_s),
+        "backoff": {
+            "init_backoff": timedelta(seconds=settings.retry_delay_s_first),
+            "max_backoff": timedelta(seconds=settings.retry_delay_s_max),
+            "base": 2,
+        },
+    }
+    try:
+        store: AnyStore
+        match place.scheme:
+            case "s3":
+                given = {
+                    "endpoint": endpoint,
+                    "region": settings.region,
+                    "access_key_id": settings.access_key_id,
+                    "secret_access_key": settings.secret_access_key,
+                    "session_token": settings.session_token,
+                }
+                store = S3Store(
+                    place.bucket,
+                    config={name: value for name, value in given.items() if value},  # type: ignore[arg-type]  # A TypedDict of these.
+                    client_options=client,
+                    retry_config=retry,
+                )
+            case "gs":
+                store = GCSStore(place.bucket, client_options=client, retry_config=retry)
+            case _:
+                store = (
+                    AzureStore(place.bucket, endpoint=settings.endpoint, client_options=client, retry_config=retry)
+                    if settings.endpoint
+                    else AzureStore(place.bucket, client_options=client, retry_config=retry)
+                )
+    except (BaseError, ValueError) as error:
+        raise InvalidArgumentError(f"{place} cannot be used: {_first_line(error)}") from error
+    return ObstoreObjects(store, str(ObjectPlace(place.scheme, place.bucket)), settings)
+
+
+class ObstoreObjects:
+    """See the module. `store` is any of obstore's; its memory and its directories are for tests: neither is durable.
+
+    A directory keeps no tags, and lists in no order.
+    """
+
+    def __init__(self, store: AnyStore, place: str, settings: ObjectStoreSettings | None = None) -> None:
+        from obstore.store import LocalStore
+
+        self._store = store
+        self._place = place
+        self._settings = settings or ObjectStoreSettings()
+        self._is_directory = isinstance(store, LocalStore)
+        self._reads = asyncio.Semaphore(self._settings.reads_max)
+        self._writes = asyncio.Semaphore(self._settings.writes_max)
+        self._names = asyncio.Semaphore(self._settings.names_max)
+
+    @property
+    def place(self) -> str:
+        """See `ObjectStore.place`."""
+        return self._place
+
+    @property
+    def key_part_bytes_max(self) -> int:
+        """See `ObjectStore.key_part_bytes_max`. Gateways to file systems have their limit."""
+        return _FILE_NAME_BYTES_MAX - (_DRAFT_SUFFIX_BYTES if self._is_directory else 0)
+
+    async def put_new(self, key: str, content: Buffer, tag: str) -> None:
+        """See `ObjectStore.put_new`."""
+        attributes: Attributes | None = None if self._is_directory else {_TAG: tag}
+
+        async def put() -> None:
+            await self._store.put_async(key, content, mode="create", use_multipart=False, attributes=attributes)
+
+        await self._call(self._writes, key, put)
+
+    async def head(self, key: str) -> ObjectInfo:
+        """See `ObjectStore.head`."""
+        found = await self._call(self._names, key, lambda: self._store.get_async(key, options={"head": True}))
+        return ObjectInfo(key, found.meta["size"], found.attributes.get(_TAG))
+
+    async def get(self, key: str) -> bytes:
+        """See `ObjectStore.get`."""
+
+        async def get() -> bytes:
+            found = await self._store.get_async(key)
+            return bytes(await found.bytes_async())
+
+        return await self._call(self._reads, key, get)
+
+    async def get_range(self, key: str, offset: int, length: int) -> bytes:
+        """See `ObjectStore.get_range`."""
+
+        async def get() -> tuple[bytes, int]:
+            found = await self._store.get_async(key, options={"range": (offset, offset + length)})
+            return bytes(await found.bytes_async()), found.meta["size"]
+
+        data, length_bytes = await self._call(self._reads, key, get)
+        expected = min(length, length_bytes - offset)
+        if len(data) != expected:
+            raise StorageError(f"{self._place}: {len(data)} of {expected} bytes of {key} came from {offset} on")
+        return data
+
+    async def delete(self, key: str) -> None:
+        """See `ObjectStore.delete`."""
+        try:
+            await self._call(self._names, key, lambda: self._store.delete_async(key))
+        except NoSuchObjectError:
+            pass  # Most stores say nothing then, a directory does.
+
+    async def list(self, folder: str, *, after: str = "") -> AsyncIterator[Sequence[ObjectInfo]]:
+        """See `ObjectStore.list`."""
+        stream = self._store.list(folder or None, offset=after or None, chunk_size=_PAGE_LENGTH)
+        everything: list[ObjectInfo] = []
+        while True:
+            try:
+                page = await self._call(self._names, folder, lambda: _next_page(stream))
+            except NoSuchObjectError:
+                break  # A directory that is not there.
+            if page is None:
+                break
+            infos = [ObjectInfo(each["path"], each["size"]) for each in page]
+            if self._is_directory:
+                everything += infos
+            else:
+                yield infos
+        if everything:
+            everything.sort(key=lambda info: info.key.encode())
+            yield everything
+
+    async def close(self) -> None:
+        """See `ObjectStore.close`. Connections end with the last call."""
+
+    async def _call(self, turns: asyncio.Semaphore, key: str, request: Callable[[], Awaitable[T]]) -> T:
+        from obstore.exceptions import BaseError
+
+        settings = self._settings
+        try:
+            async with asyncio.timeout(settings.call_timeout_s or None) as limit, turns:
+                return await request()
+        except TimeoutError as error:
+            if not limit.expired():
+                raise
+            raise StorageNotRespondingError(
+                f"{self._place} did not answer about {key} within {settings.call_timeout_s:g} s; what was asked of it "
+                "may still happen"
+            ) from error
+        except (BaseError, OSError, ValueError) as error:
+            raise storage_error(error, self._place, key) from error
+
+
+async def _next_page(stream: ListStream[Sequence[ObjectMeta]]) -> Sequence[ObjectMeta] | None:
+    try:
+        return await stream.__anext__()
+    except StopAsyncIteration:
+        return None
+
+
+def storage_error(error: Exception, place: str, key: str) -> StorageError:
+    """Return what an error of obstore about `key` means, as `ObjectStore` says."""
+    text = str(error)
+    line = _first_line(error)
+    status_found, code_found = _STATUS.search(text), _CODE.search(text)
+    status = int(status_found[1]) if status_found else 0
+    code = code_found[1] if code_found else ""
+    kind = type(error).__name__
+    if code in _CLOCK_CODES or "date header too old" in text:
+        return StorageClockError(
+            f"{place} refuses requests because the clocks differ too much: set this machine's (chronyc tracking, "
+            f"timedatectl). It said: {line}"
+        )
+    if code in _BUCKET_CODES or "BareRedirect" in text:
+        return StorageBucketMissingError(
+            f"{place} is not there ({code or 'it is elsewhere'}): create the bucket, or correct its name, the endpoint "
+            f"or the region. It said: {line}"
+        )
+    if code in _CREDENTIALS_CODES or status in (401, 403) or kind in ("PermissionDeniedError", "UnauthenticatedError"):
+        return StorageCredentialsError(
+            f"{place} refuses these credentials ({code or status or kind}): check the access key, its secret and what "
+            f"they permit (read, write, delete, list). It said: {line}"
+        )
+    if not status and any(mark in text for mark in _ROLE_MARKS):
+        return StorageCredentialsError(
+            f"no credentials for {place}: set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or give this machine a "
+            f"role. It was tried: {line}"
+        )
+    if kind == "AlreadyExistsError" or kind == "PreconditionError":
+        return ObjectExistsError(key, code or line)
+    if isinstance(error, FileNotFoundError) or (not status and "Not a directory (os error" in text):
+        return NoSuchObjectError(key)
+    if status == 416 or "Range {" in text or "InvalidRange" in text:
+        return ObjectRangeError(key, line)
+    if code in _FULL_CODES or status == 507 or "No space left" in text or "StorageFull" in text:
+        return StorageFullError(f"no space is left in {place}: {line}")
+    if code in _THROTTLE_CODES or status in (429, 503):
+        return StorageThrottledError(f"{place} is asked too often ({code or status}): {line}")
+    if "kind: Timeout" in text:
+        return StorageNotRespondingError(f"{place} did not answer in time; what was asked may still happen: {line}")
+    if "kind: Connect" in text:
+        return StorageUnreachableError(
+            f"{place} cannot be reached: is the endpoint right, and does the service run? It was tried: {line}"
+        )
+    if "HttpError" in text:
+        return StorageUnreachableError(f"the connection to {place} broke, with an unknown outcome: {line}")
+    return StorageError(f"{place} could not do what was asked about {key}: {line}")
+
+
+def _first_line(error: Exception) -> str:
+    """Return what obstore says for people, without its source in Rust, and no more of a document than its code."""
+    text = str(error).split("\n\nDebug source", 1)[0]
+    said = text.split("<?xml", 1)[0].strip().rstrip(":")
+    found = _CODE.search(text)
+    return f"{said} ({found[1]})" if found else said

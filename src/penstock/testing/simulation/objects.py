@@ -1,0 +1,261 @@
+"""`SimulatedObjects`: the twin of `penstock.runtime.obstore_objects`, a bucket in memory that fails as services do.
+
+A `SimulatedBucket` outlives its clients, which are processes that may die. A request of a client may take long, be
+refused, or be lost on its way there or back; or it is given up and arrives later, when nobody waits for it any more.
+Objects come whole or not at all. Each fault is a named value (`ObjectFault`) with a rate, all drawn from one generator;
+`inject` makes a given call fail in a given way. Time is the running loop's.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections import Counter, deque
+from collections.abc import AsyncIterator, Callable, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import TypeVar
+
+from penstock.model.errors import (
+    InvalidArgumentError,
+    NoSuchObjectError,
+    ObjectExistsError,
+    ObjectRangeError,
+    StorageNotRespondingError,
+    StorageThrottledError,
+    StorageUnreachableError,
+)
+from penstock.model.segments import Buffer
+from penstock.runtime.objects import ObjectInfo
+
+T = TypeVar("T")
+
+_PAGE_LENGTH = 3
+
+
+class ObjectFault(StrEnum):
+    """What may happen to a request.
+
+    Attributes:
+        SLOW: it takes longer.
+        THROTTLE: it is refused without effect: `StorageThrottledError`.
+        LOST_REQUEST: it does not arrive: `StorageUnreachableError`.
+        LOST_REPLY: it has its effect, and the answer is lost: `StorageUnreachableError`.
+        SENT_TWICE: it has its effect, the answer is lost, and a library sends it again: the answer is the second's.
+        LATE: nobody waits for it any more when it has its effect: `StorageNotRespondingError`.
+        CONFLICT: a creation is refused without effect, as one beside another: `ObjectExistsError`.
+        STALE_LIST: a list answers as of some time ago.
+    """
+
+    SLOW = "slow"
+    THROTTLE = "throttle"
+    LOST_REQUEST = "lost request"
+    LOST_REPLY = "lost reply"
+    SENT_TWICE = "sent twice"
+    LATE = "late"
+    CONFLICT = "conflict"
+    STALE_LIST = "stale list"
+
+
+@dataclass(frozen=True, slots=True)
+class ObjectFaults:
+    """Rates are probabilities per request.
+
+    Attributes:
+        latency_s_min: every request takes at least this ...
+        latency_s_max: ... and at most this, drawn evenly.
+        slow_s: what a `SLOW` request takes on top.
+        late_s_max: how long after it was given up a `LATE` one has its effect, at most.
+        staleness_s_max: how far back a stale list looks, at most.
+        rates: of each fault.
+        is_reachable: whether any request arrives.
+        is_atomic: whether a creation checks and writes in one step. Services that do not are no good; tests of
+            races must fail on them.
+    """
+
+    latency_s_min: float = 0.001
+    latency_s_max: float = 0.01
+    slow_s: float = 2.0
+    late_s_max: float = 20.0
+    staleness_s_max: float = 5.0
+    rates: tuple[tuple[ObjectFault, float], ...] = ()
+    is_reachable: bool = True
+    is_atomic: bool = True
+
+    def __post_init__(self) -> None:
+        """Check the bounds. Raises `InvalidArgumentError`."""
+        if not 0 <= self.latency_s_min <= self.latency_s_max:
+            raise InvalidArgumentError(f"latency_s_min {self.latency_s_min} is above latency_s_max")
+        if not all(0 <= rate <= 1 for _, rate in self.rates):
+            raise InvalidArgumentError(f"a rate is a probability: {self.rates}")
+
+
+class SimulatedBucket:
+    """What is stored. `contents`: by key, bytes and tag."""
+
+    def __init__(self) -> None:
+        self.contents: dict[str, tuple[bytes, str]] = {}
+        #: Changes, oldest first: (time, key, length before or None).
+        self.history: deque[tuple[float, str, int | None]] = deque(maxlen=10_000)
+
+    def create(self, key: str, content: bytes, tag: str) -> None:
+        """Create an object. Raises `ObjectExistsError`."""
+        if key in self.contents:
+            raise ObjectExistsError(key, "simulated")
+        self.replace(key, content, tag)
+
+    def replace(self, key: str, content: bytes, tag: str) -> None:
+        """Put an object, whatever was there."""
+        self._note(key)
+        self.contents[key] = content, tag
+
+    def delete(self, key: str) -> None:
+        """Delete an object, if it is there."""
+        self._note(key)
+        self.contents.pop(key, None)
+
+    def listed(self, as_of_s: float) -> dict[str, int]:
+        """Return the lengths of all objects, by key, as they were at some time."""
+        lengths: dict[str, int] = {key: len(content) for key, (content, _) in self.contents.items()}
+        for time_s, key, before in reversed(self.history):
+            if time_s <= as_of_s:
+                break
+            if before is None:
+                lengths.pop(key, None)
+            else:
+                lengths[key] = before
+        return lengths
+
+    def _note(self, key: str) -> None:
+        before = self.contents.get(key)
+        self.history.append((asyncio.get_running_loop().time(), key, None if before is None else len(before[0])))
+
+
+class SimulatedObjects:
+    """`ObjectStore` of one client of `bucket`.
+
+    Attributes:
+        faults: may be replaced at any time, for instance by `ObjectFaults()` to heal.
+        fault_counts: faults so far.
+    """
+
+    def __init__(self, bucket: SimulatedBucket, rng: random.Random, faults: ObjectFaults | None = None) -> None:
+        self.bucket = bucket
+        self.faults: ObjectFaults = faults or ObjectFaults()
+        self.fault_counts: Counter[ObjectFault] = Counter()
+        self._rng = rng
+        self._injected: dict[str, deque[ObjectFault]] = {}
+
+    def inject(self, call: str, *faults: ObjectFault) -> None:
+        """Let the next requests named `call` (``"put_new"``...) meet these faults, one each, in this order."""
+        self._injected.setdefault(call, deque()).extend(faults)
+
+    @property
+    def place(self) -> str:
+        """See `ObjectStore.place`."""
+        return "s3://simulated"
+
+    @property
+    def key_part_bytes_max(self) -> int:
+        """See `ObjectStore.key_part_bytes_max`."""
+        return 255
+
+    async def put_new(self, key: str, content: Buffer, tag: str) -> None:
+        """See `ObjectStore.put_new`."""
+        data = bytes(content)
+        if self._strikes("put_new", ObjectFault.CONFLICT):
+            raise ObjectExistsError(key, "simulated: another creation is under way")
+        if self.faults.is_atomic:
+            await self._request("put_new", lambda: self.bucket.create(key, data, tag))
+            return
+
+        def check() -> None:
+            if key in self.bucket.contents:
+                raise ObjectExistsError(key, "simulated")
+
+        await self._request("put_new", check)
+        await self._request("put_new", lambda: self.bucket.replace(key, data, tag))
+
+    async def head(self, key: str) -> ObjectInfo:
+        """See `ObjectStore.head`."""
+        content, tag = await self._request("head", lambda: self._object(key))
+        return ObjectInfo(key, len(content), tag)
+
+    async def get(self, key: str) -> bytes:
+        """See `ObjectStore.get`."""
+        return (await self._request("get", lambda: self._object(key)))[0]
+
+    async def get_range(self, key: str, offset: int, length: int) -> bytes:
+        """See `ObjectStore.get_range`."""
+        content, _ = await self._request("get_range", lambda: self._object(key))
+        if offset >= len(content):
+            raise ObjectRangeError(key, f"simulated: it has {len(content)} bytes, none at {offset}")
+        return content[offset : offset + length]
+
+    async def delete(self, key: str) -> None:
+        """See `ObjectStore.delete`."""
+        await self._request("delete", lambda: self.bucket.delete(key))
+
+    async def list(self, folder: str, *, after: str = "") -> AsyncIterator[Sequence[ObjectInfo]]:
+        """See `ObjectStore.list`."""
+        start = f"{folder}/" if folder else ""
+        while True:
+            past_s = (
+                self._rng.uniform(0, self.faults.staleness_s_max)
+                if self._strikes("list", ObjectFault.STALE_LIST)
+                else 0.0
+            )
+            as_of_s = asyncio.get_running_loop().time() - past_s
+            lengths = await self._request("list", lambda as_of_s=as_of_s: self.bucket.listed(as_of_s))  # type: ignore[misc]  # Lambdas with defaults have no type of their own.
+            keys = sorted((key for key in lengths if key.startswith(start) and key > after), key=str.encode)
+            page = [ObjectInfo(key, lengths[key]) for key in keys[:_PAGE_LENGTH]]
+            if not page:
+                return
+            yield page
+            after = page[-1].key
+
+    async def close(self) -> None:
+        """See `ObjectStore.close`."""
+
+    def _object(self, key: str) -> tuple[bytes, str]:
+        found = self.bucket.contents.get(key)
+        if found is None:
+            raise NoSuchObjectError(key)
+        return found
+
+    async def _request(self, call: str, effect: Callable[[], T]) -> T:
+        faults, loop = self.faults, asyncio.get_running_loop()
+        half_s = self._rng.uniform(faults.latency_s_min, faults.latency_s_max) / 2
+        await asyncio.sleep(half_s + (faults.slow_s if self._strikes(call, ObjectFault.SLOW) else 0.0))
+        if not faults.is_reachable or self._strikes(call, ObjectFault.LOST_REQUEST):
+            raise StorageUnreachableError(f"simulated: {call} did not arrive")
+        if self._strikes(call, ObjectFault.THROTTLE):
+            raise StorageThrottledError(f"simulated: too many requests, {call} was refused")
+        if self._strikes(call, ObjectFault.LATE):
+            loop.call_later(self._rng.uniform(0, faults.late_s_max), _have_effect, effect)
+            raise StorageNotRespondingError(f"simulated: {call} was not answered in time")
+        result = effect()
+        if self._strikes(call, ObjectFault.SENT_TWICE):
+            result = effect()
+        await asyncio.sleep(half_s)
+        if self._strikes(call, ObjectFault.LOST_REPLY):
+            raise StorageUnreachableError(f"simulated: the reply to {call} was lost")
+        return result
+
+    def _strikes(self, call: str, fault: ObjectFault) -> bool:
+        injected = self._injected.get(call)
+        if injected and injected[0] is fault:
+            injected.popleft()
+        else:
+            rate = dict(self.faults.rates).get(fault, 0.0)
+            if not rate or self._rng.random() >= rate:
+                return False
+        self.fault_counts[fault] += 1
+        return True
+
+
+def _have_effect(effect: Callable[[], object]) -> None:
+    try:
+        effect()
+    except (NoSuchObjectError, ObjectExistsError):
+        pass  # Refused, and nobody hears of it.
