@@ -332,7 +332,10 @@ class ControllerService:
         return configuration.checked()
 
     async def seal_stream(self, scope: str, stream: str) -> None:
-        """Allow no more events; open transactions are aborted. Fine if sealed. Raises `NoSuchStreamError`."""
+        """Allow no more events; open transactions are aborted. Fine if sealed.
+
+        Raises `NoSuchStreamError`; `TransactionPreparedError` when a prepared transaction waits for its decision.
+        """
         await self._on_stream_alone(scope, stream, lambda tables: seal_stream(self._context, tables))
 
     async def truncate_stream(self, scope: str, stream: str, cut: Mapping[int, int]) -> None:
@@ -375,9 +378,11 @@ class ControllerService:
         await self._runner.alone(_stream(scope, stream), run)
 
     async def _drop_stream(self, scope: str, stream: str) -> None:
-        """Seal a stream and delete it. Fine if there is none."""
+        """Seal a stream and delete it, prepared transactions and all. Fine if there is none."""
         try:
-            await self.seal_stream(scope, stream)
+            await self._on_stream_alone(
+                scope, stream, lambda tables: seal_stream(self._context, tables, spares_prepared=False)
+            )
         except NoSuchStreamError:
             _logger.debug("stream %s/%s has nothing to seal", scope, stream)
         try:

@@ -65,6 +65,8 @@ class ControllerSettings:
             the lease ends.
         transaction_lifetime_ms_max: a transaction ends after this time however often it is pinged.
         transaction_lifetime_leases_max: the same limit as a multiple of its first lease; the smaller one counts.
+        prepared_limit_s_max: the longest that a prepared transaction may wait for its decision, after it was prepared
+            last.
         transactions_open_max: open transactions that one controller keeps timers for.
         commit_positions_max: positions in a stream's commit order that are taken with one write.
         transaction_id_range: ids taken from the shared counter at a time.
@@ -109,6 +111,7 @@ class ControllerSettings:
     lease_slack_ms: int = 5_000
     transaction_lifetime_ms_max: int = 86_400_000
     transaction_lifetime_leases_max: int = 1000
+    prepared_limit_s_max: int = 604_800
     transactions_open_max: int = 100_000
     commit_positions_max: int = 100
     transaction_id_range: int = 10_000

@@ -58,7 +58,8 @@
         │                               StreamSealedError, TransactionError, MetadataConflictError,
         │                               NoSuchTableError, TableExistsError, ...
         ├── TransactionError            NoSuchTransactionError, TransactionCommittedError, TransactionAbortedError
-        │   └── TransactionExpiredError ... because nobody renewed its lease, or it was open for too long
+        │   ├── TransactionExpiredError ... because nobody renewed its lease, or it was open for too long
+        │   └── TransactionPreparedError    it waits for its decision: it takes no more events, its stream no seal
         ├── WriteTimeoutError           no room for an event in time; also a TimeoutError; field `taken_count`
         └── ClosedError                 a client, writer, reader, ... takes no more work; also a ValueError
             └── ForkedError             ... because it is the parent process's
@@ -578,6 +579,13 @@ class TransactionAbortedError(TransactionError):
 
 class TransactionExpiredError(TransactionAbortedError):
     """The transaction was aborted because its lease ran out, or because it was open for longer than is allowed."""
+
+
+class TransactionPreparedError(TransactionError):
+    """A prepared transaction is in the way: it takes no more events, and its stream is not sealed before it is decided.
+
+    Commit or abort it, by its id.
+    """
 
 
 class NoSuchReaderGroupError(StreamError):

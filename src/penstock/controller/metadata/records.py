@@ -70,7 +70,8 @@ STATE_TRANSITIONS: dict[StreamState, tuple[StreamState, ...]] = {
     StreamState.TRUNCATING: (StreamState.ACTIVE,),
     StreamState.COMMITTING_TXN: (StreamState.ACTIVE,),
     StreamState.UPDATING: (StreamState.ACTIVE,),
-    StreamState.SEALING: (StreamState.SEALED,),
+    # Back, as long as nothing is sealed: a transaction was prepared meanwhile.
+    StreamState.SEALING: (StreamState.SEALED, StreamState.ACTIVE),
     StreamState.SEALED: (),
 }
 
@@ -362,7 +363,8 @@ class ActiveTransaction:
     """A transaction that is not completed.
 
     Times are milliseconds of the wall clock; `lease_ms` is the lease last asked for. From COMMITTING on `commit_order`
-    is its position among the stream's commits.
+    is its position among the stream's commits. `prepared_ms` is when it was prepared first, -1 if it was not: its
+    segments are sealed then, and `lease_expiry_ms` and `execution_expiry_ms` are where its limit ends.
     """
 
     created_ms: int
@@ -374,6 +376,12 @@ class ActiveTransaction:
     commit_time_ms: int = -(1 << 63)
     commit_order: int = -1
     commit_offsets: dict[int, int] = field(default_factory=dict)
+    prepared_ms: int = -1
+
+    @property
+    def is_prepared(self) -> bool:
+        """Whether it was prepared: somebody decides it by its id before its limit ends."""
+        return self.prepared_ms >= 0
 
 
 @dataclass(frozen=True, slots=True)

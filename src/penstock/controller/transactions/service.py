@@ -9,6 +9,7 @@ Source: controller API specification, section 9.14; controller internals specifi
 from __future__ import annotations
 
 import asyncio
+import heapq
 import logging
 from dataclasses import dataclass, replace
 from enum import Enum
@@ -32,6 +33,7 @@ from penstock.controller.workflow_runner import WorkflowRunner
 from penstock.controller.workflows.abort import decide_abort
 from penstock.controller.workflows.commit import decide_commit
 from penstock.controller.workflows.context import WorkflowContext
+from penstock.controller.workflows.prepare import prepare_transaction
 from penstock.model.errors import (
     ControllerUnavailableError,
     InvalidArgumentError,
@@ -221,6 +223,8 @@ class Transactions:
                 return PingResult.UNKNOWN
             if lease_ms > self._settings.lease_ms_max:
                 return PingResult.LEASE_TOO_LARGE
+            if found.record.is_prepared:
+                return PingResult.OK  # Its limit holds, whoever else still takes it for open.
             expiry_ms = self._context.runtime.wall_clock_ms() + lease_ms
             if expiry_ms > found.record.execution_expiry_ms:
                 return PingResult.LIFETIME_EXCEEDED
@@ -234,6 +238,35 @@ class Transactions:
                 self.work.timers.arm(opened, version, lease_ms + self._settings.lease_slack_ms, record)
             return PingResult.OK
         raise MetadataConflictError(f"transaction {transaction.text} of {tables.name} keeps changing; try again")
+
+    async def prepare(
+        self, scope: str, stream: str, transaction: TransactionId, limit_ms: int
+    ) -> TransactionStatus | ActiveTransaction:
+        """Have an open transaction take no more events, and wait `limit_ms` from now for its decision.
+
+        Returns its record once it is prepared, otherwise what it is. Prepared again it may wait for longer, never for
+        less. Raises `InvalidArgumentError` for a limit out of bounds, `NoSuchStreamError`.
+        """
+        limit_ms_max = self._settings.prepared_limit_s_max * 1000
+        if not 0 < limit_ms <= limit_ms_max:
+            raise InvalidArgumentError(f"limit of {limit_ms} ms for a prepared transaction: use 1 to {limit_ms_max}")
+
+        async def decide(tables: StreamTables) -> TransactionStatus | ActiveTransaction:
+            found = await prepare_transaction(self._context, tables, transaction, limit_ms)
+            if found is None:
+                return await self._completed(tables, transaction)
+            if not found.record.is_prepared or found.record.status is not TransactionStatus.OPEN:
+                return found.record.status
+            if self.work.is_running:
+                delay_ms = found.record.lease_expiry_ms - self._context.runtime.wall_clock_ms()
+                opened = OpenTransaction(scope, stream, transaction)
+                self.work.timers.arm(opened, found.version, delay_ms + self._settings.lease_slack_ms, found.record)
+            return found.record
+
+        async def run() -> TransactionStatus | ActiveTransaction:
+            return await self._context.catalog.on_stream(scope, stream, decide)
+
+        return await self._runner.bounded(f"preparation of {transaction.text} on {scope}/{stream}", run)
 
     async def commit(
         self, scope: str, stream: str, transaction: TransactionId, *, writer_id: str, timestamp: int
@@ -289,6 +322,24 @@ class Transactions:
         async def read(tables: StreamTables) -> TransactionStatus:
             found = await tables.transaction(transaction)
             return found.record.status if found else await self._completed(tables, transaction)
+
+        return await self._context.catalog.on_stream(scope, stream, read)
+
+    async def uncompleted(
+        self, scope: str, stream: str, after: TransactionId | None = None
+    ) -> list[tuple[TransactionId, ActiveTransaction]]:
+        """Return a page of the transactions of a stream that are not completed, by their ids: those behind `after`.
+
+        An empty page is the last. Walks the stream's tables of transactions: a call for people and tools.
+        """
+
+        async def read(tables: StreamTables) -> list[tuple[TransactionId, ActiveTransaction]]:
+            found = [
+                (transaction, row.record)
+                async for transaction, row in tables.transactions()
+                if after is None or transaction > after
+            ]
+            return heapq.nsmallest(self._settings.page_entries_max, found, key=lambda each: each[0])
 
         return await self._context.catalog.on_stream(scope, stream, read)
 

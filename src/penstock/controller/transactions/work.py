@@ -203,7 +203,8 @@ class TransactionWork:
                 return
             # A conflict here means a ping in this very moment: it is looked at again.
             await decide_abort(self._context, tables, opened.transaction, at_version=found.version)
-            _logger.info("transaction %s of %s ran out of its lease", opened.transaction.text, tables.name)
+            limit = "limit, prepared and not decided" if found.record.is_prepared else "lease"
+            _logger.info("transaction %s of %s ran out of its %s", opened.transaction.text, tables.name, limit)
         self.post_abort(opened)
 
     async def _clear_leftovers(self, tables: StreamTables, transaction: TransactionId) -> None:
@@ -265,7 +266,12 @@ class TransactionWork:
         else:
             now_ms = self._context.runtime.wall_clock_ms()
             # The client could not ping while no controller was there.
-            expiry_ms = min(now_ms + found.record.lease_ms, found.record.execution_expiry_ms)
+            expiry_ms = now_ms + found.record.lease_ms
+            if found.record.is_prepared:
+                # Its limit stays; one that has ended meanwhile leaves as long as a lease to decide after all.
+                expiry_ms = max(expiry_ms, found.record.lease_expiry_ms)
+            else:
+                expiry_ms = min(expiry_ms, found.record.execution_expiry_ms)
             renewed = replace(found.record, lease_expiry_ms=expiry_ms)
             try:
                 version = await tables.put_transaction(transaction, renewed, found.version)

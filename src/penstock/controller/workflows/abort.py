@@ -19,11 +19,17 @@ from penstock.model.names import segment_name, transaction_segment_name
 
 
 async def decide_abort(
-    context: WorkflowContext, tables: StreamTables, transaction: TransactionId, *, at_version: int | None = None
+    context: WorkflowContext,
+    tables: StreamTables,
+    transaction: TransactionId,
+    *,
+    at_version: int | None = None,
+    spares_prepared: bool = False,
 ) -> TransactionStatus:
     """Move an open transaction to ABORTING; return the status it has then, UNKNOWN if it is not active.
 
-    With `at_version` only if its record still has that version, otherwise `MetadataConflictError`.
+    With `at_version` only if its record still has that version, otherwise `MetadataConflictError`. With
+    `spares_prepared` one that is prepared stays OPEN.
     """
     lost: OutcomeUnknownError | None = None
     for _ in range(context.settings.conflict_attempts_max):
@@ -33,6 +39,8 @@ async def decide_abort(
         if at_version is not None and found.version != at_version:
             raise MetadataConflictError(f"transaction {transaction.text} has changed since its lease was noted")
         if found.record.status is not TransactionStatus.OPEN:
+            return found.record.status
+        if spares_prepared and found.record.is_prepared:
             return found.record.status
         try:
             aborting = replace(found.record, status=TransactionStatus.ABORTING)

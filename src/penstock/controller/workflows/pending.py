@@ -41,7 +41,7 @@ from penstock.model.errors import (
 OrderT = TypeVar("OrderT", bound=Order)
 _logger = logging.getLogger(__name__)
 
-#: States that work which is given up leaves. Not SEALING: what follows it is SEALED alone.
+#: States that work which is given up leaves. Not SEALING: only a seal goes on from it, or takes itself back.
 _PASSING = (StreamState.UPDATING, StreamState.TRUNCATING, StreamState.SCALING, StreamState.COMMITTING_TXN)
 
 

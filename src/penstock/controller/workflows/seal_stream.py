@@ -2,44 +2,71 @@
 
 Order: announce; state SEALING (no new transactions from here on); abort open transactions, finish commits; seal the
 active segments; state SEALED; withdraw the announcement. Source: controller internals specification, section 3.3.
+
+A prepared transaction is not aborted: a stream that has one is not sealed. It is looked for before anything is changed,
+and again once the stream is SEALING; one that was prepared in between sends the stream back to ACTIVE. When no record
+of a transaction is left there is none that could still be prepared.
 """
 
 from __future__ import annotations
 
 import logging
+from collections.abc import Sequence
 
 from penstock.controller.metadata.announcements import Announcement
 from penstock.controller.metadata.pending_work import SealStream
-from penstock.controller.metadata.records import StreamState, TransactionStatus
+from penstock.controller.metadata.records import ActiveTransaction, StreamState, TransactionStatus
 from penstock.controller.metadata.stream_tables import StreamTables
+from penstock.controller.metadata.transaction_ids import TransactionId
 from penstock.controller.segment_requests import together
 from penstock.controller.workflows.abort import abort, decide_abort
 from penstock.controller.workflows.commit import merge_batch
 from penstock.controller.workflows.context import WorkflowContext
-from penstock.model.errors import MetadataConflictError, NoSuchSegmentError
+from penstock.model.errors import MetadataConflictError, NoSuchSegmentError, TransactionPreparedError
 from penstock.model.names import segment_name
 
 _logger = logging.getLogger(__name__)
 
 
-async def seal_stream(context: WorkflowContext, tables: StreamTables) -> None:
-    """Seal a stream; fine if it is sealed. The caller holds the stream's lock and has finished what was pending."""
+async def seal_stream(context: WorkflowContext, tables: StreamTables, *, spares_prepared: bool = True) -> None:
+    """Seal a stream; fine if it is sealed. The caller holds the stream's lock and has finished what was pending.
+
+    Raises `TransactionPreparedError` when a prepared transaction waits for its decision; without `spares_prepared` that
+    is aborted as any open one.
+    """
     if (await tables.state()).record.state is StreamState.SEALED:
         return
-    order = SealStream()
-    await resume_seal(context, tables, await context.begin(tables.subject, order, tables.stream_id), order)
+    if spares_prepared and (prepared := await _prepared(tables)):
+        raise _refusal(tables, prepared)
+    announced = await context.begin(tables.subject, SealStream(), tables.stream_id)
+    if prepared := await _seal(context, tables, announced, spares_prepared=spares_prepared):
+        raise _refusal(tables, prepared)
 
 
 async def resume_seal(
     context: WorkflowContext, tables: StreamTables, announced: Announcement, order: SealStream
 ) -> None:
-    """Bring an announced seal to its end. A segment that is missing is reported, and takes no more events either."""
+    """Bring an announced seal to its end, or take it back: a prepared transaction comes first."""
+    if prepared := await _seal(context, tables, announced, spares_prepared=True):
+        _logger.info("%s", _refusal(tables, prepared))
+
+
+async def _seal(
+    context: WorkflowContext, tables: StreamTables, announced: Announcement, *, spares_prepared: bool
+) -> list[TransactionId]:
+    """Bring a seal to its end; or take it back, and return the prepared transactions that forbid it.
+
+    A segment that is missing is reported, and takes no more events either.
+    """
     state = await tables.state()
     if state.record.state is not StreamState.SEALED:
         sealing = await tables.set_state(StreamState.SEALING, of=state)
         # Those that saw the stream open: what they make is to be found below.
         await context.creations.ended(tables.name)
-        await _complete_transactions(context, tables)
+        if prepared := await _complete_transactions(context, tables, spares_prepared=spares_prepared):
+            await tables.set_state(StreamState.ACTIVE, of=sealing)
+            await context.announcements.withdraw(announced)
+            return prepared
         epoch = await tables.current_epoch()
         await together(
             _seal_segment(context, segment_name(tables.scope, tables.stream, segment.id))
@@ -47,6 +74,7 @@ async def resume_seal(
         )
         await tables.set_state(StreamState.SEALED, of=sealing)
     await context.announcements.withdraw(announced)
+    return []
 
 
 async def _seal_segment(context: WorkflowContext, segment: str) -> None:
@@ -56,16 +84,40 @@ async def _seal_segment(context: WorkflowContext, segment: str) -> None:
         _logger.error("%s is missing: what it held is lost; its stream is sealed without it", segment)
 
 
-async def _complete_transactions(context: WorkflowContext, tables: StreamTables) -> None:
+async def _prepared(tables: StreamTables) -> list[TransactionId]:
+    return [transaction async for transaction, found in tables.transactions() if _waits(found.record)]
+
+
+def _waits(record: ActiveTransaction) -> bool:
+    return record.is_prepared and record.status is TransactionStatus.OPEN
+
+
+def _refusal(tables: StreamTables, prepared: Sequence[TransactionId]) -> TransactionPreparedError:
+    return TransactionPreparedError(
+        f"stream {tables.name} is not sealed: {len(prepared)} prepared transactions wait for their decision, the first "
+        f"is {prepared[0].text}; commit or abort them, by their ids, and seal it then"
+    )
+
+
+async def _complete_transactions(
+    context: WorkflowContext, tables: StreamTables, *, spares_prepared: bool
+) -> list[TransactionId]:
+    """Abort open transactions and merge decided ones; return those that are prepared, and were let be."""
     for _ in range(context.settings.seal_rounds_max):
-        remaining = [(transaction, found.record.status) async for transaction, found in tables.transactions()]
+        remaining = [(transaction, found.record) async for transaction, found in tables.transactions()]
         if not remaining:
-            return
-        for transaction, status in remaining:
-            if status in (TransactionStatus.OPEN, TransactionStatus.ABORTING) and (
-                await decide_abort(context, tables, transaction) is TransactionStatus.ABORTING
-            ):
-                await abort(context, tables, transaction)
+            return []
+        prepared = [transaction for transaction, record in remaining if _waits(record)] if spares_prepared else []
+        if not prepared:
+            for transaction, record in remaining:
+                if record.status in (TransactionStatus.OPEN, TransactionStatus.ABORTING) and (
+                    await decide_abort(context, tables, transaction, spares_prepared=spares_prepared)
+                    is TransactionStatus.ABORTING
+                ):
+                    await abort(context, tables, transaction)
+        # Also of a seal that is taken back: no batch may be left half done in a stream that others change again.
         while await merge_batch(context, tables):
             continue
+        if prepared:
+            return prepared
     raise MetadataConflictError(f"stream {tables.name} still gets new transactions while it is being sealed")
