@@ -5,17 +5,21 @@ from __future__ import annotations
 import asyncio
 from dataclasses import replace
 
+import grpc
 import pytest
 
+from penstock.controller.grpc.access import Access, Permission
+from penstock.controller.grpc.call import Front
+from penstock.controller.grpc.table import ADDITIONS, CALLS
 from penstock.controller.metadata.records import ActiveTransaction, StreamState, TransactionStatus
 from penstock.controller.metadata.transaction_ids import TransactionId
-from penstock.controller.settings import ControllerSettings
 from penstock.controller.transactions.lease_timers import OpenTransaction
 from penstock.controller.transactions.service import PingResult
 from penstock.controller.workflows import prepare as prepare_module
 from penstock.controller.workflows import seal_stream as seal_module
 from penstock.controller.workflows.abort import decide_abort
 from penstock.model.errors import (
+    ControllerUnavailableError,
     InvalidArgumentError,
     MetadataConflictError,
     NoSuchSegmentError,
@@ -27,6 +31,9 @@ from penstock.model.errors import (
 )
 from penstock.model.names import segment_name, transaction_segment_name
 from penstock.model.policies import Scaling, StreamConfig
+from penstock.rpc import additions_pb2
+from penstock.rpc import controller_pb2 as pb
+from penstock.rpc.additions_pb2_grpc import PenstockControllerServiceStub
 from support.crash_script import at_each_write, run, run_with_survivor
 from support.failing_segments import Fault
 from support.two_controllers import start_pair, tables_of, until
@@ -312,7 +319,7 @@ async def test_seal_that_another_controller_takes_over_spares_what_was_prepared_
     held.is_blocked, held.call_name = True, "delete_segment"
     sealing = asyncio.ensure_future(first.seal_stream("scope", "stream"))
     async with asyncio.timeout(60):
-        while await status(second, dropped) is OPEN:
+        while await status(second, dropped) is OPEN:  # noqa: ASYNC110  # Nobody tells of it.
             await asyncio.sleep(0)
     assert isinstance(await prepare(second, kept), ActiveTransaction)
     cluster.expire(first)
@@ -385,29 +392,72 @@ async def test_limit_that_ended_while_no_controller_was_there_leaves_a_lease_to_
     assert await status(after, transaction) is ABORTED
 
 
-async def test_transactions_that_are_not_completed_are_listed_page_by_page(cluster):
-    """With their times and states; those that are completed are not among them."""
-    service = await cluster.start(ControllerSettings(page_entries_max=2))
+# What clients see.
+
+
+async def test_prepared_transaction_is_open_on_pravegas_wire_and_prepared_on_ours(wire):
+    """The calls of both services, one port; what is completed, or unknown, says so."""
+    service, info = wire.service, pb.StreamInfo(scope="scope", stream="stream")
     await service.create_scope("scope")
     await service.create_stream("scope", "stream", StreamConfig(Scaling.fixed(2)))
-    made = [await begin(cluster, service) for _ in range(6)]
-    await prepare(service, made[1])
-    await commit(service, made[4])
+    ours = PenstockControllerServiceStub(wire.channel)
+    created = await wire.stub.createTransaction(pb.CreateTxnRequest(streamInfo=info, lease=LEASE_MS))
+    named = {"streamInfo": info, "txnId": created.txnId}
+
+    for limit_ms in (0, 604_800_001):
+        with pytest.raises(grpc.aio.AioRpcError) as refused:
+            await ours.prepareTransaction(
+                additions_pb2.PrepareTransactionRequest(limitMillis=limit_ms, **named)
+            )
+        assert refused.value.code() is grpc.StatusCode.INVALID_ARGUMENT
+    prepare = additions_pb2.PrepareTransactionRequest(limitMillis=LIMIT_MS, **named)
+    reply = await ours.prepareTransaction(prepare)
+    assert reply == additions_pb2.PrepareTransactionReply(state=additions_pb2.PREPARED, leftMillis=LIMIT_MS)
+    assert (await wire.stub.checkTransactionState(pb.TxnRequest(**named))).state == pb.TxnState.OPEN
+    ping = pb.PingTxnRequest(lease=LEASE_MS, **named)
+    assert (await wire.stub.pingTransaction(ping)).status == pb.PingTxnStatus.OK
+    assert (await wire.stub.sealStream(info)).status == pb.UpdateStreamStatus.FAILURE
+    assert (await wire.stub.commitTransaction(pb.TxnRequest(**named))).status == pb.TxnStatus.SUCCESS
     await service.idle()
-    found, after = [], None
-    while page := await service.transactions.uncompleted("scope", "stream", after):
-        assert len(page) <= 2
-        found += page
-        after = page[-1][0]
-    assert [one for one, _ in found] == [one for one in made if one is not made[4]]
-    assert [record.is_prepared for _, record in found] == [False, True, False, False, False]
+    assert (await ours.prepareTransaction(prepare)).state == additions_pb2.COMMITTED
+    named["txnId"] = pb.TxnId(highBits=0, lowBits=1 << 40)
+    unknown = await ours.prepareTransaction(additions_pb2.PrepareTransactionRequest(limitMillis=LIMIT_MS, **named))
+    assert unknown.state == additions_pb2.UNKNOWN
+
+
+async def test_calls_of_our_service_each_have_one_row():
+    """No call of Pravega's is among them, and each needs the permission that its like of Pravega's does."""
+    described = additions_pb2.DESCRIPTOR.services_by_name["PenstockControllerService"]
+    assert [call.name for call in ADDITIONS] == [method.name for method in described.methods]
+    assert not {call.name for call in ADDITIONS} & {call.name for call in CALLS}
+    request = additions_pb2.PrepareTransactionRequest(streamInfo=pb.StreamInfo(scope="s", stream="t"))
+    assert [call.access(request) for call in ADDITIONS] == [
+        Access("prn::/scope:s/stream:t", Permission.READ_UPDATE)
+    ]
+
+
+async def test_conflict_of_a_preparation_is_to_be_asked_again():
+    """As with decisions: it is no answer, and FAILED_PRECONDITION would be taken for one."""
+
+    class Contended:
+        transactions = None
+
+        async def prepare(self, *given):
+            raise MetadataConflictError("keeps changing")
+
+    service = Contended()
+    service.transactions = service
+    (row,) = (call for call in ADDITIONS if call.name == "prepareTransaction")
+    info = pb.StreamInfo(scope="s", stream="t")
+    with pytest.raises(ControllerUnavailableError):
+        await row.serve(Front(service, list), additions_pb2.PrepareTransactionRequest(streamInfo=info))
 
 
 # Whoever dies meanwhile.
 
 
 class Script:
-    """Prepares three transactions on a stream; commits one at once, one after a scale, and aborts one; ends the stream."""
+    """Prepares three transactions; commits one at once, one after a scale, and aborts one; ends their stream."""
 
     def __init__(self, store) -> None:
         self.store = store

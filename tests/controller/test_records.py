@@ -77,7 +77,7 @@ SAMPLES = [
     RetentionChunk.of(1000, [RetentionEntry(1000, 7), RetentionEntry(2000, 7)]),
     StreamCutRecord(1000, 7, {0: 5, 4294967297: -1}),
     records.Subscriber(1, {0: 3}, 9),
-    records.ActiveTransaction(1, 2, 3, 4, records.TransactionStatus.COMMITTING, "w", -(2**63), 7, {0: 1}),
+    records.ActiveTransaction(1, 2, 3, 4, records.TransactionStatus.COMMITTING, "w", -(2**63), 7, {0: 1}, 5),
     *(
         PendingWork(Subject(SubjectKind.STREAM, "s", "t"), order, "life", "owner", 1, "work", 2)
         for order in (
@@ -138,7 +138,7 @@ EARLIER = [
     ({"timestamp": 1, "position": {0: 2}}, records.WriterMark(1, {0: 2}, True)),
     (
         {"created_ms": 1, "lease_ms": 2, "lease_expiry_ms": 3, "execution_expiry_ms": 4},
-        records.ActiveTransaction(1, 2, 3, 4, records.TransactionStatus.OPEN, "", -(2**63), -1, {}),
+        records.ActiveTransaction(1, 2, 3, 4, records.TransactionStatus.OPEN, "", -(2**63), -1, {}, -1),
     ),
     (
         {"id": "a", "state": "active", "created_ms": 1, "config": {"starts": [{"scope": "s", "stream": "t"}]}},

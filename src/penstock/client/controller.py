@@ -17,6 +17,7 @@ from typing import Protocol, cast
 import grpc
 import grpc.aio
 
+from penstock.client.addition_calls import AdditionCalls, AdditionStub
 from penstock.client.controller_messages import (
     config_from_message,
     config_to_message,
@@ -60,6 +61,7 @@ from penstock.model.names import SegmentId, parent_segment_name, parse_segment_n
 from penstock.model.policies import StreamConfig
 from penstock.model.stream_cuts import StreamCut
 from penstock.rpc import controller_pb2 as pb
+from penstock.rpc.additions_pb2_grpc import PenstockControllerServiceStub
 from penstock.rpc.controller_pb2_grpc import ControllerServiceStub
 from penstock.runtime.program import survives_here
 
@@ -83,7 +85,7 @@ _RETRY_DELAY_INITIAL_S = 0.01
 _RETRY_DELAY_FACTOR = 4.0
 
 
-class ControllerStub(MarkStub, ReaderGroupStub, ScaleStub, TableStub, Protocol):
+class ControllerStub(AdditionStub, MarkStub, ReaderGroupStub, ScaleStub, TableStub, Protocol):
     """The RPCs that the client uses. A generated stub has them; so may a controller in the same process."""
 
     createScope: UnaryCall[pb.ScopeInfo, pb.CreateScopeStatus]
@@ -137,7 +139,15 @@ def parse_controller_uri(uri: str) -> tuple[str, bool]:
     return "ipv4:" + ",".join(addresses), scheme in ("tls", "pravegas")
 
 
-class ControllerClient(MarkCalls, ReaderGroupCalls, ScaleCalls, TableCalls):
+class _GeneratedStub(ControllerServiceStub, PenstockControllerServiceStub):
+    """Pravega's calls and ours, over one channel."""
+
+    def __init__(self, channel: grpc.aio.Channel) -> None:
+        ControllerServiceStub.__init__(self, channel)
+        PenstockControllerServiceStub.__init__(self, channel)
+
+
+class ControllerClient(AdditionCalls, MarkCalls, ReaderGroupCalls, ScaleCalls, TableCalls):
     """Typed controller calls. Scopes, streams and names are checked by the controller."""
 
     _stub: ControllerStub
@@ -180,7 +190,7 @@ class ControllerClient(MarkCalls, ReaderGroupCalls, ScaleCalls, TableCalls):
             channel = grpc.aio.secure_channel(target, grpc.ssl_channel_credentials(), options=options)
         else:
             channel = grpc.aio.insecure_channel(target, options=options)
-        make_stub = cast(Callable[[grpc.aio.Channel], ControllerStub], ControllerServiceStub)
+        make_stub = cast(Callable[[grpc.aio.Channel], ControllerStub], _GeneratedStub)
         return cls(make_stub(channel), settings, rng, address=uri, channel=channel)
 
     async def close(self) -> None:

@@ -1,4 +1,4 @@
-"""Regenerate `controller_pb2` and `controller_pb2_grpc` from `controller.proto`.
+"""Regenerate what is made from `controller.proto` and `additions.proto`: a ``_pb2`` and a ``_pb2_grpc`` of each.
 
 Run it with the oldest grpcio-tools that the project supports, because generated modules refuse to be loaded by a
 protobuf or grpcio older than the one they were made for::
@@ -15,31 +15,34 @@ from pathlib import Path
 
 from google.protobuf.descriptor import FileDescriptor
 
-PROTO = "penstock/rpc/controller.proto"
+#: Pravega's calls, and ours. Each file has one service.
+PROTOS = ("penstock/rpc/controller.proto", "penstock/rpc/additions.proto")
 
 _STUB_HEAD = """\
-# What protoc leaves out: the types of controller_pb2_grpc. Made by penstock.rpc.generate; do not edit.
+# What protoc leaves out: the types of {module}_pb2_grpc. Made by penstock.rpc.generate; do not edit.
 import grpc
 import grpc.aio
 
-from penstock.rpc import controller_pb2 as pb
+from penstock.rpc import {module}_pb2 as pb
 
 """
 
 
 def generate(source_root: Path, output_root: Path) -> int:
-    """Compile ``<source_root>/penstock/rpc/controller.proto`` into `output_root`; return protoc's exit status."""
+    """Compile ``<source_root>/penstock/rpc/*.proto`` into `output_root`; return protoc's exit status."""
     try:
         protoc = import_module("grpc_tools.protoc")
     except ImportError as error:
         raise SystemExit("grpcio-tools is missing: pip install 'grpcio-tools==1.76.0'") from error
     arguments = ["protoc", f"--proto_path={source_root}"]
     arguments += [f"--{kind}_out={output_root}" for kind in ("python", "pyi", "grpc_python")]
-    status = int(protoc.main([*arguments, str(source_root / PROTO)]))
-    if status == 0:
-        messages = output_root / PROTO.replace(".proto", "_pb2.pyi")
+    for proto in PROTOS:
+        status = int(protoc.main([*arguments, str(source_root / proto)]))
+        if status != 0:
+            return status
+        messages = output_root / proto.replace(".proto", "_pb2.pyi")
         messages.write_text(whole_types(messages.read_text()))
-    return status
+    return 0
 
 
 def whole_types(messages: str) -> str:
@@ -48,7 +51,7 @@ def whole_types(messages: str) -> str:
 
 
 def service_stubs(described: FileDescriptor) -> str:
-    """Return the stubs of ``controller_pb2_grpc``, for which protoc makes none."""
+    """Return the stubs of a ``_pb2_grpc``, for which protoc makes none."""
     (service,) = described.services_by_name.values()
     calls = [(call.name, f"pb.{call.input_type.name}", f"pb.{call.output_type.name}") for call in service.methods]
     lines = [f"class {service.name}Stub:"]
@@ -61,7 +64,12 @@ def service_stubs(described: FileDescriptor) -> str:
     ]
     lines += ["", f"def add_{service.name}Servicer_to_server("]
     lines += [f"    servicer: {service.name}Servicer, server: grpc.Server | grpc.aio.Server", ") -> None: ...", ""]
-    return _STUB_HEAD + "\n".join(lines)
+    return _STUB_HEAD.format(module=module_name(described)) + "\n".join(lines)
+
+
+def module_name(described: FileDescriptor) -> str:
+    """Return what the modules that are made of a file are called, without ``_pb2``."""
+    return Path(described.name).stem
 
 
 def main() -> int:
@@ -69,8 +77,9 @@ def main() -> int:
     root = Path(__file__).resolve().parents[2]
     status = generate(root, root)
     if status == 0:
-        described = import_module("penstock.rpc.controller_pb2").DESCRIPTOR
-        (root / PROTO.replace(".proto", "_pb2_grpc.pyi")).write_text(service_stubs(described))
+        for proto in PROTOS:
+            described = import_module(proto.replace("/", ".").replace(".proto", "_pb2")).DESCRIPTOR
+            (root / proto.replace(".proto", "_pb2_grpc.pyi")).write_text(service_stubs(described))
     return status
 
 

@@ -13,11 +13,10 @@ from google.protobuf.message_factory import GetMessageClass
 
 from penstock.controller.grpc.call import Front
 from penstock.controller.grpc.status import status_of
-from penstock.controller.grpc.table import call_table
+from penstock.controller.grpc.table import call_table, services
 from penstock.controller.service import ControllerService
 from penstock.controller.settings import ControllerSettings
 from penstock.model.errors import ControllerUnavailableError, PenstockError
-from penstock.rpc import controller_pb2 as pb
 from penstock.runtime.sockets import check_port_is_unused
 
 _logger = logging.getLogger(__name__)
@@ -87,7 +86,7 @@ class GrpcServer:
                 ("grpc.so_reuseport", 0),
             ],
         )
-        server.add_generic_rpc_handlers((self._handlers(),))
+        server.add_generic_rpc_handlers(self._handlers())
         address = f"[{host}]" if ":" in host else host
         try:
             self._port = server.add_insecure_port(f"{address}:{self._wanted_port}")
@@ -117,17 +116,19 @@ class GrpcServer:
     ) -> None:
         await self.stop()
 
-    def _handlers(self) -> grpc.GenericRpcHandler[bytes, Message]:
-        described = pb.DESCRIPTOR.services_by_name["ControllerService"]
+    def _handlers(self) -> list[grpc.GenericRpcHandler[bytes, Message]]:
         built = call_table(self._front)
-        handlers = {}
-        for method in described.methods:
-            handlers[method.name] = grpc.unary_unary_rpc_method_handler(
-                _guarded(method.name, GetMessageClass(method.input_type), built[method.name]),
-                # Requests stay bytes up to the guard: what gRPC itself says about bad ones is not for clients.
-                response_serializer=_serialize,
-            )
-        return grpc.method_handlers_generic_handler(described.full_name, handlers)
+        found = []
+        for described in services():
+            handlers = {}
+            for method in described.methods:
+                handlers[method.name] = grpc.unary_unary_rpc_method_handler(
+                    _guarded(method.name, GetMessageClass(method.input_type), built[method.name]),
+                    # Requests stay bytes up to the guard: what gRPC itself says about bad ones is not for clients.
+                    response_serializer=_serialize,
+                )
+            found.append(grpc.method_handlers_generic_handler(described.full_name, handlers))
+        return found
 
 
 def _serialize(message: Message) -> bytes:

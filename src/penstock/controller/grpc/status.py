@@ -37,9 +37,14 @@ class LateArgumentError(InvalidArgumentError):
     """A bad argument of the kind that Pravega finds late, and answers UNKNOWN: leases, tokens, ranges of cuts."""
 
 
+class FinalArgumentError(InvalidArgumentError):
+    """A bad argument of a call that Pravega does not have: it is answered as gRPC means it, and not asked again."""
+
+
 #: The first class that fits decides. Bad arguments are INTERNAL because that is what clients are used to.
 _STATUS_BY_ERROR: tuple[tuple[type[PenstockError], grpc.StatusCode], ...] = (
     (LateArgumentError, grpc.StatusCode.UNKNOWN),
+    (FinalArgumentError, grpc.StatusCode.INVALID_ARGUMENT),
     (InvalidArgumentError, grpc.StatusCode.INTERNAL),
     (WorkflowTimeoutError, grpc.StatusCode.DEADLINE_EXCEEDED),
     (NoSuchScopeError, grpc.StatusCode.NOT_FOUND),

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Mapping
 from functools import partial
 
+from google.protobuf.descriptor import ServiceDescriptor
 from google.protobuf.message import Message
 
 from penstock.controller.errors import (
@@ -23,6 +24,7 @@ from penstock.controller.errors import (
 )
 from penstock.controller.grpc import (
     access,
+    additions,
     controllers,
     key_value_tables,
     reader_groups,
@@ -33,7 +35,7 @@ from penstock.controller.grpc import (
 )
 from penstock.controller.grpc.access import Permission
 from penstock.controller.grpc.call import Call, Errors, Front
-from penstock.controller.grpc.status import LateArgumentError
+from penstock.controller.grpc.status import FinalArgumentError, LateArgumentError
 from penstock.model.errors import (
     ControllerUnavailableError,
     InvalidArgumentError,
@@ -50,6 +52,7 @@ from penstock.model.errors import (
     StreamSealedError,
     TableExistsError,
 )
+from penstock.rpc import additions_pb2 as added
 from penstock.rpc import controller_pb2 as pb
 
 _READ = Permission.READ
@@ -276,6 +279,24 @@ CALLS: tuple[Call, ...] = (
 )  # fmt: skip
 
 
+#: What Penstock answers beyond Pravega's service, in a service of its own.
+ADDITIONS: tuple[Call, ...] = (
+    Call(
+        "prepareTransaction", additions.prepare_transaction, access.stream(_UPDATE),
+        # As of decisions: nobody knows whether it is prepared, so it must be asked again.
+        {InvalidArgumentError: FinalArgumentError, MetadataConflictError: ControllerUnavailableError},
+    ),
+)  # fmt: skip
+
+
 def call_table(front: Front) -> Mapping[str, Callable[..., Awaitable[Message]]]:
-    """Return what answers each call of the service, by the call's name."""
-    return {call.name: partial(call.serve, front) for call in CALLS}
+    """Return what answers each call of the services, by the call's name."""
+    return {call.name: partial(call.serve, front) for call in (*CALLS, *ADDITIONS)}
+
+
+def services() -> tuple[ServiceDescriptor, ...]:
+    """Return what describes the services, Pravega's first."""
+    return (
+        pb.DESCRIPTOR.services_by_name["ControllerService"],
+        added.DESCRIPTOR.services_by_name["PenstockControllerService"],
+    )

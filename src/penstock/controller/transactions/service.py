@@ -9,7 +9,6 @@ Source: controller API specification, section 9.14; controller internals specifi
 from __future__ import annotations
 
 import asyncio
-import heapq
 import logging
 from dataclasses import dataclass, replace
 from enum import Enum
@@ -96,6 +95,10 @@ class Transactions:
     def open_count(self) -> int:
         """Number of transactions with a running lease timer."""
         return len(self.work.timers)
+
+    def now_ms(self) -> int:
+        """Return the time that leases and limits go by, in milliseconds of the wall clock."""
+        return self._context.runtime.wall_clock_ms()
 
     # Calls.
 
@@ -319,27 +322,10 @@ class Transactions:
     async def status(self, scope: str, stream: str, transaction: TransactionId) -> TransactionStatus:
         """Return a transaction's status, UNKNOWN if there is none or it was completed too long ago."""
 
+
         async def read(tables: StreamTables) -> TransactionStatus:
             found = await tables.transaction(transaction)
             return found.record.status if found else await self._completed(tables, transaction)
-
-        return await self._context.catalog.on_stream(scope, stream, read)
-
-    async def uncompleted(
-        self, scope: str, stream: str, after: TransactionId | None = None
-    ) -> list[tuple[TransactionId, ActiveTransaction]]:
-        """Return a page of the transactions of a stream that are not completed, by their ids: those behind `after`.
-
-        An empty page is the last. Walks the stream's tables of transactions: a call for people and tools.
-        """
-
-        async def read(tables: StreamTables) -> list[tuple[TransactionId, ActiveTransaction]]:
-            found = [
-                (transaction, row.record)
-                async for transaction, row in tables.transactions()
-                if after is None or transaction > after
-            ]
-            return heapq.nsmallest(self._settings.page_entries_max, found, key=lambda each: each[0])
 
         return await self._context.catalog.on_stream(scope, stream, read)
 

@@ -25,16 +25,15 @@ from google.protobuf.message_factory import GetMessageClass
 from penstock.client.controller import ControllerStub
 from penstock.controller.grpc.call import Front
 from penstock.controller.grpc.status import status_of
-from penstock.controller.grpc.table import call_table
+from penstock.controller.grpc.table import call_table, services
 from penstock.controller.service import ControllerService
 from penstock.model.errors import PenstockError
-from penstock.rpc import controller_pb2 as pb
 
 _logger = logging.getLogger(__name__)
 
 _HEAD = struct.Struct(">IQB")
 _LENGTH_OF_NUMBER = 9
-_METHODS = pb.DESCRIPTOR.services_by_name["ControllerService"].methods_by_name
+_METHODS = {method.name: method for service in services() for method in service.methods}
 _STATUS = {cast(tuple[int, str], status.value)[0]: status for status in grpc.StatusCode}
 
 #: One attempt to connect, as `ControllerClient` asks of gRPC.
@@ -178,7 +177,7 @@ class _Channel(_Frames):
 
 
 class _Stub:
-    """Has every call of the service as an attribute."""
+    """Has every call of the services as an attribute."""
 
     def __init__(self, hosts: Sequence[str], port: int) -> None:
         #: The one to ask first stands first.
