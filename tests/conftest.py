@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 from hypothesis import HealthCheck, settings
 
+from support.s3_server import S3Server, S3UnavailableError
 from support.standalone_process import StandaloneProcess
 
 # ``--hypothesis-profile=nightly``: new examples each time, and many. What it finds becomes a named test.
@@ -69,3 +70,14 @@ def make_server(tmp_path: Path) -> Iterator[Callable[..., StandaloneProcess]]:
 def server(make_server: Callable[..., StandaloneProcess]) -> StandaloneProcess:
     """Start a server with a data directory."""
     return make_server().start()
+
+
+@pytest.fixture(scope="session")
+def s3_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[S3Server]:
+    """Run a real S3 server until the end."""
+    try:
+        server = S3Server(tmp_path_factory.mktemp("s3")).start()
+    except S3UnavailableError as error:
+        pytest.skip(str(error))
+    yield server
+    server.kill()

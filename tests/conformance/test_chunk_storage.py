@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import random
+import uuid
 from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
 
@@ -33,6 +34,7 @@ from penstock.segmentstore.tier2.object_storage import ObjectChunkStorage
 from penstock.segmentstore.tier2.wrapped import WrappedChunkStorage
 from penstock.testing.chunk_faults import FaultyChunkStorage
 from penstock.testing.simulation.objects import SimulatedBucket, SimulatedObjects
+from support.s3_server import S3Server
 
 NAME = "scope/stream/0.#epoch.0.E-1-O-0.7f0c"
 BAD_NAMES = [
@@ -57,6 +59,8 @@ BAD_NAMES = [
 STORAGES = [
     "directory", "directory-one-file-open", "memory", "memory-no-append", "faulty", "wrapped",
     "obstore-memory", "obstore-local", "simulated-objects",
+    # A real S3 server, as other programs that tests drive.
+    pytest.param("versitygw", marks=pytest.mark.interop),
 ]  # fmt: skip
 
 
@@ -81,6 +85,10 @@ async def storage(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterat
         case "obstore-local":
             place = tmp_path / "chunks"
             made = ObjectChunkStorage(ObstoreObjects(LocalStore(place, mkdir=True), f"file://{place}"), runtime.rng)
+        case "versitygw":
+            server: S3Server = request.getfixturevalue("s3_server")
+            bucket = server.make_bucket(f"b{uuid.uuid4().hex[:12]}").bucket
+            made = ObjectChunkStorage(server.open(bucket), runtime.rng, prefix="some/prefix")
         case "simulated-objects":
             made = ObjectChunkStorage(SimulatedObjects(SimulatedBucket(), random.Random(1)), runtime.rng)
         case _:

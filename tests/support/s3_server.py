@@ -1,0 +1,120 @@
+"""`S3Server`: versitygw, a real S3 server, on a directory and a free port of loopback. See `versitygw.sh`."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import socket
+import subprocess
+import time
+import urllib.request
+from pathlib import Path
+
+from penstock.runtime.objects import ObjectPlace, ObjectStoreSettings
+from penstock.runtime.obstore_objects import ObstoreObjects, open_object_store
+
+ACCESS_KEY = "testak"
+SECRET_KEY = "testsecret123"
+_START_TIMEOUT_S = 60.0
+_START_ATTEMPTS_MAX = 5
+
+
+class S3UnavailableError(Exception):
+    """There is no versitygw here, or it cannot run; the message says why."""
+
+
+def find_versitygw() -> Path:
+    """Return the program. Raises `S3UnavailableError`."""
+    script = Path(__file__).with_name("versitygw.sh")
+    built = Path(subprocess.run([str(script), "--where"], check=True, capture_output=True, text=True).stdout.strip())
+    if built.exists():
+        return built
+    if (found := shutil.which("versitygw")) is not None:
+        return Path(found)
+    raise S3UnavailableError(f"versitygw is not built: {script} does that, with Go")
+
+
+class S3Server:
+    """One server at a time on `directory`. A bucket is a directory in it."""
+
+    def __init__(self, directory: Path) -> None:
+        self.directory = directory
+        self.port = 0
+        self.process: subprocess.Popen[bytes] | None = None
+        self._program = find_versitygw()
+
+    @property
+    def endpoint(self) -> str:
+        """URL of the service."""
+        return f"http://127.0.0.1:{self.port}"
+
+    @property
+    def settings(self) -> ObjectStoreSettings:
+        """How it is reached."""
+        return ObjectStoreSettings(
+            endpoint=self.endpoint, region="us-east-1", access_key_id=ACCESS_KEY, secret_access_key=SECRET_KEY
+        )
+
+    @property
+    def environment(self) -> dict[str, str]:
+        """The same, as variables."""
+        return {
+            "AWS_ENDPOINT_URL": self.endpoint,
+            "AWS_REGION": "us-east-1",
+            "AWS_ACCESS_KEY_ID": ACCESS_KEY,
+            "AWS_SECRET_ACCESS_KEY": SECRET_KEY,
+        }
+
+    def make_bucket(self, name: str) -> ObjectPlace:
+        """Make a bucket."""
+        (self.directory / "data" / name).mkdir()
+        return ObjectPlace("s3", name)
+
+    def open(self, bucket: str) -> ObstoreObjects:
+        """Return a client of its own, with its own connections."""
+        return open_object_store(ObjectPlace("s3", bucket), self.settings)
+
+    def start(self) -> S3Server:
+        """Start it; a second time on the port that it had. Raises `S3UnavailableError`."""
+        for name in ("data", "metadata"):
+            (self.directory / name).mkdir(parents=True, exist_ok=True)
+        for _ in range(_START_ATTEMPTS_MAX):
+            port = self.port or _free_port()
+            with (self.directory / "log").open("ab") as log:
+                self.process = subprocess.Popen(
+                    # The metadata beside the objects: not every file system has extended attributes.
+                    [
+                        str(self._program), "--port", f"127.0.0.1:{port}", "--quiet", "--health", "/healthz",
+                        "posix", "--sidecar", str(self.directory / "metadata"), str(self.directory / "data"),
+                    ],
+                    env={**os.environ, "ROOT_ACCESS_KEY": ACCESS_KEY, "ROOT_SECRET_KEY": SECRET_KEY},
+                    stdin=subprocess.DEVNULL, stdout=log, stderr=log,
+                )  # fmt: skip
+            if self._is_ready(port):
+                self.port = port
+                return self
+            self.kill()
+        raise S3UnavailableError(f"versitygw does not run: {(self.directory / 'log').read_text()[-1000:]}")
+
+    def kill(self) -> None:
+        """End it at once."""
+        if self.process is not None:
+            self.process.kill()
+            self.process.wait()
+            self.process = None
+
+    def _is_ready(self, port: int) -> bool:
+        deadline_s = time.monotonic() + _START_TIMEOUT_S
+        while self.process is not None and self.process.poll() is None and time.monotonic() < deadline_s:
+            try:
+                with urllib.request.urlopen(f"http://127.0.0.1:{port}/healthz", timeout=5) as answer:
+                    return bool(answer.status == 200)
+            except OSError:
+                time.sleep(0.02)
+        return False
+
+
+def _free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
