@@ -31,6 +31,7 @@ from penstock.model.errors import (
 from penstock.model.key_ranges import initial_ranges
 from penstock.model.names import segment_id, segment_name
 from penstock.model.segments import NO_VALUE, TableRemoval, TableUpdate
+from penstock.rpc import additions_pb2 as added
 from penstock.rpc import controller_pb2 as pb
 from penstock.runtime.runtime import real_runtime
 from penstock.testing.memory_segments import MemorySegments
@@ -616,6 +617,16 @@ class FakeController:
 
     async def rpc_check_transaction_state(self, request):
         return pb.TxnState(state=pb.TxnState.State.Value(self.transactions[request.txnId.lowBits]))
+
+    async def rpc_describe_transaction(self, request):
+        state = self.transactions[request.txnId.lowBits]
+        is_over = state == "ABORTED"
+        reasons = added.TransactionDescription
+        return added.TransactionDescription(
+            txnId=request.txnId,
+            state=added.TransactionState.Value(state),
+            abortReason=reasons.REQUESTED if is_over else reasons.NONE,
+        )
 
     async def rpc_commit_transaction(self, request):
         info, low_bits = request.streamInfo, request.txnId.lowBits

@@ -142,9 +142,8 @@ CREATE, UPDATE, DELETE = pb.CreateStreamStatus, pb.UpdateStreamStatus, pb.Delete
         (lambda c: c.update_stream("a", "b", StreamConfig()), UPDATE(status=4), StreamSealedError),
         (lambda c: c.update_stream("a", "b", StreamConfig()), UPDATE(status=2), NoSuchStreamError),
         (lambda c: c.truncate_stream(StreamCut("a", "b", {0: 1})), UPDATE(status=1), MetadataConflictError),
-        (lambda c: c.commit_transaction("a", "b", pb.TxnId()), pb.TxnStatus(status=1), TransactionError),
         (lambda c: c.abort_transaction("a", "b", pb.TxnId()), pb.TxnStatus(status=2), NoSuchStreamError),
-        (lambda c: c.ping_transaction("a", "b", pb.TxnId(), lease_ms=1), pb.PingTxnStatus(status=6), TransactionError),
+        (lambda c: c.ping_transaction("a", "b", pb.TxnId(), lease_ms=1), pb.PingTxnStatus(status=2), TransactionError),
         (
             lambda c: c.scale_stream("a", "b", seal=[SegmentId(0)], key_ranges=[(0, 1)]),
             pb.ScaleResponse(status=pb.ScaleResponse.PRECONDITION_FAILED),

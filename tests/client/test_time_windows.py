@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from datetime import UTC, datetime, timedelta, timezone
 from types import SimpleNamespace
 
@@ -398,3 +399,72 @@ def test_the_blocking_client_has_times_and_windows(uri, stream):
                 window = reader.time_window(stream)
             assert window == penstock.TimeWindow(noted, None)
         assert client.cut_at_noted_time(stream, datetime(2026, 1, 1, tzinfo=UTC)) == client.tail(stream)
+
+
+async def test_a_reader_sees_the_times_that_transactions_are_committed_with(uri, stream):
+    """All transactions of a client are one writer: the stream awaits writers for long, and each time moves the window.
+
+    An aborted one moves nothing, nor does one that is committed with a time before.
+    """
+    async with Client(uri, FAST) as client:
+        await client.create_stream(stream, timestamp_aggregation_timeout_s=3600.0)
+        reader = await (await client.reader_group("group", [stream])).reader()
+        for time in (10, 20):
+            transaction = await client.begin_transaction(stream)
+            await transaction.write(b"%d" % time, "k")
+            await transaction.commit(time=time)
+            await transaction.commit(time=time)
+            with pytest.raises(InvalidArgumentError, match=f"{time} was given before"):
+                await transaction.commit(time=time + 1)
+            await window_is(reader, stream, None if time == 10 else 10, time)
+            assert (await reader.read(60)).data == b"%d" % time
+            await window_is(reader, stream, time, None)
+        aborted = await client.begin_transaction(stream)
+        await aborted.write(b"never", "k")
+        await aborted.abort()
+        for time in (15, None, 30):
+            transaction = await client.begin_transaction(stream, serializer=penstock.serializers.JsonSerializer())
+            await transaction.write(time, "k")
+            await transaction.commit(time=time)
+            assert json.loads((await reader.read(60)).data) == time
+        await window_is(reader, stream, 30, None)
+        refused = await client.begin_transaction(stream)
+        for wrong in (-1, 1 << 63, "soon", datetime(2026, 1, 1), True):
+            with pytest.raises(InvalidArgumentError):
+                await refused.commit(time=wrong)
+        assert await refused.state() == "OPEN"
+        await refused.commit()
+
+
+async def test_a_client_that_is_closed_is_not_awaited_for_times_of_its_transactions(uri, stream):
+    """It leaves as a writer does: another one's times move the window from then on."""
+    async with Client(uri, FAST) as staying:
+        await staying.create_stream(stream, timestamp_aggregation_timeout_s=3600.0)
+        reader = await (await staying.reader_group("group", [stream])).reader()
+        async with Client(uri, FAST) as leaving:
+            transaction = await leaving.begin_transaction(stream)
+            await transaction.write(b"left", "k")
+            await transaction.commit(time=10)
+            assert (await reader.read(60)).data == b"left"
+            await window_is(reader, stream, 10, None)
+        for time in (20, 30):
+            transaction = await staying.begin_transaction(stream)
+            await transaction.write(b"stayed", "k")
+            await transaction.commit(time=time)
+            assert (await reader.read(60)).data == b"stayed"
+        await window_is(reader, stream, 30, None)
+
+
+def test_the_blocking_client_commits_with_times(uri, stream):
+    """A moment counts in milliseconds since the epoch."""
+    with penstock.connect(uri, FAST) as client:
+        client.create_stream(stream)
+        transaction = client.begin_transaction(stream)
+        transaction.write(b"a")
+        transaction.commit(time="2026-01-01T00:00Z")
+        for _ in range(600):
+            cut = client.cut_at_noted_time(stream, 1_767_225_600_000)
+            if cut is not None:
+                break
+            client._portal.call(asyncio.sleep(0.1))
+        assert cut == client.tail(stream)

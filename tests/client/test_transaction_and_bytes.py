@@ -38,7 +38,7 @@ async def test_transaction_aborted_elsewhere_fails_writes_and_commit(cluster):
         await (await transaction.write(b"x"))
         await client._controller_client.abort_transaction("retail", "orders", transaction._id)
         ack = await transaction.write(b"y")
-        with pytest.raises(TransactionAbortedError, match="aborted, by somebody else"):
+        with pytest.raises(TransactionAbortedError, match="on stream retail/orders: somebody aborted it"):
             await ack.wait(5)
         with pytest.raises(TransactionError):
             await transaction.commit()

@@ -11,7 +11,6 @@ import penstock
 from penstock.client.client import Client
 from penstock.client.settings import ClientSettings
 from penstock.model.errors import (
-    ControllerUnavailableError,
     InvalidArgumentError,
     NoSuchStreamError,
     NoSuchTransactionError,
@@ -19,7 +18,6 @@ from penstock.model.errors import (
     TransactionAbortedError,
     TransactionCommittedError,
     TransactionError,
-    TransactionExpiredError,
 )
 from penstock.serializers import JsonSerializer
 from penstock.testing import memory_server
@@ -123,30 +121,6 @@ async def test_transaction_that_is_over_says_how(server, stream):
         other = await client.begin_transaction(stream)
         with pytest.raises(InvalidArgumentError, match="longer than the server allows"):
             await client.transaction(stream, other.id, lease_s=10_000_000)
-
-
-async def test_transaction_whose_lease_ran_out_says_so(server, stream, monkeypatch):
-    """It could not be renewed for as long; one that somebody else aborted is told from that."""
-    async with Client(server.uri, FAST) as client:
-        await client.create_stream(stream)
-        transaction = await client.begin_transaction(stream, lease_s=10.0)
-        other = await client.begin_transaction(stream, lease_s=10.0)
-        await client._controller_client.abort_transaction(*stream.split("/"), other._id)
-
-        async def unreachable(*args, **more):
-            raise ControllerUnavailableError("the controller is away")
-
-        monkeypatch.setattr(client._controller_client, "ping_transaction", unreachable)
-        # As after the end of its lease: what is late here is the client, not the server.
-        await client._controller_client.abort_transaction(*stream.split("/"), transaction._id)
-        await settled(client, stream, transaction.id, "ABORTED")
-        await settled(client, stream, other.id, "ABORTED")
-        transaction._renewed_s -= 10.0
-        with pytest.raises(TransactionExpiredError, match=r"lease of 10 s could not be renewed for 1\d"):
-            await transaction.commit()
-        with pytest.raises(TransactionAbortedError) as raised:
-            await other.commit()
-        assert not isinstance(raised.value, TransactionExpiredError)
 
 
 async def test_transaction_takes_values(server, stream):

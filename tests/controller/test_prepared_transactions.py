@@ -431,9 +431,11 @@ async def test_calls_of_our_service_each_have_one_row():
     assert [call.name for call in ADDITIONS] == [method.name for method in described.methods]
     assert not {call.name for call in ADDITIONS} & {call.name for call in CALLS}
     request = additions_pb2.PrepareTransactionRequest(streamInfo=pb.StreamInfo(scope="s", stream="t"))
-    assert [call.access(request) for call in ADDITIONS] == [
-        Access("prn::/scope:s/stream:t", Permission.READ_UPDATE)
-    ]
+    assert {call.name: call.access(request) for call in ADDITIONS} == {
+        "prepareTransaction": Access("prn::/scope:s/stream:t", Permission.READ_UPDATE),
+        "describeTransaction": Access("prn::/scope:s/stream:t", Permission.READ),
+        "listOpenTransactions": Access("prn::/scope:s/stream:t", Permission.READ),
+    }
 
 
 async def test_conflict_of_a_preparation_is_to_be_asked_again():

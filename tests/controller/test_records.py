@@ -49,7 +49,7 @@ SAMPLES = [
     records.WriterMark(-5, {0: 3}, False),
     records.MarkedStream("id"),
     records.EpochWithTransactions(3),
-    records.CompletedTransaction(1000, records.TransactionStatus.ABORTED),
+    records.CompletedTransaction(1000, records.TransactionStatus.ABORTED, records.AbortReason.LEASE_ENDED),
     records.CompletedBatch(3),
     records.CommitCounter(3),
     records.CommitPosition("a"),
@@ -78,6 +78,9 @@ SAMPLES = [
     StreamCutRecord(1000, 7, {0: 5, 4294967297: -1}),
     records.Subscriber(1, {0: 3}, 9),
     records.ActiveTransaction(1, 2, 3, 4, records.TransactionStatus.COMMITTING, "w", -(2**63), 7, {0: 1}, 5),
+    records.ActiveTransaction(
+        1, 2, 3, 4, records.TransactionStatus.ABORTING, abort_reason=records.AbortReason.STREAM_SEALED
+    ),
     *(
         PendingWork(Subject(SubjectKind.STREAM, "s", "t"), order, "life", "owner", 1, "work", 2)
         for order in (
@@ -137,8 +140,14 @@ EARLIER = [
     ({}, records.SubscriberSet(())),
     ({"timestamp": 1, "position": {0: 2}}, records.WriterMark(1, {0: 2}, True)),
     (
+        {"completed_ms": 1, "status": 5},
+        records.CompletedTransaction(1, records.TransactionStatus.ABORTED, records.AbortReason.NONE),
+    ),
+    (
         {"created_ms": 1, "lease_ms": 2, "lease_expiry_ms": 3, "execution_expiry_ms": 4},
-        records.ActiveTransaction(1, 2, 3, 4, records.TransactionStatus.OPEN, "", -(2**63), -1, {}, -1),
+        records.ActiveTransaction(
+            1, 2, 3, 4, records.TransactionStatus.OPEN, "", -(2**63), -1, {}, -1, records.AbortReason.NONE
+        ),
     ),
     (
         {"id": "a", "state": "active", "created_ms": 1, "config": {"starts": [{"scope": "s", "stream": "t"}]}},

@@ -9,12 +9,7 @@ from abc import ABC, abstractmethod
 from typing import Protocol
 
 from penstock.client.unary_call import Reply, Request, UnaryCall
-from penstock.model.errors import (
-    NoSuchTransactionError,
-    TransactionAbortedError,
-    TransactionCommittedError,
-    TransactionError,
-)
+from penstock.model.errors import TransactionError
 from penstock.rpc import additions_pb2 as added
 from penstock.rpc import controller_pb2 as pb
 
@@ -34,6 +29,10 @@ class AdditionCalls(ABC):
     async def _change(self, call: UnaryCall[Request, Reply], request: Request, what: str) -> tuple[Reply, bool]:
         """Make a call that changes something; also say whether an earlier attempt may have been carried out."""
 
+    @abstractmethod
+    async def over_error(self, scope: str, stream: str, transaction: pb.TxnId, tried: str) -> TransactionError:
+        """Return the error that says why `tried` cannot be done with a transaction."""
+
     async def prepare_transaction(self, scope: str, stream: str, transaction: pb.TxnId, *, limit_ms: int) -> float:
         """Have an open transaction take no more events, and wait for its decision up to `limit_ms` from now.
 
@@ -47,13 +46,5 @@ class AdditionCalls(ABC):
         )
         reply, _ = await self._change(self._stub.prepareTransaction, request, f"prepare a transaction of {name}")
         if reply.state != added.PREPARED:
-            raise _why_not(reply.state, name)
+            raise await self.over_error(scope, stream, transaction, "prepare")
         return reply.leftMillis / 1000
-
-
-def _why_not(state: int, name: str) -> TransactionError:
-    if state in (added.COMMITTING, added.COMMITTED):
-        return TransactionCommittedError(f"the transaction of stream {name} is committed")
-    if state in (added.ABORTING, added.ABORTED):
-        return TransactionAbortedError(f"the transaction of stream {name} was aborted, or its lease ran out")
-    return NoSuchTransactionError(f"the transaction of stream {name} is unknown, or ended long ago")

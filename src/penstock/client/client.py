@@ -24,7 +24,7 @@ from penstock.client.stream_calls import StreamCalls
 from penstock.client.table_keys import BytesKeys, TableKeys
 from penstock.client.tables import Table, split_table_name
 from penstock.client.transaction import Transaction
-from penstock.client.transaction_by_id import id_of
+from penstock.client.transaction_ids import id_of
 from penstock.client.value_transaction import ValueTransaction
 from penstock.client.value_writer import ValueWriter
 from penstock.client.writer_times import WriterTimes
@@ -126,7 +126,8 @@ class Client(StreamCalls):
 
         Raises:
             TransactionCommittedError, TransactionAbortedError: it is decided; `transaction_state` tells more.
-            TransactionExpiredError: it has been open for as long as the server allows.
+            TransactionExpiredError, TransactionStreamSealedError: it was aborted, as its lease had run out, or as the
+                stream was sealed; the first also if it has been open for as long as the server allows.
             NoSuchTransactionError: the id is none of this stream, or it ended long ago.
             InvalidArgumentError: what was given is no id, or the lease is out of the server's bounds.
             NoSuchStreamError: there is no such stream.
@@ -149,8 +150,10 @@ class Client(StreamCalls):
 
     def _new_transaction(self, stream: str, lease_s: float | None) -> Transaction:
         scope, name = split_scoped_name(stream)
+        pool = self._open_pool()
+        assert self._transaction_times is not None
         return Transaction(
-            self._controller_client, self._open_pool(), self._settings, self._runtime.rng, scope, name,
+            self._controller_client, pool, self._settings, self._runtime.rng, self._transaction_times, scope, name,
             lease_s=self._settings.transaction_lease_s if lease_s is None else lease_s,
             owner=self, ack_factory=self._ack_factory, is_threaded=self._is_threaded,
         )  # fmt: skip

@@ -18,6 +18,7 @@ from penstock.client.life_cycle import LifeCycle
 from penstock.client.segment_reader import SegmentReader
 from penstock.client.settings import ClientSettings
 from penstock.client.statistics_calls import StatisticsCalls
+from penstock.client.transaction_times import TransactionTimes
 from penstock.client.wire_segments import WireSegments
 from penstock.model.errors import (
     InvalidArgumentError,
@@ -49,6 +50,7 @@ class ClientCore(LifeCycle):
         self._pool: ConnectionPool | None = None
         self._cluster: Cluster | None = None
         self._statistics_calls: StatisticsCalls
+        self._transaction_times: TransactionTimes | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
         #: Those that somebody still holds. They are many and short-lived, and have nothing to finish: no children.
         self._segment_readers: WeakSet[SegmentReader] = WeakSet()
@@ -85,6 +87,11 @@ class ClientCore(LifeCycle):
             self._controller, segments, self._settings, self._runtime.rng, self._runtime.wall_clock_ms
         )
         self._statistics_calls = StatisticsCalls(self._cluster, self._pool)
+        self._transaction_times = TransactionTimes(self._controller, self._runtime.rng)
+
+    async def _finish(self) -> None:
+        if self._transaction_times is not None:
+            await self._transaction_times.leave()
 
     async def _release(self) -> None:
         await asyncio.gather(*(reader.close() for reader in list(self._segment_readers)))

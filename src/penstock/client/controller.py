@@ -33,6 +33,7 @@ from penstock.client.scale_calls import ScaleCalls, ScaleStub
 from penstock.client.settings import ClientSettings
 from penstock.client.stream_segments import SegmentRange, Successor
 from penstock.client.table_calls import TableCalls, TableStub
+from penstock.client.transaction_calls import TransactionCalls, TransactionStub
 from penstock.client.unary_call import Reply, Request, UnaryCall
 from penstock.model.errors import (
     ControllerUnavailableError,
@@ -42,7 +43,6 @@ from penstock.model.errors import (
     MetadataConflictError,
     NoSuchScopeError,
     NoSuchStreamError,
-    NoSuchTransactionError,
     OutcomeUnknownError,
     PenstockError,
     ScopeExistsError,
@@ -51,10 +51,6 @@ from penstock.model.errors import (
     StreamExistsError,
     StreamNotSealedError,
     StreamSealedError,
-    TransactionAbortedError,
-    TransactionCommittedError,
-    TransactionError,
-    TransactionExpiredError,
     UnsupportedOperationError,
 )
 from penstock.model.names import SegmentId, parent_segment_name, parse_segment_name
@@ -85,7 +81,7 @@ _RETRY_DELAY_INITIAL_S = 0.01
 _RETRY_DELAY_FACTOR = 4.0
 
 
-class ControllerStub(AdditionStub, MarkStub, ReaderGroupStub, ScaleStub, TableStub, Protocol):
+class ControllerStub(AdditionStub, MarkStub, ReaderGroupStub, ScaleStub, TableStub, TransactionStub, Protocol):
     """The RPCs that the client uses. A generated stub has them; so may a controller in the same process."""
 
     createScope: UnaryCall[pb.ScopeInfo, pb.CreateScopeStatus]
@@ -108,12 +104,6 @@ class ControllerStub(AdditionStub, MarkStub, ReaderGroupStub, ScaleStub, TableSt
     getSegmentsImmediatelyFollowing: UnaryCall[pb.SegmentId, pb.SuccessorResponse]
     getSegmentsBetween: UnaryCall[pb.StreamCutRange, pb.StreamCutRangeResponse]
     getURI: UnaryCall[pb.SegmentId, pb.NodeUri]
-    createTransaction: UnaryCall[pb.CreateTxnRequest, pb.CreateTxnResponse]
-    pingTransaction: UnaryCall[pb.PingTxnRequest, pb.PingTxnStatus]
-    commitTransaction: UnaryCall[pb.TxnRequest, pb.TxnStatus]
-    abortTransaction: UnaryCall[pb.TxnRequest, pb.TxnStatus]
-    checkTransactionState: UnaryCall[pb.TxnRequest, pb.TxnState]
-    listCompletedTransactions: UnaryCall[pb.ListCompletedTxnRequest, pb.ListCompletedTxnResponse]
 
 
 def parse_controller_uri(uri: str) -> tuple[str, bool]:
@@ -147,7 +137,7 @@ class _GeneratedStub(ControllerServiceStub, PenstockControllerServiceStub):
         PenstockControllerServiceStub.__init__(self, channel)
 
 
-class ControllerClient(AdditionCalls, MarkCalls, ReaderGroupCalls, ScaleCalls, TableCalls):
+class ControllerClient(MarkCalls, ReaderGroupCalls, ScaleCalls, TableCalls, TransactionCalls, AdditionCalls):
     """Typed controller calls. Scopes, streams and names are checked by the controller."""
 
     _stub: ControllerStub
@@ -377,71 +367,6 @@ class ControllerClient(AdditionCalls, MarkCalls, ReaderGroupCalls, ScaleCalls, T
         reply = await self._ask(self._stub.getURI, request, f"look for the host of segment {segment}")
         return reply.endpoint, reply.port
 
-    # -- transactions -------------------------------------------------------------------------------------------
-
-    async def create_transaction(
-        self, scope: str, stream: str, *, lease_ms: int
-    ) -> tuple[pb.TxnId, Sequence[SegmentRange]]:
-        """Begin a transaction; return its id and the parent segments.
-
-        A lost reply leaves a transaction behind that nobody uses; it is aborted when its lease ends.
-        Raises `NoSuchStreamError`, `StreamSealedError`, `InvalidArgumentError` with the bounds of a lease out of them.
-        """
-        request = pb.CreateTxnRequest(streamInfo=_stream(scope, stream), lease=lease_ms)
-
-        async def check_sealed() -> None:
-            # A controller says no more than INTERNAL, as it does for faults that pass.
-            if not await self.current_segments(scope, stream):
-                raise StreamSealedError(f"stream {scope}/{stream} is sealed and takes no transactions")
-
-        what = f"begin a transaction on {scope}/{stream}"
-        reply, _ = await self._attempt(
-            self._stub.createTransaction, request, what, is_change=False, on_internal=check_sealed
-        )
-        return reply.txnId, [range_from_message(segment) for segment in reply.activeSegments]
-
-    async def ping_transaction(self, scope: str, stream: str, transaction: pb.TxnId, *, lease_ms: int) -> None:
-        """Extend a transaction's lease to `lease_ms` from now.
-
-        Raises `TransactionError`, of a kind that says what became of it; `InvalidArgumentError` for too long a lease.
-        """
-        request = pb.PingTxnRequest(streamInfo=_stream(scope, stream), txnId=transaction, lease=lease_ms)
-        reply = await self._ask(self._stub.pingTransaction, request, f"ping a transaction of {scope}/{stream}")
-        if reply.status != pb.PingTxnStatus.OK:
-            raise _ping_error(reply.status, f"{scope}/{stream}")
-
-    async def commit_transaction(
-        self, scope: str, stream: str, transaction: pb.TxnId, *, writer_id: str = "", timestamp: int = -(1 << 63)
-    ) -> None:
-        """Decide that the transaction commits; its events become readable soon after. Safe to repeat.
-
-        Raises `TransactionError`, of a kind that says why not.
-        """
-        request = pb.TxnRequest(
-            streamInfo=_stream(scope, stream), txnId=transaction, writerId=writer_id, timestamp=timestamp
-        )
-        reply, _ = await self._change(self._stub.commitTransaction, request, f"commit on stream {scope}/{stream}")
-        _check_transaction(reply, TransactionAbortedError, "aborted", f"{scope}/{stream}")
-
-    async def abort_transaction(self, scope: str, stream: str, transaction: pb.TxnId) -> None:
-        """Decide that the transaction aborts. Safe to repeat. Raises `TransactionError`, of a kind that says why."""
-        request = pb.TxnRequest(streamInfo=_stream(scope, stream), txnId=transaction)
-        reply, _ = await self._change(self._stub.abortTransaction, request, f"abort on stream {scope}/{stream}")
-        _check_transaction(reply, TransactionCommittedError, "committed", f"{scope}/{stream}")
-
-    async def transaction_state(self, scope: str, stream: str, transaction: pb.TxnId) -> str:
-        """Return ``OPEN``, ``COMMITTING``, ``COMMITTED``, ``ABORTING``, ``ABORTED`` or ``UNKNOWN``."""
-        request = pb.TxnRequest(streamInfo=_stream(scope, stream), txnId=transaction)
-        reply = await self._ask(self._stub.checkTransactionState, request, f"check a transaction of {scope}/{stream}")
-        return pb.TxnState.State.Name(reply.state)
-
-    async def completed_transactions(self, scope: str, stream: str) -> Sequence[tuple[pb.TxnId, str]]:
-        """Return how transactions ended lately, ``COMMITTED`` or ``ABORTED``. Raises `NoSuchStreamError`."""
-        request = pb.ListCompletedTxnRequest(streamInfo=_stream(scope, stream))
-        what = f"list the completed transactions of {scope}/{stream}"
-        reply = await self._ask(self._stub.listCompletedTransactions, request, what)
-        return [(each.txnId, pb.TxnResponse.Status.Name(each.status)) for each in reply.response]
-
     # -- inside -------------------------------------------------------------------------------------------------
 
     async def _ask(self, call: UnaryCall[Request, Reply], request: Request, what: str) -> Reply:
@@ -558,31 +483,3 @@ def _check_update(reply: pb.UpdateStreamStatus, verb: str, name: str) -> None:
         raise StreamSealedError(f"{verb} {name}: the stream is sealed")
     if reply.status != pb.UpdateStreamStatus.SUCCESS:
         raise MetadataConflictError(f"{verb} {name}: refused; another change is under way, or the input does not fit")
-
-
-def _ping_error(status: int, name: str) -> PenstockError:
-    answers = pb.PingTxnStatus
-    if status == answers.LEASE_TOO_LARGE:
-        return InvalidArgumentError(f"the lease for a transaction of stream {name} is longer than the server allows")
-    if status == answers.MAX_EXECUTION_TIME_EXCEEDED:
-        return TransactionExpiredError(f"a transaction of stream {name} was open for as long as the server allows")
-    if status == answers.DISCONNECTED:
-        return ControllerUnavailableError(f"the controller is stopping, and keeps no transaction of stream {name} open")
-    if status == answers.COMMITTED:
-        return TransactionCommittedError(f"a transaction of stream {name} is committed")
-    if status == answers.ABORTED:
-        return TransactionAbortedError(f"a transaction of stream {name} was aborted, or its lease ran out")
-    if status == answers.UNKNOWN:
-        return NoSuchTransactionError(f"a transaction of stream {name} is unknown, or ended long ago")
-    return TransactionError(f"a transaction of stream {name} cannot be kept open: {answers.Status.Name(status)}")
-
-
-def _check_transaction(
-    reply: pb.TxnStatus, otherwise: type[TransactionError], decided: str, name: str
-) -> None:
-    if reply.status == pb.TxnStatus.STREAM_NOT_FOUND:
-        raise NoSuchStreamError(f"stream {name} does not exist")
-    if reply.status == pb.TxnStatus.TRANSACTION_NOT_FOUND:
-        raise NoSuchTransactionError(f"the transaction of stream {name} is unknown, or ended long ago")
-    if reply.status != pb.TxnStatus.SUCCESS:
-        raise otherwise(f"the transaction of stream {name} was {decided} before")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Coroutine, Iterator, Sequence
+from contextlib import contextmanager
 from enum import Enum
 from random import Random
 from types import TracebackType
@@ -19,21 +20,28 @@ from penstock.client.settings import ClientSettings
 from penstock.client.sources import TransactionSource
 from penstock.client.stream_segments import SegmentRange
 from penstock.client.tasks import start_watched
-from penstock.client.transaction_by_id import id_of, transaction_text
+from penstock.client.transaction_ids import id_of, transaction_text
+from penstock.client.transaction_times import TransactionTimes
 from penstock.model.errors import (
     ControllerUnavailableError,
+    InvalidArgumentError,
+    NoSuchStreamError,
     NoSuchTransactionError,
     PenstockError,
     TransactionAbortedError,
     TransactionCommittedError,
     TransactionError,
-    TransactionExpiredError,
+    TransactionStreamDeletedError,
 )
+from penstock.model.times import NotedTime, noted_time
 from penstock.rpc import controller_pb2 as pb
 
 _log = logging.getLogger(__name__)
 
 _EPOCH_SHIFT = 32
+
+#: Stands for "no time" in a commit.
+_NO_TIME = -(1 << 63)
 
 #: A lease is renewed when this part of it has passed.
 _RENEWAL_PART = 1 / 3
@@ -49,6 +57,8 @@ class _Fate(Enum):
     COMMITTING = "committing"
     COMMITTED = "committed"
     ABORTED = "aborted"
+    #: The controller has said that it ended otherwise than was asked for here.
+    OVER = "over"
     #: Everything is stored; whoever knows the id decides.
     DETACHED = "left to others"
 
@@ -66,6 +76,7 @@ class Transaction(LifeCycle):
         pool: ConnectionPool,
         settings: ClientSettings,
         rng: Random,
+        times: TransactionTimes,
         scope: str,
         stream: str,
         *,
@@ -79,6 +90,7 @@ class Transaction(LifeCycle):
         self._pool = pool
         self._settings = settings
         self._rng = rng
+        self._times = times
         self._scope = scope
         self._stream = stream
         self._lease_s = lease_s
@@ -86,13 +98,13 @@ class Transaction(LifeCycle):
         self._ack_factory = ack_factory
         self._is_threaded = is_threaded
         self._id = pb.TxnId()
-        # When the lease was granted last, on the loop's clock.
-        self._renewed_s = 0.0
         self._fate = _Fate.OPEN
         self._doomed_by: BaseException | None = None
         # Not a child: when this is closed undecided, its events need no flush.
         self._writer: EventWriter | None = None
         self._keeper: asyncio.Task[None] | None = None
+        #: The time that the commit notes; it cannot be another one when that is asked for again.
+        self._noted: int | None = None
         #: A commit or abort under way. The caller's cancellation does not cut it in two.
         self._deciding: asyncio.Task[None] | None = None
 
@@ -107,7 +119,7 @@ class Transaction(LifeCycle):
         """Go on with the transaction of this id. Called by `Client.transaction`."""
         self._id = id_of(transaction_id)
         await self._controller.ping_transaction(
-            self._scope, self._stream, self._id, lease_ms=round(self._lease_s * 1000)
+            self._scope, self._stream, self._id, lease_ms=round(self._lease_s * 1000), tried="go on with"
         )
         # The upper half of an id begins with the epoch whose segments the transaction has.
         await self._start(
@@ -115,7 +127,6 @@ class Transaction(LifeCycle):
         )
 
     async def _start(self, segments: Sequence[SegmentRange]) -> None:
-        self._renewed_s = asyncio.get_running_loop().time()
         source = TransactionSource(
             self._scope, self._stream, segments, high_bits=self._id.highBits, low_bits=self._id.lowBits,
             why_over=self._why_over,
@@ -138,7 +149,7 @@ class Transaction(LifeCycle):
         if self._is_forked:
             raise self._closed_error()
         if self._writer is None or self._fate is not _Fate.OPEN or self._is_deciding or not self.is_open:
-            raise TransactionError(f"{self._name} is over: {self._fate.value}")
+            raise self._decided_error(f"{self._name} takes no more events")
         return self._writer
 
     async def write(
@@ -149,7 +160,10 @@ class Transaction(LifeCycle):
         timeout_s: float | None = None,
         on_delivery: OnDelivery | None = None,
     ) -> Ack:
-        """Write an event into the transaction; see `EventWriter.write`. Raises `TransactionError` when it is over."""
+        """Write an event into the transaction; see `EventWriter.write`.
+
+        Raises `TransactionError` when it is over, of a kind that says why; so does the ack, if it ends meanwhile.
+        """
         return await self._open_writer.write(event, routing_key, timeout_s=timeout_s, on_delivery=on_delivery)
 
     async def write_many(
@@ -162,25 +176,42 @@ class Transaction(LifeCycle):
         """Wait until everything written so far is durable (not readable before the commit)."""
         await self._open_writer.flush(timeout_s)
 
-    async def commit(self) -> None:
+    async def commit(self, *, time: NotedTime | None = None) -> None:
         """Flush and decide that the transaction commits. Once this returns it stays committed; readers see it soon.
 
         A transaction whose flush failed can only be aborted: a commit asked for again raises. If this is cancelled, the
         commit goes on; call it again to learn how it ended.
 
+        Args:
+            time: noted as by `EventWriter.note_time`, with where the transaction ends: all that this client's
+                transactions have brought to the stream so far is of this time or before. 0 or more; one before that
+                of an earlier commit is passed over. See `Reader.time_window`.
+
         Raises:
+            InvalidArgumentError: `time` is none, or another one than an earlier call gave.
             OutcomeUnknownError: no answer; `state` tells what became of it, and `commit` may be repeated.
             TransactionError: not everything could be written. None of its events will ever be read.
-            TransactionAbortedError, TransactionExpiredError: likewise, it was aborted, or its lease ran out.
-            NoSuchTransactionError: it ended so long ago that nobody knows how.
+            TransactionAbortedError: likewise, somebody aborted it.
+            TransactionExpiredError, TransactionStreamSealedError: likewise; its lease ran out, the stream was sealed.
+            TransactionStreamDeletedError: likewise, the stream is gone.
+            NoSuchTransactionError: it ended more than a day ago.
         """
+        if time is not None:
+            noted = noted_time(time)
+            if noted < 0:
+                raise InvalidArgumentError(f"{self._name}: time={time!r} cannot be noted: use 0 or more")
+            if self._fate is _Fate.OPEN and not self._is_deciding:
+                self._noted = noted
+            elif self._noted != noted:
+                earlier = "none" if self._noted is None else str(self._noted)
+                raise InvalidArgumentError(f"{self._name}: time={time!r} cannot be noted: {earlier} was given before")
         await self._decide(self._commit)
 
     async def abort(self) -> None:
         """Decide that none of the transaction's events are ever read. Aborting twice is fine.
 
-        Raises `TransactionCommittedError`, and `OutcomeUnknownError` without an answer; then it may be repeated, and
-        the end of the lease aborts it in any case.
+        Raises `TransactionCommittedError`, `TransactionStreamDeletedError`, `NoSuchTransactionError`; and
+        `OutcomeUnknownError` without an answer: it may be repeated, and the end of the lease aborts it in any case.
         """
         await self._decide(self._abort)
 
@@ -216,8 +247,12 @@ class Transaction(LifeCycle):
     # -- inside -------------------------------------------------------------------------------------------------
 
     @property
+    def _stream_name(self) -> str:
+        return f"{self._scope}/{self._stream}"
+
+    @property
     def _name(self) -> str:
-        return f"transaction {self.id} on stream {self._scope}/{self._stream}"
+        return f"transaction {self.id} on stream {self._stream_name}"
 
     @property
     def _is_deciding(self) -> bool:
@@ -239,15 +274,17 @@ class Transaction(LifeCycle):
         if self._fate is _Fate.COMMITTED:
             return
         if self._fate is not _Fate.OPEN and self._fate is not _Fate.COMMITTING:
-            why = f", because of an earlier error: {self._doomed_by}" if self._doomed_by is not None else ""
-            raise TransactionError(f"{self._name} cannot be committed, it is {self._fate.value}{why}")
+            raise self._decided_error(f"{self._name} cannot be committed")
         if self._fate is _Fate.OPEN:
             await self._store_all()
             self._fate = _Fate.COMMITTING
-        try:
-            await self._controller.commit_transaction(self._scope, self._stream, self._id)
-        except TransactionAbortedError as error:
-            raise await self._why_over() from error
+        writer, noted = "", _NO_TIME
+        if self._noted is not None:
+            writer, noted = self._times.writer(self._scope, self._stream), self._noted
+        with self._ending_noted("commit"):
+            await self._controller.commit_transaction(
+                self._scope, self._stream, self._id, writer_id=writer, timestamp=noted
+            )
         self._fate = _Fate.COMMITTED
 
     async def _store_all(self) -> None:
@@ -266,22 +303,25 @@ class Transaction(LifeCycle):
         if self._fate is _Fate.DETACHED:
             return
         if self._fate is not _Fate.OPEN:
-            raise TransactionError(f"{self._name} cannot be left to others, it is {self._fate.value}")
+            raise self._decided_error(f"{self._name} cannot be left to others")
         await self._store_all()
-        await self._renew()
+        with self._ending_noted("leave"):
+            await self._renew()
         self._fate = _Fate.DETACHED
 
     async def _abort(self) -> None:
-        if self._fate is _Fate.ABORTED:
+        is_aborted = self._fate is _Fate.OVER and isinstance(self._doomed_by, TransactionAbortedError)
+        if self._fate is _Fate.ABORTED or is_aborted:
             return
-        if self._fate is _Fate.COMMITTED:
-            raise TransactionCommittedError(f"{self._name} cannot be aborted, it is committed")
+        if self._fate in (_Fate.COMMITTED, _Fate.OVER):
+            raise self._decided_error(f"{self._name} cannot be aborted")
         if self._fate is _Fate.DETACHED:
-            raise TransactionError(f"{self._name} cannot be aborted here, it is {self._fate.value}")
+            raise self._decided_error(f"{self._name} cannot be aborted here")
         self._fate = _Fate.DOOMED
         if self._writer is not None:
             await self._writer.abandon()
-        await self._controller.abort_transaction(self._scope, self._stream, self._id)
+        with self._ending_noted("abort"):
+            await self._controller.abort_transaction(self._scope, self._stream, self._id)
         self._fate = _Fate.ABORTED
 
     async def _finish(self) -> None:
@@ -297,6 +337,9 @@ class Transaction(LifeCycle):
                 # By somebody else, who knows its id.
                 _log.warning("%s was committed elsewhere before it was closed here", self._name)
                 self._fate = _Fate.COMMITTED
+            except (NoSuchTransactionError, TransactionStreamDeletedError) as error:
+                # Nothing is left that could be aborted.
+                _log.warning("%s", error)
 
     async def _release(self) -> None:
         for task in (self._keeper, self._deciding):
@@ -335,21 +378,43 @@ class Transaction(LifeCycle):
         await self._controller.ping_transaction(
             self._scope, self._stream, self._id, lease_ms=round(self._lease_s * 1000)
         )
-        self._renewed_s = asyncio.get_running_loop().time()
+
+    def _decided_error(self, refusal: str) -> TransactionError:
+        """Return the error for what cannot be done because of what was decided here; `refusal` begins its message."""
+        why = f", because of an earlier error: {self._doomed_by}" if self._doomed_by is not None else ""
+        kind: type[TransactionError] = TransactionError
+        if self._fate is _Fate.COMMITTED:
+            kind = TransactionCommittedError
+        elif isinstance(self._doomed_by, TransactionError):
+            kind = type(self._doomed_by)
+        elif self._fate in (_Fate.DOOMED, _Fate.ABORTED):
+            kind = TransactionAbortedError
+        state = "being decided on" if self._fate is _Fate.OPEN else self._fate.value
+        return kind(f"{refusal}, it is {state}{why}", stream=self._stream_name, transaction=self.id)
+
+    @contextmanager
+    def _ending_noted(self, tried: str) -> Iterator[None]:
+        """Note what the controller says of an end. A stream that does not exist exists no more: it has been there."""
+        try:
+            yield
+        except TransactionError as error:
+            self._end_by(error)
+            raise
+        except NoSuchStreamError as error:
+            deleted = TransactionStreamDeletedError(
+                f"cannot {tried} {self._name}: the stream was deleted, and the transaction with it; none of its events "
+                "can be read: write them to another stream",
+                stream=self._stream_name,
+                transaction=self.id,
+            )
+            self._end_by(deleted)
+            raise deleted from error
+
+    def _end_by(self, error: TransactionError) -> None:
+        self._fate = _Fate.OVER
+        self._doomed_by = error
 
     async def _why_over(self) -> TransactionError:
-        """Return what became of a transaction that was to be open, as far as it can be told."""
-        state = await self.state()
-        if state in ("COMMITTING", "COMMITTED"):
-            return TransactionCommittedError(f"{self._name} takes no more: it is {state.lower()}")
-        if state == "UNKNOWN":
-            return NoSuchTransactionError(f"{self._name} is unknown, or ended long ago")
-        if state == "OPEN":
-            # Its segments are gone all the same: somebody is about to end it.
-            return TransactionError(f"{self._name} takes no more events")
-        silent_s = asyncio.get_running_loop().time() - self._renewed_s
-        if silent_s >= self._lease_s:
-            return TransactionExpiredError(
-                f"{self._name} was aborted: its lease of {self._lease_s:g} s could not be renewed for {silent_s:.3g} s"
-            )
-        return TransactionAbortedError(f"{self._name} was aborted, by somebody else or for being open too long")
+        """Return what became of a transaction whose segments take no more, as far as it can be told."""
+        with self._ending_noted("write to"):
+            return await self._controller.over_error(self._scope, self._stream, self._id, "write to")

@@ -10,6 +10,7 @@ from penstock.client.ack import Ack, OnDelivery
 from penstock.client.serializers import Serializer, Value
 from penstock.client.transaction import Transaction
 from penstock.client.value_writer import write_values
+from penstock.model.times import NotedTime
 
 
 class ValueTransaction(Generic[Value]):
@@ -57,9 +58,9 @@ class ValueTransaction(Generic[Value]):
         """Wait until everything written so far is durable (not readable before the commit)."""
         await self.events.flush(timeout_s)
 
-    async def commit(self) -> None:
+    async def commit(self, *, time: NotedTime | None = None) -> None:
         """Flush and decide that the transaction commits; see `Transaction.commit`."""
-        await self.events.commit()
+        await self.events.commit(time=time)
 
     async def abort(self) -> None:
         """Decide that none of the transaction's events are ever read; see `Transaction.abort`."""

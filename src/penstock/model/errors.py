@@ -57,9 +57,14 @@
         │                               NoSuchStreamError, StreamExistsError, StreamNotSealedError,
         │                               StreamSealedError, TransactionError, MetadataConflictError,
         │                               NoSuchTableError, TableExistsError, ...
-        ├── TransactionError            NoSuchTransactionError, TransactionCommittedError, TransactionAbortedError
-        │   ├── TransactionExpiredError ... because nobody renewed its lease, or it was open for too long
-        │   └── TransactionPreparedError    it waits for its decision: it takes no more events, its stream no seal
+        ├── TransactionError            about one transaction (fields `stream`, `transaction`)
+        │   ├── NoSuchTransactionError  the id is none of the stream, or it ended more than a day ago
+        │   ├── TransactionCommittedError
+        │   ├── TransactionAbortedError
+        │   │   ├── TransactionExpiredError       ... because nobody renewed its lease, or it was open for too long
+        │   │   └── TransactionStreamSealedError  ... because its stream was; also a StreamSealedError
+        │   ├── TransactionStreamDeletedError     also a NoSuchStreamError
+        │   └── TransactionPreparedError          it waits for its decision: it takes no more events, its stream no seal
         ├── WriteTimeoutError           no room for an event in time; also a TimeoutError; field `taken_count`
         └── ClosedError                 a client, writer, reader, ... takes no more work; also a ValueError
             └── ForkedError             ... because it is the parent process's
@@ -562,11 +567,19 @@ class StreamNotSealedError(StreamError):
 
 
 class TransactionError(StreamError):
-    """The transaction does not exist, or is past the state the request needs."""
+    """The transaction is past the state that the request needs. Its kinds say why, where that is known.
+
+    `stream` is ``scope/stream``, `transaction` the id, 32 hexadecimal digits; "" where they are in the message alone.
+    """
+
+    def __init__(self, message: str, *, stream: str = "", transaction: str = "") -> None:
+        super().__init__(message)
+        self.stream = stream
+        self.transaction = transaction
 
 
 class NoSuchTransactionError(TransactionError):
-    """The controller does not know the transaction: the id is none of the stream, or it ended so long ago."""
+    """The controller does not know the transaction: the id is none of the stream, or it ended more than a day ago."""
 
 
 class TransactionCommittedError(TransactionError):
@@ -574,7 +587,7 @@ class TransactionCommittedError(TransactionError):
 
 
 class TransactionAbortedError(TransactionError):
-    """The transaction was aborted, by somebody or because its lease ran out: none of its events is ever read."""
+    """The transaction was aborted, by somebody or by the server: none of its events is ever read."""
 
 
 class TransactionExpiredError(TransactionAbortedError):
@@ -586,6 +599,14 @@ class TransactionPreparedError(TransactionError):
 
     Commit or abort it, by its id.
     """
+
+
+class TransactionStreamSealedError(TransactionAbortedError, StreamSealedError):
+    """The transaction was aborted because its stream was sealed, which takes no more events at all."""
+
+
+class TransactionStreamDeletedError(TransactionError, NoSuchStreamError):
+    """The stream of an open transaction does not exist any more, and with it the transaction is gone."""
 
 
 class NoSuchReaderGroupError(StreamError):

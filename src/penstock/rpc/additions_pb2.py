@@ -25,19 +25,29 @@ _sym_db = _symbol_database.Default()
 from penstock.rpc import controller_pb2 as penstock_dot_rpc_dot_controller__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1cpenstock/rpc/additions.proto\x12\x16penstock.controller.v1\x1a\x1dpenstock/rpc/controller.proto\"\xba\x01\n\x19PrepareTransactionRequest\x12H\n\nstreamInfo\x18\x01 \x01(\x0b\x32\x34.io.pravega.controller.stream.api.grpc.v1.StreamInfo\x12>\n\x05txnId\x18\x02 \x01(\x0b\x32/.io.pravega.controller.stream.api.grpc.v1.TxnId\x12\x13\n\x0blimitMillis\x18\x03 \x01(\x03\"f\n\x17PrepareTransactionReply\x12\x37\n\x05state\x18\x01 \x01(\x0e\x32(.penstock.controller.v1.TransactionState\x12\x12\n\nleftMillis\x18\x02 \x01(\x03*q\n\x10TransactionState\x12\x0b\n\x07UNKNOWN\x10\x00\x12\x08\n\x04OPEN\x10\x01\x12\x0e\n\nCOMMITTING\x10\x02\x12\r\n\tCOMMITTED\x10\x03\x12\x0c\n\x08\x41\x42ORTING\x10\x04\x12\x0b\n\x07\x41\x42ORTED\x10\x05\x12\x0c\n\x08PREPARED\x10\x06\x32\x95\x01\n\x19PenstockControllerService\x12x\n\x12prepareTransaction\x12\x31.penstock.controller.v1.PrepareTransactionRequest\x1a/.penstock.controller.v1.PrepareTransactionReplyb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1cpenstock/rpc/additions.proto\x12\x16penstock.controller.v1\x1a\x1dpenstock/rpc/controller.proto\"\xba\x01\n\x19PrepareTransactionRequest\x12H\n\nstreamInfo\x18\x01 \x01(\x0b\x32\x34.io.pravega.controller.stream.api.grpc.v1.StreamInfo\x12>\n\x05txnId\x18\x02 \x01(\x0b\x32/.io.pravega.controller.stream.api.grpc.v1.TxnId\x12\x13\n\x0blimitMillis\x18\x03 \x01(\x03\"f\n\x17PrepareTransactionReply\x12\x37\n\x05state\x18\x01 \x01(\x0e\x32(.penstock.controller.v1.TransactionState\x12\x12\n\nleftMillis\x18\x02 \x01(\x03\"\xa6\x01\n\x1a\x44\x65scribeTransactionRequest\x12H\n\nstreamInfo\x18\x01 \x01(\x0b\x32\x34.io.pravega.controller.stream.api.grpc.v1.StreamInfo\x12>\n\x05txnId\x18\x02 \x01(\x0b\x32/.io.pravega.controller.stream.api.grpc.v1.TxnId\"\x9d\x03\n\x16TransactionDescription\x12>\n\x05txnId\x18\x01 \x01(\x0b\x32/.io.pravega.controller.stream.api.grpc.v1.TxnId\x12\x37\n\x05state\x18\x02 \x01(\x0e\x32(.penstock.controller.v1.TransactionState\x12\x11\n\tageMillis\x18\x03 \x01(\x03\x12\x13\n\x0bleaseMillis\x18\x04 \x01(\x03\x12\x17\n\x0fleaseLeftMillis\x18\x05 \x01(\x03\x12\x1a\n\x12lifetimeLeftMillis\x18\x06 \x01(\x03\x12\x10\n\x08writerId\x18\x07 \x01(\t\x12O\n\x0b\x61\x62ortReason\x18\x08 \x01(\x0e\x32:.penstock.controller.v1.TransactionDescription.AbortReason\"J\n\x0b\x41\x62ortReason\x12\x08\n\x04NONE\x10\x00\x12\r\n\tREQUESTED\x10\x01\x12\x0f\n\x0bLEASE_ENDED\x10\x02\x12\x11\n\rSTREAM_SEALED\x10\x03\"r\n\x17OpenTransactionsRequest\x12H\n\nstreamInfo\x18\x01 \x01(\x0b\x32\x34.io.pravega.controller.stream.api.grpc.v1.StreamInfo\x12\r\n\x05token\x18\x02 \x01(\t\"l\n\x15OpenTransactionsReply\x12\x44\n\x0ctransactions\x18\x01 \x03(\x0b\x32..penstock.controller.v1.TransactionDescription\x12\r\n\x05token\x18\x02 \x01(\t*q\n\x10TransactionState\x12\x0b\n\x07UNKNOWN\x10\x00\x12\x08\n\x04OPEN\x10\x01\x12\x0e\n\nCOMMITTING\x10\x02\x12\r\n\tCOMMITTED\x10\x03\x12\x0c\n\x08\x41\x42ORTING\x10\x04\x12\x0b\n\x07\x41\x42ORTED\x10\x05\x12\x0c\n\x08PREPARED\x10\x06\x32\x88\x03\n\x19PenstockControllerService\x12x\n\x12prepareTransaction\x12\x31.penstock.controller.v1.PrepareTransactionRequest\x1a/.penstock.controller.v1.PrepareTransactionReply\x12y\n\x13\x64\x65scribeTransaction\x12\x32.penstock.controller.v1.DescribeTransactionRequest\x1a..penstock.controller.v1.TransactionDescription\x12v\n\x14listOpenTransactions\x12/.penstock.controller.v1.OpenTransactionsRequest\x1a-.penstock.controller.v1.OpenTransactionsReplyb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
 _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'penstock.rpc.additions_pb2', _globals)
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
-  _globals['_TRANSACTIONSTATE']._serialized_start=380
-  _globals['_TRANSACTIONSTATE']._serialized_end=493
+  _globals['_TRANSACTIONSTATE']._serialized_start=1191
+  _globals['_TRANSACTIONSTATE']._serialized_end=1304
   _globals['_PREPARETRANSACTIONREQUEST']._serialized_start=88
   _globals['_PREPARETRANSACTIONREQUEST']._serialized_end=274
   _globals['_PREPARETRANSACTIONREPLY']._serialized_start=276
   _globals['_PREPARETRANSACTIONREPLY']._serialized_end=378
-  _globals['_PENSTOCKCONTROLLERSERVICE']._serialized_start=496
-  _globals['_PENSTOCKCONTROLLERSERVICE']._serialized_end=645
+  _globals['_DESCRIBETRANSACTIONREQUEST']._serialized_start=381
+  _globals['_DESCRIBETRANSACTIONREQUEST']._serialized_end=547
+  _globals['_TRANSACTIONDESCRIPTION']._serialized_start=550
+  _globals['_TRANSACTIONDESCRIPTION']._serialized_end=963
+  _globals['_TRANSACTIONDESCRIPTION_ABORTREASON']._serialized_start=889
+  _globals['_TRANSACTIONDESCRIPTION_ABORTREASON']._serialized_end=963
+  _globals['_OPENTRANSACTIONSREQUEST']._serialized_start=965
+  _globals['_OPENTRANSACTIONSREQUEST']._serialized_end=1079
+  _globals['_OPENTRANSACTIONSREPLY']._serialized_start=1081
+  _globals['_OPENTRANSACTIONSREPLY']._serialized_end=1189
+  _globals['_PENSTOCKCONTROLLERSERVICE']._serialized_start=1307
+  _globals['_PENSTOCKCONTROLLERSERVICE']._serialized_end=1699
 # @@protoc_insertion_point(module_scope)

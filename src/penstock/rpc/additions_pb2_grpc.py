@@ -39,12 +39,34 @@ class PenstockControllerServiceStub(object):
                 request_serializer=penstock_dot_rpc_dot_additions__pb2.PrepareTransactionRequest.SerializeToString,
                 response_deserializer=penstock_dot_rpc_dot_additions__pb2.PrepareTransactionReply.FromString,
                 _registered_method=True)
+        self.describeTransaction = channel.unary_unary(
+                '/penstock.controller.v1.PenstockControllerService/describeTransaction',
+                request_serializer=penstock_dot_rpc_dot_additions__pb2.DescribeTransactionRequest.SerializeToString,
+                response_deserializer=penstock_dot_rpc_dot_additions__pb2.TransactionDescription.FromString,
+                _registered_method=True)
+        self.listOpenTransactions = channel.unary_unary(
+                '/penstock.controller.v1.PenstockControllerService/listOpenTransactions',
+                request_serializer=penstock_dot_rpc_dot_additions__pb2.OpenTransactionsRequest.SerializeToString,
+                response_deserializer=penstock_dot_rpc_dot_additions__pb2.OpenTransactionsReply.FromString,
+                _registered_method=True)
 
 
 class PenstockControllerServiceServicer(object):
     """Missing associated documentation comment in .proto file."""
 
     def prepareTransaction(self, request, context):
+        """Missing associated documentation comment in .proto file."""
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def describeTransaction(self, request, context):
+        """Missing associated documentation comment in .proto file."""
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def listOpenTransactions(self, request, context):
         """Missing associated documentation comment in .proto file."""
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -57,6 +79,16 @@ def add_PenstockControllerServiceServicer_to_server(servicer, server):
                     servicer.prepareTransaction,
                     request_deserializer=penstock_dot_rpc_dot_additions__pb2.PrepareTransactionRequest.FromString,
                     response_serializer=penstock_dot_rpc_dot_additions__pb2.PrepareTransactionReply.SerializeToString,
+            ),
+            'describeTransaction': grpc.unary_unary_rpc_method_handler(
+                    servicer.describeTransaction,
+                    request_deserializer=penstock_dot_rpc_dot_additions__pb2.DescribeTransactionRequest.FromString,
+                    response_serializer=penstock_dot_rpc_dot_additions__pb2.TransactionDescription.SerializeToString,
+            ),
+            'listOpenTransactions': grpc.unary_unary_rpc_method_handler(
+                    servicer.listOpenTransactions,
+                    request_deserializer=penstock_dot_rpc_dot_additions__pb2.OpenTransactionsRequest.FromString,
+                    response_serializer=penstock_dot_rpc_dot_additions__pb2.OpenTransactionsReply.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -86,6 +118,60 @@ class PenstockControllerService(object):
             '/penstock.controller.v1.PenstockControllerService/prepareTransaction',
             penstock_dot_rpc_dot_additions__pb2.PrepareTransactionRequest.SerializeToString,
             penstock_dot_rpc_dot_additions__pb2.PrepareTransactionReply.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def describeTransaction(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/penstock.controller.v1.PenstockControllerService/describeTransaction',
+            penstock_dot_rpc_dot_additions__pb2.DescribeTransactionRequest.SerializeToString,
+            penstock_dot_rpc_dot_additions__pb2.TransactionDescription.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def listOpenTransactions(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/penstock.controller.v1.PenstockControllerService/listOpenTransactions',
+            penstock_dot_rpc_dot_additions__pb2.OpenTransactionsRequest.SerializeToString,
+            penstock_dot_rpc_dot_additions__pb2.OpenTransactionsReply.FromString,
             options,
             channel_credentials,
             insecure,

@@ -7,9 +7,13 @@ from penstock.rpc import additions_pb2 as pb
 class PenstockControllerServiceStub:
     def __init__(self, channel: grpc.Channel | grpc.aio.Channel) -> None: ...
     prepareTransaction: grpc.UnaryUnaryMultiCallable[pb.PrepareTransactionRequest, pb.PrepareTransactionReply]
+    describeTransaction: grpc.UnaryUnaryMultiCallable[pb.DescribeTransactionRequest, pb.TransactionDescription]
+    listOpenTransactions: grpc.UnaryUnaryMultiCallable[pb.OpenTransactionsRequest, pb.OpenTransactionsReply]
 
 class PenstockControllerServiceServicer:
     def prepareTransaction(self, request: pb.PrepareTransactionRequest, context: grpc.ServicerContext) -> pb.PrepareTransactionReply: ...
+    def describeTransaction(self, request: pb.DescribeTransactionRequest, context: grpc.ServicerContext) -> pb.TransactionDescription: ...
+    def listOpenTransactions(self, request: pb.OpenTransactionsRequest, context: grpc.ServicerContext) -> pb.OpenTransactionsReply: ...
 
 def add_PenstockControllerServiceServicer_to_server(
     servicer: PenstockControllerServiceServicer, server: grpc.Server | grpc.aio.Server

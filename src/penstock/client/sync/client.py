@@ -125,7 +125,8 @@ class Client(StreamCalls):
 
         Raises:
             TransactionCommittedError, TransactionAbortedError: it is decided; `transaction_state` tells more.
-            TransactionExpiredError: it has been open for as long as the server allows.
+            TransactionExpiredError, TransactionStreamSealedError: it was aborted, as its lease had run out, or as the
+                stream was sealed; the first also if it has been open for as long as the server allows.
             NoSuchTransactionError: the id is none of this stream, or it ended long ago.
             InvalidArgumentError: what was given is no id, or the lease is out of the server's bounds.
             NoSuchStreamError: there is no such stream.

@@ -12,6 +12,7 @@ from penstock.client.ack import OnDelivery
 from penstock.client.event_runs import Events, RoutingKeys
 from penstock.client.sync.ack import Ack
 from penstock.client.sync.handle import Handle
+from penstock.model.times import NotedTime
 
 
 class Transaction(Handle[aio.Transaction]):
@@ -34,7 +35,10 @@ class Transaction(Handle[aio.Transaction]):
         timeout_s: float | None = None,
         on_delivery: OnDelivery | None = None,
     ) -> Ack:
-        """Write an event into the transaction; see `EventWriter.write`. Raises `TransactionError` when it is over."""
+        """Write an event into the transaction; see `EventWriter.write`.
+
+        Raises `TransactionError` when it is over, of a kind that says why; so does the ack, if it ends meanwhile.
+        """
         writer = self._part._open_writer
         if writer._is_full:
             self._portal.call(writer._has_space(timeout_s))
@@ -49,25 +53,33 @@ class Transaction(Handle[aio.Transaction]):
         """Wait until everything written so far is durable (not readable before the commit)."""
         self._portal.call(self._part.flush(timeout_s))
 
-    def commit(self) -> None:
+    def commit(self, *, time: NotedTime | None = None) -> None:
         """Flush and decide that the transaction commits. Once this returns it stays committed; readers see it soon.
 
         A transaction whose flush failed can only be aborted: a commit asked for again raises. If this is cancelled, the
         commit goes on; call it again to learn how it ended.
 
+        Args:
+            time: noted as by `EventWriter.note_time`, with where the transaction ends: all that this client's
+                transactions have brought to the stream so far is of this time or before. 0 or more; one before that
+                of an earlier commit is passed over. See `Reader.time_window`.
+
         Raises:
+            InvalidArgumentError: `time` is none, or another one than an earlier call gave.
             OutcomeUnknownError: no answer; `state` tells what became of it, and `commit` may be repeated.
             TransactionError: not everything could be written. None of its events will ever be read.
-            TransactionAbortedError, TransactionExpiredError: likewise, it was aborted, or its lease ran out.
-            NoSuchTransactionError: it ended so long ago that nobody knows how.
+            TransactionAbortedError: likewise, somebody aborted it.
+            TransactionExpiredError, TransactionStreamSealedError: likewise; its lease ran out, the stream was sealed.
+            TransactionStreamDeletedError: likewise, the stream is gone.
+            NoSuchTransactionError: it ended more than a day ago.
         """
-        self._portal.call(self._part.commit())
+        self._portal.call(self._part.commit(time=time))
 
     def abort(self) -> None:
         """Decide that none of the transaction's events are ever read. Aborting twice is fine.
 
-        Raises `TransactionCommittedError`, and `OutcomeUnknownError` without an answer; then it may be repeated, and
-        the end of the lease aborts it in any case.
+        Raises `TransactionCommittedError`, `TransactionStreamDeletedError`, `NoSuchTransactionError`; and
+        `OutcomeUnknownError` without an answer: it may be repeated, and the end of the lease aborts it in any case.
         """
         self._portal.call(self._part.abort())
 

@@ -14,6 +14,7 @@ from penstock.client.serializers import Value
 from penstock.client.sync.ack import Ack
 from penstock.client.sync.handle import PlainHandle
 from penstock.client.sync.transaction import Transaction
+from penstock.model.times import NotedTime
 from penstock.runtime.portal import Portal
 
 
@@ -64,9 +65,9 @@ class ValueTransaction(PlainHandle[aio.ValueTransaction[Value]], Generic[Value])
         """Wait until everything written so far is durable (not readable before the commit)."""
         self._portal.call(self._part.flush(timeout_s))
 
-    def commit(self) -> None:
+    def commit(self, *, time: NotedTime | None = None) -> None:
         """Flush and decide that the transaction commits; see `Transaction.commit`."""
-        self._portal.call(self._part.commit())
+        self._portal.call(self._part.commit(time=time))
 
     def abort(self) -> None:
         """Decide that none of the transaction's events are ever read; see `Transaction.abort`."""

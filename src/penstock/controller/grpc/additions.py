@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from penstock.controller.grpc import convert
 from penstock.controller.grpc.call import Front, need_stream
-from penstock.controller.metadata.records import TransactionStatus
+from penstock.controller.metadata.records import AbortReason, TransactionStatus
+from penstock.controller.transactions.descriptions import TransactionDescription
 from penstock.rpc import additions_pb2 as added
 
 _STATES = {
@@ -14,6 +15,12 @@ _STATES = {
     TransactionStatus.COMMITTED: added.COMMITTED,
     TransactionStatus.ABORTING: added.ABORTING,
     TransactionStatus.ABORTED: added.ABORTED,
+}
+_REASONS = {
+    AbortReason.NONE: added.TransactionDescription.NONE,
+    AbortReason.REQUESTED: added.TransactionDescription.REQUESTED,
+    AbortReason.LEASE_ENDED: added.TransactionDescription.LEASE_ENDED,
+    AbortReason.STREAM_SEALED: added.TransactionDescription.STREAM_SEALED,
 }
 
 
@@ -28,3 +35,35 @@ async def prepare_transaction(
         return added.PrepareTransactionReply(state=_STATES[found])
     left_ms = found.lease_expiry_ms - front.service.transactions.now_ms()
     return added.PrepareTransactionReply(state=added.PREPARED, leftMillis=max(0, left_ms))
+
+
+async def describe_transaction(
+    front: Front, request: added.DescribeTransactionRequest
+) -> added.TransactionDescription:
+    """Answer describeTransaction."""
+    info, transaction = request.streamInfo, convert.transaction_id(request.txnId)
+    need_stream(info)
+    return _description(await front.service.transactions.descriptions.one(info.scope, info.stream, transaction))
+
+
+async def list_open_transactions(front: Front, request: added.OpenTransactionsRequest) -> added.OpenTransactionsReply:
+    """Answer listOpenTransactions."""
+    info = request.streamInfo
+    need_stream(info)
+    page = await front.service.transactions.descriptions.open(info.scope, info.stream, request.token)
+    return added.OpenTransactionsReply(
+        transactions=[_description(found) for found in page.transactions], token=page.token
+    )
+
+
+def _description(found: TransactionDescription) -> added.TransactionDescription:
+    return added.TransactionDescription(
+        txnId=convert.transaction_id_message(found.id),
+        state=added.PREPARED if found.is_prepared else _STATES[found.status],
+        ageMillis=found.age_ms,
+        leaseMillis=found.lease_ms,
+        leaseLeftMillis=found.lease_left_ms,
+        lifetimeLeftMillis=found.lifetime_left_ms,
+        writerId=found.writer_id,
+        abortReason=_REASONS[found.abort_reason],
+    )

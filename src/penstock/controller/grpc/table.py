@@ -286,6 +286,11 @@ ADDITIONS: tuple[Call, ...] = (
         # As of decisions: nobody knows whether it is prepared, so it must be asked again.
         {InvalidArgumentError: FinalArgumentError, MetadataConflictError: ControllerUnavailableError},
     ),
+    Call("describeTransaction", additions.describe_transaction, access.stream(_READ)),
+    Call(
+        "listOpenTransactions", additions.list_open_transactions, access.stream(_READ),
+        {InvalidArgumentError: FinalArgumentError},
+    ),
 )  # fmt: skip
 
 

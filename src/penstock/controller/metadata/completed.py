@@ -11,7 +11,7 @@ import heapq
 
 from penstock.controller.metadata import layout
 from penstock.controller.metadata.record_store import RecordStore
-from penstock.controller.metadata.records import CompletedBatch, CompletedTransaction, TransactionStatus
+from penstock.controller.metadata.records import AbortReason, CompletedBatch, CompletedTransaction, TransactionStatus
 from penstock.controller.metadata.transaction_ids import TransactionId
 from penstock.controller.settings import ControllerSettings
 from penstock.model.errors import NoSuchSegmentError
@@ -53,10 +53,15 @@ class CompletedTransactions:
         return self._batches[-1]
 
     async def add(
-        self, scope: str, stream: str, transactions: list[TransactionId], status: TransactionStatus
+        self,
+        scope: str,
+        stream: str,
+        transactions: list[TransactionId],
+        status: TransactionStatus,
+        abort_reason: AbortReason = AbortReason.NONE,
     ) -> None:
         """Record how transactions ended. A repetition changes nothing that matters."""
-        record = CompletedTransaction(self._runtime.wall_clock_ms(), status)
+        record = CompletedTransaction(self._runtime.wall_clock_ms(), status, abort_reason)
         records: list[tuple[str, object, int]] = [
             (f"{scope}/{stream}/{transaction.text}", record, -(1 << 63)) for transaction in transactions
         ]
@@ -68,6 +73,11 @@ class CompletedTransactions:
 
     async def status(self, scope: str, stream: str, transaction: TransactionId) -> TransactionStatus:
         """Return COMMITTED, ABORTED, or UNKNOWN. 1 read per batch."""
+        found = await self.find(scope, stream, transaction)
+        return TransactionStatus.UNKNOWN if found is None else found.status
+
+    async def find(self, scope: str, stream: str, transaction: TransactionId) -> CompletedTransaction | None:
+        """Return how a transaction ended; None if that is not known, or not any more. 1 read per batch."""
         if not self._batches or self._batches[-1] < self._due():
             await self._load()
         for number in reversed(self._batches):
@@ -79,8 +89,8 @@ class CompletedTransactions:
             except NoSuchSegmentError:
                 continue
             if found is not None:
-                return found.record.status
-        return TransactionStatus.UNKNOWN
+                return found.record
+        return None
 
     async def newest(self, scope: str, stream: str) -> list[tuple[TransactionId, TransactionStatus]]:
         """Return the newest completed transactions of a stream, newest first, at most the number set for listings.

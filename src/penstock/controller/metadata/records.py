@@ -358,13 +358,24 @@ class EpochWithTransactions:
     epoch: int
 
 
+class AbortReason(Enum):
+    """Why a transaction was aborted."""
+
+    #: It was not, or that was not recorded.
+    NONE = "none"
+    REQUESTED = "requested"
+    LEASE_ENDED = "lease_ended"
+    STREAM_SEALED = "stream_sealed"
+
+
 @dataclass(frozen=True, slots=True)
 class ActiveTransaction:
     """A transaction that is not completed.
 
     Times are milliseconds of the wall clock; `lease_ms` is the lease last asked for. From COMMITTING on `commit_order`
     is its position among the stream's commits. `prepared_ms` is when it was prepared first, -1 if it was not: its
-    segments are sealed then, and `lease_expiry_ms` and `execution_expiry_ms` are where its limit ends.
+    segments are sealed then, and `lease_expiry_ms` and `execution_expiry_ms` are where its limit ends. From ABORTING
+    on `abort_reason` says why.
     """
 
     created_ms: int
@@ -377,6 +388,7 @@ class ActiveTransaction:
     commit_order: int = -1
     commit_offsets: dict[int, int] = field(default_factory=dict)
     prepared_ms: int = -1
+    abort_reason: AbortReason = AbortReason.NONE
 
     @property
     def is_prepared(self) -> bool:
@@ -386,10 +398,11 @@ class ActiveTransaction:
 
 @dataclass(frozen=True, slots=True)
 class CompletedTransaction:
-    """How a transaction ended: COMMITTED or ABORTED."""
+    """How a transaction ended: COMMITTED or ABORTED, and then why."""
 
     completed_ms: int
     status: TransactionStatus
+    abort_reason: AbortReason = AbortReason.NONE
 
 
 @dataclass(frozen=True, slots=True)

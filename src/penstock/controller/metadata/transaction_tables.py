@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Sequence
 
 from penstock.controller.metadata import layout
+from penstock.controller.metadata.codec import decode
 from penstock.controller.metadata.record_store import RecordStore, Versioned
 from penstock.controller.metadata.records import ActiveTransaction, EpochWithTransactions
 from penstock.controller.metadata.transaction_ids import TransactionId
@@ -109,6 +110,24 @@ class TransactionTables:
                 yield int(key)
         except NoSuchSegmentError:
             return
+
+    async def transactions_page(
+        self, epoch: int, *, limit: int, token: bytes
+    ) -> tuple[Sequence[tuple[TransactionId, ActiveTransaction]], bytes]:
+        """Return about `limit` transactions of an epoch that are not completed, and the token to go on from.
+
+        None of them: there are no more. 1 request.
+        """
+        table = self._table(epoch)
+        try:
+            page = await self.records.store.rows(table, limit=limit, token=token)
+        except NoSuchSegmentError:
+            return (), token
+        found = [
+            (TransactionId.from_text(row.key), decode(ActiveTransaction, row.value, table=table, key=row.key))
+            for row in page.rows
+        ]
+        return found, page.token
 
     async def transactions(self) -> AsyncIterator[tuple[TransactionId, Versioned[ActiveTransaction]]]:
         """Yield every transaction that is not completed."""

@@ -25,6 +25,7 @@ from penstock.controller.metadata.stream_tables import StreamTables
 from penstock.controller.metadata.transaction_ids import TransactionId
 from penstock.controller.metadata.transaction_numbers import TransactionNumbers
 from penstock.controller.transactions.creations import StreamView
+from penstock.controller.transactions.descriptions import TransactionDescriptions
 from penstock.controller.transactions.lease_timers import OpenTransaction
 from penstock.controller.transactions.work import VERSION_UNKNOWN, TransactionWork
 from penstock.controller.work_registry import WorkRegistry
@@ -71,7 +72,12 @@ class CreatedTransaction:
 
 
 class Transactions:
-    """Transactions of all streams, as far as this controller looks after them."""
+    """Transactions of all streams, as far as this controller looks after them.
+
+    Attributes:
+        work: what follows from decisions and from leases that end.
+        descriptions: what is known of transactions.
+    """
 
     def __init__(
         self,
@@ -86,6 +92,7 @@ class Transactions:
         self._numbers = numbers
         self._runner = runner
         self.work: TransactionWork = TransactionWork(context, background, registry)
+        self.descriptions: TransactionDescriptions = TransactionDescriptions(context)
 
     def stop(self) -> None:
         """Forget all timers; pings are answered DISCONNECTED from now on. Transactions stay as they are."""

@@ -15,7 +15,12 @@ from penstock.controller.background_work import BackgroundWork, StreamQueue, all
 from penstock.controller.errors import PERMANENT_ERRORS, WorkElsewhereError
 from penstock.controller.metadata import layout
 from penstock.controller.metadata.pending_work import CommitTransactions, Lane, Subject, SubjectKind
-from penstock.controller.metadata.records import EpochRecord, TransactionIndexEntry, TransactionStatus
+from penstock.controller.metadata.records import (
+    AbortReason,
+    EpochRecord,
+    TransactionIndexEntry,
+    TransactionStatus,
+)
 from penstock.controller.metadata.stream_tables import StreamTables
 from penstock.controller.metadata.transaction_ids import TransactionId
 from penstock.controller.transactions.lease_timers import LeaseTimers, OpenTransaction
@@ -202,7 +207,9 @@ class TransactionWork:
                     self.timers.arm(opened, found.version, remaining_ms, found.record)
                 return
             # A conflict here means a ping in this very moment: it is looked at again.
-            await decide_abort(self._context, tables, opened.transaction, at_version=found.version)
+            await decide_abort(
+                self._context, tables, opened.transaction, at_version=found.version, reason=AbortReason.LEASE_ENDED
+            )
             limit = "limit, prepared and not decided" if found.record.is_prepared else "lease"
             _logger.info("transaction %s of %s ran out of its %s", opened.transaction.text, tables.name, limit)
         self.post_abort(opened)

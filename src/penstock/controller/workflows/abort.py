@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from penstock.controller.metadata.records import EpochRecord, TransactionStatus
+from penstock.controller.metadata.records import AbortReason, EpochRecord, TransactionStatus
 from penstock.controller.metadata.stream_tables import StreamTables
 from penstock.controller.metadata.transaction_ids import TransactionId
 from penstock.controller.segment_requests import together
@@ -25,11 +25,12 @@ async def decide_abort(
     *,
     at_version: int | None = None,
     spares_prepared: bool = False,
+    reason: AbortReason = AbortReason.REQUESTED,
 ) -> TransactionStatus:
     """Move an open transaction to ABORTING; return the status it has then, UNKNOWN if it is not active.
 
-    With `at_version` only if its record still has that version, otherwise `MetadataConflictError`. With
-    `spares_prepared` one that is prepared stays OPEN.
+    `reason` is kept with how it ended. With `at_version` only if its record still has that version, otherwise
+    `MetadataConflictError`. With `spares_prepared` one that is prepared stays OPEN.
     """
     lost: OutcomeUnknownError | None = None
     for _ in range(context.settings.conflict_attempts_max):
@@ -43,7 +44,7 @@ async def decide_abort(
         if spares_prepared and found.record.is_prepared:
             return found.record.status
         try:
-            aborting = replace(found.record, status=TransactionStatus.ABORTING)
+            aborting = replace(found.record, status=TransactionStatus.ABORTING, abort_reason=reason)
             await tables.put_transaction(transaction, aborting, found.version)
         except (MetadataConflictError, OutcomeUnknownError) as error:
             # A write whose reply was lost is looked at again: a decision that was stored is known as one.
@@ -66,7 +67,9 @@ async def abort(context: WorkflowContext, tables: StreamTables, transaction: Tra
                 f"transaction {transaction.text} of {tables.name} is {found.record.status.name}, it cannot be aborted"
             )
         await delete_transaction_segments(context, tables, transaction)
-        await context.completed.add(tables.scope, tables.stream, [transaction], TransactionStatus.ABORTED)
+        await context.completed.add(
+            tables.scope, tables.stream, [transaction], TransactionStatus.ABORTED, found.record.abort_reason
+        )
         await tables.remove_transactions(transaction.epoch, [transaction])
     await context.index.remove_transactions(tables.scope, tables.stream, [transaction])
 

@@ -15,7 +15,7 @@ from collections.abc import Sequence
 
 from penstock.controller.metadata.announcements import Announcement
 from penstock.controller.metadata.pending_work import SealStream
-from penstock.controller.metadata.records import ActiveTransaction, StreamState, TransactionStatus
+from penstock.controller.metadata.records import AbortReason, ActiveTransaction, StreamState, TransactionStatus
 from penstock.controller.metadata.stream_tables import StreamTables
 from penstock.controller.metadata.transaction_ids import TransactionId
 from penstock.controller.segment_requests import together
@@ -111,7 +111,13 @@ async def _complete_transactions(
         if not prepared:
             for transaction, record in remaining:
                 if record.status in (TransactionStatus.OPEN, TransactionStatus.ABORTING) and (
-                    await decide_abort(context, tables, transaction, spares_prepared=spares_prepared)
+                    await decide_abort(
+                        context,
+                        tables,
+                        transaction,
+                        spares_prepared=spares_prepared,
+                        reason=AbortReason.STREAM_SEALED,
+                    )
                     is TransactionStatus.ABORTING
                 ):
                     await abort(context, tables, transaction)

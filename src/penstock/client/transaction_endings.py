@@ -1,0 +1,80 @@
+"""What is known of a transaction, and what is said to who wants more of one that is over."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from penstock.model.errors import (
+    NoSuchTransactionError,
+    TransactionAbortedError,
+    TransactionCommittedError,
+    TransactionError,
+    TransactionExpiredError,
+    TransactionPreparedError,
+    TransactionStreamSealedError,
+)
+
+#: The states in which the events are read, or will be for certain.
+COMMITTED_STATES = ("COMMITTING", "COMMITTED")
+#: The states in which they never will be.
+ABORTED_STATES = ("ABORTING", "ABORTED")
+
+_AGAIN = "none of its events will be read: write them again, in a new one"
+
+
+@dataclass(frozen=True, slots=True)
+class TransactionInfo:
+    """What the controller knows of a transaction.
+
+    Attributes:
+        id: 32 hexadecimal digits.
+        state: ``OPEN``, ``PREPARED``, ``COMMITTING``, ``COMMITTED``, ``ABORTING``, ``ABORTED`` or ``UNKNOWN``.
+        age_s: since it began; of one that has ended since its end. None: not known.
+        lease_s: its lease as asked for last; None: it has ended, or that is not known.
+        lease_left_s: until an open one is aborted, unless it is renewed, or a prepared one; below 0: it is about to be.
+        lifetime_left_s: no lease of an open one goes further than this.
+        writer: as the commit gave it, or "".
+        abort_reason: of an aborted one: ``REQUESTED``, ``LEASE_ENDED`` or ``STREAM_SEALED``; "": not known.
+    """
+
+    id: str
+    state: str
+    age_s: float | None = None
+    lease_s: float | None = None
+    lease_left_s: float | None = None
+    lifetime_left_s: float | None = None
+    writer: str = ""
+    abort_reason: str = ""
+
+
+def over_error(tried: str, stream: str, found: TransactionInfo) -> TransactionError:
+    """Return the error that says why `tried` ("commit", "write to", ...) cannot be done with a transaction."""
+    what = f"cannot {tried} transaction {found.id} on stream {stream}"
+    ago = "" if found.age_s is None else f" {found.age_s:.3g} s ago"
+    if found.state in COMMITTED_STATES:
+        since = f"{ago}: its events are read" if found.state == "COMMITTED" else ": its events will be read soon"
+        return _made(TransactionCommittedError, f"{what}: it was committed{since}; write more in a new one",
+                     stream, found)  # fmt: skip
+    if found.state in ABORTED_STATES:
+        since = ago if found.state == "ABORTED" else ""
+        if found.abort_reason == "LEASE_ENDED":
+            lease = "" if found.lease_s is None else f" of {found.lease_s:g} s"
+            text = f"{what}: it was aborted{since}, as its lease{lease} had run out and nobody renewed it; {_AGAIN}"
+            return _made(TransactionExpiredError, text, stream, found)
+        if found.abort_reason == "STREAM_SEALED":
+            text = f"{what}: it was aborted{since}, as the stream was sealed; none of its events will be read, and the "
+            return _made(TransactionStreamSealedError, f"{text}stream takes no more", stream, found)
+        who = "somebody aborted it" if found.abort_reason else "it was aborted, by somebody or as its lease had run out"
+        return _made(TransactionAbortedError, f"{what}: {who}{since}; {_AGAIN}", stream, found)
+    if found.state == "PREPARED":
+        text = f"{what}: it is prepared, takes no more events, and waits for its decision: commit or abort it by its id"
+        return _made(TransactionPreparedError, text, stream, found)
+    if found.state == "OPEN":
+        text = f"{what}: it is open, and somebody is about to end it; ask for its state"
+        return _made(TransactionError, text, stream, found)
+    text = f"{what}: no transaction of this id is known there: it is another stream's, or ended more than a day ago"
+    return _made(NoSuchTransactionError, f"{text}; penstock transaction list shows those that are", stream, found)
+
+
+def _made(kind: type[TransactionError], message: str, stream: str, found: TransactionInfo) -> TransactionError:
+    return kind(message, stream=stream, transaction=found.id)

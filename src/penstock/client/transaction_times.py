@@ -1,0 +1,45 @@
+"""`TransactionTimes`: under which name the transactions of a client note their times. See ``docs/watermarks.md``."""
+
+from __future__ import annotations
+
+import logging
+from random import Random
+from uuid import UUID
+
+from penstock.client.controller import ControllerClient
+from penstock.model.errors import PenstockError
+
+_log = logging.getLogger(__name__)
+
+#: Streams, the latest, that are told that the client leaves; the others wait for it as long as they say.
+_STREAM_COUNT_MAX = 1000
+
+
+class TransactionTimes:
+    """All transactions of a client are one writer: a name for each would be awaited after its only time."""
+
+    def __init__(self, controller: ControllerClient, rng: Random) -> None:
+        self._controller = controller
+        self._rng = rng
+        self._writer = ""
+        self._streams: dict[tuple[str, str], None] = {}
+
+    def writer(self, scope: str, stream: str) -> str:
+        """Return the writer that a transaction of a stream notes a time for. It is drawn with the first of them."""
+        if not self._writer:
+            self._writer = str(UUID(bytes=self._rng.randbytes(16), version=4))
+        self._streams.pop((scope, stream), None)
+        self._streams[scope, stream] = None
+        while len(self._streams) > _STREAM_COUNT_MAX:
+            del self._streams[next(iter(self._streams))]
+        return self._writer
+
+    async def leave(self) -> None:
+        """Say that no more times will come. If that fails the controller waits for them, as long as a stream says."""
+        streams, self._streams = self._streams, {}
+        for scope, stream in streams:
+            try:
+                await self._controller.remove_writer(scope, stream, self._writer)
+            except PenstockError as error:
+                _log.warning("the transactions' writer %s of %s/%s could not say that it leaves: %s",
+                             self._writer, scope, stream, error)  # fmt: skip
