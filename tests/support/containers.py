@@ -24,7 +24,9 @@ from penstock.segmentstore.tier2.memory import MemoryChunkStorage
 from penstock.segmentstore.tier2.wrapped import WrappedChunkStorage
 
 #: The storage writer does nothing by itself but what seals, truncations, merges and deletions wake it for.
-QUIET = ContainerSettings(writer_interval_s=3600.0, writer_retry_s=0.0, flush_age_s=1e9, stop_timeout_s=2.0)
+QUIET = ContainerSettings(
+    writer_interval_s=3600.0, writer_retry_s=0.0, flush_age_s=1e9, truncate_delay_s=0.0, stop_timeout_s=2.0
+)
 SMALL_CACHE = CacheSettings(bytes_max=1 << 20, block_length=4096, small_append_length=1024)
 
 

@@ -80,18 +80,26 @@ class BulkRequests:
         with ExitStack() as in_use:
             for turn in _turns(len(offsets)):
                 await _others_have_their_turn(turn)
+                wanted: dict[SegmentContainer, dict[Segment, int]] = {}
                 for at in turn:
                     name, offset = offsets[at]
                     try:
                         container, segment = self._store.find(name)
-                        if not _is_callers(segment) or not container.begin_truncate(segment, offset):
+                        batch = wanted.setdefault(container, {})
+                        if segment in batch:
+                            container.begin_truncations(list(batch.items()))
+                            batch.clear()
+                        if not _is_callers(segment) or not container.can_truncate(segment, offset):
                             continue
                     except PenstockError:
                         continue
+                    batch[segment] = offset
                     accepted.setdefault(container, []).append(at)
                     if container.offset_indexes.may_have_one(segment):
                         in_use.enter_context(segment.in_use())
                         indexed.append((container, segment))
+                for container, batch in wanted.items():
+                    container.begin_truncations(list(batch.items()))
             for container, members in accepted.items():
                 error: PenstockError | None = None
                 try:

@@ -272,6 +272,8 @@ class ContainerSettings:
         flush_age_s: ... or when its oldest waiting byte is this old, ...
         flush_age_index_s: ... or this old, of an index of borders between appends: each has a few bytes, there is one
             for each segment that is written, and they cost as many syncs as segments do.
+        truncate_delay_s: ... or when it was truncated so long ago: storage is told once of all truncations that come
+            meanwhile. When storage has little room it is told of each at the next look.
         flush_pressure_percent: when what waits is more than this share of what may, in the cache or of this container,
             segments are flushed before their time, those first of which most waits ...
         flush_pressure_segments_max: ... up to so many at a time; flushing all, each with its little, would cost more.
@@ -344,6 +346,7 @@ class ContainerSettings:
     flush_bytes: int = 4 * MIB
     flush_age_s: float = 30.0
     flush_age_index_s: float = 300.0
+    truncate_delay_s: float = 1.0
     flush_pressure_percent: int = 85
     flush_pressure_segments_max: int = 64
     flush_write_bytes_max: int = 8 * MIB

@@ -262,7 +262,7 @@ def test_a_queue_counts_what_is_in_it() -> None:
     pending, backlog = queue()
     pending.note_append(1, 0, 100, 0.0, 1000)
     pending.note_append(2, 100, 150, 0.0, 1000)
-    pending.append(PendingTruncate(3, 10))
+    pending.note_truncate(3, 10, 0.0)
     assert (pending.byte_count, backlog.byte_count, backlog.operation_count) == (150, 150, 3)
     pending.flushed(40)
     assert (pending.byte_count, backlog.byte_count, backlog.operation_count) == (110, 110, 3)
@@ -291,7 +291,7 @@ def test_bytes_that_were_cut_off_come_in_at_their_place() -> None:
     """Behind what comes before them, before a truncation that is about them, before what follows."""
     pending, backlog = queue()
     pending.note_append(5, 0, 10, 0.0, 10)
-    pending.append(PendingTruncate(6, 25))
+    pending.note_truncate(6, 25, 0.0)
     pending.note_append(7, 30, 40, 0.0, 10)
     pending.restate(9, 10, 30, 0.0, 100)
     assert [type(piece) for piece in pending] == [PendingAppend, PendingAppend, PendingTruncate, PendingAppend]

@@ -19,6 +19,7 @@ S = TypeVar("S")
 
 #: Greater than every sequence number.
 NO_NUMBER = 1 << 63
+_NEVER = float("inf")
 
 
 @dataclass(slots=True, eq=False)
@@ -56,10 +57,11 @@ class PendingSeal:
 
 @dataclass(slots=True, eq=False)
 class PendingTruncate:
-    """A durable truncation that waits for the storage writer."""
+    """A durable truncation that waits for the storage writer, `since_s`: the first of those that it stands for."""
 
     sequence_number: int
     offset: int
+    since_s: float
 
 
 PendingStorage = PendingAppend | PendingMerge[S] | PendingSeal | PendingTruncate
@@ -98,16 +100,18 @@ class PendingQueue(Generic[S]):
 
     Attributes:
         byte_count: appended bytes that wait.
+        truncated_since_s: since when a truncation waits, by the loop's clock; infinity if none does.
         is_carried: some piece was carried forward, so that numbers need not grow along the queue.
     """
 
-    __slots__ = ("_backlog", "_is_last_whole", "_pieces", "byte_count", "is_carried")
+    __slots__ = ("_backlog", "_is_last_whole", "_pieces", "byte_count", "is_carried", "truncated_since_s")
 
     def __init__(self, backlog: Backlog) -> None:
         self._backlog = backlog
         self._pieces: deque[PendingStorage[S]] = deque()
         self._is_last_whole = False
         self.byte_count: int = 0
+        self.truncated_since_s: float = _NEVER
         self.is_carried: bool = False
 
     def __len__(self) -> int:
@@ -146,9 +150,21 @@ class PendingQueue(Generic[S]):
         """
         self._is_last_whole = True
 
-    def append(self, piece: PendingMerge[S] | PendingSeal | PendingTruncate) -> None:
-        """Add what is no append."""
+    def append(self, piece: PendingMerge[S] | PendingSeal) -> None:
+        """Add what is neither an append nor a truncation."""
         self._pieces.append(piece)
+        self._backlog.add(0, 1)
+
+    def note_truncate(self, sequence_number: int, offset: int, now_s: float) -> None:
+        """Add a truncation at `offset`. It takes the place of one right before it, which it goes beyond."""
+        pieces = self._pieces
+        last = pieces[-1] if pieces else None
+        if type(last) is PendingTruncate:
+            # Another object: the one that is being done, or stated again, keeps its number and its offset.
+            pieces[-1] = PendingTruncate(sequence_number, max(last.offset, offset), last.since_s)
+            return
+        self.truncated_since_s = min(self.truncated_since_s, now_s)
+        pieces.append(PendingTruncate(sequence_number, offset, now_s))
         self._backlog.add(0, 1)
 
     # What goes out.
@@ -199,8 +215,12 @@ class PendingQueue(Generic[S]):
     def _uncount(self, piece: PendingStorage[S]) -> None:
         if type(piece) is PendingAppend:
             self._count(piece.start - piece.end, -piece.operation_count)
-        else:
-            self._count(0, -1)
+            return
+        self._count(0, -1)
+        if type(piece) is PendingTruncate:
+            self.truncated_since_s = min(
+                (waiting.since_s for waiting in self._pieces if type(waiting) is PendingTruncate), default=_NEVER
+            )
 
     def _count(self, byte_count: int, operation_count: int) -> None:
         self.byte_count += byte_count
@@ -228,7 +248,7 @@ class PendingQueue(Generic[S]):
     def waits_since_s(self) -> float:
         """Return when the first append came that waits at the head, in the loop's time; infinity if there is none."""
         first = self._pieces[0] if self._pieces else None
-        return first.since_s if type(first) is PendingAppend else float("inf")
+        return first.since_s if type(first) is PendingAppend else _NEVER
 
     def before(self, sequence_number: int) -> Iterator[PendingStorage[S]]:
         """Iterate over the pieces that keep the log from being cut at `sequence_number`."""

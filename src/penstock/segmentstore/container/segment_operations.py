@@ -44,6 +44,7 @@ from penstock.segmentstore.container.log.operations import (
     RareOperation,
     Seal,
     Truncate,
+    TruncateMany,
     UpdateAttributes,
     UpdatePolicy,
     encode_append_header,
@@ -290,12 +291,35 @@ class SegmentOperations:
 
     def begin_truncate(self, segment: Segment, offset: int) -> bool:
         """Accept a truncation, which is durable with all else that was accepted; False outside [start, length]."""
-        self.pipeline.check_open()
-        if not segment.start_offset <= offset <= segment.length:
+        if not self.can_truncate(segment, offset):
             return False
-        if offset > segment.start_offset:
-            self._accept_truncate(segment, offset)
+        self.begin_truncations([(segment, offset)])
         return True
+
+    def can_truncate(self, segment: Segment, offset: int) -> bool:
+        """Say whether an offset is one of [start, length] of a segment. Raises `ContainerOfflineError`."""
+        self.pipeline.check_open()
+        return segment.start_offset <= offset <= segment.length
+
+    def begin_truncations(self, offsets: Sequence[tuple[Segment, int]]) -> None:
+        """Accept truncations of segments, each named once, which can be made: with one record of the log for all."""
+        moved = [(segment, offset) for segment, offset in offsets if offset > segment.start_offset]
+        if len(moved) <= 1:
+            for segment, offset in moved:
+                self._accept_truncate(segment, offset)
+            return
+        time_ms = self._runtime.wall_clock_ms()
+        operation = TruncateMany([segment.id for segment, _ in moved], [offset for _, offset in moved], time_ms)
+
+        def done(error: BaseException | None) -> None:
+            if error is None:
+                for segment, offset in moved:
+                    self.state.durable_truncate(segment, number, offset)
+
+        with self.pipeline.accepting():
+            for segment, offset in moved:
+                self.state.accept_truncate(segment, offset, time_ms)
+            number = self.pipeline.add_operation(operation, done)
 
     def _accept_truncate(self, segment: Segment, offset: int) -> None:
         operation = Truncate(segment.id, offset, self._runtime.wall_clock_ms())

@@ -29,6 +29,7 @@ from penstock.segmentstore.container.log.operations import (
     Seal,
     SpillAttributes,
     Truncate,
+    TruncateMany,
     UpdateAttributes,
     UpdatePinned,
     UpdatePolicy,
@@ -39,7 +40,6 @@ from penstock.segmentstore.container.pending import (
     PendingMerge,
     PendingQueue,
     PendingSeal,
-    PendingTruncate,
 )
 from penstock.segmentstore.container.reads.cache import Cache
 from penstock.segmentstore.container.reads.read_index import ReadIndex, Victims
@@ -80,6 +80,8 @@ class ContainerState:
         self.cut: MetadataCut | None = None
         self._loop = asyncio.get_running_loop()
         self.on_storage_work: Callable[[], None] = lambda: None
+        #: Called when a segment was truncated, which long-term storage need not hear of at once.
+        self.on_truncation: Callable[[], None] = lambda: None
         #: Called, as often as may be, when something waits for room.
         self.on_pressure: Callable[[], None] = lambda: None
         #: Called when long-term storage may have relieved something.
@@ -285,9 +287,9 @@ class ContainerState:
         """Refuse reads before the new start and free what lies before it."""
         segment.durable_start_offset = max(segment.durable_start_offset, offset)
         segment.index.truncate(segment.durable_start_offset)
-        segment.pending.append(PendingTruncate(sequence_number, offset))
+        segment.pending.note_truncate(sequence_number, offset, self._loop.time())
         self.unflushed[segment.id] = segment
-        self.on_storage_work()
+        self.on_truncation()
 
     def durable_delete(self, segment: Segment) -> None:
         """End all waits and free the memory; from now on storage may be freed, too."""
@@ -372,11 +374,10 @@ class ContainerState:
                 self.accept_seal(segment, operation.time_ms)
                 self.durable_seal(segment, sequence_number)
             case Truncate():
-                segment = by_id[operation.segment_id]
-                if operation.offset > segment.length:
-                    raise ValueError(f"truncation of {segment.name} at {operation.offset}, beyond {segment.length}")
-                self.accept_truncate(segment, operation.offset, operation.time_ms)
-                self.durable_truncate(segment, sequence_number, operation.offset)
+                self._replay_truncate(sequence_number, operation.segment_id, operation.offset, operation.time_ms)
+            case TruncateMany():
+                for segment_id, offset in zip(operation.segment_ids, operation.offsets, strict=True):
+                    self._replay_truncate(sequence_number, segment_id, offset, operation.time_ms)
             case UpdateAttributes():
                 self.accept_attributes(by_id[operation.segment_id], operation.values)
             case UpdatePolicy():
@@ -434,6 +435,13 @@ class ContainerState:
         segment.index.restore(start, operation.data[start - operation.offset :])
         segment.pending.restate(sequence_number, start, end, self._loop.time(), self._flush_piece_max)
         self.unflushed[segment.id] = segment
+
+    def _replay_truncate(self, sequence_number: int, segment_id: int, offset: int, time_ms: int) -> None:
+        segment = self.metadata.by_id[segment_id]
+        if offset > segment.length:
+            raise ValueError(f"truncation of {segment.name} at {offset}, beyond {segment.length}")
+        self.accept_truncate(segment, offset, time_ms)
+        self.durable_truncate(segment, sequence_number, offset)
 
     def _replay_carried_merge(self, sequence_number: int, operation: CarriedMerge) -> None:
         target, source = self.metadata.by_id[operation.target_id], self.metadata.by_id[operation.source_id]

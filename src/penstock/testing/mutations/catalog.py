@@ -251,11 +251,10 @@ def _skip_table_conditions() -> AbstractContextManager[None]:
 
 
 def _ignore_truncation() -> AbstractContextManager[None]:
-    def begin_truncate(self: SegmentContainer, segment: Segment, offset: int) -> bool:
-        """Say that it is accepted."""
-        return True
+    def begin_truncations(self: SegmentContainer, offsets: Sequence[tuple[Segment, int]]) -> None:
+        """Take all for accepted."""
 
-    return patched(SegmentContainer, "begin_truncate", begin_truncate)
+    return patched(SegmentContainer, "begin_truncations", begin_truncations)
 
 
 # Tier 2.

@@ -21,6 +21,7 @@ from penstock.model.errors import (
 from penstock.model.segments import Buffer
 from penstock.segmentstore.container.append_request import AppendRequest
 from penstock.segmentstore.container.container import ContainerStatus, SegmentContainer
+from penstock.segmentstore.container.space import SpaceWatch
 from penstock.segmentstore.container.storage.storage_writer import _Job
 from penstock.segmentstore.settings import MIB, ContainerSettings
 from penstock.segmentstore.tier2.chunked_storage import ChunkedStorage, StoredSegment
@@ -116,6 +117,51 @@ async def test_a_segment_is_flushed_for_its_bytes_or_its_age(lives: Incarnations
     await turns(50)
     assert container.segment(A).storage_length == 40_000
     assert container.segment(B).storage_length == 0
+
+
+async def test_truncations_wait_for_others_and_storage_is_told_of_them_once(
+    lives: Incarnations, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Not due before the delay, whatever comes behind them; at once where there is little room; then one request."""
+    assert ContainerSettings().truncate_delay_s == 1.0
+    container = await lives.start(truncate_delay_s=30.0)
+    await pause_writer(container)
+    writer, segment = container.writer, (await container.create(A), container.segment(A))[1]
+    await append(container, A, bytes(1000))
+    await container.flush()
+    before_s = asyncio.get_running_loop().time()
+    for offset in range(100, 600, 100):
+        await container.truncate(A, offset)
+    since_s = asyncio.get_running_loop().time()
+    assert not writer._is_due(segment, before_s + 29.9)
+    await append(container, A, b"behind")
+    assert not writer._is_due(segment, before_s + 29.9)
+    assert writer._is_due(segment, since_s + 30)
+    with monkeypatch.context() as patch:
+        patch.setattr(SpaceWatch, "is_storage_low", True)
+        assert writer._is_due(segment, since_s)
+    told: list[int] = []
+    truncate = ChunkedStorage.truncate
+
+    async def noting(self: ChunkedStorage, name: str, offset: int) -> None:
+        told.append(offset)
+        await truncate(self, name, offset)
+
+    monkeypatch.setattr(ChunkedStorage, "truncate", noting)
+    await container.flush()
+    assert told == [500]
+    assert not segment.pending
+
+
+async def test_the_storage_writer_wakes_by_itself_when_truncations_are_due(lives: Incarnations) -> None:
+    """It looks for work once an hour here, and is not woken by anything else."""
+    container = await lives.start(truncate_delay_s=0.01)
+    await container.create(A)
+    await append(container, A, bytes(1000))
+    await container.flush()
+    for offset in (100, 200):
+        await container.truncate(A, offset)
+        await until(lambda: not container.segment(A).pending)
 
 
 async def test_a_burst_goes_to_storage_in_bounded_writes_in_order(lives: Incarnations) -> None:

@@ -101,6 +101,16 @@ class Truncate(msgspec.Struct, frozen=True, array_like=True):
     time_ms: int
 
 
+class TruncateMany(msgspec.Struct, frozen=True, array_like=True):
+    """As `Truncate`, of many segments: the bytes of each before the offset in the same place are gone."""
+
+    TYPE: ClassVar[int] = 20
+
+    segment_ids: list[int]
+    offsets: list[int]
+    time_ms: int
+
+
 class Checkpoint(msgspec.Struct, frozen=True, array_like=True):
     """A part of the metadata of the container as it was at the place of the log where part 0 is (`container.metadata`).
 
@@ -200,6 +210,7 @@ RareOperation = (
     | Merge
     | UpdateAttributes
     | Truncate
+    | TruncateMany
     | Checkpoint
     | Delete
     | Forget

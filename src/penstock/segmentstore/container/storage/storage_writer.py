@@ -29,7 +29,7 @@ from penstock.model.errors import (
 from penstock.segmentstore.container.attributes.attributes import Attributes
 from penstock.segmentstore.container.log.carrying import Carrier
 from penstock.segmentstore.container.log.checkpoints import Checkpoints
-from penstock.segmentstore.container.pending import PendingAppend, PendingMerge
+from penstock.segmentstore.container.pending import PendingAppend, PendingMerge, PendingTruncate
 from penstock.segmentstore.container.segment import Segment
 from penstock.segmentstore.container.space import SpaceWatch
 from penstock.segmentstore.container.state import ContainerState
@@ -41,6 +41,8 @@ logger: logging.Logger = logging.getLogger(__name__)
 
 #: After one of these the incarnation must not go on.
 _FATAL = (InconsistentStateError, LogFencedError, StorageNotPrimaryError)
+#: What may wait for more of its kind. All else is about segments as they are from now on.
+_WAITING = (PendingAppend, PendingTruncate)
 #: Looks that take no longer are not worth spacing out.
 _QUICK_LOOK_S = 0.002
 _LOOK_PAUSE_S_MAX = 2.0
@@ -110,7 +112,10 @@ class StorageWriter:
         self._retry_at_s: dict[int, float] = {}
         self._failure_logged_at_s = -settings.writer_retry_s
         self.failed_job_count: int = 0
+        #: Ends when the first of the truncations is due that came since the last one ended.
+        self._truncation_timer: asyncio.TimerHandle | None = None
         state.on_storage_work = self._wake.set
+        state.on_truncation = self._note_truncation
         state.on_pressure = self._note_pressure
 
     def start(self) -> None:
@@ -126,6 +131,8 @@ class StorageWriter:
     def begin_stop(self) -> None:
         """Start nothing more, and say nothing of what fails from now on: what it relies on is about to end."""
         self._is_stopped = True
+        if self._truncation_timer is not None:
+            self._truncation_timer.cancel()
 
     async def stop(self) -> None:
         """End the loop; a write under way is abandoned, and found again by the next incarnation."""
@@ -142,6 +149,18 @@ class StorageWriter:
         """
         if not self._jobs:
             self._wake.set()
+
+    def _note_truncation(self) -> None:
+        """Look for work when it is due."""
+        if not self._settings.truncate_delay_s:
+            self._wake.set()
+        elif self._truncation_timer is None and not self._is_stopped:
+            delay_s = self._settings.truncate_delay_s
+            self._truncation_timer = self._loop.call_later(delay_s, self._truncations_are_due)
+
+    def _truncations_are_due(self) -> None:
+        self._truncation_timer = None
+        self._wake.set()
 
     async def _run(self) -> None:
         try:
@@ -231,15 +250,16 @@ class StorageWriter:
         pending = segment.pending
         if not pending:
             return True
-        first = pending[0]
-        if not isinstance(first, PendingAppend):
+        first, last = pending[0], pending[-1]
+        if not (isinstance(first, _WAITING) and isinstance(last, _WAITING)):
             return True
         settings = self._settings
+        if now_s - pending.truncated_since_s >= (0.0 if self._space.is_storage_low else settings.truncate_delay_s):
+            return True
         age_s = settings.flush_age_index_s if segment.is_offset_index else settings.flush_age_s
         return (
             segment.durable_length - segment.storage_length >= settings.flush_bytes
-            or now_s - first.since_s >= age_s
-            or not isinstance(pending[-1], PendingAppend)
+            or now_s - pending.waits_since_s() >= age_s
         )
 
     @staticmethod
