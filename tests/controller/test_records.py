@@ -257,9 +257,9 @@ S2, S3, S4 = segment_id(2, 1), segment_id(3, 1), segment_id(4, 2)
 
 def test_successors_come_with_their_predecessors():
     """Three epochs: two for a split segment, one with two predecessors for a merged one."""
-    split = successors(EPOCHS[0].segments[0], EPOCHS[1], EPOCHS[0])
+    split = at_once(successors(EPOCHS[0].segments[0], EPOCHS[1], EPOCHS[0]))
     assert [(found.segment.id, found.predecessors) for found in split] == [(S2, (0,)), (S3, (0,))]
-    merged = successors(EPOCHS[0].segments[1], EPOCHS[2], EPOCHS[1])
+    merged = at_once(successors(EPOCHS[0].segments[1], EPOCHS[2], EPOCHS[1]))
     assert [(found.segment.id, found.predecessors) for found in merged] == [(S4, (S3, 1))]
 
 

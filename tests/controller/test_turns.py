@@ -6,14 +6,19 @@ Measured in lines of Python that are run, not in time: the same on a slow machin
 from __future__ import annotations
 
 import asyncio
+import itertools
 import sys
 from types import FrameType
 from typing import Any
 
 import pytest
 
+from penstock.controller.grpc import convert
+from penstock.controller.grpc.call import Front
+from penstock.controller.grpc.table import call_table
 from penstock.controller.steps import STEP_ITEMS, at_once, in_turns, pages
 from penstock.model.policies import Scaling, StreamConfig
+from penstock.rpc import controller_pb2 as pb
 
 SEGMENTS = 9000
 #: What one turn may run. Loops over all segments that do something with each run more than a hundred thousand.
@@ -89,6 +94,71 @@ async def test_cuts_of_very_many_segments_let_others_have_their_turn(service):
         found[name] = await count.during(call())
     assert {name: lines for name, lines in found.items() if lines > LINES_PER_TURN_MAX} == {}
     assert max(found.values()) > 1000  # They were counted.
+
+
+async def test_replies_about_very_many_segments_are_made_page_by_page(service, monkeypatch):
+    """Each call that answers with 9000 segments, ids, offsets or key ranges: all of them, in order, no turn too long.
+
+    Counted are the names of segments put into messages between two turns of another task, a page for each call of two
+    that may be in between; and the lines of Python for what follows a segment, which is not only put into messages.
+    """
+    table = call_table(Front(service, list))
+    wide, narrow = (pb.StreamInfo(scope="scope", stream=stream) for stream in ("wide", "narrow"))
+    bounds = [number / SEGMENTS for number in range(SEGMENTS + 1)]
+    await service.create_stream("scope", "wide", StreamConfig(Scaling.fixed(SEGMENTS)))
+    await service.create_stream("scope", "narrow", StreamConfig(Scaling.fixed(1)))
+    cut = dict.fromkeys(range(SEGMENTS), 0)
+    split = [1 << 32 | number for number in range(1, SEGMENTS + 1)]
+    ranges = [
+        pb.ScaleRequest.KeyRangeEntry(start=start, end=end) for start, end in itertools.pairwise(bounds)
+    ]
+    named, most, segment_id = 0, {}, convert.segment_id
+
+    def counting(scope, stream, segment):
+        nonlocal named
+        named += 1
+        return segment_id(scope, stream, segment)
+
+    monkeypatch.setattr(convert, "segment_id", counting)
+
+    async def ask(name, request):
+        most[name] = 0
+
+        async def other():
+            nonlocal named
+            while True:
+                most[name] = max(most[name], named)
+                named = 0
+                await asyncio.sleep(0)
+
+        task = asyncio.ensure_future(other())
+        reply = await table[name](request)
+        await asyncio.sleep(0)
+        task.cancel()
+        await service.idle()
+        return reply
+
+    for name, request in {
+        "getCurrentSegments": wide,
+        "getEpochSegments": pb.GetEpochSegmentsRequest(streamInfo=wide, epoch=0),
+    }.items():
+        reply = await ask(name, request)
+        assert [one.segmentId.segmentId for one in reply.segmentRanges] == list(range(SEGMENTS))
+        assert [one.minKey for one in reply.segmentRanges] == pytest.approx(bounds[:-1])
+        assert {one.segmentId.streamInfo.stream for one in reply.segmentRanges} == {"wide"}
+    reply = await ask("getSegments", pb.GetSegmentsRequest(streamInfo=wide))
+    assert [(one.segmentId.segmentId, one.offset) for one in reply.segments] == [*cut.items()]
+    reply = await ask("getSegmentsBetween", pb.StreamCutRange(streamInfo=wide, to=cut))
+    assert [one.segmentId for one in reply.segments] == list(range(SEGMENTS))
+    reply = await ask("scale", pb.ScaleRequest(streamInfo=narrow, sealedSegments=[0], newKeyRanges=ranges))
+    assert [one.segmentId.segmentId for one in reply.segments] == split
+    reply = await ask("getSegmentsImmediatelyFollowing", pb.SegmentId(streamInfo=narrow, segmentId=0))
+    assert [one.segment.segmentId.segmentId for one in reply.segments] == split
+    assert {tuple(one.value) for one in reply.segments} == {(0,)}
+    assert len(most) == 6
+    assert all(STEP_ITEMS <= count <= 2 * STEP_ITEMS for count in most.values()), most
+    following = pb.SegmentId(streamInfo=narrow, segmentId=0)
+    assert await LineCount().during(table["getSegmentsImmediatelyFollowing"](following)) < LINES_PER_TURN_MAX
 
 
 @pytest.mark.parametrize("length", [0, 1, STEP_ITEMS - 1, STEP_ITEMS, STEP_ITEMS + 1, 3 * STEP_ITEMS])

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from penstock.controller.metadata.records import EpochRecord, SegmentRecord
+from penstock.controller.steps import Steps, pages
 
 
 @dataclass(frozen=True, slots=True)
@@ -17,12 +18,15 @@ class Successor:
     predecessors: tuple[int, ...]
 
 
-def successors(segment: SegmentRecord, epoch: EpochRecord, before: EpochRecord) -> list[Successor]:
+def successors(segment: SegmentRecord, epoch: EpochRecord, before: EpochRecord) -> Steps[list[Successor]]:
     """Return what follows `segment`: those of `epoch`, its sealed epoch, that take over some of its keys."""
-    return [
-        Successor(following, tuple(previous.id for previous in _overlapping(before.segments, following)))
-        for following in _overlapping(epoch.segments, segment)
-    ]
+    found: list[Successor] = []
+    for page in pages(_overlapping(epoch.segments, segment)):
+        for following in page:
+            previous = tuple(one.id for one in _overlapping(before.segments, following))
+            found.append(Successor(following, previous))
+        yield
+    return found
 
 
 def _overlapping(tiling: Sequence[SegmentRecord], segment: SegmentRecord) -> Sequence[SegmentRecord]:

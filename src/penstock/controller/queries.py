@@ -186,7 +186,7 @@ class StreamQueries:
             origin = None if before is None else before.segment(segment)
             if this is None or before is None or origin is None:
                 raise NoSuchStreamError(f"stream {scope}/{stream} has no records of the end of segment {segment}")
-            return history.successors(origin, this, before)
+            return await in_turns(history.successors(origin, this, before))
 
         return await self.on_stream(scope, stream, read)
 

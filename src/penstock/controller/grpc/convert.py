@@ -1,9 +1,15 @@
-"""Between the messages of the gRPC service and the controller's values."""
+"""Between the messages of the gRPC service and the controller's values.
+
+A reply about ten thousand segments has as many messages in it, which take up to 40 ms to make. So lists of segments are
+made page by page (`extend`), and others have their turn in between. Requests and maps of as many are read in 3 ms.
+"""
 
 from __future__ import annotations
 
+import asyncio
 import uuid
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from typing import Protocol, TypeVar
 
 from penstock.controller.metadata.records import SegmentRecord
 from penstock.controller.metadata.scope_records import (
@@ -13,6 +19,7 @@ from penstock.controller.metadata.scope_records import (
     ReaderGroupRecord,
 )
 from penstock.controller.metadata.transaction_ids import TransactionId
+from penstock.controller.steps import pages
 from penstock.model.errors import InvalidArgumentError
 from penstock.model.policies import Retention, RetentionKind, Scaling, ScalingKind, StreamConfig
 from penstock.rpc import controller_pb2 as pb
@@ -26,6 +33,10 @@ _RETENTION_TYPES = {
     RetentionKind.BY_TIME: pb.RetentionPolicy.TIME,
     RetentionKind.BY_SIZE: pb.RetentionPolicy.SIZE,
 }
+
+Item = TypeVar("Item")
+M = TypeVar("M")
+M_contra = TypeVar("M_contra", contravariant=True)
 
 #: What clients send for "no id": the controller is to choose one.
 GROUP_ID_NONE = str(uuid.UUID(int=0))
@@ -48,9 +59,28 @@ def segment_range(scope: str, stream: str, segment: SegmentRecord) -> pb.Segment
     )
 
 
-def segment_ranges(scope: str, stream: str, segments: Iterable[SegmentRecord]) -> pb.SegmentRanges:
+class Repeated(Protocol[M_contra]):
+    """A repeated field of a message."""
+
+    def extend(self, messages: Iterable[M_contra], /) -> None:
+        """Add messages at its end."""
+
+
+async def extend(field: Repeated[M], items: Iterable[Item], message_of: Callable[[Item], M]) -> None:
+    """Add a message for each item to a repeated field; others have their turn between two pages of them."""
+    is_first = True
+    for page in pages(items):
+        if not is_first:
+            await asyncio.sleep(0)
+        is_first = False
+        field.extend(map(message_of, page))
+
+
+async def segment_ranges(scope: str, stream: str, segments: Iterable[SegmentRecord]) -> pb.SegmentRanges:
     """Return segments as a message, without a delegation token."""
-    return pb.SegmentRanges(segmentRanges=[segment_range(scope, stream, segment) for segment in segments])
+    message = pb.SegmentRanges()
+    await extend(message.segmentRanges, segments, lambda segment: segment_range(scope, stream, segment))
+    return message
 
 
 def stream_config(message: pb.StreamConfig) -> StreamConfig:

@@ -21,7 +21,7 @@ async def create_key_value_table(front: Front, request: pb.KeyValueTableConfig) 
 async def get_current_segments(front: Front, request: pb.KeyValueTableInfo) -> pb.SegmentRanges:
     """Answer getCurrentSegmentsKeyValueTable. The segments go by the table's own name, without a suffix."""
     found = await front.service.key_value_tables.segments(request.scope, request.kvtName)
-    return convert.segment_ranges(request.scope, request.kvtName, found)
+    return await convert.segment_ranges(request.scope, request.kvtName, found)
 
 
 async def list_in_scope(front: Front, request: pb.KVTablesInScopeRequest) -> pb.KVTablesInScopeResponse:

@@ -2,52 +2,53 @@
 
 from __future__ import annotations
 
+from penstock.controller.epochs import Successor
 from penstock.controller.grpc import convert
 from penstock.controller.grpc.call import Front, need_stream
 from penstock.controller.grpc.status import EarlyArgumentError
+from penstock.controller.queries import SegmentPosition
 from penstock.rpc import controller_pb2 as pb
 
 
 async def get_current_segments(front: Front, request: pb.StreamInfo) -> pb.SegmentRanges:
     """Answer getCurrentSegments."""
     found = await front.service.current_segments(request.scope, request.stream)
-    return convert.segment_ranges(request.scope, request.stream, found)
+    return await convert.segment_ranges(request.scope, request.stream, found)
 
 
 async def get_epoch_segments(front: Front, request: pb.GetEpochSegmentsRequest) -> pb.SegmentRanges:
     """Answer getEpochSegments."""
     info = request.streamInfo
     found = await front.service.epoch_segments(info.scope, info.stream, request.epoch)
-    return convert.segment_ranges(info.scope, info.stream, found)
+    return await convert.segment_ranges(info.scope, info.stream, found)
 
 
 async def get_segments(front: Front, request: pb.GetSegmentsRequest) -> pb.SegmentsAtTime:
     """Answer getSegments: the head of the stream, whatever the timestamp is."""
     info = request.streamInfo
     found = await front.service.head(info.scope, info.stream)
-    return pb.SegmentsAtTime(
-        segments=[
-            pb.SegmentsAtTime.SegmentLocation(
-                segmentId=convert.segment_id(info.scope, info.stream, position.segment), offset=position.offset
-            )
-            for position in found
-        ]
-    )
+    reply = pb.SegmentsAtTime()
+
+    def location(position: SegmentPosition) -> pb.SegmentsAtTime.SegmentLocation:
+        named = convert.segment_id(info.scope, info.stream, position.segment)
+        return pb.SegmentsAtTime.SegmentLocation(segmentId=named, offset=position.offset)
+
+    await convert.extend(reply.segments, found, location)
+    return reply
 
 
 async def get_segments_immediately_following(front: Front, request: pb.SegmentId) -> pb.SuccessorResponse:
     """Answer getSegmentsImmediatelyFollowing, and its misspelt alias."""
     info = request.streamInfo
     found = await front.service.successors(info.scope, info.stream, request.segmentId)
-    return pb.SuccessorResponse(
-        segments=[
-            pb.SuccessorResponse.SegmentEntry(
-                segment=convert.segment_range(info.scope, info.stream, successor.segment),
-                value=successor.predecessors,
-            )
-            for successor in found
-        ]
-    )
+    reply = pb.SuccessorResponse()
+
+    def entry(successor: Successor) -> pb.SuccessorResponse.SegmentEntry:
+        found_range = convert.segment_range(info.scope, info.stream, successor.segment)
+        return pb.SuccessorResponse.SegmentEntry(segment=found_range, value=successor.predecessors)
+
+    await convert.extend(reply.segments, found, entry)
+    return reply
 
 
 async def get_segments_between(front: Front, request: pb.StreamCutRange) -> pb.StreamCutRangeResponse:
@@ -60,9 +61,11 @@ async def get_segments_between(front: Front, request: pb.StreamCutRange) -> pb.S
     if not start and not end:
         raise EarlyArgumentError("both stream cuts are empty")
     found = await front.service.segments_between(info.scope, info.stream, start, end)
-    return pb.StreamCutRangeResponse(
-        segments=[convert.segment_id(info.scope, info.stream, segment.id) for segment in found]
+    reply = pb.StreamCutRangeResponse()
+    await convert.extend(
+        reply.segments, found, lambda segment: convert.segment_id(info.scope, info.stream, segment.id)
     )
+    return reply
 
 
 async def is_segment_valid(front: Front, request: pb.SegmentId) -> pb.SegmentValidityResponse:

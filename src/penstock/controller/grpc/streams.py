@@ -76,11 +76,11 @@ async def scale(front: Front, request: pb.ScaleRequest) -> pb.ScaleResponse:
     # Two ranges with one start are one, as in Pravega.
     ranges = list({entry.start: entry.end for entry in request.newKeyRanges}.items())
     begun = await front.service.scale_stream(info.scope, info.stream, list(request.sealedSegments), ranges)
-    return pb.ScaleResponse(
-        status=pb.ScaleResponse.STARTED,
-        segments=[convert.segment_range(info.scope, info.stream, segment) for segment in begun.created],
-        epoch=begun.active_epoch,
+    reply = pb.ScaleResponse(status=pb.ScaleResponse.STARTED, epoch=begun.active_epoch)
+    await convert.extend(
+        reply.segments, begun.created, lambda segment: convert.segment_range(info.scope, info.stream, segment)
     )
+    return reply
 
 
 async def check_scale(front: Front, request: pb.ScaleStatusRequest) -> pb.ScaleStatusResponse:
