@@ -28,6 +28,7 @@ MAY_BE_ZERO = frozenset((
     # Pauses and patience.
     "restart_delay_s", "return_delay_s", "restart_window_s", "lock_wait_s_max", "lock_retry_delay_s",
     "retry_time_max_s", "disabled_retry_s", "retry_delay_ms_first", "retry_delay_ms_max", "lease_slack_ms",
+    "conflict_delay_ms_first", "conflict_delay_ms_max",
     "mute_s", "cool_down_s", "quiet_told_s",
     "writer_retry_s", "timeout_s", "cancel_grace_s", "close_timeout_s", "table_index_retry_s",
     "table_index_wait_timeout_s", "active_segments_wait_s", "drain_timeout_s",

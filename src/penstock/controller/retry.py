@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import random
 from collections.abc import Awaitable, Callable
 from typing import TypeVar
 
@@ -22,6 +23,17 @@ def delay_s(settings: ControllerSettings, attempt: int) -> float:
     for _ in range(attempt - 1):
         delay_ms = min(delay_ms * _DELAY_FACTOR, settings.retry_delay_ms_max)
     return delay_ms / 1000
+
+
+def conflict_delay_s(settings: ControllerSettings, attempt: int, rng: random.Random) -> float:
+    """Draw the wait in seconds after write number `attempt` (1, 2, ...) has lost against another controller's.
+
+    Whoever was faster is done with it: the wait keeps those apart that lost together, so it is short, and drawn anew.
+    """
+    delay_ms = settings.conflict_delay_ms_first
+    for _ in range(attempt - 1):
+        delay_ms = min(delay_ms * 2, settings.conflict_delay_ms_max)
+    return rng.uniform(0.0, delay_ms) / 1000
 
 
 def may_repeat(error: PenstockError, *, is_idempotent: bool) -> bool:

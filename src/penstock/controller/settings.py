@@ -95,6 +95,9 @@ class ControllerSettings:
         damaged_retry_delay_ms: wait between two attempts of background work that meets damaged data.
         given_up_records_max: pieces of work that are kept on record after they were given up, the newest.
         conflict_attempts_max: attempts of a read-decide-write that lost against another controller's.
+        conflict_delay_ms_first: longest wait before the second attempt of an announcement that lost against another
+            one; it is drawn by chance, up to twice as long before each further one ...
+        conflict_delay_ms_max: ... and never longer than this.
         seal_rounds_max: how often a seal looks again for transactions that are still open.
         retention_bucket_count: buckets of streams whose retention is looked after, shared out among the controllers.
         watermarking_bucket_count: the same of streams with marks of writers.
@@ -137,6 +140,8 @@ class ControllerSettings:
     damaged_retry_delay_ms: int = 60_000
     given_up_records_max: int = 1000
     conflict_attempts_max: int = 20
+    conflict_delay_ms_first: int = 5
+    conflict_delay_ms_max: int = 100
     seal_rounds_max: int = 100
     retention_bucket_count: int = 1
     watermarking_bucket_count: int = 100

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import random
 from collections.abc import AsyncIterator
 from dataclasses import dataclass, replace
 
@@ -29,7 +30,7 @@ from penstock.controller.metadata.pending_work import (
 from penstock.controller.metadata.record_store import RecordStore, Versioned
 from penstock.controller.metadata.waiting_requests import Line, WaitingRequests, has_change
 from penstock.controller.peers import Peers
-from penstock.controller.retry import delay_s
+from penstock.controller.retry import conflict_delay_s, delay_s
 from penstock.controller.settings import ControllerSettings
 from penstock.model.checksum import crc32c
 from penstock.model.errors import CorruptionError, MetadataConflictError, OutcomeUnknownError, PenstockError
@@ -66,6 +67,8 @@ class Announcements:
 
     def __init__(self, records: RecordStore, settings: ControllerSettings, peers: Peers) -> None:
         self._membership: Membership | None = None
+        #: Draws waits, which are to differ from those of other members; names are drawn from the runtime's generator.
+        self._rng = random.Random("")
         self.taken_over_count: int = 0
         self._records = records
         self._settings = settings
@@ -79,6 +82,7 @@ class Announcements:
     def enter(self, membership: Membership) -> None:
         """Let what is announced and taken over from now on be this member's."""
         self._membership = membership
+        self._rng = random.Random(membership.name)
 
     @property
     def owner(self) -> str:
@@ -109,7 +113,7 @@ class Announcements:
         # What may be there already, on its way, has begun: it is nobody else's turn any more.
         is_on_its_way = not in_turn
         async with self._locks.hold(fence):
-            attempt = 1
+            attempt, lost_count = 1, 0
             #: What the fence counted before a request without a reply.
             unanswered: int | None = None
             version = self._fences.pop(fence, None)
@@ -140,13 +144,17 @@ class Announcements:
                     raise WorkElsewhereError(f"{subject}: another change has waited for its turn; ask again later")
                 try:
                     return await self._write(work, fence, version)
-                except (MetadataConflictError, OutcomeUnknownError) as error:
+                except MetadataConflictError:
                     if attempt == self._settings.conflict_attempts_max:
                         raise
-                    if isinstance(error, OutcomeUnknownError):
-                        is_on_its_way, unanswered = True, count
-                    await asyncio.sleep(delay_s(self._settings, attempt))
-                    attempt += 1
+                    # Somebody else was faster, mostly with another subject: the bucket is busy, nothing is wrong.
+                    await asyncio.sleep(conflict_delay_s(self._settings, attempt, self._rng))
+                except OutcomeUnknownError:
+                    if attempt == self._settings.conflict_attempts_max:
+                        raise
+                    is_on_its_way, unanswered, lost_count = True, count, lost_count + 1
+                    await asyncio.sleep(delay_s(self._settings, lost_count))
+                attempt += 1
 
     def _is_free(self, work: PendingWork, found: Versioned[AnnouncementFence] | None) -> bool:
         _, line, _ = _read(found)
