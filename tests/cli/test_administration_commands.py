@@ -267,6 +267,27 @@ def test_a_transaction_of_another_program_is_committed_or_aborted(penstock: Run,
     assert all(json.dumps(each) for each in listed)
 
 
+def test_a_prepared_transaction_takes_no_more_and_is_decided(penstock: Run) -> None:
+    """The shell is a sink: it prepares two, and nothing is written into them; one is committed, one aborted."""
+    stream = "admin/prepared"
+    penstock("stream", "create", stream).ok  # noqa: B018
+    ids = []
+    for line in (b"kept\n", b"dropped\n"):
+        ids.append(penstock("transaction", "create", stream).ok.stdout.strip())
+        penstock("write", stream, "--transaction-id", ids[-1], stdin=line).ok  # noqa: B018
+        told = penstock("transaction", "prepare", stream, ids[-1], "--limit-s", "600").ok.stdout
+        assert told.startswith(f"transaction {ids[-1]} on {stream}: prepared, to be decided within ")
+    assert penstock("write", stream, "--transaction-id", ids[0], stdin=b"more\n").code == 1
+    assert "prepared" in penstock("stream", "seal", stream).stderr
+    refused = penstock("transaction", "prepare", stream, ids[0], "--limit-s", "1e9")
+    assert refused.code != 0
+    assert "604800000" in refused.stderr
+    assert penstock("transaction", "commit", stream, ids[0]).code == 0
+    assert penstock("transaction", "abort", stream, ids[1]).code == 0
+    penstock("stream", "seal", stream).ok  # noqa: B018
+    assert penstock("read", stream).ok.stdout == "kept\n"
+
+
 def test_several_writes_are_one_transaction(penstock: Run) -> None:
     """It is begun, written to twice, kept open and committed by commands of their own; what fails leaves it open."""
     stream = "decided/shared"

@@ -12,6 +12,9 @@ from penstock.cli.output import table, tell
 
 Id = Annotated[str, typer.Argument(metavar="ID", help="Of the transaction, 32 hexadecimal digits.", show_default=False)]
 Lease = Annotated[float, typer.Option("--lease-s", min=0.001, help="Seconds that it stays open without a word.")]
+Limit = Annotated[
+    float, typer.Option("--limit-s", min=0.001, help="Seconds that it waits for its decision; then it is aborted.")
+]
 
 transaction: typer.Typer = typer.Typer(name="transaction")
 
@@ -90,6 +93,31 @@ def describe(stream: Stream, transaction: Id, uri: Uri = URI, as_json: AsJson = 
         with connected(uri) as session:
             state = session.call(TransactionById(session.client._controller_client, stream, transaction).state())
     _tell("transaction", stream, transaction, state, as_json=as_json)
+
+
+@transaction.command()
+def prepare(
+    stream: Stream,
+    transaction: Id,
+    limit_s: Limit = 86400.0,
+    uri: Uri = URI,
+    as_json: AsJson = False,
+) -> None:
+    """Let nothing more be written into a transaction, and have it wait for commit or abort: no lease ends it.
+
+    What its writer has not flushed is not in it. Prepared again it may wait for longer, never for less.
+    """
+    from penstock.cli.session import connected
+
+    with failures_told(as_json=as_json):
+        from penstock.client.transaction_by_id import TransactionById
+
+        with connected(uri) as session:
+            known = TransactionById(session.client._controller_client, stream, transaction)
+            left_s = session.call(known.prepare(limit_s))
+    fields: dict[str, object] = {"stream": stream, "transaction": transaction, "state": "PREPARED", "left_s": left_s}
+    text = f"transaction {transaction} on {stream}: prepared, to be decided within {left_s:.0f} s"
+    tell("prepared", fields, [text], as_json=as_json)
 
 
 @transaction.command()

@@ -128,6 +128,7 @@ class Client(StreamCalls):
             TransactionCommittedError, TransactionAbortedError: it is decided; `transaction_state` tells more.
             TransactionExpiredError, TransactionStreamSealedError: it was aborted, as its lease had run out, or as the
                 stream was sealed; the first also if it has been open for as long as the server allows.
+            TransactionPreparedError: it takes no more events: decide it by `commit_transaction`, `abort_transaction`.
             NoSuchTransactionError: the id is none of this stream, or it ended long ago.
             InvalidArgumentError: what was given is no id, or the lease is out of the server's bounds.
             NoSuchStreamError: there is no such stream.
@@ -147,6 +148,27 @@ class Client(StreamCalls):
         Unknown is also what ended long ago. Raises `InvalidArgumentError` for what is no id.
         """
         return await self._controller_client.transaction_state(*split_scoped_name(stream), id_of(transaction_id))
+
+    async def commit_transaction(self, stream: str, transaction_id: str) -> None:
+        """Decide that a transaction commits, by its id: one that was prepared, or all of whose events were flushed.
+
+        Safe to repeat, from any process. Once this returns it stays committed.
+
+        Raises:
+            TransactionAbortedError: it was aborted. None of its events will ever be read.
+            NoSuchTransactionError: the id is none of this stream, or it ended long ago.
+            OutcomeUnknownError: no answer; ask again.
+            InvalidArgumentError: what was given is no id.
+            NoSuchStreamError: there is no such stream.
+        """
+        await self._controller_client.commit_transaction(*split_scoped_name(stream), id_of(transaction_id))
+
+    async def abort_transaction(self, stream: str, transaction_id: str) -> None:
+        """Decide that none of a transaction's events are ever read, by its id. Safe to repeat, from any process.
+
+        Raises `TransactionCommittedError`; else as `commit_transaction`.
+        """
+        await self._controller_client.abort_transaction(*split_scoped_name(stream), id_of(transaction_id))
 
     def _new_transaction(self, stream: str, lease_s: float | None) -> Transaction:
         scope, name = split_scoped_name(stream)

@@ -482,4 +482,5 @@ def _check_update(reply: pb.UpdateStreamStatus, verb: str, name: str) -> None:
     if reply.status == pb.UpdateStreamStatus.STREAM_SEALED:
         raise StreamSealedError(f"{verb} {name}: the stream is sealed")
     if reply.status != pb.UpdateStreamStatus.SUCCESS:
-        raise MetadataConflictError(f"{verb} {name}: refused; another change is under way, or the input does not fit")
+        why = "a prepared transaction waits for its decision" if verb == "seal" else "the input does not fit"
+        raise MetadataConflictError(f"{verb} {name}: refused; another change is under way, or {why}")

@@ -86,6 +86,7 @@ class ClientSettings:
         shared_state_update_count_max: attempts at one change of a shared state before it is given up.
 
         transaction_lease_s: default lease of a transaction; it is renewed at a third of it.
+        prepared_limit_s: how long a prepared transaction waits for its decision by default.
         list_page_count_max: pages fetched for one listing.
     """
 
@@ -150,6 +151,7 @@ class ClientSettings:
     shared_state_update_count_max: int = 100
 
     transaction_lease_s: float = 90.0
+    prepared_limit_s: float = 86_400.0
     list_page_count_max: int = 10000
 
     def __post_init__(self) -> None:

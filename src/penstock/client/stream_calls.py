@@ -138,7 +138,10 @@ class StreamCalls(ClientCore):
         )
 
     async def seal_stream(self, stream: str) -> None:
-        """Let a stream take no more events. Raises `NoSuchStreamError`."""
+        """Let a stream take no more events. Open transactions are aborted.
+
+        Raises `NoSuchStreamError`; `MetadataConflictError` when a prepared transaction waits for its decision.
+        """
         await self._controller_client.seal_stream(*split_scoped_name(stream))
 
     async def delete_stream(self, stream: str) -> None:

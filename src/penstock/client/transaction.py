@@ -20,6 +20,7 @@ from penstock.client.settings import ClientSettings
 from penstock.client.sources import TransactionSource
 from penstock.client.stream_segments import SegmentRange
 from penstock.client.tasks import start_watched
+from penstock.client.transaction_endings import over_error
 from penstock.client.transaction_ids import id_of, transaction_text
 from penstock.client.transaction_times import TransactionTimes
 from penstock.model.errors import (
@@ -31,6 +32,7 @@ from penstock.model.errors import (
     TransactionAbortedError,
     TransactionCommittedError,
     TransactionError,
+    TransactionPreparedError,
     TransactionStreamDeletedError,
 )
 from penstock.model.times import NotedTime, noted_time
@@ -59,6 +61,10 @@ class _Fate(Enum):
     ABORTED = "aborted"
     #: The controller has said that it ended otherwise than was asked for here.
     OVER = "over"
+    #: Everything is stored, preparing was asked for; it may be asked for again until there is an answer.
+    PREPARING = "being prepared"
+    #: Only a commit or an abort ends it, here or by its id, before its limit does.
+    PREPARED = "prepared"
     #: Everything is stored; whoever knows the id decides.
     DETACHED = "left to others"
 
@@ -116,11 +122,17 @@ class Transaction(LifeCycle):
         await self._start(segments)
 
     async def _resume(self, transaction_id: str) -> None:
-        """Go on with the transaction of this id. Called by `Client.transaction`."""
+        """Go on with the transaction of this id. Called by `Client.transaction`.
+
+        Not with one that is prepared: it takes no more events, and to be closed undecided here must not abort it.
+        """
         self._id = id_of(transaction_id)
         await self._controller.ping_transaction(
             self._scope, self._stream, self._id, lease_ms=round(self._lease_s * 1000), tried="go on with"
         )
+        found = await self._controller.describe_transaction(self._scope, self._stream, self._id)
+        if found.state == "PREPARED":
+            raise over_error("go on with", self._stream_name, found)
         # The upper half of an id begins with the epoch whose segments the transaction has.
         await self._start(
             await self._controller.epoch_segments(self._scope, self._stream, self._id.highBits >> _EPOCH_SHIFT)
@@ -148,6 +160,11 @@ class Transaction(LifeCycle):
         """The writer of the transaction's events, for what this class does not offer."""
         if self._is_forked:
             raise self._closed_error()
+        if self._fate in (_Fate.PREPARING, _Fate.PREPARED):
+            raise TransactionPreparedError(
+                f"{self._name} is {self._fate.value}: it takes no more events",
+                stream=self._stream_name, transaction=self.id,
+            )  # fmt: skip
         if self._writer is None or self._fate is not _Fate.OPEN or self._is_deciding or not self.is_open:
             raise self._decided_error(f"{self._name} takes no more events")
         return self._writer
@@ -224,6 +241,24 @@ class Transaction(LifeCycle):
         await self._decide(self._detach)
         return self.id
 
+    async def prepare(self, *, limit_s: float | None = None) -> str:
+        """Flush, let nothing more be written, and leave the decision to whoever knows the id, which this returns.
+
+        For `limit_s` from now (None: `prepared_limit_s` of the settings) only a commit or an abort ends it, here or by
+        its id from any process (`Client.commit_transaction`, `Client.abort_transaction`): no lease, no `close`, and not
+        the end of this program. After that it is aborted. Prepared again it may wait for longer, never for less. If the
+        flush fails it can only be aborted, as with `commit`.
+
+        Raises:
+            InvalidArgumentError: the limit is out of the server's bounds.
+            OutcomeUnknownError: no answer; `prepare` may be repeated.
+            TransactionError: as `commit` does.
+            UnsupportedOperationError: the controller is Pravega's own; the transaction can be committed or aborted.
+        """
+        limit_ms = round((self._settings.prepared_limit_s if limit_s is None else limit_s) * 1000)
+        await self._decide(lambda: self._prepare(limit_ms))
+        return self.id
+
     async def state(self) -> str:
         """Return ``OPEN``, ``COMMITTING``, ``COMMITTED``, ``ABORTING``, ``ABORTED`` or ``UNKNOWN``."""
         return await self._controller.transaction_state(self._scope, self._stream, self._id)
@@ -273,11 +308,11 @@ class Transaction(LifeCycle):
     async def _commit(self) -> None:
         if self._fate is _Fate.COMMITTED:
             return
-        if self._fate is not _Fate.OPEN and self._fate is not _Fate.COMMITTING:
+        if self._fate not in (_Fate.OPEN, _Fate.PREPARING, _Fate.PREPARED, _Fate.COMMITTING):
             raise self._decided_error(f"{self._name} cannot be committed")
         if self._fate is _Fate.OPEN:
             await self._store_all()
-            self._fate = _Fate.COMMITTING
+        self._fate = _Fate.COMMITTING
         writer, noted = "", _NO_TIME
         if self._noted is not None:
             writer, noted = self._times.writer(self._scope, self._stream), self._noted
@@ -298,6 +333,16 @@ class Transaction(LifeCycle):
             self._fate = _Fate.DOOMED
             self._doomed_by = error
             raise
+
+    async def _prepare(self, limit_ms: int) -> None:
+        if self._fate not in (_Fate.OPEN, _Fate.PREPARING, _Fate.PREPARED):
+            raise self._decided_error(f"{self._name} cannot be prepared")
+        if self._fate is _Fate.OPEN:
+            await self._store_all()
+            self._fate = _Fate.PREPARING
+        with self._ending_noted("prepare"):
+            await self._controller.prepare_transaction(self._scope, self._stream, self._id, limit_ms=limit_ms)
+        self._fate = _Fate.PREPARED
 
     async def _detach(self) -> None:
         if self._fate is _Fate.DETACHED:
@@ -328,9 +373,10 @@ class Transaction(LifeCycle):
         if self._is_deciding:
             assert self._deciding is not None
             await asyncio.wait([self._deciding])
-        if self._fate is _Fate.OPEN and self._is_in_program:
+        is_undecided = self._fate in (_Fate.OPEN, _Fate.PREPARING)
+        if is_undecided and self._is_in_program:
             _log.warning("%s was closed without a commit: aborting it", self._name)
-        if self._fate is _Fate.OPEN or self._fate is _Fate.DOOMED:
+        if is_undecided or self._fate is _Fate.DOOMED:
             try:
                 await self._abort()
             except TransactionCommittedError:
@@ -365,7 +411,7 @@ class Transaction(LifeCycle):
         """Renew the lease. An error that stays ends the renewal: the next write or the commit meets it too."""
         while True:
             await asyncio.sleep(self._lease_s * _RENEWAL_PART)
-            if self._fate is not _Fate.OPEN and self._fate is not _Fate.COMMITTING:
+            if self._fate not in (_Fate.OPEN, _Fate.PREPARING, _Fate.COMMITTING):
                 return
             try:
                 await self._renew()

@@ -32,6 +32,15 @@ class TransactionById:
         """
         await self._controller.commit_transaction(self._scope, self._stream, self._message)
 
+    async def prepare(self, limit_s: float) -> float:
+        """Let nothing more be written into it, and have it wait for a decision; see `Transaction.prepare`.
+
+        Returns the seconds until its limit ends. Raises as `commit`, `InvalidArgumentError` for a limit out of bounds.
+        """
+        return await self._controller.prepare_transaction(
+            self._scope, self._stream, self._message, limit_ms=round(limit_s * 1000)
+        )
+
     async def abort(self) -> None:
         """Decide that none of its events are ever read. Safe to repeat. Raises as `commit`."""
         await self._controller.abort_transaction(self._scope, self._stream, self._message)

@@ -70,6 +70,13 @@ class ValueTransaction(Generic[Value]):
         """Flush and leave the transaction open for whoever goes on with it by its id; see `Transaction.detach`."""
         return await self.events.detach()
 
+    async def prepare(self, *, limit_s: float | None = None) -> str:
+        """Flush, let nothing more be written, and leave the decision to whoever knows the id, which this returns.
+
+        See `Transaction.prepare`.
+        """
+        return await self.events.prepare(limit_s=limit_s)
+
     async def state(self) -> str:
         """Return ``OPEN``, ``COMMITTING``, ``COMMITTED``, ``ABORTING``, ``ABORTED`` or ``UNKNOWN``."""
         return await self.events.state()

@@ -127,6 +127,7 @@ class Client(StreamCalls):
             TransactionCommittedError, TransactionAbortedError: it is decided; `transaction_state` tells more.
             TransactionExpiredError, TransactionStreamSealedError: it was aborted, as its lease had run out, or as the
                 stream was sealed; the first also if it has been open for as long as the server allows.
+            TransactionPreparedError: it takes no more events: decide it by `commit_transaction`, `abort_transaction`.
             NoSuchTransactionError: the id is none of this stream, or it ended long ago.
             InvalidArgumentError: what was given is no id, or the lease is out of the server's bounds.
             NoSuchStreamError: there is no such stream.
@@ -147,6 +148,27 @@ class Client(StreamCalls):
         Unknown is also what ended long ago. Raises `InvalidArgumentError` for what is no id.
         """
         return self._portal.call(self._part.transaction_state(stream, transaction_id))
+
+    def commit_transaction(self, stream: str, transaction_id: str) -> None:
+        """Decide that a transaction commits, by its id: one that was prepared, or all of whose events were flushed.
+
+        Safe to repeat, from any process. Once this returns it stays committed.
+
+        Raises:
+            TransactionAbortedError: it was aborted. None of its events will ever be read.
+            NoSuchTransactionError: the id is none of this stream, or it ended long ago.
+            OutcomeUnknownError: no answer; ask again.
+            InvalidArgumentError: what was given is no id.
+            NoSuchStreamError: there is no such stream.
+        """
+        self._portal.call(self._part.commit_transaction(stream, transaction_id))
+
+    def abort_transaction(self, stream: str, transaction_id: str) -> None:
+        """Decide that none of a transaction's events are ever read, by its id. Safe to repeat, from any process.
+
+        Raises `TransactionCommittedError`; else as `commit_transaction`.
+        """
+        self._portal.call(self._part.abort_transaction(stream, transaction_id))
 
     def segment_reader(self, segment: str, start_offset: int, end_offset: int | None = None) -> SegmentReader:
         """Read the bytes `[start_offset, end_offset)` of a segment, given by its full name, block by block.

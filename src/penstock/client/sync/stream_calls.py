@@ -125,7 +125,10 @@ class StreamCalls(ClientCore):
         ))
 
     def seal_stream(self, stream: str) -> None:
-        """Let a stream take no more events. Raises `NoSuchStreamError`."""
+        """Let a stream take no more events. Open transactions are aborted.
+
+        Raises `NoSuchStreamError`; `MetadataConflictError` when a prepared transaction waits for its decision.
+        """
         self._portal.call(self._part.seal_stream(stream))
 
     def delete_stream(self, stream: str) -> None:

@@ -91,6 +91,22 @@ class Transaction(Handle[aio.Transaction]):
         """
         return self._portal.call(self._part.detach())
 
+    def prepare(self, *, limit_s: float | None = None) -> str:
+        """Flush, let nothing more be written, and leave the decision to whoever knows the id, which this returns.
+
+        For `limit_s` from now (None: `prepared_limit_s` of the settings) only a commit or an abort ends it, here or by
+        its id from any process (`Client.commit_transaction`, `Client.abort_transaction`): no lease, no `close`, and not
+        the end of this program. After that it is aborted. Prepared again it may wait for longer, never for less. If the
+        flush fails it can only be aborted, as with `commit`.
+
+        Raises:
+            InvalidArgumentError: the limit is out of the server's bounds.
+            OutcomeUnknownError: no answer; `prepare` may be repeated.
+            TransactionError: as `commit` does.
+            UnsupportedOperationError: the controller is Pravega's own; the transaction can be committed or aborted.
+        """
+        return self._portal.call(self._part.prepare(limit_s=limit_s))
+
     def state(self) -> str:
         """Return ``OPEN``, ``COMMITTING``, ``COMMITTED``, ``ABORTING``, ``ABORTED`` or ``UNKNOWN``."""
         return self._portal.call(self._part.state())

@@ -77,6 +77,13 @@ class ValueTransaction(PlainHandle[aio.ValueTransaction[Value]], Generic[Value])
         """Flush and leave the transaction open for whoever goes on with it by its id; see `Transaction.detach`."""
         return self._portal.call(self._part.detach())
 
+    def prepare(self, *, limit_s: float | None = None) -> str:
+        """Flush, let nothing more be written, and leave the decision to whoever knows the id, which this returns.
+
+        See `Transaction.prepare`.
+        """
+        return self._portal.call(self._part.prepare(limit_s=limit_s))
+
     def state(self) -> str:
         """Return ``OPEN``, ``COMMITTING``, ``COMMITTED``, ``ABORTING``, ``ABORTED`` or ``UNKNOWN``."""
         return self._portal.call(self._part.state())
