@@ -8,12 +8,13 @@ from collections import Counter
 import pytest
 
 from penstock.controller.metadata.records import TransactionStatus
+from penstock.controller.metadata.stream_tables import StreamTables
 from penstock.model.names import segment_name, transaction_segment_name
 from penstock.model.policies import Scaling, StreamConfig
-from support.controller_faults import ScriptedSegments
+from support.controller_faults import BlockedSegments, ScriptedSegments
 
 #: Requests that one small transaction may take from its beginning to its end, without the rows that go later.
-BUDGET = 13
+BUDGET = 12
 
 
 @pytest.fixture
@@ -66,14 +67,24 @@ async def until_visible(cluster, length):
 async def test_a_transaction_stays_within_its_budget_of_requests(cluster, segments, started):
     """20 transactions, one after the other has been merged: what all of them take.
 
-    How many rows that go later go together is up to the clock: one request for each of both tables at most.
+    How many rows that go later go together is up to the clock: one request for each table and transaction at most.
     """
     calls = note_calls(segments)
     for number in range(20):
         await play(cluster, started, b"x")
         await until_visible(cluster, len(b"first") + number + 1)
     await started.idle()
-    later = [calls.pop(f"table_remove {table}", 0) for table in ("scope/stream/commitOrder", "transactionIndex")]
+    later = [
+        calls.pop(request, 0)
+        for request in (
+            "table_remove scope/stream/commitOrder",
+            "table_get scope/stream/transactionsInEpoch-0",
+            *[request for request in calls if request.startswith("table_put completedTransactionsBatch-")],
+            "table_remove scope/stream/transactionsInEpoch-0",
+            "table_remove transactionIndex",
+        )
+    ]
+    assert len(later) == 5
     assert calls.total() / 20 <= BUDGET, sorted(calls.items())
     assert all(1 <= count <= 20 for count in later), later
 
@@ -101,3 +112,40 @@ async def test_a_commit_costs_the_same_whatever_the_transactions_size(cluster, s
         await started.idle()
         costs.append(segments.calls - before)
     assert costs[0] == costs[1]
+
+
+async def test_what_is_decided_while_a_batch_is_merged_goes_with_the_same_announcement(cluster):
+    """Batch after batch, up to a bound: work is announced and withdrawn once for all of them, and nothing is read."""
+    segments = BlockedSegments(cluster.store, lambda name: "#transaction" not in name, call_name="merge_segments")
+    service = cluster.build(segments=segments)
+    await service.start()
+    await service.create_scope("scope")
+    await service.create_stream("scope", "stream", StreamConfig(Scaling.fixed(1)))
+    await play(cluster, service, b"0")
+    await service.idle()
+    views = {"begun": 0, "read": 0}
+    announce, read = service._context.announcements.announce, StreamTables.commit_view
+
+    async def counted(*arguments, **options):
+        views["begun"] += 1
+        return await announce(*arguments, **options)
+
+    async def counted_read(tables):
+        views["read"] += 1
+        return await read(tables)
+
+    service._context.announcements.announce = counted
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(StreamTables, "commit_view", counted_read)
+        segments.is_blocked = True
+        made = [await play(cluster, service, b"1")]
+        for _ in range(10_000):
+            if views["begun"]:
+                break
+            await asyncio.sleep(0)
+        made += [await play(cluster, service, b"%d" % number) for number in (2, 3)]
+        segments.release()
+        await service.idle()
+    assert views == {"begun": 1, "read": 0}
+    assert cluster.store.segments[segment_name("scope", "stream", 0)].data == b"0123"
+    assert {await service.transactions.status("scope", "stream", one) for one in made} == {TransactionStatus.COMMITTED}

@@ -15,6 +15,7 @@ from penstock.controller.metadata.records import ActiveTransaction, TransactionS
 from penstock.controller.metadata.transaction_ids import TransactionId
 from penstock.controller.metadata.transaction_numbers import TransactionNumbers
 from penstock.controller.settings import ControllerSettings
+from penstock.controller.transactions.descriptions import TransactionDescription
 from penstock.controller.transactions.lease_timers import LeaseTimers, OpenTransaction
 from penstock.controller.transactions.service import PingResult
 from penstock.model.errors import (
@@ -483,3 +484,56 @@ async def test_segments_of_a_transaction_roll_over_as_those_of_its_stream(servic
         (transaction_segment_name(segment_name("scope", "stream", segment), transaction.high, transaction.low), 4321, 0)
         for segment in (0, 1)
     ]
+
+
+async def test_what_a_controller_has_committed_and_not_cleared_away_is_cleared_away_by_the_next(cluster, started):
+    """It ends between a commit and the move to the completed transactions: the outcome stays, nothing is left over."""
+    transaction = await begin(started)
+    await write(cluster, transaction, b"x")
+    started._context.committed.add = lambda tables, transactions: None
+    await commit(started, transaction)
+    await started.idle()
+    assert await status(started, transaction) is COMMITTED
+    assert len(cluster.store.tables[layout.TRANSACTION_INDEX].entries) == 1
+    described = await started.transactions.descriptions.one("scope", "stream", transaction)
+    assert described == TransactionDescription(transaction, COMMITTED)
+    assert not (await started.transactions.descriptions.open("scope", "stream")).transactions
+    await started.stop()
+    second = await cluster.start()
+    assert await status(second, transaction) is COMMITTED
+    await second.idle()
+    assert second.transactions.open_count == 0
+    assert await second.transactions.completed("scope", "stream") == [(transaction, COMMITTED)]
+    assert not cluster.store.tables[layout.TRANSACTION_INDEX].entries
+    (table,) = (found for name, found in cluster.store.tables.items() if "InEpoch-0" in name)
+    assert not table.entries
+    assert cluster.store.segments[segment_name("scope", "stream", 0)].data == b"x"
+
+
+async def test_a_transaction_that_is_committed_is_listed_as_completed_at_once(cluster, service):
+    """Its row is moved in a while, and when somebody asks."""
+    await service.create_stream("scope", "stream", StreamConfig(Scaling.fixed(1)))
+    made = [await begin(service) for _ in range(3)]
+    for transaction in made:
+        await commit(service, transaction)
+    for _ in range(10_000):
+        if {await status(service, transaction) for transaction in made} == {COMMITTED}:
+            break
+        await asyncio.sleep(0)
+    listed = await service.transactions.completed("scope", "stream")
+    assert sorted(listed) == sorted((transaction, COMMITTED) for transaction in made)
+
+
+async def test_a_timer_that_finds_its_transaction_committed_elsewhere_leaves_it_so(cluster, started):
+    """A controller that was pinged once fires after another one has committed, and not cleared away yet."""
+    second = await cluster.start()
+    transaction = await begin(started)
+    assert await second.transactions.ping("scope", "stream", transaction, 10_000) is PingResult.OK
+    started._context.committed.add = lambda tables, transactions: None
+    await commit(started, transaction)
+    await started.idle()
+    cluster.clock_ms += 100_000
+    second.transactions.work._expired(OpenTransaction("scope", "stream", transaction), 0)
+    await second.idle()
+    assert await status(second, transaction) is COMMITTED
+    assert not cluster.store.tables[layout.TRANSACTION_INDEX].entries

@@ -58,6 +58,7 @@ from penstock.controller.settings import ControllerSettings
 from penstock.controller.sweeper import Sweeper
 from penstock.controller.tasks import BackgroundTasks
 from penstock.controller.transactions.commit_order import CommitOrder
+from penstock.controller.transactions.committed import CommittedTransactions
 from penstock.controller.transactions.creations import Creations
 from penstock.controller.transactions.service import Transactions
 from penstock.controller.watermarks import Watermarks
@@ -137,15 +138,17 @@ class ControllerService:
         self._background = background = BackgroundWork(self._tasks, self.settings, self._locks, self._given_up)
         removals = DeferredRemovals(self._records, background, self.settings)
         peers = Peers()
+        index = TransactionIndex(self._records)
+        completed = CompletedTransactions(self._records, runtime, self.settings)
         self._context = WorkflowContext(
             catalog=self._catalog,
             groups=ScopedRecords(self._records, self._catalog, ReaderGroupRecord, layout.reader_groups_in_scope),
             key_value_tables=ScopedRecords(
                 self._records, self._catalog, KeyValueTableRecord, layout.key_value_tables_in_scope
             ),
-            completed=CompletedTransactions(self._records, runtime, self.settings),
+            completed=completed,
             announcements=Announcements(self._records, self.settings, peers),
-            index=TransactionIndex(self._records),
+            index=index,
             marked=MarkedStreams(self._records, self.settings),
             segments=SegmentRequests(segments, self.settings, locator.container_count),
             locks=self._locks,
@@ -154,6 +157,7 @@ class ControllerService:
             creations=Creations(self.settings.id_cache_entries_max),
             removals=removals,
             commit_order=CommitOrder(self._tasks, removals, self.settings),
+            committed=CommittedTransactions(completed, index, background, self.settings),
         )
         self._registry = WorkRegistry(self._context.announcements, self._given_up)
         self._runner = WorkflowRunner(self._context, background, self._registry)

@@ -74,6 +74,8 @@ class ControllerSettings:
         completed_transactions_listed_max: entries in a listing of completed transactions.
         commit_batch_max: transactions merged, or aborted, by one run of a workflow: then others of the stream have
             their turn.
+        commit_batches_max: batches of transactions that one run merges, one right after the other, while there are no
+            more than `commit_batch_max` transactions in them.
         removal_delay_ms: how long rows of ended transactions that lead nowhere any more wait for others, to be removed
             with one request.
         removal_rows_max: rows that one such request removes.
@@ -121,6 +123,7 @@ class ControllerSettings:
     completed_transaction_ttl_ms: int = 86_400_000
     completed_transactions_listed_max: int = 500
     commit_batch_max: int = 100
+    commit_batches_max: int = 4
     removal_delay_ms: int = 200
     removal_rows_max: int = 100
     shared_writes_max: int = 100

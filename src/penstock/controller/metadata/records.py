@@ -370,7 +370,7 @@ class AbortReason(Enum):
 
 @dataclass(frozen=True, slots=True)
 class ActiveTransaction:
-    """A transaction that is not completed.
+    """A transaction that is not completed, or has just been committed and is about to be.
 
     Times are milliseconds of the wall clock; `lease_ms` is the lease last asked for. From COMMITTING on `commit_order`
     is its position among the stream's commits. `prepared_ms` is when it was prepared first, -1 if it was not: its

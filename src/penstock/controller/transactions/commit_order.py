@@ -25,10 +25,17 @@ _Key = tuple[str, str, str]
 
 @dataclass(slots=True)
 class Waiting:
-    """A place in the order. `record` is what this controller has written of the transaction, None if it has not."""
+    """A place in the order.
+
+    Attributes:
+        transaction: whose place it is.
+        record: what this controller has written of the transaction, None if it has not.
+        is_deciding: whether the decision for which this controller has taken the place is on its way.
+    """
 
     transaction: str
-    record: ActiveTransaction | None = None
+    record: Versioned[ActiveTransaction] | None = None
+    is_deciding: bool = False
 
 
 @dataclass(slots=True)
@@ -91,7 +98,9 @@ class CommitOrder:
                             future.set_exception(error)
                 else:
                     for index, (_, future) in enumerate(batch):
-                        if not future.done():
+                        if future.done():
+                            self.undecided(tables, first + index)
+                        else:
                             future.set_result(first + index)
                 del asking[: len(batch)]
         finally:
@@ -112,7 +121,9 @@ class CommitOrder:
         if known is None or counter.record.next_position - len(transactions) != known.counter.record.next_position:
             known = _Known(counter)
         known.counter = counter
-        known.waiting.update({first + index: Waiting(text) for index, text in enumerate(transactions)})
+        known.waiting.update(
+            {first + index: Waiting(text, is_deciding=True) for index, text in enumerate(transactions)}
+        )
         self._keep(tables.key, known)
         return first
 
@@ -124,21 +135,28 @@ class CommitOrder:
 
     # Who waits.
 
-    def decided(self, tables: StreamTables, position: int, record: ActiveTransaction) -> None:
+    def decided(self, tables: StreamTables, position: int, record: Versioned[ActiveTransaction]) -> None:
         """Note that the transaction with this position is COMMITTING, as `record` says."""
         known = self._orders.get(tables.key)
         if known is not None and position in known.waiting:
             known.waiting[position].record = record
+            known.waiting[position].is_deciding = False
 
-    def known(self, tables: StreamTables) -> tuple[CommitView, dict[int, Waiting]] | None:
-        """Return what the next commit starts from, and who waits; None if either is not known.
-
-        It may be out of date, which the versions in the view show.
-        """
+    def undecided(self, tables: StreamTables, position: int) -> None:
+        """Note that what was to be decided with this position is not, or nobody knows: who commits has to look."""
         known = self._orders.get(tables.key)
-        if known is None or known.view is None or not known.is_complete:
-            return None
-        return known.view, known.waiting
+        if known is not None and position in known.waiting:
+            known.waiting[position].is_deciding = False
+
+    def view(self, tables: StreamTables) -> CommitView | None:
+        """Return what the next commit starts from, if it is known. It may be out of date, as its versions show."""
+        known = self._orders.get(tables.key)
+        return None if known is None else known.view
+
+    def known(self, tables: StreamTables) -> dict[int, Waiting] | None:
+        """Return who waits, as far as nobody else has committed meanwhile; None if that is not known."""
+        known = self._orders.get(tables.key)
+        return known.waiting if known is not None and known.is_complete else None
 
     async def waiting(self, tables: StreamTables) -> list[tuple[int, str]]:
         """Read the positions that are taken, with their transactions, in order; not those that were left."""

@@ -64,6 +64,9 @@ class TransactionDescriptions:
         async def read(tables: StreamTables) -> TransactionDescription:
             found = await tables.transaction(transaction)
             now_ms = self._context.runtime.wall_clock_ms()
+            if found is not None and found.record.status is TransactionStatus.COMMITTED:
+                # It has ended this moment, and is on its way to the completed ones.
+                return TransactionDescription(transaction, TransactionStatus.COMMITTED)
             if found is not None:
                 return self._described(transaction, found.record, now_ms)
             ended = await self._context.completed.find(scope, stream, transaction)
@@ -96,7 +99,11 @@ class TransactionDescriptions:
                         break
                     at_epoch, at_row = epoch, following
                     row = following
-                    found += [self._described(transaction, record, now_ms) for transaction, record in rows]
+                    found += [
+                        self._described(transaction, record, now_ms)
+                        for transaction, record in rows
+                        if record.status is not TransactionStatus.COMMITTED
+                    ]
                 if len(found) >= limit:
                     break
             return DescriptionPage(found, f"{at_epoch}:{base64.b64encode(at_row).decode()}" if found else token)

@@ -338,6 +338,7 @@ class Transactions:
 
     async def completed(self, scope: str, stream: str) -> list[tuple[TransactionId, TransactionStatus]]:
         """Return the newest completed transactions of a stream, newest first."""
+        await self._context.committed.moved(scope, stream)
         return await self._context.completed.newest(scope, stream)
 
     async def _completed(self, tables: StreamTables, transaction: TransactionId) -> TransactionStatus:

@@ -31,7 +31,7 @@ from penstock.controller.workflows.abort import (
     delete_segments_of_epoch,
     delete_transaction_segments,
 )
-from penstock.controller.workflows.commit import commit_batch
+from penstock.controller.workflows.commit import commit_batches
 from penstock.controller.workflows.context import WorkflowContext
 from penstock.model.errors import MetadataConflictError, NoSuchSegmentError, NoSuchStreamError
 
@@ -79,18 +79,22 @@ class TransactionWork:
         self._commits.post(opened.scope, opened.stream, opened.transaction)
 
     async def _commit(self, scope: str, stream: str, transactions: list[TransactionId]) -> Collection[TransactionId]:
-        """Merge a batch of the stream's transactions; return it, or those given when there is none left.
+        """Merge some of the stream's transactions; return them, or those given when there is none left.
 
-        They were decided before they were posted. The stream's lock is given back after each batch: whoever waits for
+        They were decided before they were posted. The stream's lock is given back after some batches: whoever waits for
         it has its turn, however many commits there are.
         """
         merged: Collection[TransactionId] = ()
         subject = Subject(SubjectKind.STREAM, scope, stream)
         announcements = self._context.announcements
         try:
-            merged = await self._context.catalog.on_stream(scope, stream, self._commit_batch)
+            merged = await self._context.catalog.on_stream(
+                scope, stream, lambda tables: self._commit_batches(tables, transactions)
+            )
         except NoSuchStreamError:
             _logger.info("stream %s/%s is gone, and its transactions with it", scope, stream)
+            index = self._context.index.keys(scope, stream, transactions)
+            self._context.removals.add(layout.TRANSACTION_INDEX, index)
             await announcements.leave_line(subject, Lane.COMMIT, self._commits)
             if announcements.is_unfinished(subject):
                 await self._registry.finish(subject)
@@ -110,13 +114,11 @@ class TransactionWork:
                 self._merged[OpenTransaction(scope, stream, transaction)] = None
         while len(self._merged) > self._context.settings.id_cache_entries_max:
             del self._merged[next(iter(self._merged))]
-        done = list(merged) or transactions
-        # After the stream's state is free again: while an entry is there, a controller that starts looks again.
-        index = self._context.index
-        self._context.removals.add(layout.TRANSACTION_INDEX, index.keys(scope, stream, done))
-        return done
+        return merged or transactions
 
-    async def _commit_batch(self, tables: StreamTables) -> Collection[TransactionId]:
+    async def _commit_batches(
+        self, tables: StreamTables, posted: list[TransactionId]
+    ) -> Collection[TransactionId]:
         order = CommitTransactions()
         try:
             announced = await self._context.begin(tables.subject, order, tables.stream_id)
@@ -124,7 +126,11 @@ class TransactionWork:
             # What was begun before comes first: a commit cannot start in another workflow's state.
             await self._registry.finish(tables.subject)
             announced = await self._context.begin(tables.subject, order, tables.stream_id)
-        return await commit_batch(self._context, tables, announced)
+        merged = await commit_batches(self._context, tables, announced)
+        if not merged:
+            # Others have merged them, or they have left no more than a trace.
+            self._context.committed.add(tables, posted)
+        return merged
 
     # Aborts.
 
@@ -199,6 +205,9 @@ class TransactionWork:
         if found.record.status is TransactionStatus.COMMITTING:
             self.post_commit(opened)
             return
+        if found.record.status is TransactionStatus.COMMITTED:
+            self._context.committed.add(tables, [opened.transaction])
+            return
         if found.record.status is TransactionStatus.OPEN:
             now_ms = self._context.runtime.wall_clock_ms()
             remaining_ms = found.record.lease_expiry_ms + self._context.settings.lease_slack_ms - now_ms
@@ -262,11 +271,11 @@ class TransactionWork:
     async def _take_over_one(self, tables: StreamTables, transaction: TransactionId) -> None:
         found = await tables.transaction(transaction)
         opened = OpenTransaction(tables.scope, tables.stream, transaction)
-        if found is None or found.record.status is TransactionStatus.COMMITTING:
+        if found is None or found.record.status in (TransactionStatus.COMMITTING, TransactionStatus.COMMITTED):
             if found is None:
                 await delete_transaction_segments(self._context, tables, transaction)
             # A commit that finds nothing to do resets the stream's state, in case the crash came just before that, and
-            # removes the index entry.
+            # has record and index entry cleared away.
             self.post_commit(opened)
         elif found.record.status is TransactionStatus.ABORTING:
             self.post_abort(opened)

@@ -2,9 +2,10 @@
 
 The decision is one versioned write per transaction, OPEN to COMMITTING, made before this workflow runs. Here: pick a
 batch in commit order; write it down, with state COMMITTING_TXN; merge into every segment in that order; the times that
-their writers gave, with where each transaction ends; completed records; remove the active ones; empty the batch, with
-state ACTIVE. Positions in the order and index entries go some time later, those of many batches at once: while one is
-there, a controller that starts runs this workflow again.
+their writers gave, with where each transaction ends; COMMITTING to COMMITTED; empty the batch, with state ACTIVE, or
+write the next one in its place. Completed records, in the place of the active ones, follow some time later, and
+positions in the order and index entries go then, those of many batches at once: while one is there, a controller that
+starts runs this workflow again.
 
 All of it is one piece of announced work, or a part of a seal's: another controller that is alive does not interfere.
 
@@ -17,6 +18,7 @@ import logging
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
+from penstock.controller.background_work import all_ended
 from penstock.controller.metadata.announcements import Announcement
 from penstock.controller.metadata.record_store import Versioned
 from penstock.controller.metadata.records import (
@@ -44,7 +46,7 @@ _logger = logging.getLogger(__name__)
 #: Takes a position in the stream's commit order for a transaction (as text); see `CommitOrder`.
 TakePosition = Callable[[StreamTables, str], Awaitable[int]]
 #: Records of transactions that were read on the way, by the transaction's text.
-Known = Mapping[str, ActiveTransaction]
+Known = Mapping[str, Versioned[ActiveTransaction]]
 
 
 async def decide_commit(
@@ -71,6 +73,7 @@ async def decide_commit(
             return TransactionStatus.UNKNOWN
         if found.record.status is not TransactionStatus.OPEN:
             return found.record.status
+        position: int | None = None
         try:
             position = await take_position(tables, transaction.text)
             committing = replace(
@@ -80,50 +83,53 @@ async def decide_commit(
                 commit_time_ms=timestamp,
                 commit_order=position,
             )
-            await tables.put_transaction(transaction, committing, found.version)
-            context.commit_order.decided(tables, position, committing)
+            version = await tables.put_transaction(transaction, committing, found.version)
+            context.commit_order.decided(tables, position, Versioned(committing, version))
         except MetadataConflictError:
             continue
         except OutcomeUnknownError as error:
             lost = error
             continue
+        finally:
+            if position is not None:
+                context.commit_order.undecided(tables, position)
         return TransactionStatus.COMMITTING
     if lost is not None:
         raise lost
     raise MetadataConflictError(f"transaction {transaction.text} of {tables.name} keeps changing; try again")
 
 
-async def commit_batch(
+async def commit_batches(
     context: WorkflowContext, tables: StreamTables, announced: Announcement
 ) -> tuple[TransactionId, ...]:
-    """Merge one batch as announced; return it, empty if there is none. See `merge_batch`."""
-    merged = await merge_batch(context, tables, announced)
+    """Merge as announced what waits; return it, empty if there is nothing. See `merge_batch`.
+
+    At most `commit_batches_max` batches, and no further one once `commit_batch_max` transactions were merged: the
+    caller holds the stream's lock, and gives it to others that wait.
+    """
+    merged: list[TransactionId] = []
+    begun = await _begin_known(context, tables, announced) or await _begin(context, tables)
+    batches_left = context.settings.commit_batches_max
+    while begun is not None:
+        batches_left -= 1
+        transactions_left = context.settings.commit_batch_max - len(merged) - len(begun[0].batch.transactions)
+        merged += begun[0].transactions
+        begun = await _merge_begun(context, tables, *begun, goes_on=batches_left > 0 and transactions_left > 0)
     await context.announcements.withdraw(announced)
-    return merged
+    return tuple(merged)
 
 
-async def merge_batch(
-    context: WorkflowContext, tables: StreamTables, announced: Announcement | None = None
-) -> tuple[TransactionId, ...]:
+async def merge_batch(context: WorkflowContext, tables: StreamTables) -> tuple[TransactionId, ...]:
     """Merge one batch of COMMITTING transactions, the one that an earlier run left first; return it, empty if none.
 
-    One batch and no more: the caller holds the stream's lock, and gives it to others that wait before the next one.
-    It has announced work on the stream that this is a part of; `announced` if it is all of that work.
+    The caller holds the stream's lock, and has announced work on the stream that this is a part of.
     Raises `NoSuchSegmentError` when a segment to merge into is missing, unless the stream is being sealed.
     """
-    begun = None if announced is None else await _begin_known(context, tables, announced)
-    if begun is None:
-        begun = await _begin(context, tables)
+    begun = await _begin(context, tables)
     if begun is None:
         return ()
-    picked, view = begun
-    # The batch is durable before its positions go: whichever is lost, the other one leads to it.
-    context.commit_order.leave(tables, picked.positions)
-    committing = await _merge(context, tables, view, picked.known)
-    ended = await _complete(context, tables, replace(view, committing=committing))
-    is_rolled = committing.record.active_epoch is not None
-    context.commit_order.ended(tables, None if is_rolled else ended)
-    return tuple(TransactionId.from_text(text) for text in picked.batch.transactions)
+    await _merge_begun(context, tables, *begun, goes_on=False)
+    return begun[0].transactions
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,31 +140,49 @@ class _Picked:
     positions: Sequence[int] = ()
     known: Known = field(default_factory=dict)
 
+    @property
+    def transactions(self) -> tuple[TransactionId, ...]:
+        """The transactions of the batch, in order."""
+        return tuple(TransactionId.from_text(text) for text in self.batch.transactions)
 
-async def _begin_known(
-    context: WorkflowContext, tables: StreamTables, announced: Announcement
-) -> tuple[_Picked, CommitView] | None:
+
+_Begun = tuple[_Picked, CommitView]
+
+
+async def _merge_begun(
+    context: WorkflowContext, tables: StreamTables, picked: _Picked, view: CommitView, *, goes_on: bool
+) -> _Begun | None:
+    """Merge a batch that is on record; return the next one, which is on record then, if it `goes_on` and is known."""
+    # The batch is durable before its positions go: whichever is lost, the other one leads to it.
+    context.commit_order.leave(tables, picked.positions)
+    known = picked.known or await _read_known(tables, picked)
+    committing = await _merge(context, tables, view, known)
+    await _complete(tables, known)
+    view = replace(view, committing=committing)
+    is_rolled = committing.record.active_epoch is not None
+    following = _pick_known(context, tables) if goes_on and not is_rolled else None
+    if following is not None and view.state.record.state is StreamState.COMMITTING_TXN:
+        begun = following, await tables.put_commit(following.batch, view)
+    else:
+        begun = None
+        ended = await tables.put_commit(CommittingTransactions(), view)
+        context.commit_order.ended(tables, None if is_rolled else ended)
+    context.committed.add(tables, picked.transactions)
+    return begun
+
+
+async def _begin_known(context: WorkflowContext, tables: StreamTables, announced: Announcement) -> _Begun | None:
     """Begin with a batch that this controller knows as it has decided it; None if anything else may be to be done.
 
     Nothing is read: the versions of the batch on record and of the state change with all that changes what is known,
     with each commit of another controller and with each new epoch.
     """
-    known = context.commit_order.known(tables)
-    if known is None:
+    view = context.commit_order.view(tables)
+    if view is None or view.state.record.state is not StreamState.ACTIVE:
         return None
-    view, waiting = known
-    records = {position: one.record for position, one in waiting.items() if one.record is not None}
-    if len(records) < len(waiting) or not records or view.state.record.state is not StreamState.ACTIVE:
+    picked = _pick_known(context, tables)
+    if picked is None:
         return None
-    in_order = sorted((TransactionId.from_text(one.transaction).epoch, position) for position, one in waiting.items())
-    epoch = in_order[0][0]
-    positions = [position for of, position in in_order if of == epoch][: context.settings.commit_batch_max]
-    texts = [waiting[position].transaction for position in positions]
-    picked = _Picked(
-        CommittingTransactions(epoch, tuple(texts)),
-        positions,
-        {text: records[position] for position, text in zip(positions, texts, strict=True)},
-    )
     context.commit_order.ended(tables, None)
     try:
         return picked, await tables.put_commit(picked.batch, view)
@@ -168,7 +192,40 @@ async def _begin_known(
         return None
 
 
-async def _begin(context: WorkflowContext, tables: StreamTables) -> tuple[_Picked, CommitView] | None:
+def _pick_known(context: WorkflowContext, tables: StreamTables) -> _Picked | None:
+    """Choose what comes next by what this controller has decided; None if it may not be all, or is nothing.
+
+    What it is deciding comes later, whatever its position: its client has no answer yet.
+    """
+    waiting = context.commit_order.known(tables)
+    if waiting is None:
+        return None
+    in_order: list[tuple[int, int]] = []
+    known: dict[str, Versioned[ActiveTransaction]] = {}
+    for position, one in waiting.items():
+        if one.record is not None:
+            in_order.append((TransactionId.from_text(one.transaction).epoch, position))
+            known[one.transaction] = one.record
+        elif not one.is_deciding:
+            return None
+    if not in_order:
+        return None
+    in_order.sort()
+    epoch = in_order[0][0]
+    positions = [position for of, position in in_order if of == epoch][: context.settings.commit_batch_max]
+    texts = [waiting[position].transaction for position in positions]
+    return _Picked(CommittingTransactions(epoch, tuple(texts)), positions, {text: known[text] for text in texts})
+
+
+async def _read_known(tables: StreamTables, picked: _Picked) -> Known:
+    """Read the records of a batch that an earlier run has left."""
+    rows = await tables.transactions_of(picked.batch.epoch, picked.transactions)
+    return {
+        text: row for text, row in zip(picked.batch.transactions, rows, strict=True) if row is not None
+    }
+
+
+async def _begin(context: WorkflowContext, tables: StreamTables) -> _Begun | None:
     """Begin with the batch on record, or with what the commit order says; None if there is nothing to merge."""
     view = await tables.commit_view()
     batch = view.committing.record
@@ -193,7 +250,7 @@ async def _pick(context: WorkflowContext, tables: StreamTables) -> _Picked | Non
         by_epoch.setdefault(TransactionId.from_text(text).epoch, []).append((position, text))
     for epoch in sorted(by_epoch):
         chosen: list[tuple[int, str]] = []
-        known: dict[str, ActiveTransaction] = {}
+        known: dict[str, Versioned[ActiveTransaction]] = {}
         stale: list[int] = []
         waiting = by_epoch[epoch]
         while waiting and not chosen:
@@ -205,7 +262,7 @@ async def _pick(context: WorkflowContext, tables: StreamTables) -> _Picked | Non
                 is_committing = row is not None and row.record.status is TransactionStatus.COMMITTING
                 if row is not None and is_committing and row.record.commit_order == position:
                     chosen.append((position, text))
-                    known[text] = row.record
+                    known[text] = row
                 else:
                     stale.append(position)
         context.commit_order.leave(tables, stale)
@@ -261,17 +318,14 @@ async def _merge_into(
     )
     # Before anything is sealed that was merged into: what is sealed is not merged, and not noted, again.
     marks: list[CommitMark] = []
-    if not known:
-        # The batch was left by an earlier run; a record that is gone was noted before it went.
-        found = await tables.transactions_of(batch.epoch, transactions)
-        known = {one.text: row.record for one, row in zip(transactions, found, strict=True) if row is not None}
     for index, transaction in enumerate(transactions):
-        record = known.get(transaction.text)
-        if record is not None:
+        found = known.get(transaction.text)
+        # One that an earlier run has completed was noted before.
+        if found is not None and found.record.status is TransactionStatus.COMMITTING:
             position: dict[int, int] = {
                 segment.id: merged[index] for segment, merged in zip(epoch.segments, ends, strict=True) if merged
             }
-            marks.append(CommitMark(record.writer_id, record.commit_time_ms, position))
+            marks.append(CommitMark(found.record.writer_id, found.record.commit_time_ms, position))
     await note_commits(context, tables, marks)
 
 
@@ -290,9 +344,18 @@ async def _merge_segment(
         return ()
 
 
-async def _complete(context: WorkflowContext, tables: StreamTables, view: CommitView) -> CommitView:
-    batch = view.committing.record
-    transactions = [TransactionId.from_text(text) for text in batch.transactions]
-    await context.completed.add(tables.scope, tables.stream, transactions, TransactionStatus.COMMITTED)
-    await tables.remove_transactions(batch.epoch, transactions)
-    return await tables.put_commit(CommittingTransactions(), view)
+async def _complete(tables: StreamTables, known: Known) -> None:
+    """Let the records of a batch that was merged say so. What another controller has completed stays as it is."""
+
+    async def complete(transaction: TransactionId, found: Versioned[ActiveTransaction]) -> None:
+        row: Versioned[ActiveTransaction] | None = found
+        while row is not None and row.record.status is TransactionStatus.COMMITTING:
+            committed = replace(row.record, status=TransactionStatus.COMMITTED)
+            try:
+                await tables.put_transaction(transaction, committed, row.version)
+            except MetadataConflictError:
+                row = await tables.transaction(transaction)
+            else:
+                return
+
+    await all_ended([complete(TransactionId.from_text(text), found) for text, found in known.items()])

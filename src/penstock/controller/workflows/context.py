@@ -18,6 +18,7 @@ from penstock.controller.metadata.transaction_index import TransactionIndex
 from penstock.controller.segment_requests import SegmentRequests
 from penstock.controller.settings import ControllerSettings
 from penstock.controller.transactions.commit_order import CommitOrder
+from penstock.controller.transactions.committed import CommittedTransactions
 from penstock.controller.transactions.creations import Creations
 from penstock.runtime.runtime import Runtime
 
@@ -45,6 +46,7 @@ class WorkflowContext:
     creations: Creations
     removals: DeferredRemovals
     commit_order: CommitOrder
+    committed: CommittedTransactions
 
     @property
     def host(self) -> str:

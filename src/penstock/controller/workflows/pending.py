@@ -7,7 +7,6 @@ from collections.abc import Awaitable, Callable
 from typing import TypeVar
 
 from penstock.controller.errors import PERMANENT_ERRORS
-from penstock.controller.metadata import layout
 from penstock.controller.metadata.announcements import Announcement
 from penstock.controller.metadata.pending_work import (
     CommitTransactions,
@@ -23,7 +22,7 @@ from penstock.controller.metadata.pending_work import (
 from penstock.controller.metadata.records import ScaleOrder, StreamState
 from penstock.controller.metadata.stream_tables import StreamTables
 from penstock.controller.work_registry import WorkRegistry
-from penstock.controller.workflows.commit import commit_batch, merge_batch
+from penstock.controller.workflows.commit import commit_batches, merge_batch
 from penstock.controller.workflows.context import WorkflowContext
 from penstock.controller.workflows.create_stream import resume_create
 from penstock.controller.workflows.delete_stream import resume_delete
@@ -68,8 +67,7 @@ def register_stream_work(registry: WorkRegistry, context: WorkflowContext) -> No
         if tables is None:
             await context.announcements.withdraw(announced)
             return
-        merged = await commit_batch(context, tables, announced)
-        context.removals.add(layout.TRANSACTION_INDEX, context.index.keys(tables.scope, tables.stream, merged))
+        await commit_batches(context, tables, announced)
 
     async def create(announced: Announcement, order: CreateStream) -> None:
         try:
@@ -164,7 +162,7 @@ async def _free_state(context: WorkflowContext, tables: StreamTables) -> None:
     state = (await tables.state()).record.state
     if state is StreamState.COMMITTING_TXN:
         announced = await context.begin(tables.subject, CommitTransactions(), tables.stream_id, in_turn=False)
-        await commit_batch(context, tables, announced)
+        await commit_batches(context, tables, announced)
     elif state is StreamState.UPDATING:
         update = UpdateStream((await tables.configuration()).record.configuration)
         announced = await context.begin(tables.subject, update, tables.stream_id, in_turn=False)

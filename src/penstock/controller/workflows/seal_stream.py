@@ -104,7 +104,11 @@ async def _complete_transactions(
 ) -> list[TransactionId]:
     """Abort open transactions and merge decided ones; return those that are prepared, and were let be."""
     for _ in range(context.settings.seal_rounds_max):
-        remaining = [(transaction, found.record) async for transaction, found in tables.transactions()]
+        remaining = [
+            (transaction, found.record)
+            async for transaction, found in tables.transactions()
+            if found.record.status is not TransactionStatus.COMMITTED
+        ]
         if not remaining:
             return []
         prepared = [transaction for transaction, record in remaining if _waits(record)] if spares_prepared else []

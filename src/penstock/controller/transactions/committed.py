@@ -1,0 +1,108 @@
+"""`CommittedTransactions`: transactions that were committed leave the tables of open ones, many at once."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable
+from itertools import islice
+
+from penstock.controller.background_work import BackgroundWork
+from penstock.controller.metadata.completed import CompletedTransactions
+from penstock.controller.metadata.records import TransactionStatus
+from penstock.controller.metadata.transaction_ids import TransactionId
+from penstock.controller.metadata.transaction_index import TransactionIndex
+from penstock.controller.metadata.transaction_tables import TransactionTables
+from penstock.controller.settings import ControllerSettings
+
+_Key = tuple[str, str, str]
+
+
+class CommittedTransactions:
+    """Moves rows that say COMMITTED to the completed transactions; one task per stream that has any.
+
+    The row says how its transaction ended as well as the completed one does, so there is no hurry: the first ones wait
+    `removal_delay_ms` for others, and `removal_rows_max` go at a time. The index entry goes last: a controller that
+    ends in between leaves the rest for who takes its transactions over.
+    """
+
+    def __init__(
+        self,
+        completed: CompletedTransactions,
+        index: TransactionIndex,
+        background: BackgroundWork,
+        settings: ControllerSettings,
+    ) -> None:
+        self._completed = completed
+        self._index = index
+        self._background = background
+        self._settings = settings
+        self._waiting: dict[_Key, dict[TransactionId, None]] = {}
+        #: Set for those that are to be moved at once.
+        self._hurry: dict[_Key, asyncio.Event] = {}
+        self._moves: dict[_Key, asyncio.Task[None]] = {}
+
+    def add(self, tables: TransactionTables, transactions: Iterable[TransactionId]) -> None:
+        """Move transactions that are COMMITTED, or gone, in a while."""
+        added = dict.fromkeys(transactions)
+        if not added:
+            return
+        waiting = self._waiting.get(tables.key)
+        if waiting is not None:
+            waiting.update(added)
+            return
+        self._waiting[tables.key] = added
+        self._hurry[tables.key] = asyncio.Event()
+        self._moves[tables.key] = self._background.tasks.start(
+            f"move of committed transactions of {tables.name}", self._serve(tables)
+        )
+
+    async def moved(self, scope: str, stream: str) -> None:
+        """Have those of a stream that this controller has committed moved at once, and wait until they are."""
+        for key, task in list(self._moves.items()):
+            if key[:2] == (scope, stream):
+                self._hurry[key].set()
+                await asyncio.wait([task])
+
+    async def _serve(self, tables: TransactionTables) -> None:
+        key = tables.key
+        waiting, hurry = self._waiting[key], self._hurry[key]
+        try:
+            while waiting:
+                if len(waiting) < self._settings.removal_rows_max and not hurry.is_set():
+                    await self._delay(hurry)
+                moving = list(islice(waiting, self._settings.removal_rows_max))
+
+                async def move(moving: list[TransactionId] = moving) -> None:
+                    await self._move(tables, moving)
+
+                await self._background.until_done(f"move of committed transactions of {tables.name}", move)
+                for transaction in moving:
+                    del waiting[transaction]
+        finally:
+            del self._waiting[key], self._hurry[key], self._moves[key]
+
+    async def _delay(self, hurry: asyncio.Event) -> None:
+        try:
+            async with asyncio.timeout(self._settings.removal_delay_ms / 1000):
+                await hurry.wait()
+        except TimeoutError:
+            return
+
+    async def _move(self, tables: TransactionTables, transactions: list[TransactionId]) -> None:
+        by_epoch: dict[int, list[TransactionId]] = {}
+        for transaction in transactions:
+            by_epoch.setdefault(transaction.epoch, []).append(transaction)
+        ended: list[TransactionId] = []
+        for epoch, some in by_epoch.items():
+            rows = await tables.transactions_of(epoch, some)
+            committed = [
+                transaction
+                for transaction, row in zip(some, rows, strict=True)
+                if row is not None and row.record.status is TransactionStatus.COMMITTED
+            ]
+            if committed:
+                await self._completed.add(tables.scope, tables.stream, committed, TransactionStatus.COMMITTED)
+                await tables.remove_transactions(epoch, committed)
+            ended += committed
+            ended += [transaction for transaction, row in zip(some, rows, strict=True) if row is None]
+        await self._index.remove_transactions(tables.scope, tables.stream, ended)
