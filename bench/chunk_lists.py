@@ -1,6 +1,9 @@
-"""The longest time that work on a segment of very many chunks keeps the event loop from everybody else.
+"""What work on a segment of very many chunks costs, and how long it keeps the event loop from everybody else.
 
-    python bench/chunk_lists.py --chunks 20000
+    python bench/chunk_lists.py --chunks 20000 --counts 10 1000 100000
+
+`operations`: CPU time of single operations, by the number of chunks; each on an instance with nothing in memory.
+`steps`: of what may go along all chunks, with the longest turn.
 
 In process, with chunks and records in memory, so that only the work itself is measured. A task that does nothing but
 ask for its turn notes the CPU time between two of its turns: the noise of a busy machine is not in it.
@@ -11,6 +14,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import gc
+import statistics
 import time
 from collections.abc import Awaitable, Callable
 from pathlib import Path
@@ -41,6 +45,45 @@ async def watched(work: Callable[[], Awaitable[object]]) -> dict[str, float]:
     await asyncio.sleep(0)
     task.cancel()
     return {"cpu_ms": round(took_s * 1e3, 2), "longest_turn_ms": round(watch.longest_s * 1e3, 2)}
+
+
+async def operations(count: int, repeats: int) -> dict[str, float]:
+    """Return the median CPU time in microseconds of operations on a segment of `count` chunks."""
+    runtime = real_runtime(1)
+    chunks, table = MemoryChunkStorage(), MemoryMetadataTable()
+    settings = ChunkedStorageSettings(chunk_length_max=CHUNK_BYTES, block_length=CHUNK_BYTES)
+    truncated = f"{SEGMENT}.truncated"
+    figures: dict[str, list[float]] = {}
+
+    def cold() -> ChunkedStorage:
+        return ChunkedStorage(chunks, table, epoch=1, runtime=runtime, settings=settings)
+
+    async def timed(name: str, work: Awaitable[object]) -> None:
+        begin_s = time.thread_time()
+        await work
+        figures.setdefault(name, []).append(time.thread_time() - begin_s)
+
+    # Whole chunks; all storages are of one epoch, so each source has a name of its own.
+    writer = cold()
+    end, middle = count * CHUNK_BYTES, count // 2 * CHUNK_BYTES
+    for segment, length in ((SEGMENT, end), (truncated, end + repeats * CHUNK_BYTES)):
+        for offset in range(0, length, 4096):
+            await writer.write(segment, offset, [bytes(min(4096, length - offset))])
+    gc.collect()
+    for number in range(repeats):
+        source = f"{SEGMENT}#transaction.{number:032x}"
+        await writer.write(source, 0, [bytes(CHUNK_BYTES)])
+        await writer.seal(source)
+        await timed("claim", cold().open(SEGMENT))
+        await timed("read near the end", cold().read(SEGMENT, end - 2 * CHUNK_BYTES, CHUNK_BYTES))
+        await timed("read in the middle", cold().read(SEGMENT, middle, CHUNK_BYTES))
+        await timed("page of the layout", cold().chunks_of(SEGMENT, offset=middle, limit=4))
+        await timed("append", cold().write(SEGMENT, end, [bytes(CHUNK_BYTES)]))
+        await timed("merge", cold().concat(SEGMENT, end + CHUNK_BYTES, source))
+        await timed("truncate", cold().truncate(truncated, (number + 1) * CHUNK_BYTES))
+        end += 2 * CHUNK_BYTES
+    await runtime.work.close()
+    return {name: round(statistics.median(taken) * 1e6, 1) for name, taken in figures.items()}
 
 
 async def measure(arguments: argparse.Namespace) -> None:
@@ -76,6 +119,10 @@ async def measure(arguments: argparse.Namespace) -> None:
         figures[name] = await watched(step)
         say(f"{name}: {figures[name]}")
     await runtime.work.close()
+    by_count: dict[str, dict[str, float]] = {}
+    for number in arguments.counts:
+        by_count[str(number)] = await operations(number, arguments.repeats)
+        say(f"{number} chunks, microseconds of CPU: {by_count[str(number)]}")
     with work_directory(arguments) as directory:
         disk = raw_disk(Path(directory))
     report(
@@ -83,6 +130,12 @@ async def measure(arguments: argparse.Namespace) -> None:
         {
             "chunks": count,
             "steps": figures,
+            "operations_cpu_us": by_count,
+            "operations_cpu_ratio": {
+                name: round(max(costs) / min(costs), 2)
+                for name in by_count[str(arguments.counts[0])]
+                for costs in [[one[name] for one in by_count.values()]]
+            },
             "longest_turn_ms": max(figure["longest_turn_ms"] for figure in figures.values()),
             "raw_disk": disk,
         },
@@ -92,9 +145,11 @@ async def measure(arguments: argparse.Namespace) -> None:
 def main() -> None:
     options = parser(__doc__ or "")
     options.add_argument("--chunks", type=int, default=20_000, help="how many the segment has")
+    options.add_argument("--counts", type=int, nargs="+", default=[10, 1_000, 100_000], help="chunks, for operations")
+    options.add_argument("--repeats", type=int, default=300, help="how often each operation is measured")
     arguments = options.parse_args()
     if arguments.quick:
-        arguments.chunks = 300
+        arguments.chunks, arguments.counts, arguments.repeats = 300, [10, 300], 20
     asyncio.run(measure(arguments))
 
 

@@ -6,11 +6,11 @@ Chunks and records are in memory; a second instance with a higher epoch over bot
 from __future__ import annotations
 
 import asyncio
-import random
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import replace
 
 import pytest
+from tests.support.chunk_records import OTHER, SEGMENT, SMALL, World
 
 from penstock.model.errors import (
     BadOffsetError,
@@ -25,65 +25,13 @@ from penstock.model.errors import (
     StorageNotPrimaryError,
 )
 from penstock.model.segments import Buffer, TableRemoval, TableUpdate
-from penstock.runtime.runtime import Runtime, real_runtime
 from penstock.segmentstore.settings import OrphanSettings
 from penstock.segmentstore.tier2.block_checksums import verify_blocks
 from penstock.segmentstore.tier2.chunked_storage import ChunkedStorage, StoredSegment
 from penstock.segmentstore.tier2.memory import MemoryChunkStorage
-from penstock.segmentstore.tier2.metadata import MemoryMetadataTable, MetadataTransaction
+from penstock.segmentstore.tier2.metadata import MemoryMetadataTable
 from penstock.segmentstore.tier2.orphans import OrphanChunks
-from penstock.segmentstore.tier2.records import ChunkRecord, SegmentRecord, check, encode_record
-from penstock.segmentstore.tier2.storage_context import ChunkedStorageSettings
 from penstock.segmentstore.tier2.wrapped import WrappedChunkStorage
-
-SEGMENT = "scope/stream/0.#epoch.0"
-OTHER = f"{SEGMENT}#transaction.{7:032x}"
-SMALL = ChunkedStorageSettings(chunk_length_max=10, block_length=4, chunks_per_commit_max=2, page_length=2)
-
-
-def seeded_runtime(seed: int = 1) -> Runtime:
-    runtime = real_runtime(1)
-    return Runtime(disk=runtime.disk, work=runtime.work, rng=random.Random(seed), wall_clock_ms=lambda: 1234)
-
-
-class World:
-    """Chunks and records that outlive the instances over them."""
-
-    def __init__(self, *, supports_append: bool = True) -> None:
-        self.chunks = MemoryChunkStorage(supports_append=supports_append, supports_concat=False)
-        self.table = MemoryMetadataTable()
-        self.runtime = seeded_runtime()
-
-    def storage(self, epoch: int = 1, settings: ChunkedStorageSettings = SMALL) -> ChunkedStorage:
-        return ChunkedStorage(self.chunks, self.table, epoch=epoch, runtime=self.runtime, settings=settings)
-
-    async def record(self, segment: str = SEGMENT) -> SegmentRecord:
-        record = await MetadataTransaction(self.table, epoch=0).segment(segment)
-        assert record is not None
-        return record
-
-    async def chunk_records(self, segment: str = SEGMENT) -> list[ChunkRecord]:
-        """Walk the list, checking every invariant of section 8.4 on the way."""
-        record = await self.record(segment)
-        transaction = MetadataTransaction(self.table, epoch=0)
-        found: list[ChunkRecord] = []
-        name = record.first_chunk
-        while name is not None:
-            chunk = await transaction.chunk(name)
-            assert chunk is not None
-            found.append(chunk)
-            name = chunk.next_chunk
-        check(record, found[-1] if found else None)
-        assert len(found) == record.chunk_count
-        assert sum(chunk.length for chunk in found) == record.length - record.first_chunk_start
-        return found
-
-    async def chunk_names(self) -> list[str]:
-        return [info.name for info in await self.chunks.list()]
-
-    async def put(self, *records: SegmentRecord | ChunkRecord) -> None:
-        """Overwrite records behind everybody's back."""
-        await self.table.commit([TableUpdate(r.name.encode(), encode_record(r)) for r in records], [])
 
 
 @pytest.fixture
@@ -119,14 +67,14 @@ async def test_a_write_of_many_chunks_goes_in_commits_of_a_bounded_number(world:
     storage = world.storage(settings=replace(SMALL, written_chunks_per_commit_max=3))
     data = bytes(range(95))
     assert await storage.write(SEGMENT, 0, [data[:50], data[50:]]) == 95
-    # Three new chunks, the one before them, and the segment.
+    # Three new chunks and the segment.
     assert len(commits) == 4
-    assert max(commits) <= 5
+    assert max(commits) <= 4
     assert [chunk.length for chunk in await world.chunk_records()] == [10] * 9 + [5]
     assert await world.storage().read(SEGMENT, 0, 95) == data
 
 
-async def test_work_along_a_long_chunk_list_lets_others_go_on(world: World) -> None:
+async def test_work_on_very_many_chunks_lets_others_go_on(world: World) -> None:
     """Every step of it finds what it needs without waiting, and 20 000 of them held everybody up for a second."""
     count = 1000
     settings = replace(SMALL, chunk_length_max=1, records_cached_max=4 * count, chunks_per_commit_max=128)
@@ -144,7 +92,8 @@ async def test_work_along_a_long_chunk_list_lets_others_go_on(world: World) -> N
 
     task = asyncio.ensure_future(other())
     steps: list[Callable[[], Awaitable[object]]] = [
-        lambda: storage.read(SEGMENT, count - 2, 1),
+        lambda: storage.read(SEGMENT, 0, count // 2),
+        lambda: storage.read(SEGMENT, 0, count // 2),
         lambda: storage.chunks_of(SEGMENT),
         lambda: storage.truncate(SEGMENT, count // 2),
     ]
@@ -154,31 +103,6 @@ async def test_work_along_a_long_chunk_list_lets_others_go_on(world: World) -> N
         await step()
         assert turns - before >= count // 2 // 64 - 1
     task.cancel()
-
-
-async def test_a_walk_along_a_chunk_list_begins_near_where_an_earlier_one_came_by(
-    world: World, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Only the first cold read of a long list goes along all of it."""
-    count = 500
-    settings = replace(SMALL, chunk_length_max=1, records_cached_max=4)
-    await world.storage(settings=settings).write(SEGMENT, 0, [bytes(range(250)) * 2])
-    storage = world.storage(epoch=2, settings=settings)
-    await storage.open(SEGMENT)
-    looked_at: list[str] = []
-    original = MetadataTransaction.chunk
-
-    async def chunk(self: MetadataTransaction, name: str) -> ChunkRecord | None:
-        looked_at.append(name)
-        return await original(self, name)
-
-    monkeypatch.setattr(MetadataTransaction, "chunk", chunk)
-    assert await storage.read(SEGMENT, count - 2, 1) == bytes([248])
-    assert len(looked_at) >= count - 2
-    for offset in (count - 3, 3, count // 2, count // 3):
-        looked_at.clear()
-        assert await storage.read(SEGMENT, offset, 1) == bytes([offset % 250])
-        assert len(looked_at) <= settings.indexed_chunk_step
 
 
 async def test_chunks_joined_in_order_are_the_segment(world: World) -> None:
@@ -499,9 +423,9 @@ async def test_records_that_contradict_each_other_are_reported(world: World) -> 
         replace(record, start_offset=26),
         replace(record, chunk_count=1),
         replace(record, chunk_count=0),
-        replace(record, last_chunk="gone"),
-        replace(record, first_chunk=None),
-        replace(record, last_chunk_start=19),
+        replace(record, last_start=19),
+        replace(record, last_start=10),
+        replace(record, run=replace(record.run, number=99)),
         replace(record, first_chunk_start=-1),
         replace(record, chunk_length_max=0),
     ):
@@ -510,13 +434,14 @@ async def test_records_that_contradict_each_other_are_reported(world: World) -> 
             await world.storage(2).open(SEGMENT)
         with pytest.raises(CorruptionError):
             await world.storage(2).write(SEGMENT, wrong.length, [b"x"])
-    await world.put(record, replace(chunks[0], next_chunk=None))
+    await world.put(record, replace(chunks[0], length=9))
     with pytest.raises(CorruptionError):
         await world.storage(2).read(SEGMENT, 0, 25)
-    await world.put(replace(chunks[0], next_chunk="gone"))
+    await world.put(replace(chunks[0], is_active=False))
     for call in (
         world.storage(2).read(SEGMENT, 5, 10),
         world.storage(2).chunks_of(SEGMENT),
+        world.storage(2).chunks_of(SEGMENT, limit=1),
         world.storage(2).truncate(SEGMENT, 21),
         world.storage(2).delete(SEGMENT),
     ):
@@ -662,10 +587,11 @@ async def test_interrupted_deletion_is_continued_by_the_next_use_of_the_name(
     live = [segment.name async for segment in storage.list_segments()]
     used = [chunk.name for segment in live for chunk in await world.chunk_records(segment)]
     assert sorted(used) == await world.chunk_names()
-    assert len(table.entries()) == len(live) + len(used)
+    # After a merge one more, which leads to what was merged.
+    assert len(table.entries()) == len(live) + len(used) + (verb == "concat")
 
 
-async def test_concat_links_lists_for_all_chunk_counts(world: World) -> None:
+async def test_concat_joins_segments_of_all_chunk_counts(world: World) -> None:
     # SS-211
     storage = world.storage()
     for target_length in (0, 3, 10, 25):
@@ -678,7 +604,8 @@ async def test_concat_links_lists_for_all_chunk_counts(world: World) -> None:
             else:  # A stored segment without bytes: truncation cannot make one that begins at 0, so by hand.
                 await storage.write(source, 0, [b"x"])
                 record, (chunk,) = await world.record(source), await world.chunk_records(source)
-                await world.put(replace(record, length=0, first_chunk=None, last_chunk=None, chunk_count=0))
+                await world.put(replace(record, length=0, chunk_count=0))
+                await world.table.commit([], [TableRemoval(chunk.key)])
                 await world.chunks.delete(chunk.name)
                 storage = world.storage()
             await storage.seal(source)
@@ -756,38 +683,34 @@ async def test_chunk_whose_commit_was_applied_after_all_is_not_deleted(world: Wo
 
 
 @pytest.mark.parametrize("ending", ["merge", "delete", "truncate"])
-async def test_remembered_chunk_starts_do_not_outlive_their_segment(world: World, ending: str) -> None:
-    # Section 8.10: after a merge the old chunks live on elsewhere, so a stale hint would find wrong bytes.
+async def test_what_is_remembered_does_not_outlive_its_segment(world: World, ending: str) -> None:
+    # Section 8.10: after a merge the old chunks live on elsewhere, so a stale record would find wrong bytes.
     storage = world.storage()
     await storage.write(OTHER, 0, [bytes(35)])
     for offset in (0, 12, 25):
         await storage.read(OTHER, offset, 1)
-    assert storage._context.index.chunk_count == 4
+    assert len(storage._context.cache) == 5
     await storage.seal(OTHER)
     if ending == "merge":
         await storage.write(SEGMENT, 0, [b"target"])
         await storage.concat(SEGMENT, 6, OTHER)
-        assert storage._context.index.chunk_count == 1
+        # What was remembered of the chunks is good where they are now: the target, its chunk, what leads to the rest.
+        assert len(storage._context.cache) == 3 + 4
     elif ending == "truncate":
         await storage.truncate(OTHER, 22)
-        assert storage._context.index.chunk_count == 2
+        assert len(storage._context.cache) == 3
         return
     else:
         await storage.delete(OTHER)
-        assert storage._context.index.chunk_count == 0
+        assert len(storage._context.cache) == 0
     again = bytes(range(100, 130))
     await storage.write(OTHER, 0, [again[:7]], chunk_length_max=7)
     await storage.write(OTHER, 7, [again[7:]])
     for start in range(30):
         assert await storage.read(OTHER, start, 99) == again[start:]
-
-
-async def test_hint_that_leads_nowhere_is_dropped(world: World) -> None:
-    storage = world.storage()
-    await storage.write(SEGMENT, 0, [bytes(range(35))])
-    storage._context.index.starts(SEGMENT).add(10, "gone")
-    assert await storage.read(SEGMENT, 12, 3) == bytes(range(12, 15))
-    assert storage._context.index.starts(SEGMENT).floor(12) != (10, "gone")
+    if ending == "merge":
+        assert await storage.read(SEGMENT, 0, 99) == b"target" + bytes(35)
+        assert await world.storage(2).unrecorded(await world.chunk_names()) == []
 
 
 async def test_readers_beside_truncation_get_bytes_or_a_typed_outcome(world: World) -> None:
@@ -930,8 +853,8 @@ async def test_segments_change_side_by_side_and_each_in_turn(world: World) -> No
 
 
 async def test_small_caches_change_nothing(world: World) -> None:
-    # SS-207: one record and two chunk starts remembered, many segments.
-    settings = replace(SMALL, records_cached_max=1, indexed_segments_max=2, indexed_chunks_max=2)
+    # SS-207: one record remembered, many segments.
+    settings = replace(SMALL, records_cached_max=1)
     storage = world.storage(settings=settings)
     for turn in range(4):
         for n in range(5):
@@ -941,7 +864,6 @@ async def test_small_caches_change_nothing(world: World) -> None:
         expected = b"".join(bytes([turn, n, 7]) * 3 for turn in range(4))
         for start in range(36):
             assert await storage.read(f"s{n}", start, 99) == expected[start:]
-    assert storage._context.index.chunk_count <= 2
     assert len(storage._context.cache) <= 1
 
 

@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from tests.support.chunk_records import checked_chunks
 
 from penstock.model.errors import (
     NoSuchSegmentError,
@@ -31,7 +32,6 @@ from penstock.segmentstore.tier2.chunked_storage import ChunkedStorage
 from penstock.segmentstore.tier2.memory import MemoryChunkStorage
 from penstock.segmentstore.tier2.metadata import MemoryMetadataTable, MetadataTable, MetadataTransaction
 from penstock.segmentstore.tier2.orphans import OrphanChunks
-from penstock.segmentstore.tier2.records import check
 from penstock.segmentstore.tier2.storage_context import ChunkedStorageSettings
 from penstock.segmentstore.tier2.wrapped import WrappedChunkStorage
 
@@ -115,8 +115,10 @@ class FailingTable:
     async def get(self, keys: Sequence[bytes]) -> Sequence[TableEntry | None]:
         return await self._inner.get(keys)
 
-    async def page(self, *, limit: int, token: bytes = b"") -> TablePage:
-        return await self._inner.page(limit=limit, token=token)
+    async def page(
+        self, *, limit: int, token: bytes = b"", first: bytes = b"", last: bytes | None = None
+    ) -> TablePage:
+        return await self._inner.page(limit=limit, token=token, first=first, last=last)
 
     async def commit(self, updates: Sequence[TableUpdate], removals: Sequence[TableRemoval]) -> Sequence[int]:
         if not self._fate.strikes():
@@ -152,23 +154,11 @@ class World:
     async def check(self) -> set[str]:
         """Check all invariants of section 8.4 and return the chunks that are in use."""
         used: set[str] = set()
-        transaction = MetadataTransaction(self.table, epoch=0)
         async for stored in self.reader().list_segments():
-            record = await transaction.segment(stored.name)
-            assert record is not None
-            chunks = []
-            name = record.first_chunk
-            while name is not None:
-                chunk = await transaction.chunk(name)
-                assert chunk is not None
-                assert chunk.length <= (await self.chunks.info(name)).length
-                assert name not in used
-                used.add(name)
-                chunks.append(chunk)
-                name = chunk.next_chunk
-            check(record, chunks[-1] if chunks else None)
-            assert len(chunks) == record.chunk_count
-            assert sum(chunk.length for chunk in chunks) == record.length - record.first_chunk_start
+            for chunk in (await checked_chunks(self.table, stored.name))[1]:
+                assert chunk.length <= (await self.chunks.info(chunk.name)).length
+                assert chunk.name not in used
+                used.add(chunk.name)
         return used
 
     def reader(self) -> ChunkedStorage:

@@ -1,4 +1,4 @@
-"""`ChunkedStorage`: segments in long-term storage, as lists of chunks (PDP-34).
+"""`ChunkedStorage`: segments in long-term storage, as chunks (PDP-34).
 
 Chunks hold the bytes, records in a `MetadataTable` say which bytes count. The table is fenced by tier 1, so only the
 newest epoch of a container changes records; an older one that still runs may write bytes, but nobody reads them:
@@ -31,17 +31,21 @@ from penstock.model.errors import (
 )
 from penstock.model.segments import Buffer
 from penstock.runtime.runtime import Runtime
-from penstock.segmentstore.tier2.chunk_name import check_chunk_name
+from penstock.segmentstore.tier2.chunk_name import check_chunk_name, chunk_origin
+from penstock.segmentstore.tier2.chunk_run import ChunkRun, run_of, runs_of
 from penstock.segmentstore.tier2.chunk_storage import ChunkStorage
 from penstock.segmentstore.tier2.metadata import MetadataTable
 from penstock.segmentstore.tier2.orphans import OrphanChunks
-from penstock.segmentstore.tier2.records import SegmentRecord, decode_record
+from penstock.segmentstore.tier2.records import SegmentRecord, decode_record, leads_to
 from penstock.segmentstore.tier2.segment_concat import concat_segment
 from penstock.segmentstore.tier2.segment_read import load_existing, placed_chunks, read_segment
 from penstock.segmentstore.tier2.segment_removal import delete_segment, truncate_segment
 from penstock.segmentstore.tier2.segment_skip import skip_segment
 from penstock.segmentstore.tier2.segment_write import write_segment
 from penstock.segmentstore.tier2.storage_context import ChunkedStorageSettings, StorageContext, let_others_go_on
+
+#: Records taken at a time where the first is wanted. Some, since a table passes over keys that went by so many.
+_RUNS_PAGE_LENGTH = 16
 
 
 @dataclass(frozen=True, slots=True)
@@ -233,15 +237,22 @@ class ChunkedStorage:
         except NoSuchSegmentError:
             return None
 
-    async def chunks_of(self, segment: str) -> list[ChunkLayout]:
+    async def chunks_of(
+        self, segment: str, *, offset: int | None = None, limit: int | None = None
+    ) -> list[ChunkLayout]:
         """Return a segment's chunks in order, as of one moment. Raises `NoSuchSegmentError`.
 
+        From the one that holds `offset` on (None: the first), `limit` of them at most (None: all): of a segment that
+        has very many they are better asked for in pages, the next from where the last chunk of a page ends.
+
         The listed bytes never change, whatever is written or merged later. Truncation and deletion delete chunks at
-        once: a reader that misses one asks for the list again and goes on from its offset, or learns that it is gone.
+        once: a reader that misses one asks again and goes on from its offset, or learns that it is gone.
         """
+        if (offset is not None and offset < 0) or (limit is not None and limit <= 0):
+            raise InvalidArgumentError(f"{segment}: {limit} chunks from offset {offset} on were asked for")
         async with self._locks.hold(segment):
             layouts: list[ChunkLayout] = []
-            for placed in await placed_chunks(self._context, segment):
+            for placed in await placed_chunks(self._context, segment, offset, limit):
                 chunk = placed.chunk
                 await let_others_go_on(len(layouts))
                 layouts.append(
@@ -260,13 +271,13 @@ class ChunkedStorage:
                 return
             token = page.token
             for entry in page.entries:
-                try:
-                    key = entry.key.decode()
-                except UnicodeDecodeError as error:
-                    raise CorruptionError(f"storage metadata key {entry.key!r}", 0, "it is not UTF-8") from error
-                record = decode_record(key, entry.value)
+                record = decode_record(entry.key, entry.value)
                 if isinstance(record, SegmentRecord) and record.is_active:
                     yield _stored(record)
+            run = run_of(token)
+            if run is not None:
+                # All records of a segment's chunks lie side by side; they need not be looked through.
+                token = runs_of(run.segment)[1]
 
     async def unrecorded(self, names: Sequence[str]) -> list[str]:
         """Return those of `names`, chunks made by earlier epochs, that none of these records leads to.
@@ -275,14 +286,40 @@ class ChunkedStorage:
         this epoch that cannot be said: a commit whose outcome is unknown may still reach it.
         """
         found: list[str] = []
+        runs: dict[str, list[ChunkRun]] = {}
         step = self._context.settings.page_length
         for at in range(0, len(names), step):
             page = names[at : at + step]
-            entries = await self._context.table.get([name.encode() for name in page])
-            for name, entry in zip(page, entries, strict=True):
-                if entry is None or not decode_record(name, entry.value).is_active:
-                    found.append(name)
+            # Wherever a chunk was merged to, its record is where it was made: in a run of its segment, at its offset.
+            keys: list[bytes] = []
+            owners: list[str] = []
+            for name in page:
+                origin = chunk_origin(name)
+                if origin is None:
+                    continue
+                if origin.segment not in runs:
+                    runs[origin.segment] = await self._runs(origin.segment)
+                keys += (run.key(origin.offset) for run in runs[origin.segment])
+                owners += [name] * len(runs[origin.segment])
+            entries = await self._context.table.get(keys) if keys else ()
+            recorded = {
+                name
+                for name, entry in zip(owners, entries, strict=True)
+                if entry is not None and leads_to(entry.key, entry.value, name)
+            }
+            found += (name for name in page if name not in recorded)
             await asyncio.sleep(0)
+        return found
+
+    async def _runs(self, segment: str) -> list[ChunkRun]:
+        """Return the runs that were written to segments of this name and of which something is left."""
+        found: list[ChunkRun] = []
+        first, last = runs_of(segment)
+        while (page := await self._context.table.page(limit=_RUNS_PAGE_LENGTH, first=first, last=last)).entries:
+            run = run_of(page.entries[0].key)
+            assert run is not None
+            found.append(run)
+            first = run.last_key + b"\0"
         return found
 
     @asynccontextmanager
@@ -296,7 +333,7 @@ class ChunkedStorage:
             try:
                 yield
             except (SegmentError, CorruptionError) as error:
-                remembered = {segment: self._context.cache.get(segment) for segment in segments}
+                remembered = {segment: self._context.cache.get(segment.encode()) for segment in segments}
                 transaction = self._context.transaction(is_cached=False)
                 for segment in segments:
                     record = await transaction.segment(segment)
@@ -306,7 +343,7 @@ class ChunkedStorage:
                         ) from error
                     known = remembered[segment]
                     if known is not None and known.record != record:
-                        self._context.cache.forget([segment])
+                        self._context.cache.forget([segment.encode()])
                         raise StorageConflictError(segment, "somebody else changed it; nothing was applied") from error
                 raise
 

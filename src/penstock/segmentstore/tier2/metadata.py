@@ -36,14 +36,17 @@ from penstock.model.segments import (
     TableRemoval,
     TableUpdate,
 )
+from penstock.segmentstore.tier2.chunk_run import ChunkRun, describe_key, run_of
 from penstock.segmentstore.tier2.records import (
     ChunkRecord,
+    Extent,
     Record,
     SegmentRecord,
-    check_chunk,
+    check_extent,
     decode_record,
     encode_record,
 )
+from penstock.segmentstore.tier2.sorted_keys import SortedKeys
 
 
 class MetadataTable(Protocol):
@@ -63,8 +66,13 @@ class MetadataTable(Protocol):
             PenstockError: any other one leaves the outcome unknown.
         """
 
-    async def page(self, *, limit: int, token: bytes = b"") -> TablePage:
-        """Return up to `limit` live entries after `token`. Entries that stay are seen exactly once."""
+    async def page(
+        self, *, limit: int, token: bytes = b"", first: bytes = b"", last: bytes | None = None
+    ) -> TablePage:
+        """Return up to `limit` live entries after `token` and in [`first`, `last`], in ascending order of keys.
+
+        Fewer do not mean that there are no more; none at all do. Entries that stay are seen exactly once.
+        """
 
 
 Persist = Callable[[Sequence[TableUpdate], Sequence[TableRemoval]], Awaitable[None]]
@@ -74,19 +82,22 @@ class MemoryMetadataTable:
     """`MetadataTable` in memory, optionally made durable by its owner.
 
     `persist` is awaited after the conditions were checked and before anything is visible; commits follow each other.
-    If it raises, nothing changes here. Because records are absolute, a commit that it made durable although it
-    raised is overwritten by the next one.
+    If it raises, nothing changes here, and it may have made the commit durable all the same: so the next one is given
+    what these keys have here, and overwrites them.
     """
 
     def __init__(self, entries: Iterable[TableEntry] = (), *, persist: Persist | None = None) -> None:
         self._entries = {entry.key: entry for entry in entries}
+        self._keys = SortedKeys(self._entries)
         self._version = max((entry.version for entry in self._entries.values()), default=-1)
         self._persist = persist
+        # Keys of commits that failed: what is durable of them may differ from what is in here.
+        self._doubtful_keys: dict[bytes, None] = {}
         self._lock = asyncio.Lock()
 
     def entries(self) -> Sequence[TableEntry]:
         """Return all entries, sorted by key: a snapshot to be given to a new table."""
-        return [self._entries[key] for key in sorted(self._entries)]
+        return [self._entries[key] for key in self._keys.from_key(b"")]
 
     async def get(self, keys: Sequence[bytes]) -> Sequence[TableEntry | None]:
         """See `MetadataTable.get`."""
@@ -98,20 +109,47 @@ class MemoryMetadataTable:
             for update in updates:
                 self._check(update)
             if self._persist is not None:
-                await self._persist(updates, removals)
+                await self._make_durable(self._persist, updates, removals)
             versions: list[int] = []
             for update in updates:
                 self._version += 1
-                self._entries[bytes(update.key)] = TableEntry(bytes(update.key), bytes(update.value), self._version)
+                key = bytes(update.key)
+                if key not in self._entries:
+                    self._keys.add(key)
+                self._entries[key] = TableEntry(key, bytes(update.value), self._version)
                 versions.append(self._version)
             for removal in removals:
-                self._entries.pop(removal.key, None)
+                if self._entries.pop(removal.key, None) is not None:
+                    self._keys.discard(removal.key)
             return versions
 
-    async def page(self, *, limit: int, token: bytes = b"") -> TablePage:
+    async def page(
+        self, *, limit: int, token: bytes = b"", first: bytes = b"", last: bytes | None = None
+    ) -> TablePage:
         """See `MetadataTable.page`."""
-        keys = sorted(key for key in self._entries if key > token)[:limit]
-        return TablePage([self._entries[key] for key in keys], keys[-1] if keys else token)
+        found: list[TableEntry] = []
+        for key in self._keys.from_key(max(token, first)):
+            if len(found) == limit or (last is not None and key > last):
+                break
+            if key > token or not token:
+                found.append(self._entries[key])
+        return TablePage(found, found[-1].key if found else token)
+
+    async def _make_durable(
+        self, persist: Persist, updates: Sequence[TableUpdate], removals: Sequence[TableRemoval]
+    ) -> None:
+        changed = [*(bytes(update.key) for update in updates), *(removal.key for removal in removals)]
+        updates, removals = list(updates), list(removals)
+        for key in self._doubtful_keys:
+            if key not in changed:
+                entry = self._entries.get(key)
+                if entry is None:
+                    removals.append(TableRemoval(key))
+                else:
+                    updates.append(TableUpdate(key, entry.value))
+        self._doubtful_keys.update(dict.fromkeys(changed))
+        await persist(updates, removals)
+        self._doubtful_keys.clear()
 
     def _check(self, update: TableUpdate) -> None:
         if update.version == VERSION_ANY:
@@ -147,29 +185,42 @@ class RecordCache:
         self._records_max = records_max
         self._doubtful: dict[str, None] = {}
         self._is_all_doubtful = False
-        self._records: OrderedDict[str, VersionedRecord] = OrderedDict()
+        self._records: OrderedDict[bytes, VersionedRecord] = OrderedDict()
+        self._keys = SortedKeys()
         #: Grows with every commit, so that a read begun before it does not bring an older record back.
         self.change_count: int = 0
 
-    def get(self, key: str) -> VersionedRecord | None:
+    def get(self, key: bytes) -> VersionedRecord | None:
         """Return what is known about `key`, None if nothing."""
         found = self._records.get(key)
         if found is not None:
             self._records.move_to_end(key)
         return found
 
-    def put(self, key: str, versioned: VersionedRecord) -> None:
+    def holding(self, run: ChunkRun, position: int) -> VersionedRecord | None:
+        """Return what of `run` holds `position`, None if that is not known."""
+        key = next(self._keys.from_key(run.key(position)), b"")
+        found = self._records.get(key)
+        if found is None or not isinstance(found.record, Extent) or not _holds(found.record, run, position):
+            return None
+        self._records.move_to_end(key)
+        return found
+
+    def put(self, key: bytes, versioned: VersionedRecord) -> None:
         """Remember the latest record of `key`."""
+        if key not in self._records:
+            self._keys.add(key)
         self._records[key] = versioned
         self._records.move_to_end(key)
         while len(self._records) > self._records_max:
-            self._records.popitem(last=False)
+            self._keys.discard(self._records.popitem(last=False)[0])
 
-    def forget(self, keys: Iterable[str]) -> None:
+    def forget(self, keys: Iterable[bytes]) -> None:
         """Know nothing about `keys` any more."""
         self.change_count += 1
         for key in keys:
-            self._records.pop(key, None)
+            if self._records.pop(key, None) is not None:
+                self._keys.discard(key)
 
     def doubt(self, segment: str) -> None:
         """Note that a change of `segment` may take effect at any time. With too many of these all are in doubt."""
@@ -203,46 +254,79 @@ class MetadataTransaction:
         self._cache = cache
         # False once the transaction met a segment of another epoch or in doubt: records then come from the table alone.
         self._is_owner = True
-        self._read: dict[str, VersionedRecord] = {}
-        self._staged: dict[str, Record] = {}
-        self._removed: dict[str, None] = {}
+        self._read: dict[bytes, VersionedRecord] = {}
+        self._staged: dict[bytes, Record] = {}
+        self._removed: dict[bytes, None] = {}
 
     async def segment(self, name: str) -> SegmentRecord | None:
         """Return a segment's record, with what this transaction staged. Raises `CorruptionError`."""
         if self._cache is not None and self._cache.is_doubtful(name):
             self._is_owner = False
-        record = await self._record(name)
+        record = await self._record(name.encode())
         if record is not None and not isinstance(record, SegmentRecord):
-            raise CorruptionError(f"storage metadata record {name!r}", 1, "it is a chunk's, a segment's was expected")
+            raise CorruptionError(describe_key(record.key), 1, "it is a chunk's, a segment's was expected")
         if record is not None and record.owner_epoch != self._epoch:
             self._is_owner = False
         return record
 
-    async def chunk(self, name: str) -> ChunkRecord | None:
-        """Return a live chunk's record, with what this transaction staged. Raises `CorruptionError`."""
-        record = await self._record(name)
-        if record is None:
+    async def extent(self, run: ChunkRun, start: int) -> Extent | None:
+        """Return what of `run` begins at `start`, with what this transaction staged; None for nothing that is live.
+
+        Raises `CorruptionError`.
+        """
+        return _live_extent(await self._record(run.key(start)))
+
+    async def extents_down(
+        self, run: ChunkRun, position: int, *, limit: int, is_remembered: bool = True
+    ) -> list[Extent]:
+        """Return up to `limit` of what `run` consists of, the one that holds `position` first, then those before it.
+
+        As of one moment, and without what this transaction staged. Empty when nothing live holds `position`.
+        `is_remembered`: what is found is kept in memory; not for what goes along very many. Raises `CorruptionError`.
+        """
+        change_count = self._cache.change_count if self._cache is not None else 0
+        page = await self._table.page(limit=limit, first=run.key(position), last=run.last_key)
+        found: list[Extent] = []
+        for entry in page.entries:
+            extent = _live_extent(decode_record(entry.key, entry.value))
+            if extent is None or not _holds(extent, run, position):
+                break
+            position = extent.start - 1
+            found.append(extent)
+            if is_remembered:
+                loaded = VersionedRecord(extent, entry.version)
+                self._read.setdefault(entry.key, loaded)
+                self._remember(entry.key, loaded, change_count)
+        return found
+
+    async def extent_holding(self, run: ChunkRun, position: int) -> Extent | None:
+        """Return what of `run` holds `position`; as `extents_down`, but from memory if it is there."""
+        known = self.known_extent(run, position)
+        if known is not None:
+            return known
+        return next(iter(await self.extents_down(run, position, limit=1)), None)
+
+    def known_extent(self, run: ChunkRun, position: int) -> Extent | None:
+        """Return what of `run` holds `position`, if that is in memory. Nothing may be staged of the run."""
+        known = self._cache.holding(run, position) if self._cache is not None and self._is_owner else None
+        if known is None or known.record is None:
             return None
-        if not isinstance(record, ChunkRecord):
-            raise CorruptionError(f"storage metadata record {name!r}", 1, "it is a segment's, a chunk's was expected")
-        if not record.is_active:
-            return None
-        check_chunk(record)
-        return record
+        return _live_extent(self._read.setdefault(known.record.key, known).record)
 
     def put(self, record: Record) -> None:
         """Stage a record. It must have been read in this transaction, unless it is of a chunk that is new."""
-        if record.name not in self._read:
+        key = record.key
+        if key not in self._read:
             if isinstance(record, SegmentRecord):
                 raise InvalidArgumentError(f"record {record.name!r} must be read before it is written")
-            self._read[record.name] = VersionedRecord(None, VERSION_ABSENT)
-        self._staged[record.name] = record
+            self._read[key] = VersionedRecord(None, VERSION_ABSENT)
+        self._staged[key] = record
 
     def remove(self, record: Record) -> None:
         """Stage a record's end: it is put as inactive, then removed."""
         dead = replace(record, is_active=False)
         self.put(replace(dead, block_checksums=()) if isinstance(dead, ChunkRecord) else dead)
-        self._removed[record.name] = None
+        self._removed[record.key] = None
 
     async def commit(self) -> None:
         """Write what was staged, all or nothing. Afterwards the cache has it.
@@ -254,17 +338,17 @@ class MetadataTransaction:
         Whatever is raised, the cache then knows nothing about the records read and staged.
         """
         updates = [
-            TableUpdate(name.encode(), encode_record(record), self._read[name].version)
-            for name, record in self._staged.items()
+            TableUpdate(key, encode_record(record), self._read[key].version) for key, record in self._staged.items()
         ]
-        removals = [TableRemoval(name.encode()) for name in self._removed]
+        removals = [TableRemoval(key) for key in self._removed]
         try:
             versions = await self._table.commit(updates, removals)
         except BaseException as error:
             self.forget()
             if isinstance(error, TableKeyVersionError | TableKeyMissingError):
-                key = error.key.decode(errors="replace")
-                raise StorageConflictError(key, "somebody else changed it meanwhile; nothing was applied") from error
+                run = run_of(error.key)
+                name = run.segment if run is not None else error.key.decode(errors="replace")
+                raise StorageConflictError(name, "somebody else changed it meanwhile; nothing was applied") from error
             if self._cache is not None:
                 for name in self._staged_segments():
                     self._cache.doubt(name)
@@ -273,9 +357,9 @@ class MetadataTransaction:
             self._cache.forget(self._staged)
             for name in self._staged_segments():
                 self._cache.settle(name)
-            for (name, record), version in zip(self._staged.items(), versions, strict=True):
-                if name not in self._removed:
-                    self._cache.put(name, VersionedRecord(record, version))
+            for (key, record), version in zip(self._staged.items(), versions, strict=True):
+                if key not in self._removed:
+                    self._cache.put(key, VersionedRecord(record, version))
 
     def forget(self) -> None:
         """Drop everything this transaction touched from the cache."""
@@ -285,26 +369,46 @@ class MetadataTransaction:
     def _staged_segments(self) -> list[str]:
         return [record.name for record in self._staged.values() if isinstance(record, SegmentRecord)]
 
-    async def _record(self, name: str) -> Record | None:
-        if name in self._staged:
-            return self._staged[name]
-        known = self._read.get(name)
+    async def _record(self, key: bytes) -> Record | None:
+        if key in self._staged:
+            return self._staged[key]
+        known = self._read.get(key)
         if known is None and self._cache is not None and self._is_owner:
-            known = self._cache.get(name)
+            known = self._cache.get(key)
         if known is None:
-            known = await self._load(name)
-        self._read[name] = known
+            known = await self._load(key)
+        self._read[key] = known
         return known.record
 
-    async def _load(self, name: str) -> VersionedRecord:
+    async def _load(self, key: bytes) -> VersionedRecord:
         change_count = self._cache.change_count if self._cache is not None else 0
-        (entry,) = await self._table.get([name.encode()])
+        (entry,) = await self._table.get([key])
         if entry is None:
             # Not remembered: the cache would grow with every name that somebody asks for.
             return VersionedRecord(None, VERSION_ABSENT)
-        record = decode_record(name, entry.value)
+        record = decode_record(key, entry.value)
         loaded = VersionedRecord(record, entry.version)
-        is_owner = self._is_owner and not (isinstance(record, SegmentRecord) and record.owner_epoch != self._epoch)
-        if self._cache is not None and is_owner and self._cache.change_count == change_count:
-            self._cache.put(name, loaded)
+        if not isinstance(record, SegmentRecord) or record.owner_epoch == self._epoch:
+            self._remember(key, loaded, change_count)
         return loaded
+
+    def _remember(self, key: bytes, loaded: VersionedRecord, change_count: int) -> None:
+        """Cache what was read, unless somebody else may change it, or has since."""
+        if self._cache is not None and self._is_owner and self._cache.change_count == change_count:
+            self._cache.put(key, loaded)
+
+
+def _holds(extent: Extent, run: ChunkRun, position: int) -> bool:
+    return extent.run == run and extent.start <= position < extent.start + extent.length
+
+
+def _live_extent(record: Record | None) -> Extent | None:
+    """Return the checked record of a chunk or a merged run; None without one, or for a dead one."""
+    if record is None:
+        return None
+    if isinstance(record, SegmentRecord):
+        raise CorruptionError(describe_key(record.key), 1, "it is a segment's, a chunk's was expected")
+    if not record.is_active:
+        return None
+    check_extent(record)
+    return record

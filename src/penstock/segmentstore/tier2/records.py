@@ -1,11 +1,14 @@
-"""`SegmentRecord` and `ChunkRecord`: what long-term storage knows about a segment and its chunks.
+"""`SegmentRecord`, `ChunkRecord` and `MergedRun`: what long-term storage knows about a segment and its chunks.
 
-A segment's chunks are a linked list: the segment record names the first and the last chunk, each chunk record names
-the next. Records are values; the table they lie in gives them versions. Their bytes are in ``docs/formats.md``.
+The chunks that were written to one stored segment are its *run*. Their records lie under ordered keys: the run, then
+the offset at which the chunk begins, as its distance from the greatest offset. So the chunk that holds an offset is
+the first record at or behind that offset's own key, and those before it in the segment follow. A merge leaves all
+records of the source where they are: one `MergedRun` among the target's stands for them. Records are values; the table
+they lie in gives them versions. Why it is so: ``docs/chunk-records.md``; their bytes: ``docs/formats.md``.
 
 Beyond the specification a chunk record keeps the epoch that created the chunk, so that nobody appends to the chunk of
-another incarnation even after merges moved it about, and a CRC32C for each block of the chunk's bytes, so that every
-read of user data is verified although chunks hold user bytes alone.
+another incarnation, and a CRC32C for each block of the chunk's bytes, so that every read of user data is verified
+although chunks hold user bytes alone.
 
 Source: segment store specification, section 8.4.
 """
@@ -20,14 +23,17 @@ from typing import Final
 
 from penstock.model.checksum import crc32c
 from penstock.model.errors import CorruptionError, InvalidArgumentError
+from penstock.segmentstore.tier2.chunk_run import ChunkRun, describe_key
 
-RECORD_FORMAT_VERSION: Final = 1
+RECORD_FORMAT_VERSION: Final = 2
 _KIND_SEGMENT: Final = 1
 _KIND_CHUNK: Final = 2
+_KIND_MERGED_RUN: Final = 3
 
 _HEAD = struct.Struct(">BBB")
-_SEGMENT = struct.Struct(">qqqqqqqq")
-_CHUNK = struct.Struct(">qqII")
+_SEGMENT = struct.Struct(">qqqqqqqqqq")
+_CHUNK = struct.Struct(">qqqqqII")
+_MERGED_RUN = struct.Struct(">qqqqqq")
 _TEXT_LENGTH = struct.Struct(">H")
 _CHECKSUM = struct.Struct(">I")
 
@@ -48,13 +54,12 @@ class SegmentRecord:
 
     Attributes:
         name: the segment, and the record's key.
+        run: its chunks' records; of the segment's own name.
         start_offset: first byte that may be read.
         length: end of the stored bytes.
-        first_chunk: name of the first chunk, None without chunks.
-        last_chunk: name of the last chunk, None without chunks.
         first_chunk_start: segment offset of the first chunk's first byte; at most `start_offset`.
-        last_chunk_start: segment offset of the last chunk's first byte.
-        chunk_count: chunks in the list.
+        last_start: segment offset of the first byte of the last record in the run, a chunk or a merged run.
+        chunk_count: chunks, those of merged runs included.
         chunk_length_max: a chunk of this length is not appended to.
         owner_epoch: the container epoch that may change the segment.
         last_modified_ms: wall clock of the last change, milliseconds.
@@ -65,12 +70,11 @@ class SegmentRecord:
     """
 
     name: str
+    run: ChunkRun
     start_offset: int
     length: int
-    first_chunk: str | None
-    last_chunk: str | None
     first_chunk_start: int
-    last_chunk_start: int
+    last_start: int
     chunk_count: int
     chunk_length_max: int
     owner_epoch: int
@@ -80,45 +84,89 @@ class SegmentRecord:
     is_ownership_changed: bool = False
     is_system: bool = False
 
+    @property
+    def key(self) -> bytes:
+        """Where the record lies."""
+        return self.name.encode()
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChunkRecord:
     """A chunk: how many of its bytes count, and what they must be.
 
     Attributes:
-        name: the chunk, and the record's key.
+        run: what the chunk was written to; with `start` the record's key.
+        start: offset in the run of the chunk's first byte.
+        name: of the chunk.
         length: bytes that belong to the segment; the file may have more behind them, left by failed writes.
-        next_chunk: the chunk that follows in the segment, None for the last one.
         epoch: the container epoch that created the chunk, the only one that may append to it.
         block_length: length of a checksummed block; the last block may be shorter.
         block_checksums: one CRC32C per begun block, in order.
         is_active: False once the chunk is to be deleted.
     """
 
+    run: ChunkRun
+    start: int
     name: str
     length: int
-    next_chunk: str | None
     epoch: int
     block_length: int
     block_checksums: tuple[int, ...]
     is_active: bool = True
 
+    @property
+    def key(self) -> bytes:
+        """Where the record lies."""
+        return self.run.key(self.start)
 
-Record = SegmentRecord | ChunkRecord
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MergedRun:
+    """A run that was merged into another one, whole: offset 0 of `source` is offset `start` of `run`.
+
+    Attributes:
+        run: what it was merged into; with `start` the record's key.
+        start: offset there.
+        length: bytes of `source`.
+        source: the run that was merged.
+        is_active: False once its last chunk was truncated.
+    """
+
+    run: ChunkRun
+    start: int
+    length: int
+    source: ChunkRun
+    is_active: bool = True
+
+    @property
+    def key(self) -> bytes:
+        """Where the record lies."""
+        return self.run.key(self.start)
+
+
+#: What a run consists of, from its first offset to its last without a gap.
+Extent = ChunkRecord | MergedRun
+Record = SegmentRecord | Extent
 
 
 def empty_segment(
-    name: str, offset: int, *, epoch: int, chunk_length_max: int, now_ms: int, is_system: bool = False
+    name: str,
+    offset: int,
+    *,
+    epoch: int,
+    run_number: int = 0,
+    chunk_length_max: int,
+    now_ms: int,
+    is_system: bool = False,
 ) -> SegmentRecord:
     """Return the record of a segment without chunks whose first stored byte will be at `offset`."""
     return SegmentRecord(
         name=name,
+        run=ChunkRun(name, epoch, run_number),
         start_offset=offset,
         length=offset,
-        first_chunk=None,
-        last_chunk=None,
         first_chunk_start=offset,
-        last_chunk_start=offset,
+        last_start=offset,
         chunk_count=0,
         chunk_length_max=chunk_length_max,
         owner_epoch=epoch,
@@ -131,38 +179,58 @@ def encode_record(record: Record) -> bytes:
     """Return a record's stored bytes. Raises `InvalidArgumentError` for a name beyond 65535 bytes."""
     match record:
         case SegmentRecord():
-            body = b"".join(
-                (
-                    _HEAD.pack(RECORD_FORMAT_VERSION, _KIND_SEGMENT, _segment_status(record)),
-                    _SEGMENT.pack(
-                        record.start_offset,
-                        record.length,
-                        record.first_chunk_start,
-                        record.last_chunk_start,
-                        record.chunk_count,
-                        record.chunk_length_max,
-                        record.owner_epoch,
-                        record.last_modified_ms,
-                    ),
-                    *_texts(record.name, record.first_chunk, record.last_chunk),
-                )
-            )
+            parts = [
+                _HEAD.pack(RECORD_FORMAT_VERSION, _KIND_SEGMENT, _segment_status(record)),
+                _SEGMENT.pack(
+                    record.start_offset,
+                    record.length,
+                    record.first_chunk_start,
+                    record.last_start,
+                    record.chunk_count,
+                    record.chunk_length_max,
+                    record.owner_epoch,
+                    record.last_modified_ms,
+                    record.run.epoch,
+                    record.run.number,
+                ),
+                *_texts(record.name),
+            ]
         case ChunkRecord():
             count = len(record.block_checksums)
-            body = b"".join(
-                (
-                    _HEAD.pack(RECORD_FORMAT_VERSION, _KIND_CHUNK, RecordStatus.ACTIVE if record.is_active else 0),
-                    _CHUNK.pack(record.length, record.epoch, record.block_length, count),
-                    *_texts(record.name, record.next_chunk),
-                    struct.pack(f">{count}I", *record.block_checksums),
-                )
-            )
+            parts = [
+                _HEAD.pack(RECORD_FORMAT_VERSION, _KIND_CHUNK, RecordStatus.ACTIVE if record.is_active else 0),
+                _CHUNK.pack(
+                    record.run.epoch,
+                    record.run.number,
+                    record.start,
+                    record.length,
+                    record.epoch,
+                    record.block_length,
+                    count,
+                ),
+                *_texts(record.run.segment, record.name),
+                struct.pack(f">{count}I", *record.block_checksums),
+            ]
+        case MergedRun():
+            parts = [
+                _HEAD.pack(RECORD_FORMAT_VERSION, _KIND_MERGED_RUN, RecordStatus.ACTIVE if record.is_active else 0),
+                _MERGED_RUN.pack(
+                    record.run.epoch,
+                    record.run.number,
+                    record.start,
+                    record.length,
+                    record.source.epoch,
+                    record.source.number,
+                ),
+                *_texts(record.run.segment, record.source.segment),
+            ]
+    body = b"".join(parts)
     return body + _CHECKSUM.pack(crc32c(body, 0))
 
 
-def decode_record(key: str, data: bytes) -> Record:
+def decode_record(key: bytes, data: bytes) -> Record:
     """Read a record stored under `key`. Raises `CorruptionError` unless every byte is as `encode_record` wrote it."""
-    where = f"storage metadata record {key!r}"
+    where = describe_key(key)
     if len(data) < _HEAD.size + _CHECKSUM.size:
         raise CorruptionError(where, 0, f"{len(data)} bytes are too short for a record")
     body = bytes(data[: -_CHECKSUM.size])
@@ -172,7 +240,7 @@ def decode_record(key: str, data: bytes) -> Record:
     version, kind, status = _HEAD.unpack_from(body)
     if version != RECORD_FORMAT_VERSION:
         raise CorruptionError(
-            where, 0, f"format version {version} is not {RECORD_FORMAT_VERSION}; a newer release may have written it"
+            where, 0, f"format version {version} is not {RECORD_FORMAT_VERSION}; another release may have written it"
         )
     try:
         record: Record
@@ -180,66 +248,81 @@ def decode_record(key: str, data: bytes) -> Record:
             record = _decode_segment(body, RecordStatus(status))
         elif kind == _KIND_CHUNK:
             record = _decode_chunk(body, RecordStatus(status))
+        elif kind == _KIND_MERGED_RUN:
+            record = _decode_merged_run(body, RecordStatus(status))
         else:
             raise CorruptionError(where, 1, f"record kind {kind} is unknown")
-    except (struct.error, ValueError) as error:
+        own_key = record.key
+    except (struct.error, ValueError, OverflowError) as error:
         raise CorruptionError(where, _HEAD.size, f"fields do not fit the record ({error})") from error
-    if record.name != key:
-        raise CorruptionError(where, _HEAD.size, f"the record is about {record.name!r}")
+    if own_key != key:
+        raise CorruptionError(where, _HEAD.size, f"the record is about {describe_key(own_key)}")
     return record
 
 
-def check(segment: SegmentRecord, last: ChunkRecord | None = None) -> None:
-    """Raise `CorruptionError` when a segment's record, or with `last` its last chunk's too, breaks an invariant."""
+def leads_to(key: bytes, data: bytes, chunk: str) -> bool:
+    """Say whether the record stored under `key` is live and of a chunk of this name. Raises `CorruptionError`."""
+    record = decode_record(key, data)
+    return isinstance(record, ChunkRecord) and record.is_active and record.name == chunk
+
+
+def check(segment: SegmentRecord, last: Extent | None = None) -> None:
+    """Raise `CorruptionError` when a segment's record, or with `last` its run's last one too, breaks an invariant."""
 
     def demand(holds: bool, what: str) -> None:
         if not holds:
-            raise CorruptionError(f"storage metadata record {segment.name!r}", 0, f"{what} does not hold in {segment}")
+            raise CorruptionError(describe_key(segment.key), 0, f"{what} does not hold in {segment}")
 
     demand(
         0 <= segment.first_chunk_start <= segment.start_offset <= segment.length,
         "0 <= first_chunk_start <= start_offset <= length",
     )
-    demand(
-        segment.first_chunk_start <= segment.last_chunk_start <= segment.length,
-        "first_chunk_start <= last_chunk_start <= length",
-    )
     demand(segment.chunk_count >= 0, "chunk_count >= 0")
     demand(segment.chunk_length_max > 0, "chunk_length_max > 0")
     if segment.chunk_count == 0:
-        demand(segment.first_chunk is None and segment.last_chunk is None, "without chunks: no first or last chunk")
         demand(
-            segment.first_chunk_start == segment.last_chunk_start == segment.start_offset == segment.length,
-            "without chunks: first_chunk_start = last_chunk_start = start_offset = length",
+            segment.first_chunk_start == segment.last_start == segment.start_offset == segment.length,
+            "without chunks: first_chunk_start = last_start = start_offset = length",
         )
-        demand(last is None, "without chunks: no last chunk's record")
+        demand(last is None, "without chunks: no last record")
         return
-    demand(segment.first_chunk is not None and segment.last_chunk is not None, "with chunks: first and last are named")
     demand(
-        (segment.chunk_count == 1) == (segment.first_chunk == segment.last_chunk), "one chunk: first is last, else not"
+        segment.first_chunk_start < segment.length and 0 <= segment.last_start < segment.length,
+        "with chunks: first_chunk_start and last_start lie before length",
     )
-    demand(
-        (segment.chunk_count == 1) == (segment.first_chunk_start == segment.last_chunk_start),
-        "one chunk: its start is first and last, else not",
-    )
-    if last is not None:
-        demand(last.name == segment.last_chunk, "the last chunk is the one named")
-        demand(last.next_chunk is None, "nothing follows the last chunk")
-        demand(segment.last_chunk_start + last.length == segment.length, "last_chunk_start + last length = length")
-    return
+    if last is None:
+        return
+    demand(last.run == segment.run and last.start == segment.last_start, "the last record is the one named")
+    demand(last.start + last.length == segment.length, "last_start + length of the last = length")
+    if isinstance(last, ChunkRecord):
+        demand(segment.first_chunk_start <= last.start, "first_chunk_start <= last_start")
+        demand(
+            (segment.chunk_count == 1) == (segment.first_chunk_start == last.start),
+            "one chunk: its start is first and last, else not",
+        )
+    else:
+        demand(
+            segment.chunk_count > 1 or last.start <= segment.first_chunk_start,
+            "one chunk, of a merged run: it lies there",
+        )
 
 
-def check_chunk(chunk: ChunkRecord) -> None:
-    """Raise `CorruptionError` when a chunk's record contradicts itself."""
-    if chunk.length <= 0 or chunk.block_length <= 0:
-        problem = f"length {chunk.length} and block length {chunk.block_length} must be positive"
-    elif len(chunk.block_checksums) != -(-chunk.length // chunk.block_length):
+def check_extent(extent: Extent) -> None:
+    """Raise `CorruptionError` when the record of a chunk or a merged run contradicts itself."""
+    if isinstance(extent, MergedRun):
+        if extent.length > 0:
+            return
+        problem = f"length {extent.length} must be positive"
+    elif extent.length <= 0 or extent.block_length <= 0:
+        problem = f"length {extent.length} and block length {extent.block_length} must be positive"
+    elif len(extent.block_checksums) != -(-extent.length // extent.block_length):
         problem = (
-            f"{len(chunk.block_checksums)} checksums do not fit {chunk.length} bytes in blocks of {chunk.block_length}"
+            f"{len(extent.block_checksums)} checksums do not fit {extent.length} bytes in blocks of "
+            f"{extent.block_length}"
         )
     else:
         return
-    raise CorruptionError(f"storage metadata record {chunk.name!r}", 0, problem)
+    raise CorruptionError(describe_key(extent.key), 0, problem)
 
 
 def _segment_status(record: SegmentRecord) -> int:
@@ -255,9 +338,9 @@ def _segment_status(record: SegmentRecord) -> int:
     return status
 
 
-def _texts(*texts: str | None) -> Iterable[bytes]:
+def _texts(*texts: str) -> Iterable[bytes]:
     for text in texts:
-        encoded = (text or "").encode()
+        encoded = text.encode()
         if len(encoded) > 0xFFFF:
             raise InvalidArgumentError(f"name of {len(encoded)} bytes is too long for a record")
         yield _TEXT_LENGTH.pack(len(encoded))
@@ -265,25 +348,21 @@ def _texts(*texts: str | None) -> Iterable[bytes]:
 
 
 class _Texts:
-    """Reads length-prefixed texts one after another; an empty one is None."""
+    """Reads length-prefixed texts one after another; none of them is empty."""
 
     def __init__(self, body: bytes, position: int) -> None:
         self._body = body
         self.position = position
 
-    def optional(self) -> str | None:
+    def required(self) -> str:
         (length,) = _TEXT_LENGTH.unpack_from(self._body, self.position)
         start = self.position + _TEXT_LENGTH.size
         self.position = start + length
         if self.position > len(self._body):
             raise ValueError(f"text of {length} bytes at {start} is cut")
-        return self._body[start : self.position].decode() or None
-
-    def required(self) -> str:
-        text = self.optional()
-        if text is None:
+        if not length:
             raise ValueError("a name is empty")
-        return text
+        return self._body[start : self.position].decode()
 
     def demand_end(self) -> None:
         if self.position != len(self._body):
@@ -291,18 +370,18 @@ class _Texts:
 
 
 def _decode_segment(body: bytes, status: RecordStatus) -> SegmentRecord:
-    start_offset, length, first_start, last_start, count, chunk_length_max, epoch, modified_ms = _SEGMENT.unpack_from(
-        body, _HEAD.size
+    start_offset, length, first_start, last_start, count, chunk_length_max, epoch, modified_ms, run_epoch, number = (
+        _SEGMENT.unpack_from(body, _HEAD.size)
     )
     texts = _Texts(body, _HEAD.size + _SEGMENT.size)
+    name = texts.required()
     record = SegmentRecord(
-        name=texts.required(),
+        name=name,
+        run=ChunkRun(name, run_epoch, number),
         start_offset=start_offset,
         length=length,
-        first_chunk=texts.optional(),
-        last_chunk=texts.optional(),
         first_chunk_start=first_start,
-        last_chunk_start=last_start,
+        last_start=last_start,
         chunk_count=count,
         chunk_length_max=chunk_length_max,
         owner_epoch=epoch,
@@ -317,19 +396,34 @@ def _decode_segment(body: bytes, status: RecordStatus) -> SegmentRecord:
 
 
 def _decode_chunk(body: bytes, status: RecordStatus) -> ChunkRecord:
-    length, epoch, block_length, count = _CHUNK.unpack_from(body, _HEAD.size)
+    run_epoch, number, start, length, epoch, block_length, count = _CHUNK.unpack_from(body, _HEAD.size)
     texts = _Texts(body, _HEAD.size + _CHUNK.size)
+    run = ChunkRun(texts.required(), run_epoch, number)
     name = texts.required()
-    next_chunk = texts.optional()
     if texts.position + 4 * count != len(body):
         raise ValueError(f"{count} checksums do not fill the record")
     checksums: tuple[int, ...] = struct.unpack_from(f">{count}I", body, texts.position)
     return ChunkRecord(
+        run=run,
+        start=start,
         name=name,
         length=length,
-        next_chunk=next_chunk,
         epoch=epoch,
         block_length=block_length,
         block_checksums=checksums,
         is_active=RecordStatus.ACTIVE in status,
     )
+
+
+def _decode_merged_run(body: bytes, status: RecordStatus) -> MergedRun:
+    run_epoch, number, start, length, source_epoch, source_number = _MERGED_RUN.unpack_from(body, _HEAD.size)
+    texts = _Texts(body, _HEAD.size + _MERGED_RUN.size)
+    record = MergedRun(
+        run=ChunkRun(texts.required(), run_epoch, number),
+        start=start,
+        length=length,
+        source=ChunkRun(texts.required(), source_epoch, source_number),
+        is_active=RecordStatus.ACTIVE in status,
+    )
+    texts.demand_end()
+    return record

@@ -1,7 +1,7 @@
-"""Append one stored segment to another by linking their chunk lists. No byte moves.
+"""Append one stored segment to another. No byte moves, and no chunk's record: one `MergedRun` leads to all of them.
 
-Chunks keep their names and the epoch that created them, so that a later write to the target does not append to a
-chunk of another incarnation that came with the source. Source: segment store specification, section 8.7.
+Nothing is appended to the chunks that came with the source: a later write to the target begins a chunk of its own.
+Source: segment store specification, section 8.7; ``docs/chunk-records.md``.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from penstock.model.errors import (
     SegmentSealedError,
     SegmentTruncatedError,
 )
-from penstock.segmentstore.tier2.records import check
+from penstock.segmentstore.tier2.records import MergedRun, check
 from penstock.segmentstore.tier2.segment_removal import finish_deletion
 from penstock.segmentstore.tier2.segment_write import load_or_new
 from penstock.segmentstore.tier2.storage_context import StorageContext
@@ -37,33 +37,28 @@ async def concat_segment(context: StorageContext, target: str, offset: int, sour
         raise InvalidArgumentError(f"segment {source} must be sealed before it is merged into {target}")
     if tail.start_offset != 0:
         raise SegmentTruncatedError(source, start_offset=tail.start_offset, offset=0)
-    if tail.first_chunk is not None:
-        last = await context.load_last(transaction, head)
-        await context.load_last(transaction, tail)
-        if last is not None:
-            transaction.put(replace(last, next_chunk=tail.first_chunk))
+    await context.load_last(transaction, head)
+    await context.load_last(transaction, tail)
+    if tail.chunk_count:
+        merged = MergedRun(run=head.run, start=head.length, length=tail.length, source=tail.run)
+        transaction.put(merged)
         head = replace(
             head,
-            first_chunk=head.first_chunk or tail.first_chunk,
-            last_chunk=tail.last_chunk,
-            last_chunk_start=head.length + tail.last_chunk_start,
+            last_start=merged.start,
             length=head.length + tail.length,
             chunk_count=head.chunk_count + tail.chunk_count,
         )
-        check(head)
+        check(head, merged)
     transaction.put(replace(head, last_modified_ms=context.runtime.wall_clock_ms()))
     # The chunks are the target's now: the source ends as an empty segment.
     transaction.remove(
         replace(
             tail,
-            first_chunk=None,
-            last_chunk=None,
             first_chunk_start=tail.length,
             start_offset=tail.length,
-            last_chunk_start=tail.length,
+            last_start=tail.length,
             chunk_count=0,
         )
     )
     await context.commit(transaction, target)
-    context.index.drop(source)
     return head.length

@@ -1,15 +1,13 @@
 """Read a stored segment: find the chunks, read whole blocks in parallel, verify, cut to size.
 
 Reads run beside changes and take no lock. They work on the segment record as it was when they began; when a chunk
-has vanished since, they look again and either succeed with the new list or say that the bytes are gone.
+has vanished since, they look again and either succeed with what is there now or say that the bytes are gone.
 Source: segment store specification, section 8.7.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
-from dataclasses import dataclass
 
 from penstock.model.errors import (
     ChunkError,
@@ -21,30 +19,10 @@ from penstock.model.errors import (
     SegmentTruncatedError,
 )
 from penstock.segmentstore.tier2.block_checksums import block_range, verify_blocks
+from penstock.segmentstore.tier2.chunk_lookup import ChunkWalk, ExtentGoneError, PlacedChunk, find_chunks
 from penstock.segmentstore.tier2.metadata import MetadataTransaction
 from penstock.segmentstore.tier2.records import ChunkRecord, SegmentRecord, check
-from penstock.segmentstore.tier2.storage_context import (
-    StorageContext,
-    let_others_go_on,
-    missing_chunk_record,
-    run_bounded,
-)
-
-
-@dataclass(frozen=True, slots=True)
-class PlacedChunk:
-    """A chunk and the segment offset of its first byte."""
-
-    start_offset: int
-    chunk: ChunkRecord
-
-
-class _ChunkGone(Exception):
-    """A chunk or its record is missing: the list has changed, or it is damaged (`cause`)."""
-
-    def __init__(self, cause: CorruptionError) -> None:
-        super().__init__(str(cause))
-        self.cause = cause
+from penstock.segmentstore.tier2.storage_context import StorageContext, let_others_go_on, run_bounded
 
 
 async def load_existing(transaction: MetadataTransaction, segment: str) -> SegmentRecord:
@@ -61,7 +39,7 @@ async def read_segment(context: StorageContext, segment: str, offset: int, lengt
     if offset < 0 or length < 0:
         raise InvalidArgumentError(f"{segment}: offset {offset} and length {length} must not be negative")
     seen: SegmentRecord | None = None
-    gone: _ChunkGone | None = None
+    gone: ExtentGoneError | None = None
     for attempt in range(context.settings.read_attempts_max):
         transaction = context.transaction(is_cached=attempt == 0)
         record = await load_existing(transaction, segment)
@@ -76,31 +54,43 @@ async def read_segment(context: StorageContext, segment: str, offset: int, lengt
         seen = record
         try:
             return await _read(context, transaction, record, offset, min(offset + length, record.length))
-        except _ChunkGone as error:
+        except ExtentGoneError as error:
             gone = error
     assert gone is not None
     raise gone.cause
 
 
-async def placed_chunks(context: StorageContext, segment: str) -> list[PlacedChunk]:
-    """Return all chunks of a segment in order. The caller holds the segment's lock. Raises `CorruptionError`."""
-    record = await load_existing(context.transaction(is_cached=False), segment)
-    if record.first_chunk is None:
+async def placed_chunks(
+    context: StorageContext, segment: str, offset: int | None, limit: int | None
+) -> list[PlacedChunk]:
+    """See `ChunkedStorage.chunks_of`. The caller holds the segment's lock."""
+    # From the table: very many records would drive all others out of memory.
+    transaction = context.transaction(is_cached=False)
+    record = await load_existing(transaction, segment)
+    begin = record.first_chunk_start if offset is None else max(offset, record.start_offset)
+    if begin >= record.length:
         return []
-    # What is remembered about the chunks is good as long as the segment's record is the one remembered.
-    known = context.cache.get(segment)
-    is_cached = known is not None and known.record == record and not context.cache.is_doubtful(segment)
-    transaction = context.transaction(is_cached=is_cached)
+    page_length = context.settings.page_length
     try:
-        return await _walk(transaction, record, record.first_chunk_start, record.first_chunk, 0, record.length)
-    except _ChunkGone as error:
+        if limit is None:
+            return await find_chunks(
+                transaction, record, begin, record.length, page_length=page_length, is_remembered=False
+            )
+        (first,) = await find_chunks(transaction, record, begin, begin + 1, page_length=page_length)
+        found: list[PlacedChunk] = []
+        walk = ChunkWalk(transaction, record, first.start_offset)
+        while len(found) < limit and (passed := await walk.next()) is not None:
+            found.append(passed[0])
+            await let_others_go_on(len(found))
+        return found
+    except ExtentGoneError as error:
         raise error.cause from error
 
 
 async def _read(
     context: StorageContext, transaction: MetadataTransaction, record: SegmentRecord, offset: int, end: int
 ) -> bytes:
-    pieces = await _locate(context, transaction, record, offset, end)
+    pieces = await find_chunks(transaction, record, offset, end, page_length=context.settings.page_length)
 
     async def read(piece: PlacedChunk) -> memoryview:
         begin = piece.start_offset
@@ -110,73 +100,6 @@ async def _read(
     if len(parts) == 1 and isinstance(parts[0].obj, bytes) and len(parts[0]) == len(parts[0].obj):
         return parts[0].obj
     return b"".join(parts)
-
-
-async def _locate(
-    context: StorageContext, transaction: MetadataTransaction, record: SegmentRecord, offset: int, end: int
-) -> list[PlacedChunk]:
-    """Return the chunks that hold [`offset`, `end`)."""
-    assert record.first_chunk is not None
-    assert record.last_chunk is not None
-    if offset >= record.last_chunk_start:
-        return await _walk(transaction, record, record.last_chunk_start, record.last_chunk, offset, end)
-    # The index is about segments that this epoch owns; it may lag behind for others.
-    starts = context.index.starts(record.name) if record.owner_epoch == context.epoch else None
-    hint = starts.floor(offset) if starts is not None else None
-    found: list[PlacedChunk] | None = None
-    if hint is not None and hint[0] >= record.first_chunk_start:
-        try:
-            found = await _walk(transaction, record, *hint, offset, end, context.step_index(starts))
-        except _ChunkGone:
-            context.index.drop(record.name)
-            starts = context.index.starts(record.name)
-    if found is None:
-        found = await _walk(
-            transaction, record, record.first_chunk_start, record.first_chunk, offset, end, context.step_index(starts)
-        )
-    if starts is not None:
-        for piece in found:
-            starts.add(piece.start_offset, piece.chunk.name)
-    return found
-
-
-async def _walk(
-    transaction: MetadataTransaction,
-    record: SegmentRecord,
-    start: int,
-    first: str,
-    offset: int,
-    end: int,
-    passed: Callable[[int, int, str], None] | None = None,
-) -> list[PlacedChunk]:
-    """Follow the list from chunk `first`, which begins at `start`; return the chunks that hold [`offset`, `end`).
-
-    `passed` hears of each chunk on the way: how many steps it was, where it begins, its name.
-    """
-    found: list[PlacedChunk] = []
-    name: str | None = first
-    step = 0
-    while start < end:
-        if name is None:
-            raise _ChunkGone(
-                CorruptionError(
-                    f"storage metadata record {record.name!r}",
-                    0,
-                    f"the chunk list ends at {start}, the segment at {record.length}",
-                )
-            )
-        chunk = await transaction.chunk(name)
-        if chunk is None:
-            raise _ChunkGone(missing_chunk_record(record, name))
-        if start + chunk.length > offset:
-            found.append(PlacedChunk(start, chunk))
-        if passed is not None:
-            passed(step, start, name)
-        await let_others_go_on(step)
-        step += 1
-        start += chunk.length
-        name = chunk.next_chunk
-    return found
 
 
 async def _read_with_retries(context: StorageContext, chunk: str, offset: int, length: int) -> bytes:
@@ -198,7 +121,7 @@ async def _read_chunk(context: StorageContext, chunk: ChunkRecord, start: int, e
     try:
         data = await _read_with_retries(context, chunk.name, first, last - first)
     except NoSuchChunkError as error:
-        raise _ChunkGone(
+        raise ExtentGoneError(
             MissingChunkError(chunk.name, f"the chunk is gone, its record says {chunk.length} bytes")
         ) from error
     except InvalidArgumentError as error:

@@ -1,17 +1,19 @@
-"""Truncate and delete a stored segment: chunks leave the list first, then they are deleted.
+"""Truncate and delete a stored segment: records of chunks go first, then the chunks.
 
-Both go along the list from its head, a bounded number of chunks per commit; each commit leaves a valid shorter list, so
-that a crash in between is continued by the next call. Source: segment store specification, sections 8.7 and 8.8.
+Both go from the head on, a bounded number of chunks per commit; each commit leaves a valid shorter segment, so that a
+crash in between is continued by the next call. Source: segment store specification, sections 8.7 and 8.8.
 """
 
 from __future__ import annotations
 
 from dataclasses import replace
 
-from penstock.model.errors import BadOffsetError, NoSuchSegmentError
+from penstock.model.errors import BadOffsetError, CorruptionError, NoSuchSegmentError
+from penstock.segmentstore.tier2.chunk_lookup import ChunkWalk, ExtentGoneError
+from penstock.segmentstore.tier2.chunk_run import describe_key
 from penstock.segmentstore.tier2.metadata import MetadataTransaction
 from penstock.segmentstore.tier2.records import SegmentRecord, check
-from penstock.segmentstore.tier2.storage_context import StorageContext, let_others_go_on, missing_chunk_record
+from penstock.segmentstore.tier2.storage_context import StorageContext, let_others_go_on
 
 
 async def truncate_segment(context: StorageContext, segment: str, offset: int) -> None:
@@ -29,13 +31,11 @@ async def truncate_segment(context: StorageContext, segment: str, offset: int) -
         check(record)
         transaction.put(replace(record, last_modified_ms=context.runtime.wall_clock_ms()))
         await context.commit(transaction, segment)
-        context.index.trim(segment, record.first_chunk_start)
         await context.delete_chunks(dropped)
 
 
 async def delete_segment(context: StorageContext, segment: str) -> None:
     """See `ChunkedStorage.delete`. The caller holds the segment's lock."""
-    context.index.drop(segment)
     while True:
         transaction = context.transaction()
         record = await context.load_owned(transaction, segment)
@@ -69,32 +69,39 @@ async def drop_head(
     Returns the record as it is then, and the names of the chunks.
     """
     dropped: list[str] = []
-    name = record.first_chunk
     start = record.first_chunk_start
     is_reached = True
-    while name is not None:
-        chunk = await transaction.chunk(name)
-        if chunk is None:
-            raise missing_chunk_record(record, name)
-        if start + chunk.length > offset:
+    walk = ChunkWalk(transaction, record, start)
+    while start < record.length:
+        try:
+            passed = await walk.next()
+        except ExtentGoneError as error:
+            raise error.cause from error
+        assert passed is not None
+        (placed, ended) = passed
+        if placed.start_offset != start:
+            raise CorruptionError(
+                describe_key(record.key), 0, f"its first chunk begins at {placed.start_offset}, the record says {start}"
+            )
+        if placed.end_offset > offset:
             break
         if len(dropped) == context.settings.chunks_per_commit_max:
             is_reached = False
             break
-        transaction.remove(chunk)
+        transaction.remove(placed.chunk)
+        for merged in ended:
+            transaction.remove(merged)
         await let_others_go_on(len(dropped))
-        dropped.append(name)
-        start += chunk.length
-        name = chunk.next_chunk
+        dropped.append(placed.chunk.name)
+        start = placed.end_offset
+    count = record.chunk_count - len(dropped)
     return (
         replace(
             record,
             start_offset=offset if is_reached else max(record.start_offset, start),
-            first_chunk=name,
-            last_chunk=record.last_chunk if name is not None else None,
             first_chunk_start=start,
-            last_chunk_start=record.last_chunk_start if name is not None else start,
-            chunk_count=record.chunk_count - len(dropped),
+            last_start=record.last_start if count else start,
+            chunk_count=count,
         ),
         dropped,
     )

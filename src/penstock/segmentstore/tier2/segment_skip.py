@@ -29,12 +29,11 @@ async def skip_segment(context: StorageContext, segment: str, offset: int) -> No
         is_finished = record.chunk_count == 0
         if is_finished:
             record = replace(
-                record, start_offset=offset, length=offset, first_chunk_start=offset, last_chunk_start=offset
+                record, start_offset=offset, length=offset, first_chunk_start=offset, last_start=offset
             )
         check(record)
         transaction.put(replace(record, last_modified_ms=context.runtime.wall_clock_ms()))
         await context.commit(transaction, segment)
-        context.index.trim(segment, record.first_chunk_start)
         await context.delete_chunks(dropped)
         if is_finished:
             return

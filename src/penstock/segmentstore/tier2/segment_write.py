@@ -6,8 +6,8 @@ no record leads to. The checksums that go into the chunks' records are taken in 
 compared with what arrived (`written_checksums`).
 
 A chunk is appended to only if all of this holds, else a new one is begun: the storage can append; this epoch created
-the chunk; nobody claimed the segment since its last write; the chunk is not full; nothing lies behind its recorded
-length. Source: segment store specification, sections 8.5 and 8.6 (R8.13, G10).
+the chunk, for this segment; nobody claimed the segment since its last write; the chunk is not full; nothing lies behind
+its recorded length. Source: segment store specification, sections 8.5 and 8.6 (R8.13, G10).
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from penstock.model.names import SYSTEM_SCOPE
 from penstock.model.segments import Buffer
 from penstock.segmentstore.tier2.chunk_name import new_chunk_name
 from penstock.segmentstore.tier2.metadata import MetadataTransaction
-from penstock.segmentstore.tier2.records import ChunkRecord, SegmentRecord, check, empty_segment
+from penstock.segmentstore.tier2.records import ChunkRecord, Extent, SegmentRecord, check, empty_segment, leads_to
 from penstock.segmentstore.tier2.segment_removal import finish_deletion
 from penstock.segmentstore.tier2.storage_context import StorageContext
 from penstock.segmentstore.tier2.written_checksums import Growth, sum_written
@@ -79,11 +79,11 @@ async def _write_some(
         await write.add_checksums(offset, arrived)
     except StorageError:
         # Nothing was committed, so nothing leads to what was created.
-        await context.delete_chunks([name for _, name in write.created])
+        await context.delete_chunks([chunk.name for chunk in write.created])
         raise
     except BaseException:
-        for _, name in write.created:
-            context.orphans.add(name)
+        for chunk in write.created:
+            context.orphans.add(chunk.name)
         raise
     record = replace(write.record, last_modified_ms=context.runtime.wall_clock_ms())
     check(record, write.last)
@@ -93,9 +93,6 @@ async def _write_some(
     except (StorageConflictError, StorageNotPrimaryError) as error:
         await write.discard(error)
         raise
-    starts = context.index.starts(segment)
-    for start, name in write.created:
-        starts.add(start, name)
     return record.length
 
 
@@ -110,6 +107,7 @@ async def load_or_new(
         segment,
         offset,
         epoch=context.epoch,
+        run_number=context.next_run_number(),
         chunk_length_max=context.settings.chunk_length_max,
         now_ms=context.runtime.wall_clock_ms(),
         is_system=segment.startswith(f"{SYSTEM_SCOPE}/containers/"),
@@ -124,12 +122,12 @@ class _Write:
         context: StorageContext,
         transaction: MetadataTransaction,
         record: SegmentRecord,
-        last: ChunkRecord | None,
+        last: Extent | None,
     ) -> None:
         self.record = record
         self.last = last
-        #: Segment offset and name of the chunks created by this write.
-        self.created: list[tuple[int, str]] = []
+        #: The chunks created by this write, as they were then.
+        self.created: list[ChunkRecord] = []
         self._context = context
         self._transaction = transaction
         #: Chunks that have grown, and by what.
@@ -139,7 +137,7 @@ class _Write:
         """Write `rest`, or as much of it as one commit is for, into chunks and stage their records."""
         while rest.length and len(self.created) < self._context.settings.written_chunks_per_commit_max:
             last = self.last
-            if last is not None and self._may_append(last):
+            if isinstance(last, ChunkRecord) and self._may_append(last):
                 piece = rest.take(self.record.chunk_length_max - last.length)
                 if await self._append(last, piece):
                     continue
@@ -158,15 +156,15 @@ class _Write:
     async def discard(self, error: StorageError) -> None:
         """Delete the chunks created by this write, of which nothing was committed because of `error`."""
         unused: list[str] = []
-        for _, name in self.created:
+        for chunk in self.created:
             try:
-                (entry,) = await self._context.table.get([name.encode()])
+                (entry,) = await self._context.table.get([chunk.key])
             except StorageError as second:
-                error.add_note(f"chunk {name} may be an orphan, the records could not be read: {second}")
+                error.add_note(f"chunk {chunk.name} may be an orphan, the records could not be read: {second}")
                 continue
             # The error says that nothing was applied. A record would prove it wrong, and deleting would lose data.
-            if entry is None:
-                unused.append(name)
+            if entry is None or not leads_to(chunk.key, entry.value, chunk.name):
+                unused.append(chunk.name)
         await self._context.delete_chunks(unused)
 
     def _may_append(self, last: ChunkRecord) -> bool:
@@ -190,14 +188,14 @@ class _Write:
         except NoSuchChunkError as error:
             raise MissingChunkError(last.name, f"the chunk is gone, its record says {last.length} bytes") from error
         _demand_all(last.name, count, piece)
-        self.last = replace(last, length=last.length + count)
+        grown = self.last = replace(last, length=last.length + count)
         if self._grown and self._grown[-1][0] is last:
             # Created by this write: nothing was known of the chunk that it follows but that it could not be used.
             before = self._grown.pop()[1]
             growth = replace(before, pieces=[*before.pieces, *piece])
         else:
             growth = Growth(last.block_checksums, last.length, last.block_length, piece)
-        self._grown.append((self.last, growth))
+        self._grown.append((grown, growth))
         self.record = replace(self.record, length=self.record.length + count)
         return True
 
@@ -218,28 +216,23 @@ class _Write:
             # It may be there, or come later. Nobody but this call knows of it, so no record will ever lead to it.
             context.orphans.add(name, may_come_late=True)
             raise
-        self.created.append((record.length, name))
-        _demand_all(name, count, piece)
-        if self._grown:
-            last, last_growth = self._grown[-1]
-            self._grown[-1] = replace(last, next_chunk=name), last_growth
-        elif self.last is not None:
-            self._transaction.put(replace(self.last, next_chunk=name))
         block_length = context.settings.block_length
-        self.last = ChunkRecord(
+        created = ChunkRecord(
+            run=record.run,
+            start=record.length,
             name=name,
             length=count,
-            next_chunk=None,
             epoch=context.epoch,
             block_length=block_length,
             block_checksums=(),
         )
-        self._grown.append((self.last, Growth((), 0, block_length, piece)))
+        self.created.append(created)
+        _demand_all(name, count, piece)
+        self.last = created
+        self._grown.append((created, Growth((), 0, block_length, piece)))
         self.record = replace(
             record,
-            first_chunk=record.first_chunk or name,
-            last_chunk=name,
-            last_chunk_start=record.length,
+            last_start=record.length,
             length=record.length + count,
             chunk_count=record.chunk_count + 1,
             is_ownership_changed=False,

@@ -16,18 +16,18 @@ from penstock.model.errors import (
     StorageNotPrimaryError,
 )
 from penstock.runtime.runtime import Runtime
-from penstock.segmentstore.tier2.chunk_index import ChunkIndex, ChunkStarts
+from penstock.segmentstore.tier2.chunk_run import ChunkRun, describe_key
 from penstock.segmentstore.tier2.chunk_storage import ChunkStorage
 from penstock.segmentstore.tier2.metadata import MetadataTable, MetadataTransaction, RecordCache
 from penstock.segmentstore.tier2.orphans import OrphanChunks
-from penstock.segmentstore.tier2.records import ChunkRecord, SegmentRecord, check
+from penstock.segmentstore.tier2.records import Extent, SegmentRecord, check
 
 T = TypeVar("T")
 R = TypeVar("R")
 
 _log = logging.getLogger(__name__)
 
-#: Steps along a chunk list before other tasks get a turn.
+#: Chunks that something goes along before other tasks get a turn.
 _SLICE_STEPS = 64
 
 
@@ -40,11 +40,8 @@ class ChunkedStorageSettings:
         block_length: length of a checksummed block. Reads are extended to whole blocks; a chunk's record grows by
             four bytes for each.
         records_cached_max: segment and chunk records kept in memory.
-        indexed_segments_max: segments whose chunk starts are kept in memory ...
-        indexed_chunks_max: ... and chunks of all of them together.
         chunk_reads_max: chunks that one read reads at the same time.
         chunk_deletions_max: chunks that one operation deletes at the same time.
-        indexed_chunk_step: of a list that is walked along every so-manieth chunk is remembered.
         chunks_per_commit_max: chunk records that one commit removes; longer lists go in several commits, so that none
             holds the event loop for long.
         written_chunks_per_commit_max: chunks that one commit adds; a longer write goes in several commits.
@@ -52,17 +49,14 @@ class ChunkedStorageSettings:
         read_attempts_max: how often a read looks again when chunks vanish under it.
         chunk_read_attempts: how often a read of a chunk is tried when the storage fails it, with a pause of ...
         chunk_read_retry_s: ... this, and longer after each.
-        page_length: records read at a time when all are listed.
+        page_length: records read at a time when very many are.
     """
 
     chunk_length_max: int = 128 * 1024 * 1024
     block_length: int = 256 * 1024
     records_cached_max: int = 4096
-    indexed_segments_max: int = 1024
-    indexed_chunks_max: int = 16384
     chunk_reads_max: int = 16
     chunk_deletions_max: int = 8
-    indexed_chunk_step: int = 16
     chunks_per_commit_max: int = 128
     written_chunks_per_commit_max: int = 64
     operations_max: int = 256
@@ -75,7 +69,7 @@ class ChunkedStorageSettings:
 class StorageContext:
     """Shared by the operations of one `ChunkedStorage`. Attributes are read, not replaced."""
 
-    __slots__ = ("cache", "chunks", "epoch", "index", "orphans", "runtime", "settings", "table")
+    __slots__ = ("_run_count", "cache", "chunks", "epoch", "orphans", "runtime", "settings", "table")
 
     def __init__(
         self,
@@ -94,25 +88,16 @@ class StorageContext:
         self.runtime: Runtime = runtime
         self.settings: ChunkedStorageSettings = settings
         self.cache: RecordCache = RecordCache(settings.records_cached_max)
-        self.index: ChunkIndex = ChunkIndex(
-            segments_max=settings.indexed_segments_max, chunks_max=settings.indexed_chunks_max
-        )
+        self._run_count = 0
 
     def transaction(self, *, is_cached: bool = True) -> MetadataTransaction:
         """Begin a transaction. Without the cache it sees what is in the table at this moment."""
         return MetadataTransaction(self.table, epoch=self.epoch, cache=self.cache if is_cached else None)
 
-    def step_index(self, starts: ChunkStarts | None) -> Callable[[int, int, str], None] | None:
-        """Return what remembers in `starts` some of the chunks that a walk comes by: the next begins nearby."""
-        if starts is None:
-            return None
-        every = self.settings.indexed_chunk_step
-
-        def passed(step: int, start: int, name: str) -> None:
-            if step % every == every - 1:
-                starts.add(start, name)
-
-        return passed
+    def next_run_number(self) -> int:
+        """Return a number that no other segment gets which is stored first in this epoch."""
+        self._run_count += 1
+        return self._run_count
 
     async def load_owned(self, transaction: MetadataTransaction, segment: str) -> SegmentRecord | None:
         """Return the record of a segment, even of an inactive one, with this epoch as its owner; None without one.
@@ -130,13 +115,13 @@ class StorageContext:
             return replace(record, owner_epoch=self.epoch, is_ownership_changed=True)
         return record
 
-    async def load_last(self, transaction: MetadataTransaction, record: SegmentRecord) -> ChunkRecord | None:
-        """Return the record of a segment's last chunk, both checked together; None without chunks."""
-        if record.last_chunk is None:
+    async def load_last(self, transaction: MetadataTransaction, record: SegmentRecord) -> Extent | None:
+        """Return the record of a segment's last chunk or merged run, both checked together; None without chunks."""
+        if not record.chunk_count:
             return None
-        last = await transaction.chunk(record.last_chunk)
+        last = await transaction.extent(record.run, record.last_start)
         if last is None:
-            raise missing_chunk_record(record, record.last_chunk)
+            raise missing_extent(record, record.run, record.last_start)
         check(record, last)
         return last
 
@@ -180,10 +165,10 @@ async def let_others_go_on(number: int) -> None:
         await asyncio.sleep(0)
 
 
-def missing_chunk_record(record: SegmentRecord, name: str) -> CorruptionError:
-    """Return the error for a chunk that a segment's list names and that has no record."""
+def missing_extent(record: SegmentRecord, run: ChunkRun, position: int) -> CorruptionError:
+    """Return the error for an offset of a run that a segment's record leads to, and that no record holds."""
     return CorruptionError(
-        f"storage metadata record {name!r}", 0, f"the chunk list of segment {record.name!r} leads here, and it is gone"
+        describe_key(run.key(position)), 0, f"segment {record.name!r} has bytes here, and the record of them is gone"
     )
 
 

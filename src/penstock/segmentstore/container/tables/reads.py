@@ -97,7 +97,8 @@ async def page_of(
                     break
         if found or bound is None:
             return found
-        after = bound  # All of them were removed.
+        after = bound  # All of them were removed, and very many may follow that were, too.
+        await asyncio.sleep(0)
 
 
 def within_page_bytes(items: Sequence[PageItem]) -> Sequence[PageItem]:

@@ -5,9 +5,13 @@ A table has one tail that grows, and while that is moved to the index a second o
 
 from __future__ import annotations
 
-from bisect import bisect_left, bisect_right
+from bisect import bisect_left, bisect_right, insort
+from typing import Final
 
 from penstock.segmentstore.container.tables.entries import slot_length
+
+#: So many new keys are inserted one by one; to merge more with those that are sorted is less work, and looks at all.
+_INSERTED_KEYS_MAX: Final = 64
 
 
 class Tail:
@@ -79,14 +83,18 @@ class Tail:
     def keys_between(self, *, after: bytes, first: bytes, last: bytes | None, limit: int) -> list[bytes]:
         """Return up to `limit` keys above `after` (if not empty) and in [`first`, `last`], ascending, removed or not.
 
-        After a change it costs a merge of the changed keys, not a sort.
+        After a few changes each costs its place in a list, after many all cost a merge, never a sort.
         """
         keys = self._sorted_keys
         if keys is None:
             keys = self._sorted_keys = sorted(self.slots)
             self._new_keys = []
             self._stale_count = 0
-        elif self._new_keys:
+        elif len(self._new_keys) <= _INSERTED_KEYS_MAX:
+            for key in self._new_keys:
+                insort(keys, key)
+            self._new_keys.clear()
+        else:
             # Timsort finds the two runs and merges them.
             self._new_keys.sort()
             keys += self._new_keys
