@@ -7,7 +7,6 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import replace
 
 import pytest
-from tests.support.chunk_records import OTHER, SEGMENT, SMALL, World
 
 from penstock.model.errors import CorruptionError, InvalidArgumentError
 from penstock.model.segments import TableEntry, TablePage, TableRemoval, TableUpdate
@@ -15,6 +14,7 @@ from penstock.segmentstore.tier2.chunked_storage import ChunkedStorage, ChunkLay
 from penstock.segmentstore.tier2.metadata import MemoryMetadataTable, MetadataTransaction
 from penstock.segmentstore.tier2.records import MergedRun
 from penstock.segmentstore.tier2.wrapped import WrappedChunkStorage
+from support.chunk_records import OTHER, SEGMENT, SMALL, World
 
 
 @pytest.fixture

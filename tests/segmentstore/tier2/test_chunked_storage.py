@@ -10,7 +10,6 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import replace
 
 import pytest
-from tests.support.chunk_records import OTHER, SEGMENT, SMALL, World
 
 from penstock.model.errors import (
     BadOffsetError,
@@ -32,6 +31,7 @@ from penstock.segmentstore.tier2.memory import MemoryChunkStorage
 from penstock.segmentstore.tier2.metadata import MemoryMetadataTable
 from penstock.segmentstore.tier2.orphans import OrphanChunks
 from penstock.segmentstore.tier2.wrapped import WrappedChunkStorage
+from support.chunk_records import OTHER, SEGMENT, SMALL, World
 
 
 @pytest.fixture

@@ -15,7 +15,6 @@ from dataclasses import dataclass, field
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from tests.support.chunk_records import checked_chunks
 
 from penstock.model.errors import (
     NoSuchSegmentError,
@@ -34,6 +33,7 @@ from penstock.segmentstore.tier2.metadata import MemoryMetadataTable, MetadataTa
 from penstock.segmentstore.tier2.orphans import OrphanChunks
 from penstock.segmentstore.tier2.storage_context import ChunkedStorageSettings
 from penstock.segmentstore.tier2.wrapped import WrappedChunkStorage
+from support.chunk_records import checked_chunks
 
 SETTINGS = ChunkedStorageSettings(chunk_length_max=8, block_length=3, chunks_per_commit_max=2, page_length=3)
 MARK = b"marked"

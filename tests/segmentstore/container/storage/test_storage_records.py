@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import random
 from collections.abc import AsyncIterator, Sequence
 
 import pytest
@@ -10,8 +11,12 @@ import pytest
 from penstock.model.errors import OutcomeUnknownError, TableKeyVersionError
 from penstock.model.segments import VERSION_ABSENT, TableEntry, TableRemoval, TableUpdate
 from penstock.segmentstore.container.container import SegmentContainer
+from penstock.segmentstore.container.storage.container_storage import storage_metadata_segment
 from penstock.segmentstore.container.storage.storage_records import SegmentMetadataTable
 from penstock.segmentstore.container.tables.tables import Tables
+from penstock.segmentstore.tier2.chunked_storage import ChunkedStorage
+from penstock.segmentstore.tier2.memory import MemoryChunkStorage
+from penstock.segmentstore.tier2.storage_context import ChunkedStorageSettings
 from support.containers import Incarnations, append, evict_all, pause_writer, read_all, turns
 
 
@@ -197,3 +202,56 @@ async def test_a_container_that_stops_warns_of_no_flush(lives: Incarnations, cap
     await stopping
     lives.live.remove(container)
     assert "failed" not in caplog.text
+
+
+@pytest.mark.parametrize("seed", range(4))
+async def test_chunks_are_found_in_a_table_whose_index_grows_and_whose_log_is_compacted(
+    lives: Incarnations, seed: int
+) -> None:
+    """In the tail, in the index, over both; removed keys, dead ones and those of merged runs between them."""
+    rng = random.Random(seed)
+    container = await lives.start(
+        table_compact_bytes=500, table_index_min_bytes=300, table_index_max_bytes=600, table_compact_step_bytes=200
+    )
+    records = records_of(container)
+    table = container.state.metadata.by_name[storage_metadata_segment(container.id)]
+    chunks = MemoryChunkStorage()
+    settings = ChunkedStorageSettings(chunk_length_max=10, block_length=4, page_length=3, chunks_per_commit_max=3)
+    epoch = 1
+
+    def storage() -> ChunkedStorage:
+        return ChunkedStorage(chunks, records, epoch=epoch, runtime=lives.runtime, settings=settings)
+
+    owner = storage()
+    expected, start = b"", 0
+    for number in range(40):
+        data = rng.randbytes(rng.randrange(1, 50))
+        match rng.randrange(6):
+            case 0 | 1:
+                await owner.write("s", len(expected), [data])
+                expected += data
+            case 2 if expected:
+                source = f"s#{number % 3}"
+                await owner.write(source, 0, [data])
+                await owner.seal(source)
+                await owner.concat("s", len(expected), source)
+                expected += data
+            case 3 if expected:
+                start = rng.randrange(start, len(expected))
+                await owner.truncate("s", start)
+            case 4:
+                await container.tables.flush_index(table)
+            case _:
+                await container.tables.compact(table)
+                epoch += 1
+                owner = storage()
+        if start < len(expected):
+            offset = rng.randrange(start, len(expected))
+            length = rng.randrange(1, 60)
+            for reader in (owner, storage()):
+                assert await reader.read("s", offset, length) == expected[offset : offset + length]
+            layout = await owner.chunks_of("s")
+            assert await owner.chunks_of("s", limit=1000) == layout
+            assert await owner.unrecorded([chunk.name for chunk in layout]) == []
+            assert sorted(chunk.name for chunk in layout) == [info.name for info in await chunks.list()]
+    assert expected
