@@ -247,9 +247,9 @@ def test_a_transaction_of_another_program_is_committed_or_aborted(penstock: Run,
         transaction.write(verb.encode())
         transaction.flush()
         ids.append(transaction.id)
-        assert penstock("transaction", "describe", stream, transaction.id).ok.stdout == (
-            f"transaction {transaction.id} on {stream}: OPEN\n"
-        )
+        shown = penstock("transaction", "describe", stream, transaction.id).ok.lines
+        assert shown[0] == f"transaction {transaction.id} on {stream}: OPEN"
+        assert shown[3] == f"  holds    {8 + len(verb)} B"
         assert str(penstock("transaction", verb, stream, transaction.id, "--json").ok.json["state"]).startswith(ended)
     assert penstock("tail", stream, "--from", "earliest", "-n", "1").ok.lines == ["commit"]
     other = penstock("transaction", "commit", stream, ids[1])

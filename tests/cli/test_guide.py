@@ -37,7 +37,9 @@ def test_the_guide_names_every_option_of_events_and_every_verb() -> None:
         own |= set(re.findall(r"--[\w-]+", run_command(name, "--help").ok.stdout))
     everywhere = {"--help", "--json", "--uri", "--yes", "--install-completion", "--stream"}
     assert own - everywhere <= told
-    described = set(re.findall(r"--[\w-]+", run_command("stream", "describe", "--help").ok.stdout))
+    described: set[str] = set()
+    for noun, verb in (("stream", "describe"), ("stream", "cut"), ("transaction", "list")):
+        described |= set(re.findall(r"--[\w-]+", run_command(noun, verb, "--help").ok.stdout))
     assert told <= own | everywhere | described
     for name, command in COMMANDS.items():
         if command.is_group and name == "bench":

@@ -419,6 +419,10 @@ async def test_a_reader_sees_the_times_that_transactions_are_committed_with(uri,
             await window_is(reader, stream, None if time == 10 else 10, time)
             assert (await reader.read(60)).data == b"%d" % time
             await window_is(reader, stream, time, None)
+        prepared = await client.begin_transaction(stream)
+        await prepared.prepare()
+        await prepared.commit(time=25)
+        await window_is(reader, stream, 25, None)
         aborted = await client.begin_transaction(stream)
         await aborted.write(b"never", "k")
         await aborted.abort()

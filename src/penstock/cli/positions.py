@@ -11,7 +11,11 @@ from penstock.model.stream_cuts import EARLIEST, LATEST, StreamCut
 from penstock.model.times import is_time
 
 #: What the options say that take a position.
-HELP = "'earliest', 'latest', a time as 2026-11-22T10:30Z, a cut as stream describe prints it, or @FILE with one."
+HELP = (
+    "'earliest', 'latest', a time as 2026-11-22T10:30Z, noted:TIME for one that writers noted, a cut as stream "
+    "describe prints it, or @FILE with one."
+)
+_NOTED = "noted:"
 
 
 def cut_text(at: str) -> str:
@@ -35,6 +39,8 @@ async def cut_at(client: Client, stream: str, at: str, *, is_end: bool = False) 
         return await client.head(scoped)
     if text in LATEST:
         return await client.tail(scoped)
+    if text.startswith(_NOTED):
+        return await _cut_at_noted(client, scoped, text.removeprefix(_NOTED))
     if is_time(text):
         return await client.cut_at_time(scoped, text, is_end=is_end)
     if not text.startswith("{"):
@@ -44,4 +50,16 @@ async def cut_at(client: Client, stream: str, at: str, *, is_end: bool = False) 
         raise InvalidArgumentError(f"the cut is one of {cut.scope}/{cut.stream}, not of {scoped}")
     if not cut.positions or not await client._controller_client.is_valid_cut(cut):
         raise InvalidArgumentError(f"the cut is none of {scoped}: its segments do not cover the keys once")
+    return cut
+
+
+async def _cut_at_noted(client: Client, stream: str, text: str) -> StreamCut:
+    digits = text.removeprefix("-")
+    # A number in the writers' own unit, or a moment.
+    time: int | str = int(text) if digits.isascii() and digits.isdecimal() else text
+    cut = await client.cut_at_noted_time(stream, time)
+    if cut is None:
+        raise InvalidArgumentError(
+            f"no watermark of {stream} has come to {text} yet: penstock stream watermark shows how far its writers are"
+        )
     return cut

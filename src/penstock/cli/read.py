@@ -17,7 +17,10 @@ if TYPE_CHECKING:
     from penstock.client.event import EventBatch
     from penstock.model.stream_cuts import StreamCut
 
-_POSITION = "'earliest', 'latest', a time as 2026-11-22T10:30Z, a cut as stream describe prints it, or @FILE with one."
+_POSITION = (
+    "'earliest', 'latest', a time as 2026-11-22T10:30Z, noted:TIME for one that writers noted, a cut as stream "
+    "describe prints it, or @FILE with one."
+)
 
 Form = Annotated[
     Literal["text", "json", "hex"],

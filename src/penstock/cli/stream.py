@@ -12,6 +12,7 @@ from penstock.cli.options import URI, AsJson, ScopeToList, Stream, Uri, Yes
 from penstock.cli.output import confirm, in_bytes, in_time, table, tell
 from penstock.cli.quantities import bytes_of, milliseconds_of
 from penstock.cli.stream_scale import scale
+from penstock.cli.stream_times import cut, watermark
 
 if TYPE_CHECKING:
     from penstock.cli.session import Session
@@ -156,6 +157,8 @@ def update(
 
 
 stream.command()(scale)
+stream.command()(watermark)
+stream.command()(cut)
 
 
 @stream.command()
@@ -307,7 +310,12 @@ def seal(stream: Stream, uri: Uri = URI, as_json: AsJson = False) -> None:
 def truncate(
     stream: Stream,
     at: Annotated[
-        str, typer.Option("--at", help="'latest', a time as 2026-11-22T10:30Z, a cut as describe prints it, or @FILE.")
+        str,
+        typer.Option(
+            "--at",
+            help="'latest', a time as 2026-11-22T10:30Z, noted:TIME for one that writers noted, a cut as describe "
+            "prints it, or @FILE.",
+        ),
     ],
     yes: Yes = False,
     uri: Uri = URI,

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from penstock.cli.failure import failures_told
 from penstock.cli.options import URI, AsJson, Stream, Uri
-from penstock.cli.output import table, tell
+from penstock.cli.output import in_bytes, in_time, table, tell
+
+if TYPE_CHECKING:
+    from penstock.cli.session import Session
+    from penstock.client.transaction_endings import TransactionInfo
 
 Id = Annotated[str, typer.Argument(metavar="ID", help="Of the transaction, 32 hexadecimal digits.", show_default=False)]
 Lease = Annotated[float, typer.Option("--lease-s", min=0.001, help="Seconds that it stays open without a word.")]
@@ -16,27 +20,85 @@ Limit = Annotated[
     float, typer.Option("--limit-s", min=0.001, help="Seconds that it waits for its decision; then it is aborted.")
 ]
 
+_REASONS = {
+    "REQUESTED": "somebody asked for it",
+    "LEASE_ENDED": "its lease had run out",
+    "STREAM_SEALED": "the stream was sealed",
+}
+
 transaction: typer.Typer = typer.Typer(name="transaction")
 
 
 @transaction.command("list")
-def list_transactions(stream: Stream, uri: Uri = URI, as_json: AsJson = False) -> None:
-    """List the transactions of a stream that ended lately, and how. Those under way are known by their ids alone."""
+def list_transactions(
+    stream: Stream,
+    count: Annotated[int, typer.Option("--count", "-n", min=1, help="Show at most so many open ones.")] = 1000,
+    is_open_only: Annotated[bool, typer.Option("--open", help="Only those that have not ended.")] = False,
+    uri: Uri = URI,
+    as_json: AsJson = False,
+) -> None:
+    """List the transactions of a stream: open ones with age, lease and size, then those that ended lately, and how."""
     from penstock.cli.session import connected
 
     with failures_told(as_json=as_json):
         from penstock.client.transaction_by_id import completed_transactions
 
         with connected(uri) as session:
-            ended = session.call(completed_transactions(session.client._controller_client, stream))
-            if not ended:
-                # Of a stream that does not exist the controller knows of none either.
-                session.call(session.client.stream_config(stream))
-    rows = sorted(ended.items())
+            found = session.call(_open(session, stream, count + 1))
+            ended = (
+                {} if is_open_only else session.call(completed_transactions(session.client._controller_client, stream))
+            )
+    has_more = len(found) > count
+    open_ones = [_fields(info, length) for info, length in found[:count]]
+    over = [{"transaction": name, "state": state} for name, state in sorted(ended.items())]
+    headers = ("transaction", "state", "age s", "lease left s", "bytes", "writer")
+    rows = [
+        (each["transaction"], each["state"], *(_shown(each[key]) for key in ("age_s", "lease_left_s", "bytes")),
+         each["writer"])
+        for each in open_ones
+    ]  # fmt: skip
+    rows += [(each["transaction"], each["state"], "", "", "", "") for each in over]
+    lines = [*table(headers, rows)]
+    if has_more:
+        lines.append(f"more are open than these {count}: --count shows more")
     fields: dict[str, object] = {
-        "stream": stream, "transactions": [{"transaction": name, "state": state} for name, state in rows],
+        "stream": stream, "transactions": [*open_ones, *over], "is_every_open_one_shown": not has_more,
     }  # fmt: skip
-    tell("transactions", fields, table(("transaction", "state"), rows), as_json=as_json)
+    tell("transactions", fields, lines, as_json=as_json)
+
+
+async def _open(session: Session, stream: str, count_max: int) -> list[tuple[TransactionInfo, int | None]]:
+    """Return so many open transactions at most; no more than their pages are asked for."""
+    from contextlib import aclosing
+
+    from penstock.client.open_transactions import open_transactions
+
+    found: list[tuple[TransactionInfo, int | None]] = []
+    async with aclosing(open_transactions(session.client._open_cluster(), stream)) as those:
+        async for each in those:
+            found.append(each)
+            if len(found) == count_max:
+                break
+    return found
+
+
+def _fields(found: TransactionInfo, length: int | None) -> dict[str, object]:
+    return {
+        "transaction": found.id,
+        "state": found.state,
+        "age_s": found.age_s,
+        "lease_s": found.lease_s,
+        "lease_left_s": found.lease_left_s,
+        "lifetime_left_s": found.lifetime_left_s,
+        "bytes": length,
+        "writer": found.writer,
+        "abort_reason": found.abort_reason,
+    }
+
+
+def _shown(number: object) -> object:
+    """Return a number for a table: seconds whole, and what is not known as a question mark."""
+    return "?" if number is None else round(number) if isinstance(number, float) else number
 
 
 @transaction.command()
@@ -84,15 +146,49 @@ def update(
 
 @transaction.command()
 def describe(stream: Stream, transaction: Id, uri: Uri = URI, as_json: AsJson = False) -> None:
-    """Tell the state of a transaction: OPEN, COMMITTING, COMMITTED, ABORTING, ABORTED or UNKNOWN."""
+    """Tell all about a transaction: its state, age, lease and size, and why it was aborted if it was."""
     from penstock.cli.session import connected
 
     with failures_told(as_json=as_json):
         from penstock.client.transaction_by_id import TransactionById
 
         with connected(uri) as session:
-            state = session.call(TransactionById(session.client._controller_client, stream, transaction).state())
-    _tell("transaction", stream, transaction, state, as_json=as_json)
+            found = session.call(TransactionById(session.client._controller_client, stream, transaction).describe())
+            length = session.call(_length(session, stream, found))
+    fields = _fields(found, length)
+    tell("transaction", {"stream": stream, **fields}, _lines(stream, found, length), as_json=as_json)
+
+
+async def _length(session: Session, stream: str, found: TransactionInfo) -> int | None:
+    from penstock.client.open_transactions import transaction_length
+
+    if found.lease_s is None:  # It has ended, or is unknown.
+        return None
+    return await transaction_length(session.client._open_cluster(), stream, found)
+
+
+def _lines(stream: str, found: TransactionInfo, length: int | None) -> list[str]:
+    lines = [f"transaction {found.id} on {stream}: {found.state}"]
+    if found.age_s is not None:
+        since = "ended" if found.lease_s is None else "began"
+        lines.append(f"  {since}    {_time(found.age_s)} ago")
+    if found.lease_left_s is not None:
+        left = f"{_time(found.lease_left_s)} left" if found.lease_left_s > 0 else "over: it is about to be aborted"
+        if found.lifetime_left_s is None:
+            lines.append(f"  limit    {left} to commit or abort it")
+        else:
+            lines.append(f"  lease    {found.lease_s:g} s, {left}; renewed, it ends in {_time(found.lifetime_left_s)}")
+    if found.lease_s is not None:
+        lines.append(f"  holds    {'?' if length is None else in_bytes(length)}")
+    if found.writer:
+        lines.append(f"  writer   {found.writer}")
+    if found.abort_reason:
+        lines.append(f"  aborted  {_REASONS.get(found.abort_reason, found.abort_reason)}")
+    return lines
+
+
+def _time(seconds: float) -> str:
+    return in_time(max(round(seconds), 0) * 1000)
 
 
 @transaction.command()

@@ -217,7 +217,7 @@ class Transaction(LifeCycle):
             noted = noted_time(time)
             if noted < 0:
                 raise InvalidArgumentError(f"{self._name}: time={time!r} cannot be noted: use 0 or more")
-            if self._fate is _Fate.OPEN and not self._is_deciding:
+            if self._fate in (_Fate.OPEN, _Fate.PREPARING, _Fate.PREPARED) and not self._is_deciding:
                 self._noted = noted
             elif self._noted != noted:
                 earlier = "none" if self._noted is None else str(self._noted)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from penstock.client.controller import ControllerClient
+from penstock.client.transaction_endings import TransactionInfo
 from penstock.client.transaction_ids import id_of, transaction_text
 from penstock.model.names import split_scoped_name
 
@@ -24,6 +25,10 @@ class TransactionById:
     async def state(self) -> str:
         """Return ``OPEN``, ``COMMITTING``, ``COMMITTED``, ``ABORTING``, ``ABORTED`` or ``UNKNOWN``."""
         return await self._controller.transaction_state(self._scope, self._stream, self._message)
+
+    async def describe(self) -> TransactionInfo:
+        """Return what the controller knows of it. Raises `NoSuchStreamError`."""
+        return await self._controller.describe_transaction(self._scope, self._stream, self._message)
 
     async def commit(self) -> None:
         """Decide that the transaction commits. What its writer has not flushed is not in it. Safe to repeat.

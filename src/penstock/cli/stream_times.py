@@ -1,0 +1,67 @@
+"""``penstock stream watermark`` and ``penstock stream cut``: where a stream is, or was, in time."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from penstock.cli.failure import failures_told
+from penstock.cli.options import URI, AsJson, Stream, Uri
+from penstock.cli.output import tell
+
+
+def watermark(stream: Stream, uri: Uri = URI, as_json: AsJson = False) -> None:
+    """Show the latest watermark of a stream: how far its writers are in the times that they note, and where that is."""
+    from penstock.cli.session import connected
+
+    with failures_told(as_json=as_json):
+        from penstock.client.time_windows import latest_watermark
+        from penstock.model.names import split_scoped_name
+        from penstock.model.stream_cuts import StreamCut
+
+        with connected(uri) as session:
+            found = session.call(latest_watermark(session.client._open_cluster(), stream))
+            if found is None:
+                session.call(session.client.stream_config(stream))  # Is there such a stream at all?
+    fields: dict[str, object] = {"stream": stream, "watermark": None}
+    lines = [f"stream {stream} has no watermark: no writer has noted a time, or the first one is still to be made"]
+    if found is not None:
+        text = StreamCut(*split_scoped_name(stream), found.positions).to_text()
+        fields["watermark"] = {"lower_bound": found.lower_bound, "upper_bound": found.upper_bound, "cut": text}
+        lines = [
+            f"stream {stream}: what was noted as of {found.lower_bound} or before lies before the cut",
+            f"  lower bound  {found.lower_bound}",
+            f"  upper bound  {found.upper_bound}",
+            f"  cut          {text}",
+        ]
+    tell("watermark", fields, lines, as_json=as_json)
+
+
+def cut(
+    stream: Stream,
+    at: Annotated[
+        str,
+        typer.Option(
+            "--at",
+            help="'earliest', 'latest', a time as 2026-11-22T10:30Z of when events were stored, or noted:TIME for one "
+            "that their writers noted.",
+        ),
+    ],
+    is_end: Annotated[
+        bool, typer.Option("--end", help="Of a time: a cut with nothing behind it from before, instead of the reverse.")
+    ] = False,
+    uri: Uri = URI,
+    as_json: AsJson = False,
+) -> None:
+    """Print the cut of a stream at a time, for --from, --until and --at, of Penstock's commands and clients.
+
+    At a time: nothing before the cut was stored then or later. At a noted time: nothing behind it was noted as of then
+    or before.
+    """
+    from penstock.cli.positions import cut_at
+    from penstock.cli.session import connected
+
+    with failures_told(as_json=as_json), connected(uri) as session:
+        found = session.call(cut_at(session.client, stream, at, is_end=is_end))
+    tell("cut", {"stream": stream, "at": at, "cut": found.to_text()}, [found.to_text()], as_json=as_json)

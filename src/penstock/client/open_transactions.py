@@ -1,0 +1,78 @@
+"""The transactions of a stream that have not ended, each with how much it holds."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, Mapping, Sequence
+
+from penstock.client.cluster import Cluster
+from penstock.client.stream_segments import SegmentRange
+from penstock.client.transaction_endings import TransactionInfo
+from penstock.client.transaction_ids import id_of
+from penstock.model.errors import NoSuchSegmentError, PenstockError
+from penstock.model.names import split_scoped_name, transaction_segment_name
+from penstock.model.segments import SegmentInfo
+
+_EPOCH_SHIFT = 32
+#: Segments whose lengths are asked for together; of a transaction with more, all of its own.
+_SEGMENTS_AT_ONCE = 1000
+
+
+async def open_transactions(cluster: Cluster, stream: str) -> AsyncGenerator[tuple[TransactionInfo, int | None]]:
+    """Iterate over the open transactions of a stream, each with the bytes in its segments: events and their headers.
+
+    None: a segment store does not say. What is merged already counts no more. Whoever stops early has asked for no
+    more than a page of them, and for the lengths of some. Raises `NoSuchStreamError`, and `UnsupportedOperationError`
+    where the controller is not Penstock's.
+    """
+    scope, name = split_scoped_name(stream)
+    segments: dict[int, Sequence[SegmentRange]] = {}
+    some: list[TransactionInfo] = []
+    count = 0
+    async for found in cluster.controller.open_transactions(scope, name):
+        epoch = _epoch(found)
+        if epoch not in segments:
+            segments[epoch] = await cluster.controller.epoch_segments(scope, name, epoch)
+        if some and count + len(segments[epoch]) > _SEGMENTS_AT_ONCE:
+            for each, length in zip(some, await _lengths(cluster, some, segments), strict=True):
+                yield each, length
+            some, count = [], 0
+            segments = {epoch: segments[epoch]}
+        some.append(found)
+        count += len(segments[epoch])
+    for each, length in zip(some, await _lengths(cluster, some, segments), strict=True):
+        yield each, length
+
+
+async def transaction_length(cluster: Cluster, stream: str, found: TransactionInfo) -> int | None:
+    """Return the bytes in the segments of one transaction, as `open_transactions` does."""
+    epoch = _epoch(found)
+    segments = await cluster.controller.epoch_segments(*split_scoped_name(stream), epoch)
+    (length,) = await _lengths(cluster, [found], {epoch: segments})
+    return length
+
+
+async def _lengths(
+    cluster: Cluster, some: Sequence[TransactionInfo], segments: Mapping[int, Sequence[SegmentRange]]
+) -> list[int | None]:
+    names = [
+        transaction_segment_name(segment.name, id_of(found.id).highBits, id_of(found.id).lowBits)
+        for found in some
+        for segment in segments[_epoch(found)]
+    ]
+    infos = iter(await cluster.segments.segment_infos(names))
+    return [_sum([next(infos) for _ in segments[_epoch(found)]]) for found in some]
+
+
+def _sum(infos: Sequence[SegmentInfo | PenstockError]) -> int | None:
+    length = 0
+    for info in infos:
+        if isinstance(info, SegmentInfo):
+            length += info.length
+        elif not isinstance(info, NoSuchSegmentError):
+            return None
+    return length
+
+
+def _epoch(found: TransactionInfo) -> int:
+    # The upper half of an id begins with the epoch whose segments the transaction has.
+    return id_of(found.id).highBits >> _EPOCH_SHIFT
