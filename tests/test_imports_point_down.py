@@ -32,7 +32,8 @@ ALLOWED = {
 }
 #: Modules and packages directly under `penstock` that assemble a process; other modules are the client's front door.
 TOP = {
-    "standalone", "standalone_process", "settings", "data_directory", "log_administration", "store_processes",
+    "standalone", "standalone_process", "settings", "data_directory", "log_administration", "long_term_storage",
+    "store_processes",
     "__main__",
 }  # fmt: skip
 

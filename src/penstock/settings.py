@@ -9,9 +9,11 @@ from dataclasses import dataclass, field, fields, is_dataclass
 from penstock.controller.settings import ControllerSettings
 from penstock.model.errors import InvalidArgumentError
 from penstock.runtime.descriptors import DescriptorSettings
+from penstock.runtime.objects import ObjectPlace
 from penstock.segmentstore.settings import SegmentStoreSettings
 from penstock.segmentstore.tier1.local_log import LocalLogSettings
 from penstock.segmentstore.tier2.directory import DirectoryChunkStorageSettings
+from penstock.segmentstore.tier2.object_storage import ObjectStorageSettings
 
 CONTROLLER_PORT = 9090
 SEGMENT_STORE_PORT = 6000
@@ -29,6 +31,7 @@ MAY_BE_ZERO = frozenset((
     "restart_delay_s", "return_delay_s", "restart_window_s", "lock_wait_s_max", "lock_retry_delay_s",
     "retry_time_max_s", "disabled_retry_s", "retry_delay_ms_first", "retry_delay_ms_max", "lease_slack_ms",
     "conflict_delay_ms_first", "conflict_delay_ms_max",
+    "put_retry_delay_s", "put_deadline_s", "call_timeout_s", "retry_timeout_s",
     "mute_s", "cool_down_s", "quiet_told_s",
     "writer_retry_s", "timeout_s", "cancel_grace_s", "close_timeout_s", "table_index_retry_s",
     "table_index_wait_timeout_s", "active_segments_wait_s", "drain_timeout_s",
@@ -42,7 +45,8 @@ MAY_BE_ZERO = frozenset((
     "cache_margin_percent", "carry_little_percent", "urgent_percent", "checkpoint_share_percent_max",
     "table_utilisation_percent", "table_index_percent", "attributes_flush_share_percent", "move_percent",
     # Counts and caches: none.
-    "restart_count_max", "failures_max", "hung_count_max", "flush_slow_max", "read_ahead_count_max",
+    "request_retries_max", "restart_count_max", "failures_max", "hung_count_max", "flush_slow_max",
+    "read_ahead_count_max",
     "read_ahead_segments_max", "whole_read_bytes", "index_entry_bytes", "index_segments_max",
     "attributes_in_memory_max", "attributes_cached_max",
     "backlog_operations_max", "pending_bytes_max", "move_pages_min", "redo_max", "spare_file_count_max",
@@ -101,6 +105,8 @@ class StandaloneSettings:
 
     Attributes:
         data_dir: directory of everything stored; created if absent.
+        tier2: where long-term storage is: a bucket (``s3://bucket/prefix``; also ``gs://``, ``az://``) or a directory.
+            Empty: ``tier2`` in `data_dir`. Fixed once there are data.
         is_memory: keep everything in memory instead and lose it at the end. For tests.
         host: address both ports listen on.
         controller_port, segment_store_port: 0 takes any free port.
@@ -114,10 +120,13 @@ class StandaloneSettings:
         blocking_thread_count_max: threads for work that belongs to neither tier; those have pools of their own.
         descriptors: how the file descriptors of each process are shared out.
         store_processes: how segment stores are watched when there are several.
-        segment_store, controller, durable_log, long_term_storage: settings of the parts.
+        segment_store, controller, durable_log: settings of the parts.
+        long_term_storage: settings of long-term storage in a directory ...
+        object_storage: ... and of that in a bucket.
     """
 
     data_dir: str = "penstock-data"
+    tier2: str = ""
     is_memory: bool = False
     host: str = "127.0.0.1"
     controller_port: int = CONTROLLER_PORT
@@ -133,6 +142,7 @@ class StandaloneSettings:
     controller: ControllerSettings = field(default_factory=ControllerSettings)
     durable_log: LocalLogSettings = field(default_factory=LocalLogSettings)
     long_term_storage: DirectoryChunkStorageSettings = field(default_factory=DirectoryChunkStorageSettings)
+    object_storage: ObjectStorageSettings = field(default_factory=ObjectStorageSettings)
 
     def __post_init__(self) -> None:
         """Check what no type says. Raises `InvalidArgumentError`."""
@@ -155,6 +165,10 @@ class StandaloneSettings:
             )
         if self.segment_stores > 1:
             self._check_several_stores()
+        if self.tier2 and self.is_memory:
+            raise InvalidArgumentError(f"tier2 is {self.tier2!r}, but everything is to be kept in memory: choose one")
+        if self.is_object_storage:
+            ObjectPlace.parse(self.tier2)
         cache, throttle = self.segment_store.cache, self.segment_store.throttle
         if not cache.target_percent + throttle.cache_margin_percent < cache.essential_percent <= 100:
             raise InvalidArgumentError(
@@ -205,6 +219,11 @@ class StandaloneSettings:
                 f"{self.segment_stores} segment stores would listen on ports {first} to {end - 1}: a port is at most "
                 f"65535, and controller_port is {self.controller_port}"
             )
+
+    @property
+    def is_object_storage(self) -> bool:
+        """Whether long-term storage is a bucket, and not a directory."""
+        return "://" in self.tier2
 
     @property
     def advertised_host(self) -> str:

@@ -27,6 +27,7 @@ from penstock.controller.metadata.layout import SYSTEM_TABLES
 from penstock.controller.metadata.segments_store import SegmentsMetadataStore
 from penstock.controller.service import ControllerService
 from penstock.data_directory import DataDirectory, Identity
+from penstock.long_term_storage import open_long_term_storage, segment_store_settings
 from penstock.model.errors import ControllerUnavailableError, DataDirectoryInUseError, InvalidArgumentError
 from penstock.model.routing import container_of
 from penstock.model.scale_advice import ScaleAdvisor
@@ -41,7 +42,6 @@ from penstock.segmentstore.tier1.durable_log import DurableLogFactory
 from penstock.segmentstore.tier1.local_log import LocalLogFactory
 from penstock.segmentstore.tier1.memory_log import MemoryLogFactory
 from penstock.segmentstore.tier2.chunk_storage import ChunkStorage
-from penstock.segmentstore.tier2.directory import DirectoryChunkStorage
 from penstock.segmentstore.tier2.memory import MemoryChunkStorage
 from penstock.segmentstore.tier2.storage_guard import GuardedChunkStorage
 from penstock.settings import StandaloneSettings
@@ -119,7 +119,9 @@ class Standalone:
     @property
     def data_description(self) -> str:
         """Where the data are, for people."""
-        return "memory" if self.settings.is_memory else self.settings.data_dir
+        if self.settings.is_memory:
+            return "memory"
+        return self.settings.data_dir + (f" and {self.settings.tier2}" if self.settings.tier2 else "")
 
     async def start(self) -> None:
         """Start everything; return when clients are served.
@@ -130,6 +132,7 @@ class Standalone:
         Raises:
             DataDirectoryInUseError, DataDirectoryError: see `DataDirectory.open`.
             StorageIdentityError: long-term storage is another cluster's. One that is missing is waited for.
+            StorageRefusedError: a new cluster's long-term storage is a bucket that refuses all requests.
             PortInUseError: a port cannot be listened on.
             CorruptionError, LogDisabledError: a container that holds tables of the controller cannot be served.
             StoreProcessError: the same, or anything else, in a segment store with a process of its own.
@@ -187,7 +190,7 @@ class Standalone:
             chunks=chunks,
             cluster_id=cluster_id,
             runtime=self.runtime,
-            settings=settings.segment_store,
+            settings=segment_store_settings(settings),
             cache_directory="" if settings.is_memory else DataDirectory(settings.data_dir, self.runtime).cache(0),
         )
         self.store = store
@@ -263,7 +266,7 @@ class Standalone:
         identity = await self._open_directory(directory)
         return (
             LocalLogFactory(directory.tier1, self.runtime, self.settings.durable_log),
-            DirectoryChunkStorage(directory.tier2, self.runtime, self.settings.long_term_storage),
+            open_long_term_storage(self.settings, directory, self.runtime),
             identity.cluster_id,
         )
 
@@ -271,7 +274,7 @@ class Standalone:
         """Wait until long-term storage is there, before processes are started that have only so long to be ready."""
         settings = self.settings
         guard = GuardedChunkStorage(
-            DirectoryChunkStorage(directory.tier2, self.runtime, settings.long_term_storage),
+            open_long_term_storage(settings, directory, self.runtime),
             cluster_id=cluster_id,
             settings=settings.segment_store.storage_guard,
         )

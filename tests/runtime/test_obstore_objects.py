@@ -10,6 +10,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 
 import pytest
+from obstore.exceptions import GenericError
 
 from penstock.model.errors import (
     InvalidArgumentError,
@@ -26,7 +27,7 @@ from penstock.model.errors import (
     StorageUnreachableError,
 )
 from penstock.runtime.objects import ObjectPlace, ObjectStoreSettings
-from penstock.runtime.obstore_objects import ObstoreObjects, open_object_store
+from penstock.runtime.obstore_objects import ObstoreObjects, open_object_store, storage_error
 from penstock.segmentstore.tier2.object_storage import ObjectChunkStorage
 
 #: What a request is answered with: status, headers and body; None: the connection ends.
@@ -133,6 +134,23 @@ async def test_what_a_store_refuses_is_told_by_its_own_error(status: int, code: 
                 await call()
             assert type(raised.value) is error
             assert code in str(raised.value) or status == 301
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        "Error performing PUT http://169.254.169.254/latest/api/token in 6ms - Server returned non-2xx status "
+        "code: 403 Forbidden: denied",
+        "Error performing token request: Error performing GET http://metadata.google.internal/computeMetadata - HTTP "
+        "error: error sending request",
+    ],
+)
+def test_a_machine_without_credentials_and_without_a_role_is_told(said: str) -> None:
+    """As obstore says it that has nothing and asks for the machine's role."""
+    error = storage_error(GenericError(f"Generic error: {said}\n\nDebug source:\nGeneric {{}}"), "s3://bucket", "key")
+    assert type(error) is StorageCredentialsError
+    assert "no credentials for s3://bucket: set AWS_ACCESS_KEY_ID" in str(error)
+    assert "Debug source" not in str(error)
 
 
 async def test_what_is_said_of_one_object_is_no_error_of_the_store() -> None:

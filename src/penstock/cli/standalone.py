@@ -19,6 +19,13 @@ def standalone(
     data_dir: Annotated[
         str | None, typer.Option(help="Where everything is kept; made if absent. [default: penstock-data]")
     ] = None,
+    tier2: Annotated[
+        str | None,
+        typer.Option(
+            help="Long-term storage elsewhere: s3://bucket/prefix (gs://, az://) or a directory. "
+            "[default: tier2 in --data-dir]"
+        ),
+    ] = None,
     memory: Annotated[
         bool, typer.Option("--memory", help="Keep everything in memory, for tests: lost at exit.")
     ] = False,
@@ -63,6 +70,7 @@ def standalone(
 
     flags = {
         "data_dir": data_dir,
+        "tier2": tier2,
         "is_memory": memory or None,
         "host": host,
         "controller_port": controller_port,

@@ -243,6 +243,11 @@ def storage_error(error: Exception, place: str, key: str) -> StorageError:
     status = int(status_found[1]) if status_found else 0
     code = code_found[1] if code_found else ""
     kind = type(error).__name__
+    if any(mark in text for mark in _ROLE_MARKS):
+        return StorageCredentialsError(
+            f"no credentials for {place}: set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or give this machine a "
+            f"role. It was tried: {line}"
+        )
     if code in _CLOCK_CODES or "date header too old" in text:
         return StorageClockError(
             f"{place} refuses requests because the clocks differ too much: set this machine's (chronyc tracking, "
@@ -257,11 +262,6 @@ def storage_error(error: Exception, place: str, key: str) -> StorageError:
         return StorageCredentialsError(
             f"{place} refuses these credentials ({code or status or kind}): check the access key, its secret and what "
             f"they permit (read, write, delete, list). It said: {line}"
-        )
-    if not status and any(mark in text for mark in _ROLE_MARKS):
-        return StorageCredentialsError(
-            f"no credentials for {place}: set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or give this machine a "
-            f"role. It was tried: {line}"
         )
     if kind == "AlreadyExistsError" or kind == "PreconditionError":
         return ObjectExistsError(key, code or line)

@@ -18,6 +18,7 @@ from dataclasses import replace
 from typing import BinaryIO
 
 from penstock.data_directory import DataDirectory
+from penstock.long_term_storage import open_long_term_storage, segment_store_settings
 from penstock.model.errors import PenstockError
 from penstock.runtime.descriptors import descriptor_limit, share_descriptors
 from penstock.runtime.runtime import Runtime, real_runtime
@@ -27,7 +28,6 @@ from penstock.segmentstore.server import SegmentStoreServer
 from penstock.segmentstore.store import SegmentStore
 from penstock.segmentstore.tier1.local_log import LocalLogFactory
 from penstock.segmentstore.tier1.log_owner import LogOwner
-from penstock.segmentstore.tier2.directory import DirectoryChunkStorage
 from penstock.settings import StandaloneSettings
 from penstock.store_processes.messages import (
     LINE_BYTES_MAX,
@@ -92,10 +92,10 @@ class StoreChild:
                 settings.durable_log,
                 owner=LogOwner(bytes.fromhex(self._order.owner), lambda token: token.hex() in self._living),
             ),
-            chunks=DirectoryChunkStorage(directory.tier2, runtime, settings.long_term_storage),
+            chunks=open_long_term_storage(settings, directory, runtime),
             cluster_id=identity.cluster_id,
             runtime=runtime,
-            settings=settings.segment_store,
+            settings=segment_store_settings(settings),
             container_ids=self._order.containers,
             cache_directory=directory.cache(self._order.store),
         )

@@ -10,6 +10,7 @@ import pytest
 from penstock.model.errors import (
     ChunkError,
     NoSuchChunkError,
+    StorageCredentialsError,
     StorageError,
     StorageIdentityError,
     StorageUnavailableError,
@@ -101,6 +102,22 @@ async def test_a_missing_place_is_waited_for_and_used_when_it_is_there() -> None
     await until(lambda: "has no identity" in (storage.problem or ""))
     assert not waiting.done()
     inner.identity = OURS
+    await waiting
+    assert storage.is_available
+
+
+async def test_a_new_cluster_does_not_wait_for_storage_that_refuses_it() -> None:
+    """Wrong credentials, or no such bucket: a mistake in the settings. One that has stored something does wait."""
+    inner = Slow()
+    inner.error = StorageCredentialsError("s3://bucket refuses these credentials")
+    with pytest.raises(StorageCredentialsError):
+        await guard(inner).claim_when_there(no_logs)
+    inner.identity = OURS
+    storage = guard(inner)
+    waiting = asyncio.ensure_future(storage.claim_when_there(logs))
+    await until(lambda: "refuses these credentials" in (storage.problem or ""))
+    assert not waiting.done()
+    inner.error = None
     await waiting
     assert storage.is_available
 

@@ -17,7 +17,13 @@ from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Sequence
 from typing import TypeVar
 
-from penstock.model.errors import NoSuchChunkError, StorageError, StorageIdentityError, StorageUnavailableError
+from penstock.model.errors import (
+    NoSuchChunkError,
+    StorageError,
+    StorageIdentityError,
+    StorageRefusedError,
+    StorageUnavailableError,
+)
 from penstock.model.segments import Buffer
 from penstock.segmentstore.settings import StorageGuardSettings
 from penstock.segmentstore.tier2.chunk_storage import ChunkInfo, ChunkStorage
@@ -95,7 +101,11 @@ class GuardedChunkStorage(WrappedChunkStorage):
         self._set_available()
 
     async def claim_when_there(self, has_logs: Callable[[], Awaitable[bool]]) -> None:
-        """Claim it; wait for as long as it is not there. Raises what else `claim` raises."""
+        """Claim it; wait for as long as it is not there. Raises what else `claim` raises.
+
+        Storage that refuses all requests of a cluster that has stored nothing yet is a mistake in its settings, and not
+        waited for: `StorageRefusedError`.
+        """
         told: str | None = None
         while True:
             try:
@@ -103,6 +113,8 @@ class GuardedChunkStorage(WrappedChunkStorage):
             except StorageIdentityError:
                 raise
             except StorageUnavailableError as error:
+                if isinstance(error, StorageRefusedError) and not await has_logs():
+                    raise
                 self._problem = error
                 if str(error) != told:
                     told = str(error)

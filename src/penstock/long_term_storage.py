@@ -1,0 +1,41 @@
+"""`open_long_term_storage`: the chunk storage that the settings name, be it a directory or a bucket."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from penstock.data_directory import DataDirectory
+from penstock.runtime.objects import ObjectPlace
+from penstock.runtime.runtime import Runtime
+from penstock.segmentstore.settings import SegmentStoreSettings
+from penstock.segmentstore.tier2.chunk_storage import ChunkStorage
+from penstock.segmentstore.tier2.directory import DirectoryChunkStorage
+from penstock.segmentstore.tier2.object_storage import ObjectChunkStorage
+from penstock.settings import StandaloneSettings
+
+
+def open_long_term_storage(settings: StandaloneSettings, directory: DataDirectory, runtime: Runtime) -> ChunkStorage:
+    """Return long-term storage; nothing is asked of it yet.
+
+    Raises `InvalidArgumentError` for settings that cannot work, and when the library of object stores is not installed.
+    """
+    if not settings.is_object_storage:
+        return DirectoryChunkStorage(settings.tier2 or directory.tier2, runtime, settings.long_term_storage)
+    place = ObjectPlace.parse(settings.tier2)
+    objects = runtime.open_objects(place, settings.object_storage.store)
+    return ObjectChunkStorage(objects, runtime.rng, settings.object_storage, prefix=place.prefix)
+
+
+def segment_store_settings(settings: StandaloneSettings) -> SegmentStoreSettings:
+    """Return the settings of a segment store, with flushes that suit its long-term storage."""
+    store, objects = settings.segment_store, settings.object_storage
+    if not settings.is_object_storage:
+        return store
+    container = replace(
+        store.container,
+        flush_bytes=objects.flush_bytes,
+        flush_age_s=objects.flush_age_s,
+        # Longer ones would be cut into several objects.
+        flush_write_bytes_max=max(store.container.flush_write_bytes_max, objects.flush_bytes),
+    )
+    return replace(store, container=container)

@@ -1,0 +1,59 @@
+"""Which long-term storage the settings mean, and how flushes suit it."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+
+from penstock.data_directory import DataDirectory
+from penstock.long_term_storage import open_long_term_storage, segment_store_settings
+from penstock.model.errors import InvalidArgumentError
+from penstock.runtime.runtime import real_runtime
+from penstock.runtime.settings import load_settings
+from penstock.segmentstore.tier2.chunk_storage import ChunkStorage
+from penstock.settings import StandaloneSettings
+
+
+def opened(settings: StandaloneSettings, tmp_path: Path) -> ChunkStorage:
+    runtime = real_runtime(1)
+    return open_long_term_storage(settings, DataDirectory(str(tmp_path), runtime), runtime)
+
+
+async def test_a_directory_or_a_bucket_is_opened_as_the_settings_say(tmp_path: Path) -> None:
+    assert opened(StandaloneSettings(), tmp_path).place == str(tmp_path / "tier2")
+    assert opened(StandaloneSettings(tier2="/mnt/elsewhere"), tmp_path).place == "/mnt/elsewhere"
+    bucket = opened(StandaloneSettings(tier2="s3://bucket/some/prefix/"), tmp_path)
+    assert bucket.place == "s3://bucket/some/prefix"
+    assert not bucket.supports_append
+
+
+def test_a_flush_to_a_bucket_is_one_long_object() -> None:
+    directory = segment_store_settings(StandaloneSettings()).container
+    assert directory == StandaloneSettings().segment_store.container
+    settings = load_settings(
+        StandaloneSettings, flags={"tier2": "s3://bucket", "object_storage.flush_bytes": 32 << 20}
+    ).checked()
+    container = segment_store_settings(settings).container
+    assert container.flush_bytes == container.flush_write_bytes_max == 32 << 20
+    assert container.flush_age_s == settings.object_storage.flush_age_s > directory.flush_age_s
+
+
+@pytest.mark.parametrize(
+    "values", [{"tier2": "file:///tmp"}, {"tier2": "s3://"}, {"tier2": "s3://bucket", "is_memory": True}]
+)
+def test_places_that_cannot_be_are_refused_with_the_settings(values: dict[str, object]) -> None:
+    with pytest.raises(InvalidArgumentError):
+        StandaloneSettings(**values)  # type: ignore[arg-type]  # Of several types.
+
+
+def test_without_the_library_a_bucket_is_refused_and_a_directory_is_not(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As in the core install."""
+    for module in ("obstore", "obstore.store", "obstore.exceptions"):
+        monkeypatch.setitem(sys.modules, module, None)
+    assert opened(StandaloneSettings(), tmp_path).supports_append
+    with pytest.raises(InvalidArgumentError, match=r"pip install 'penstock\[s3\]'"):
+        opened(StandaloneSettings(tier2="s3://bucket"), tmp_path)
