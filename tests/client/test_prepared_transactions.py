@@ -12,7 +12,6 @@ from penstock.client.controller import ControllerClient
 from penstock.client.settings import ClientSettings
 from penstock.model.errors import (
     InvalidArgumentError,
-    MetadataConflictError,
     NoSuchTransactionError,
     OutcomeUnknownError,
     TransactionAbortedError,
@@ -188,7 +187,7 @@ async def test_stream_is_sealed_once_its_prepared_transaction_is_decided(server,
         transaction = await client.begin_transaction(stream)
         await transaction.write(b"one", "k")
         await transaction.prepare(limit_s=600)
-        with pytest.raises(MetadataConflictError, match="prepared"):
+        with pytest.raises(TransactionPreparedError, match=transaction.id):
             await client.seal_stream(stream)
         await transaction.commit()
         await client.seal_stream(stream)

@@ -51,6 +51,7 @@ from penstock.model.errors import (
     StreamExistsError,
     StreamNotSealedError,
     StreamSealedError,
+    TransactionPreparedError,
     UnsupportedOperationError,
 )
 from penstock.model.names import SegmentId, parent_segment_name, parse_segment_name
@@ -267,10 +268,27 @@ class ControllerClient(MarkCalls, ReaderGroupCalls, ScaleCalls, TableCalls, Tran
         _check_update(reply, "truncate", _name(message.streamInfo))
 
     async def seal_stream(self, scope: str, stream: str) -> None:
-        """Allow no more events. Sealing a sealed stream is fine. Raises `NoSuchStreamError`."""
+        """Allow no more events. Sealing a sealed stream is fine.
+
+        Raises `NoSuchStreamError`, `MetadataConflictError`; `TransactionPreparedError` when one waits for its decision.
+        """
         reply, _ = await self._change(self._stub.sealStream, _stream(scope, stream), f"seal stream {scope}/{stream}")
+        if reply.status == pb.UpdateStreamStatus.FAILURE:
+            await self._check_nothing_prepared(scope, stream)
         if reply.status != pb.UpdateStreamStatus.STREAM_SEALED:
             _check_update(reply, "seal", f"{scope}/{stream}")
+
+    async def _check_nothing_prepared(self, scope: str, stream: str) -> None:
+        try:
+            async for found in self.open_transactions(scope, stream):
+                if found.state == "PREPARED":
+                    raise TransactionPreparedError(
+                        f"stream {scope}/{stream} is not sealed: its transaction {found.id} is prepared, and waits for "
+                        "its decision: commit or abort it by its id, and seal the stream then",
+                        stream=f"{scope}/{stream}", transaction=found.id,
+                    )  # fmt: skip
+        except UnsupportedOperationError:
+            return  # Another controller than Penstock's has none.
 
     async def delete_stream(self, scope: str, stream: str) -> None:
         """Delete a sealed stream. Raises `NoSuchStreamError`, `StreamNotSealedError`."""
@@ -482,5 +500,4 @@ def _check_update(reply: pb.UpdateStreamStatus, verb: str, name: str) -> None:
     if reply.status == pb.UpdateStreamStatus.STREAM_SEALED:
         raise StreamSealedError(f"{verb} {name}: the stream is sealed")
     if reply.status != pb.UpdateStreamStatus.SUCCESS:
-        why = "a prepared transaction waits for its decision" if verb == "seal" else "the input does not fit"
-        raise MetadataConflictError(f"{verb} {name}: refused; another change is under way, or {why}")
+        raise MetadataConflictError(f"{verb} {name}: refused; another change is under way, or the input does not fit")

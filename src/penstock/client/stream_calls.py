@@ -140,7 +140,7 @@ class StreamCalls(ClientCore):
     async def seal_stream(self, stream: str) -> None:
         """Let a stream take no more events. Open transactions are aborted.
 
-        Raises `NoSuchStreamError`; `MetadataConflictError` when a prepared transaction waits for its decision.
+        Raises `NoSuchStreamError`; `TransactionPreparedError` when a prepared transaction waits for its decision.
         """
         await self._controller_client.seal_stream(*split_scoped_name(stream))
 

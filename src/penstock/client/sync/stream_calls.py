@@ -127,7 +127,7 @@ class StreamCalls(ClientCore):
     def seal_stream(self, stream: str) -> None:
         """Let a stream take no more events. Open transactions are aborted.
 
-        Raises `NoSuchStreamError`; `MetadataConflictError` when a prepared transaction waits for its decision.
+        Raises `NoSuchStreamError`; `TransactionPreparedError` when a prepared transaction waits for its decision.
         """
         self._portal.call(self._part.seal_stream(stream))
 

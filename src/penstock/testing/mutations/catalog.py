@@ -51,6 +51,7 @@ from penstock.testing.mutations.memory import MEMORY_MUTATIONS
 from penstock.testing.mutations.mutation import Mutation, patched, short_profile
 from penstock.testing.mutations.order import ORDER_MUTATIONS
 from penstock.testing.mutations.peers import PEER_MUTATIONS
+from penstock.testing.mutations.prepared import PREPARED_MUTATIONS
 from penstock.testing.mutations.promises import PROMISE_MUTATIONS
 from penstock.testing.mutations.readers import READER_MUTATIONS
 from penstock.testing.mutations.scaling import SCALING_MUTATIONS
@@ -469,6 +470,7 @@ MUTATIONS: tuple[Mutation, ...] = (
     *TABLE_MUTATIONS,
     *GROUP_MUTATIONS,
     *PROMISE_MUTATIONS,
+    *PREPARED_MUTATIONS,
 )  # fmt: skip
 """All planted bugs."""
 

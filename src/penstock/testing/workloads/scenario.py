@@ -37,6 +37,7 @@ from penstock.testing.workloads.handed_transactions import HandedTransactions
 from penstock.testing.workloads.many_keys import KEY_LENGTH, ManyKeys
 from penstock.testing.workloads.mortal_readers import MortalReader
 from penstock.testing.workloads.plans import draw_controller_faults, draw_owner_changes, draw_plan
+from penstock.testing.workloads.prepared_transactions import PreparedTransactions
 from penstock.testing.workloads.profile import Profile
 from penstock.testing.workloads.reincarnations import Reincarnations
 from penstock.testing.workloads.segments import ByteAppender, ByteReader, SegmentLives
@@ -70,10 +71,11 @@ _RARE_SHARE = 0.4
 
 
 #: Users that stand for themselves: in profiles of their own, see `mutations.promises`.
-_OF_USERS: Mapping[str, type[UserGroups | UserCalls | HandedTransactions]] = {
+_OF_USERS: Mapping[str, type[UserGroups | UserCalls | HandedTransactions | PreparedTransactions]] = {
     "user groups": UserGroups,
     "user calls": UserCalls,
     "handed transactions": HandedTransactions,
+    "prepared transactions": PreparedTransactions,
 }
 
 

@@ -1,0 +1,20 @@
+"""A sink that prepares its transactions, is away for longer than any lease, and decides them by their ids."""
+
+from __future__ import annotations
+
+import pytest
+
+from penstock.testing.mutations.prepared import PREPARED
+from penstock.testing.runner import run
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_what_was_prepared_ends_as_its_sink_decides(seed: int) -> None:
+    """Never by its lease; with all of its events or none; beside scales; and its stream is not sealed before."""
+    outcome = run(seed, PREPARED)
+    assert outcome.violations == ()
+    for done in (
+        "transactions prepared", "prepared transactions committed", "prepared transactions aborted",
+        "prepared transactions decided beyond their lease", "seals refused for prepared transactions",
+    ):  # fmt: skip
+        assert outcome.counts[done], done
