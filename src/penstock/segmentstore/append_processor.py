@@ -45,7 +45,6 @@ from penstock.wire.commands import (
     ConditionalAppend,
     ConditionalBlockEnd,
     ConditionalCheckFailed,
-    DataAppended,
     InvalidEventNumber,
     NoSuchSegment,
     OperationUnsupported,
@@ -54,6 +53,7 @@ from penstock.wire.commands import (
     WireCommand,
     WrongHost,
 )
+from penstock.wire.straight import data_appended_frame
 
 logger: logging.Logger = logging.getLogger(__name__)
 
@@ -408,7 +408,7 @@ class AppendProcessor:
                 )
             state.last_seen = request.event_number
         container = state.container
-        if container.quota.must_wait(state.segment):
+        if state.segment.is_stuck and container.quota.must_wait(state.segment):
             self._hold_writer(state, request.first_request_id)
             return
         if not is_admitted and failure is None and container.must_wait(is_urgent=state.is_urgent):
@@ -528,14 +528,13 @@ class AppendProcessor:
             self._acknowledge(state)
 
     def _acknowledge(self, state: WriterState) -> None:
+        durable = state.durable
         self._replies.send(
-            encode(
-                DataAppended(
-                    state.writer_id, state.durable, state.acknowledged, state.request_id, state.durable_length
-                )
+            data_appended_frame(
+                state.writer_id, durable, state.acknowledged, state.request_id, state.durable_length
             )
         )
-        state.acknowledged = state.durable
+        state.acknowledged = durable
 
     def close(self) -> None:
         """Forget all writers; what was accepted stays accepted."""

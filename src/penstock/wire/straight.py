@@ -39,6 +39,7 @@ _CONDITIONAL_HEAD = struct.Struct(">16sqqi")
 _CONDITIONAL_START = struct.Struct(">ii16sqqi")
 _DATA_APPENDED = struct.Struct(">16sqqqq")
 _DATA_APPENDED_FRAME = struct.Struct(">ii16sqqqq")
+_DATA_APPENDED_TYPE, _DATA_APPENDED_LENGTH = DataAppended.TYPE, _DATA_APPENDED.size
 _SETUP_HEAD = struct.Struct(">q16sH")
 _READ_TAIL_HEAD = struct.Struct(">qiH")
 _SEGMENT_READ_MIDDLE = struct.Struct(">qbbi")
@@ -192,14 +193,30 @@ def encode_segment_read_parts(command: SegmentRead) -> list[Buffer]:
 
 def encode_data_appended(command: DataAppended) -> bytes:
     """Encode a `DataAppended` frame."""
-    return _DATA_APPENDED_FRAME.pack(
-        DataAppended.TYPE,
-        _DATA_APPENDED.size,
+    return data_appended_frame(
         check_uuid(command.writer_id),
         command.event_number,
         command.previous_event_number,
         command.request_id,
         command.current_segment_write_offset,
+    )
+
+
+def data_appended_frame(
+    writer_id: bytes, event_number: int, previous_event_number: int, request_id: int, write_offset: int
+) -> bytes:
+    """Return a `DataAppended` frame without a command: a server sends one for each of very many appends.
+
+    `writer_id` has 16 bytes, numbers are in their range: they come out of a decoded command, or count bytes.
+    """
+    return _DATA_APPENDED_FRAME.pack(
+        _DATA_APPENDED_TYPE,
+        _DATA_APPENDED_LENGTH,
+        writer_id,
+        event_number,
+        previous_event_number,
+        request_id,
+        write_offset,
     )
 
 
