@@ -12,6 +12,9 @@ from penstock.model.checksum import crc32c
 from penstock.model.errors import CorruptionError
 from penstock.model.segments import Buffer
 
+#: What is summed in one step, give or take a buffer: some 25 us.
+STEP_BYTES = 256 * 1024
+
 
 def extend_checksums(
     checksums: Sequence[int], length: int, data: Sequence[Buffer], *, block_length: int
@@ -37,15 +40,20 @@ def extend_in_steps(
     block_length: int,
     checksum: Callable[[Buffer, int], int],
 ) -> Generator[int, None, tuple[int, ...]]:
-    """Do what `extend_checksums` does with `checksum`, and yield the bytes summed after each buffer."""
+    """Do what `extend_checksums` does with `checksum`; yield bytes summed since, every `STEP_BYTES` and at the end."""
     grown = list(checksums)
     filled = length % block_length
+    summed_bytes = 0
     for buffer in data:
+        if summed_bytes >= STEP_BYTES:
+            yield summed_bytes
+            summed_bytes = 0
         count = len(buffer)
-        if filled and filled + count <= block_length:
+        summed_bytes += count
+        end = filled + count
+        if filled and end <= block_length:
             grown[-1] = checksum(buffer, grown[-1])
-            filled = (filled + count) % block_length
-            yield count
+            filled = end if end < block_length else 0
             continue
         view = memoryview(buffer)
         position = 0
@@ -56,7 +64,7 @@ def extend_in_steps(
             grown[-1] = checksum(view[position : position + count], grown[-1])
             position += count
             filled = (filled + count) % block_length
-        yield len(view)
+    yield summed_bytes
     return tuple(grown)
 
 

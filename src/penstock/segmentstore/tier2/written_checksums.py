@@ -19,7 +19,7 @@ from penstock.model.checksum import crc32c, crc32c_at_once
 from penstock.model.errors import InconsistentStateError
 from penstock.model.segments import Buffer
 from penstock.runtime.work import BlockingWork
-from penstock.segmentstore.tier2.block_checksums import extend_in_steps
+from penstock.segmentstore.tier2.block_checksums import STEP_BYTES, extend_in_steps
 
 T = TypeVar("T")
 
@@ -80,7 +80,7 @@ async def sum_written(
 def _sum(
     growths: Sequence[Growth], wholes: Sequence[tuple[Buffer, int]], checksum: Callable[[Buffer, int], int]
 ) -> Generator[int, None, _Summed]:
-    """Do it, and yield the bytes summed after each piece."""
+    """Do it, and yield the bytes summed since after each step."""
     grown: list[tuple[int, ...]] = []
     for growth in growths:
         grown.append(
@@ -88,11 +88,15 @@ def _sum(
                 growth.checksums, growth.length, growth.pieces, block_length=growth.block_length, checksum=checksum
             ))
         )  # fmt: skip
+    summed_bytes = 0
     for index, (whole, arrived) in enumerate(wholes):
         found = checksum(whole, 0)
         if found != arrived:
             return _Summed(grown, index, found)
-        yield len(whole)
+        summed_bytes += len(whole)
+        if summed_bytes >= STEP_BYTES:
+            yield summed_bytes
+            summed_bytes = 0
     return _Summed(grown, None, 0)
 
 

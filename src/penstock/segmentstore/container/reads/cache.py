@@ -18,7 +18,7 @@ from __future__ import annotations
 import asyncio
 from abc import ABC, abstractmethod
 from collections import OrderedDict
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Protocol
 
 from penstock.segmentstore.settings import CacheSettings
@@ -182,14 +182,16 @@ class Cache:
             self._entry_count -= 1
         self.discount(entry.byte_count)
 
-    def stored(self, entry: CacheEntry) -> None:
-        """Storage has the entry's bytes now: it may go in its turn."""
-        if entry.filed_in == _ASIDE:
-            del self._aside[entry]
-            # It deserves as much as what is read now.
-            entry.filed_in = entry.generation = self.generation
-            self._current.entries[entry] = None
-            self._entry_count += 1
+    def stored(self, entries: Iterable[CacheEntry]) -> None:
+        """Storage has the bytes of these entries now: they may go in their turn."""
+        generation, current = self.generation, self._current.entries
+        for entry in entries:
+            if entry.filed_in == _ASIDE:
+                del self._aside[entry]
+                # It deserves as much as what is read now.
+                entry.filed_in = entry.generation = generation
+                current[entry] = None
+                self._entry_count += 1
 
     def count(self, byte_count: int) -> None:
         """Count bytes that an entry grew by, and evict if that is too much."""
@@ -225,15 +227,19 @@ class Cache:
             self._current = self._generations[self.generation] = _Generation()
         latest_s = now_s - settings.entry_age_s_max
         count = settings.eviction_entries_max
-        while count:
-            number, oldest = next(iter(self._generations.items()))
-            if oldest.ended_s is None or oldest.ended_s > latest_s:
-                break
-            if not oldest.entries:
-                del self._generations[number]
-                continue
-            count -= 1
-            self._take_oldest(number, oldest)
+        freed_bytes = 0
+        try:
+            while count:
+                number, oldest = next(iter(self._generations.items()))
+                if oldest.ended_s is None or oldest.ended_s > latest_s:
+                    break
+                if not oldest.entries:
+                    del self._generations[number]
+                    continue
+                count -= 1
+                freed_bytes += self._take_oldest(number, oldest)
+        finally:
+            self.discount(freed_bytes)
         self._evict_above_bytes = min(self._evict_above_bytes, self._next_threshold())
 
     # Eviction.
@@ -280,14 +286,18 @@ class Cache:
         """Look at the next few entries of the sweep under way."""
         target = self.settings.target_bytes
         count = min(self._sweep_count, self.settings.eviction_entries_max)
-        while count and self.used_bytes > target and self._entry_count:
-            number, oldest = next(iter(self._generations.items()))
-            if not oldest.entries:
-                del self._generations[number]  # Never the current one: it is the last, and there are entries.
-                continue
-            count -= 1
-            self._sweep_count -= 1
-            self._take_oldest(number, oldest)
+        freed_bytes = 0
+        try:
+            while count and self.used_bytes - freed_bytes > target and self._entry_count:
+                number, oldest = next(iter(self._generations.items()))
+                if not oldest.entries:
+                    del self._generations[number]  # Never the current one: it is the last, and there are entries.
+                    continue
+                count -= 1
+                self._sweep_count -= 1
+                freed_bytes += self._take_oldest(number, oldest)
+        finally:
+            self.discount(freed_bytes)  # Once for all of them: whoever waits for room looks then.
         if self.used_bytes <= target or not self._entry_count:
             self._sweep_count = 0
         if self._sweep_count and not self._step_is_scheduled:
@@ -307,21 +317,29 @@ class Cache:
             self._step()
             self._evict_above_bytes = min(self._evict_above_bytes, self._next_threshold())
 
-    def _take_oldest(self, number: int, oldest: _Generation) -> None:
-        """File the first entry anew if it was used since, set it aside if storage lacks it; else let it go."""
-        entry = next(iter(oldest.entries))
+    def _take_oldest(self, number: int, oldest: _Generation) -> int:
+        """File the first entry anew if it was used since, set it aside if storage lacks it; else let it go.
+
+        Return how many bytes went, which are still to be discounted.
+        """
+        entries = oldest.entries
+        entry = next(iter(entries))
         generation = entry.generation
-        if generation <= number:
-            if self._let_go(entry):
-                return
-            del oldest.entries[entry]
-            self._entry_count -= 1
+        if generation > number:
+            del entries[entry]
+            entry.filed_in = generation
+            self._generations[generation].entries[entry] = None
+            return 0
+        freed_bytes = 0
+        if entry.may_go():
+            freed_bytes = entry.byte_count
+            entry.leave()
+        else:
             entry.filed_in = _ASIDE
             self._aside[entry] = None
-            return
-        del oldest.entries[entry]
-        entry.filed_in = entry.generation = generation
-        self._generations[generation].entries[entry] = None
+        del entries[entry]
+        self._entry_count -= 1
+        return freed_bytes
 
     def _let_go(self, entry: CacheEntry) -> bool:
         if not entry.may_go():

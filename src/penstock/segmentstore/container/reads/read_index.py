@@ -382,12 +382,15 @@ class ReadIndex(Generic[S]):
         position, end = offset, offset + length
         while 0 <= at < len(entries) and position < end:
             block = entries[at]
-            if type(block) is not _Block or not block.start <= position < block.end or block.checksum is None:
+            if type(block) is not _Block or block.checksum is None:
                 break
-            whole = block.data
-            stop = min(block.end, end)
-            is_all = position == block.start and stop == block.end
-            data.append(whole if is_all else memoryview(whole)[position - block.start : stop - block.start])
+            whole, block_start = block.data, block.start
+            block_end = block_start + len(whole)
+            if not block_start <= position < block_end:
+                break
+            stop = min(block_end, end)
+            is_all = position == block_start and stop == block_end
+            data.append(whole if is_all else memoryview(whole)[position - block_start : stop - block_start])
             wholes.append((whole, block.checksum))
             position = stop
             at += 1
@@ -404,13 +407,17 @@ class ReadIndex(Generic[S]):
     def stored(self, start: int) -> None:
         """Long-term storage has the bytes from `start` to the segment's storage length now: they may be evicted."""
         length = self._segment.storage_length
-        cache = self._cache
-        for at in range(max(bisect_right(self._starts, start) - 1, 0), len(self._entries)):
-            entry = self._entries[at]
-            if entry.start >= length:
+        entries = self._entries
+        blocks: list[_Block[S]] = []
+        for at in range(max(bisect_right(self._starts, start) - 1, 0), len(entries)):
+            entry = entries[at]
+            if type(entry) is _Block:
+                if entry.start + len(entry.data) > length:
+                    break  # Entries do not overlap: of what is behind it storage has nothing.
+                blocks.append(entry)
+            elif entry.start >= length:
                 break
-            if type(entry) is _Block and entry.may_go():
-                cache.stored(entry)
+        self._cache.stored(blocks)
 
     def _evicted(self, block: _Block[S]) -> None:
         """Let a block go that the cache found to be of little use."""
