@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from penstock.data_directory import DataDirectory
+from penstock.runtime.descriptors import descriptor_limit, share_descriptors
 from penstock.runtime.objects import ObjectPlace
 from penstock.runtime.runtime import Runtime
 from penstock.segmentstore.settings import SegmentStoreSettings
@@ -20,7 +21,11 @@ def open_long_term_storage(settings: StandaloneSettings, directory: DataDirector
     Raises `InvalidArgumentError` for settings that cannot work, and when the library of object stores is not installed.
     """
     if not settings.is_object_storage:
-        return DirectoryChunkStorage(settings.tier2 or directory.tier2, runtime, settings.long_term_storage)
+        budget = share_descriptors(
+            descriptor_limit(), settings.descriptors, has_segment_store=True, has_controller=False
+        )
+        chunks = settings.long_term_storage.within(budget)
+        return DirectoryChunkStorage(settings.tier2 or directory.tier2, runtime, chunks)
     place = ObjectPlace.parse(settings.tier2)
     objects = runtime.open_objects(place, settings.object_storage.store)
     return ObjectChunkStorage(objects, runtime.rng, settings.object_storage, prefix=place.prefix)

@@ -10,6 +10,7 @@ import pytest
 from penstock.model.errors import InvalidArgumentError
 from penstock.runtime.descriptors import DescriptorSettings, share_descriptors
 from penstock.segmentstore.settings import ConnectionSettings
+from penstock.segmentstore.tier2.directory import DirectoryChunkStorageSettings
 
 
 def test_files_have_their_share_however_few_there_are() -> None:
@@ -33,6 +34,15 @@ def test_limits_of_connections_never_grow_by_a_budget() -> None:
     assert settings.within(many) == settings
     assert settings.within(few).connections_max == few.segment_store_connections < 100
     assert settings.within(few).accept_backlog == few.accept_backlog < 50
+
+
+def test_chunks_are_kept_open_only_as_far_as_there_are_descriptors() -> None:
+    """Half of what is set aside for files: the logs, directories and what is in use need the others."""
+    few = share_descriptors(1024, DescriptorSettings(), has_segment_store=True, has_controller=True)
+    many = share_descriptors(1 << 20, DescriptorSettings(), has_segment_store=True, has_controller=True)
+    settings = DirectoryChunkStorageSettings(open_files_max=1000)
+    assert settings.within(many) == settings
+    assert settings.within(few).open_files_max == 256
 
 
 @pytest.mark.parametrize("percent", [0, 100])

@@ -32,12 +32,13 @@ class DescriptorSettings:
     """How the descriptors of a process are shared out.
 
     Attributes:
-        reserved_count: set aside for files, pipes and listening sockets; at most half of all.
+        reserved_count: set aside for files, pipes and listening sockets; at most half of all. Up to half of them are
+            for chunks that are kept open, so that a flush need not open its own.
         controller_percent: of the rest, where a controller and a segment store share a process, the share for gRPC
             connections of the controller.
     """
 
-    reserved_count: int = 512
+    reserved_count: int = 2048
     controller_percent: int = 25
 
     def __post_init__(self) -> None:
@@ -56,11 +57,13 @@ class DescriptorBudget:
         segment_store_connections: connections of a segment store that are served at once.
         controller_connections: likewise, of gRPC.
         accept_backlog: connections of a segment store that may wait to be accepted; they come on top for a moment.
+        open_chunks: chunks of long-term storage that may be kept open; of what is set aside.
     """
 
     segment_store_connections: int
     controller_connections: int
     accept_backlog: int
+    open_chunks: int
 
 
 def raise_descriptor_limit() -> int:
@@ -92,8 +95,9 @@ def descriptor_limit() -> int:
 def share_descriptors(
     limit: int, settings: DescriptorSettings, *, has_segment_store: bool, has_controller: bool
 ) -> DescriptorBudget:
-    """Return what is left for connections of `limit` descriptors."""
-    rest = limit - min(settings.reserved_count, limit // 2)
+    """Return what is left for connections of `limit` descriptors, and what of the others is for chunks."""
+    reserved = min(settings.reserved_count, limit // 2)
+    rest = limit - reserved
     controller = 0
     if has_controller:
         controller = rest * settings.controller_percent // 100 if has_segment_store else rest
@@ -103,4 +107,5 @@ def share_descriptors(
         segment_store_connections=max(store - backlog, _CONNECTIONS_MIN),
         controller_connections=max(controller, _CONNECTIONS_MIN),
         accept_backlog=max(backlog, 1),
+        open_chunks=reserved // 2,
     )

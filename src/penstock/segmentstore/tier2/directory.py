@@ -22,7 +22,7 @@ import logging
 import posixpath
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import islice
 from typing import TypeVar
@@ -35,6 +35,7 @@ from penstock.model.errors import (
     StorageNotRespondingError,
 )
 from penstock.model.segments import Buffer
+from penstock.runtime.descriptors import DescriptorBudget
 from penstock.runtime.disk import DiskFile, DiskSpace
 from penstock.runtime.runtime import Runtime
 from penstock.runtime.work import PoolSettings, WorkPool
@@ -62,7 +63,8 @@ class DirectoryChunkStorageSettings:
     """Bounds of `DirectoryChunkStorage`.
 
     Attributes:
-        open_files_max: files kept open while idle; those in use come on top.
+        open_files_max: files kept open while idle; those in use come on top. A flush to another chunk has to open it
+            and to close one, each a job of its own for a thread.
         known_directories_max: directories remembered as durable, to spare their syncs.
         copy_buffer_bytes: how much `concat` copies at a time.
         reads: the pool for reads of chunks.
@@ -71,7 +73,7 @@ class DirectoryChunkStorageSettings:
         cancel_grace_s: how long a cancelled call waits for the end of a change under way before that is abandoned.
     """
 
-    open_files_max: int = 256
+    open_files_max: int = 1024
     known_directories_max: int = 4096
     copy_buffer_bytes: int = 1024 * 1024
     reads: PoolSettings = field(
@@ -84,6 +86,10 @@ class DirectoryChunkStorageSettings:
         default_factory=lambda: PoolSettings(thread_count_max=4, hung_count_max=8, timeout_s=30.0)
     )
     cancel_grace_s: float = 1.0
+
+    def within(self, budget: DescriptorBudget) -> DirectoryChunkStorageSettings:
+        """Return these settings with no more files kept open than there are descriptors for."""
+        return replace(self, open_files_max=min(self.open_files_max, budget.open_chunks))
 
 
 @dataclass(slots=True)
