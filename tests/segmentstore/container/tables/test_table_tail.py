@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import random
 
 import pytest
@@ -30,6 +31,28 @@ def test_keys_between_bounds_equal_a_sorted_list(seed: int) -> None:
             limit = rng.randrange(1, 20)
             wanted = sorted(key for key in tail.slots if key > after and key >= first and (last is None or key <= last))
             assert tail.keys_between(after=after, first=first, last=last, limit=limit) == wanted[:limit]
+
+
+@pytest.mark.parametrize("is_hasty", [False, True])
+async def test_very_many_keys_are_sorted_while_others_go_on(is_hasty: bool) -> None:
+    """What is added and dropped meanwhile counts, also when one who comes in between does not wait."""
+    tail = Tail()
+    for number in random.Random(1).sample(range(100_000), 30_000):
+        tail.add(b"%06d" % (2 * number), None)
+    sorting = [asyncio.ensure_future(tail.sort()) for _ in range(2)]
+    turns = 0
+    while not all(task.done() for task in sorting):
+        await asyncio.sleep(0)
+        tail.add(b"%06d" % (2 * turns + 1), None)
+        if turns == 2:
+            for key in list(tail.slots)[:100]:
+                tail.slots[key] = b"slot"
+                tail.drop(key)
+            if is_hasty:
+                assert tail.keys_between(after=b"", first=b"", last=None, limit=3) == sorted(tail.slots)[:3]
+        turns += 1
+    assert turns >= 4
+    assert tail.keys_between(after=b"", first=b"", last=None, limit=1 << 20) == sorted(tail.slots)
 
 
 def test_counts_are_those_of_what_changed() -> None:

@@ -58,6 +58,9 @@ async def page_of(
     """
     limit = min(limit, PAGE_ENTRIES_MAX)
     while True:
+        for tail in (table.frozen, table.tail):
+            if tail is not None:
+                await tail.sort()
         table.check_in_memory()
         index = table.index
         generation = table.generation

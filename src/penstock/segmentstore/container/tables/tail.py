@@ -5,9 +5,11 @@ A table has one tail that grows, and while that is moved to the index a second o
 
 from __future__ import annotations
 
+import asyncio
 from bisect import bisect_left, bisect_right, insort
 from typing import Final
 
+from penstock.segmentstore.container.btree.sorting import SLICE_LENGTH, sorted_in_slices
 from penstock.segmentstore.container.tables.entries import slot_length
 
 #: So many new keys are inserted one by one; to merge more with those that are sorted is less work, and looks at all.
@@ -29,6 +31,7 @@ class Tail:
     __slots__ = (
         "_new_keys",
         "_sorted_keys",
+        "_sorting",
         "_stale_count",
         "count_delta",
         "entry_count",
@@ -45,6 +48,8 @@ class Tail:
         self.entry_count: int = 0
         # Sorted on the first iteration, and then kept so. May hold keys that have left, and some twice.
         self._sorted_keys: list[bytes] | None = None
+        self._sorting: asyncio.Lock = asyncio.Lock()
+        # Those that came since the keys were sorted, or began to be.
         self._new_keys: list[bytes] = []
         self._stale_count = 0
 
@@ -65,7 +70,7 @@ class Tail:
     def add(self, key: bytes, slot: bytes | None) -> None:
         """Bring in a key that is not in here."""
         self.slots[key] = slot
-        if self._sorted_keys is not None:
+        if self._sorted_keys is not None or self._sorting.locked():
             self._new_keys.append(key)
 
     def drop(self, key: bytes) -> None:
@@ -79,6 +84,18 @@ class Tail:
         """Forget removed keys, where there is nothing below that they would have to hide."""
         self.slots = {key: slot for key, slot in self.slots.items() if slot is not None}
         self._sorted_keys = None
+
+    async def sort(self) -> None:
+        """Sort very many keys, unless they are sorted, so that `keys_between` need not; others get their turn."""
+        if self._sorted_keys is not None or len(self.slots) <= SLICE_LENGTH:
+            return
+        async with self._sorting:
+            if self._sorted_keys is None:
+                new_keys = self._new_keys = []
+                self._stale_count = 0
+                keys = await sorted_in_slices(list(self.slots))
+                if self._new_keys is new_keys:  # Else somebody could not wait, and has sorted them.
+                    self._sorted_keys = keys
 
     def keys_between(self, *, after: bytes, first: bytes, last: bytes | None, limit: int) -> list[bytes]:
         """Return up to `limit` keys above `after` (if not empty) and in [`first`, `last`], ascending, removed or not.
