@@ -3,6 +3,10 @@ restart the server meanwhile cannot make them itself.
 
 ``write URI STREAM FIRST LAST`` writes keyed events; ``read URI STREAM GROUP READERS COUNT`` prints what it reads.
 Both print ``begun`` once a good part is done.
+
+``transact URI STREAM WRITER EVENTS`` has four transactions open at the same time and writes to them by turns. It
+commits one and aborts one of them, prints the ids of the other two and ``begun``, and waits for a line of its input:
+then it commits one of those and aborts the last. It prints the names of those it has committed.
 """
 
 from __future__ import annotations
@@ -59,6 +63,28 @@ async def read(uri: str, stream: str, group_name: str, reader_count: int, count:
     say("done")
 
 
+def transact(uri: str, stream: str, writer_id: int, event_count: int) -> None:
+    """Write ``name:number`` to four transactions by turns; end two of them, and the other two when told."""
+    manager = pravega_client.StreamManager(uri)
+    writer = manager.create_transaction_writer(SCOPE, stream, writer_id)
+    names = [f"w{writer_id}t{index}" for index in range(4)]
+    transactions = [writer.begin_txn() for _ in names]
+    for number in range(event_count):
+        for name, transaction in zip(names, transactions, strict=True):
+            transaction.write_event(f"{name}:{number}", name)
+    transactions[0].commit()
+    transactions[1].abort()
+    say(f"committed {names[0]}")
+    for transaction in transactions[2:]:
+        say(f"open {transaction.get_txn_id()}")
+    say("begun")
+    sys.stdin.readline()
+    transactions[2].commit()
+    say(f"committed {names[2]}")
+    transactions[3].abort()
+    say("done")
+
+
 def say(line: str) -> None:
     """Print one line at once."""
     sys.stdout.write(line + "\n")
@@ -69,5 +95,7 @@ if __name__ == "__main__":
     what, uri, stream, *rest = sys.argv[1:]
     if what == "write":
         write(uri, stream, int(rest[0]), int(rest[1]))
+    elif what == "transact":
+        transact(uri, stream, int(rest[0]), int(rest[1]))
     else:
         asyncio.run(read(uri, stream, rest[0], int(rest[1]), int(rest[2])))

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import collections
+import collections.abc
 import subprocess
 import sys
 from pathlib import Path
@@ -15,6 +16,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+import penstock
+from penstock.model.names import segment_name, transaction_segment_name
 from support.standalone_process import StandaloneProcess
 
 if TYPE_CHECKING:
@@ -151,7 +154,9 @@ def test_tags_are_kept_and_replaced(manager: pravega_client.StreamManager) -> No
 
 def worker(*arguments: str) -> subprocess.Popen[str]:
     """Start `pypi_worker.py`."""
-    return subprocess.Popen([sys.executable, str(WORKER), *arguments], stdout=subprocess.PIPE, text=True)
+    return subprocess.Popen(
+        [sys.executable, str(WORKER), *arguments], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    )
 
 
 def await_begun(process: subprocess.Popen[str]) -> None:
@@ -303,6 +308,75 @@ async def test_a_committed_transaction_is_read_whole_and_an_aborted_one_not_at_a
 
     group = manager.create_reader_group("audit", "shop", "orders")
     assert_each_key_in_order(await read_events(group, ["reader1"], 100), 100)
+
+
+async def test_transactions_of_several_writers_end_as_asked_over_a_kill_between_flush_and_commit(
+    server: StandaloneProcess, manager: pravega_client.StreamManager
+) -> None:
+    """Three processes of that client with four transactions each on one segment; SIGKILL of the server.
+
+    Each ends one by commit and one by abort beside the others, and one each after a kill that comes when all of their
+    events are stored. Those committed are read whole, each in one piece and in its order, the others not at all.
+    """
+    event_count, writers = 40, (1, 2, 3)
+    assert manager.create_stream("shop", "orders", 1)
+    workers = [worker("transact", server.uri, "orders", str(writer), str(event_count)) for writer in writers]
+    expected: list[str] = []
+    try:
+        ids: list[int] = []
+        for process in workers:
+            assert process.stdout is not None
+            while (line := process.stdout.readline()) != "begun\n":
+                what, _, value = line.strip().partition(" ")
+                assert what in ("open", "committed")
+                expected += [value] if what == "committed" else []
+                ids += [int(value)] if what == "open" else []
+        assert len(ids) == 2 * len(workers)
+        length_bytes = sum(8 + len(f"w1t2:{number}") for number in range(event_count))
+        await until(server, ids, lambda length: length == length_bytes)
+        server.kill9()
+        server.start()
+        for process in workers:
+            assert process.stdin is not None
+            process.stdin.write("end\n")
+            process.stdin.flush()
+        for process in workers:
+            expected += [line.decode().partition(" ")[2] for line in finish(process)]
+    finally:
+        for process in workers:
+            process.kill()
+    assert sorted(expected) == sorted(f"w{writer}t{index}" for writer in writers for index in (0, 2))
+    group = manager.create_reader_group("audit", "shop", "orders")
+    events = await read_events(group, ["reader1"], len(expected) * event_count)
+    pieces = [events[start : start + event_count] for start in range(0, len(events), event_count)]
+    assert sorted(piece[0].partition(b":")[0].decode() for piece in pieces) == sorted(expected)
+    for piece in pieces:
+        name = piece[0].partition(b":")[0]
+        assert piece == [b"%s:%d" % (name, number) for number in range(event_count)]
+    await until(server, ids, lambda length: length is None)
+
+
+async def until(
+    server: StandaloneProcess, transactions: list[int], is_so: collections.abc.Callable[[int | None], bool]
+) -> None:
+    """Wait until it is so of the length in bytes of each of these transactions' segments; None: it is gone."""
+    async with asyncio.timeout(300), penstock.aio.connect(server.uri) as client:
+        for name in map(transaction_segment, transactions):
+            while not is_so(await length_of(client, name)):  # noqa: ASYNC110  # What a server does has no event.
+                await asyncio.sleep(0.05)
+
+
+async def length_of(client: penstock.aio.Client, segment: str) -> int | None:
+    """Return the length of a segment in bytes; None if there is none."""
+    try:
+        return (await client.segment_info(segment)).length
+    except penstock.NoSuchSegmentError:
+        return None
+
+
+def transaction_segment(transaction: int) -> str:
+    """Return the name of the segment that a transaction has beside the only one of the stream."""
+    return transaction_segment_name(segment_name("shop", "orders", 0), transaction >> 64, transaction & (1 << 64) - 1)
 
 
 @pytest.mark.parametrize("length", [8 * MIB - 1, 8 * MIB, 8 * MIB + 1, 15 * MIB])

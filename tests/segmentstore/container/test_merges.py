@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+import asyncio
+import sys
+from collections.abc import AsyncIterator, Callable, Coroutine
+from types import FrameType
 
 import pytest
 
 from penstock.model.errors import InvalidArgumentError, SegmentSealedError
+from penstock.segmentstore.settings import CacheSettings
 from support.containers import Incarnations, append, read_all
 
 TARGET = "s/a/0.#epoch.0"
@@ -88,3 +92,54 @@ async def test_a_source_that_comes_twice_or_never_was_counts_as_merged(lives: In
     with pytest.raises(SegmentSealedError):
         await container.merge_all(TARGET, [source(2)])
     assert await container.merge_all(TARGET, [source(0)]) == [(8, None)]
+
+
+async def test_a_merge_takes_the_same_work_whatever_the_sources_size(monkeypatch) -> None:
+    """One append of ten bytes, 2000 of them, or 10 MB, none of it in storage yet: as many lines of code, as many bytes
+    of the log. What storage takes later is not the merge's.
+    """
+    lives = Incarnations(cache=CacheSettings(bytes_max=64 * 1024 * 1024))
+    container = await lives.start()
+    await container.writer.stop()
+    await container.create(TARGET)
+    await append(container, TARGET, b"first")
+    logged = 0
+    original = type(container._log).append
+
+    def counted(self, buffers, length):
+        nonlocal logged
+        logged += length
+        return original(self, buffers, length)
+
+    monkeypatch.setattr(type(container._log), "append", counted)
+    lines: list[int] = []
+    log_bytes: list[int] = []
+    for number, (count, size) in enumerate([(1, 10), (2000, 10), (1000, 10_000), (1, 10)]):
+        await container.create(source(number))
+        for _ in range(count):
+            await append(container, source(number), bytes(size))
+        logged = 0
+        lines.append(await lines_of(container.merge_all(TARGET, [source(number)])))
+        log_bytes.append(logged)
+    await lives.close()
+    assert max(lines) - min(lines) < 100, lines
+    assert max(log_bytes) - min(log_bytes) < 20, log_bytes
+    assert min(lines) > 100  # They were counted.
+
+
+async def lines_of(call: Coroutine[object, object, object]) -> int:
+    """Return how many lines of Python are run until a call has ended, by whomever."""
+    count = 0
+
+    def trace(frame: FrameType, event: str, argument: object) -> Callable[..., object]:
+        nonlocal count
+        count += event == "line"
+        return trace
+
+    before = sys.gettrace()
+    sys.settrace(trace)
+    try:
+        await asyncio.ensure_future(call)  # A task of its own: frames that run already are not counted.
+    finally:
+        sys.settrace(before)
+    return count
