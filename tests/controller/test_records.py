@@ -47,7 +47,7 @@ SAMPLES = [
     TimeIndexNode.of([1000, 2000]),
     records.SubscriberSet(("s/g",)),
     records.WriterMark(-5, {0: 3}, False),
-    records.MarkedStream("id"),
+    records.ListedLife("id"),
     records.EpochWithTransactions(3),
     records.CompletedTransaction(1000, records.TransactionStatus.ABORTED, records.AbortReason.LEASE_ENDED),
     records.CompletedBatch(3),

@@ -9,7 +9,7 @@ import pytest
 
 from penstock.controller.metadata import layout
 from penstock.controller.metadata.pending_work import SealStream, Subject, SubjectKind
-from penstock.controller.settings import ControllerSettings
+from penstock.controller.settings import ControllerSettings, RetentionSettings
 from penstock.model.errors import ContainerOfflineError
 from penstock.model.policies import Retention, Scaling, StreamConfig
 from penstock.testing.memory_segments import MemorySegments
@@ -59,13 +59,13 @@ async def test_policies_that_are_not_enforced_are_named_in_the_log(
     cluster: Cluster, caplog: pytest.LogCaptureFixture
 ) -> None:
     """A stored policy that does nothing must not look as if it did; a fixed stream without retention is silent."""
-    service = await cluster.start()
+    service = await cluster.start(ControllerSettings(retention=RetentionSettings(is_enabled=False)))
     await service.create_scope("shop")
     await service.create_stream("shop", "plain", StreamConfig(scaling=Scaling.fixed(1)))
     assert "not enforced" not in caplog.text
     await service.create_stream("shop", "a", StreamConfig(Scaling.by_event_rate(10), Retention.by_time(days=1)))
     assert "shop/a: its scaling policy is stored, but not enforced by this server" in caplog.text
-    assert "shop/a: its retention policy is stored, but not enforced yet" in caplog.text
+    assert "shop/a: its retention policy is stored, but not enforced by this server" in caplog.text
 
 
 async def test_open_work_does_not_delay_a_start(cluster: Cluster) -> None:

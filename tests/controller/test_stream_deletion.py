@@ -87,7 +87,7 @@ async def test_a_deletion_leaves_nothing_of_the_stream(cluster):
     """
     settings = ControllerSettings(watermarks=WatermarkSettings(interval_s=1e9))
     service = await cluster.start(settings)
-    service._watermarks._buckets = AllBuckets()
+    service._watermarks._cycle._buckets = AllBuckets()
     await service.create_scope("scope")
     for stream in ("gone", "kept"):
         await service.create_stream("scope", stream, CONFIG)

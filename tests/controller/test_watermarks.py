@@ -11,7 +11,7 @@ from penstock.controller.mark_log import MARK_ATTRIBUTE, MarkLog
 from penstock.controller.mark_streams import read_mark_segment
 from penstock.controller.metadata import layout
 from penstock.controller.settings import ControllerSettings, WatermarkSettings
-from penstock.controller.watermarks import Watermarks
+from penstock.controller.stream_cycle import StreamCycle
 from penstock.controller.writer_marks import all_marks
 from penstock.model.errors import NoSuchSegmentError, OutcomeUnknownError, StorageError
 from penstock.model.events import frame_event, split_events
@@ -20,6 +20,7 @@ from penstock.model.policies import Scaling, StreamConfig
 from penstock.model.segments import NO_VALUE
 from penstock.model.watermarks import Watermark
 from support.crash_script import AllBuckets
+from support.failing_requests import Failing
 
 QUIET = ControllerSettings(
     retry_delay_ms_first=0, retry_delay_ms_max=0, attempts_max=2, watermarks=WatermarkSettings(interval_s=1e9)
@@ -219,7 +220,7 @@ async def test_two_controllers_in_one_cycle_make_one_watermark(cluster, controll
     """S-231: whoever is late appends nothing. Each stream has one owner, but owners may overlap for a moment."""
     other = await cluster.start(QUIET)
     for service in (controller, other):
-        service._watermarks._buckets = AllBuckets()
+        service._watermarks._cycle._buckets = AllBuckets()
     for time in range(10, 15):
         await note(controller, "v", time, {0: time})
         await note(other, "w", time + 1, {1: time})
@@ -364,8 +365,8 @@ async def test_a_stream_whose_watermarks_cannot_be_read_is_named_once_and_the_ot
         await cycle(controller)
         await cycle(controller)
     assert await times(controller, "b") == [(10, 10)]
-    assert [record.message.split(":")[0] for record in caplog.records if "no watermark" in record.message] == [
-        "stream scope/a gets no watermark"
+    assert [record.message.split(",")[0] for record in caplog.records if "looked after" in record.message] == [
+        "watermarks of stream scope/a is not looked after"
     ]
 
 
@@ -378,19 +379,19 @@ async def test_no_more_streams_are_looked_at_at_once_than_allowed_and_each_has_i
     for stream in streams:
         await service.create_stream("scope", stream, StreamConfig(Scaling.fixed(1)))
         await note(service, "w", 10, {0: 1}, stream)
-    look_at, under_way, most, looked = Watermarks._look_at, 0, 0, []
+    look, under_way, most, looked = StreamCycle._look_at, 0, 0, []
 
-    async def counted(self, tables, listed, seen):
+    async def counted(self, listed):
         nonlocal under_way, most
         under_way += 1
         most = max(most, under_way)
         try:
-            await look_at(self, tables, listed, seen)
+            await look(self, listed)
         finally:
             under_way -= 1
         looked.append(listed.stream)
 
-    monkeypatch.setattr(Watermarks, "_look_at", counted)
+    monkeypatch.setattr(StreamCycle, "_look_at", counted)
     await cycle(service)
     assert most == 3
     assert sorted(looked) == streams
@@ -445,7 +446,7 @@ async def test_a_cycle_cut_short_at_any_step_is_made_good_by_the_next(fresh, is_
             await cycle(service)
         failing.undo()
         other = await cluster.start(QUIET)
-        other._watermarks._buckets = AllBuckets()
+        other._watermarks._cycle._buckets = AllBuckets()
         await cycle(other)
         await note(other, "w", 30, {0: 9, 1: 9})
         await cycle(other)
@@ -461,40 +462,6 @@ async def test_a_cycle_cut_short_at_any_step_is_made_good_by_the_next(fresh, is_
             assert step > 10
             return
     raise AssertionError("a cycle has no end")
-
-
-class Failing:
-    """Lets one request of a store fail for good, before or after its effect."""
-
-    CALLS = ("segment_info", "read", "append", "get_attribute", "update_attribute", "truncate_segment",
-             "table_get", "table_put", "table_remove", "table_entries")  # fmt: skip
-
-    def __init__(self, store, step, *, is_applied):
-        self.store = store
-        self.left = step
-        self.is_applied = is_applied
-        self.has_failed = False
-        self.is_dead = False
-        for name in self.CALLS:
-            setattr(store, name, self.wrap(getattr(store, name)))
-
-    def wrap(self, call):
-        async def wrapped(*arguments, **options):
-            if self.is_dead:
-                raise StorageError("the controller is gone")
-            self.left -= 1
-            if self.left >= 0:
-                return await call(*arguments, **options)
-            self.has_failed = self.is_dead = True
-            if self.is_applied:
-                await call(*arguments, **options)
-            raise StorageError("the controller is gone")
-
-        return wrapped
-
-    def undo(self):
-        for name in self.CALLS:
-            delattr(self.store, name)
 
 
 async def test_the_cycle_runs_by_itself(cluster):
@@ -532,8 +499,8 @@ async def test_a_cycle_that_cannot_read_its_list_is_tried_again(cluster, caplog)
             return len(failures) == 3 and await times(service) == [(10, 10)]
 
         await until(is_made)
-        await until(lambda: asyncio.sleep(0, "watermarks are made again" in caplog.text))
-    assert caplog.text.count("no watermarks are made, it is tried again") == 1
+        await until(lambda: asyncio.sleep(0, "looked at again for their watermarks" in caplog.text))
+    assert caplog.text.count("no stream is looked at for its watermarks, it is tried again") == 1
 
 
 async def test_nothing_is_made_when_it_is_turned_off(cluster):

@@ -98,6 +98,8 @@ async def test_hung_threads_are_replaced_up_to_a_number_and_then_work_is_refused
     for hung_count in range(1, 6):
         with pytest.raises(StorageNotRespondingError, match=r"did not answer within 0.25 s; it may still have its"):
             await pool.run(hanging.call)
+        # A thread counts as hung when it was given the call, which it may not have begun yet.
+        await until_begun(hanging, hung_count)
         assert pool.hung_count == hanging.begun_count == hung_count
     with pytest.raises(StorageNotRespondingError, match="5 calls of it hang already; nothing was done"):
         await pool.run(hanging.call)

@@ -102,7 +102,7 @@ async def _check_end(cluster, service) -> None:
     for table in (layout.PENDING_WORK, layout.TRANSACTION_INDEX):
         assert not [key for key in store.tables[table].entries if b"/" in key]
     # Streams that are gone are taken off the list of those with marks when it is looked at, here whoever owns them.
-    last._watermarks._buckets = AllBuckets()
+    last._watermarks._cycle._buckets = AllBuckets()
     await last._watermarks.cycle()
     assert not [each async for each in last._context.marked.all()]
     cluster_wide = (*layout.SYSTEM_TABLES, layout.MARKED_STREAMS)

@@ -29,6 +29,7 @@ from penstock.controller.metadata.announcements import Announcements
 from penstock.controller.metadata.catalog import Catalog, NamePage
 from penstock.controller.metadata.completed import CompletedTransactions
 from penstock.controller.metadata.given_up import GivenUpRecord, GivenUpWork
+from penstock.controller.metadata.listed_streams import ListedStreams
 from penstock.controller.metadata.marked_streams import MarkedStreams
 from penstock.controller.metadata.pending_work import (
     CreateGroup,
@@ -51,6 +52,7 @@ from penstock.controller.metadata.transaction_numbers import TransactionNumbers
 from penstock.controller.peers import Peers
 from penstock.controller.queries import SegmentPosition, StreamQueries, check_not_empty
 from penstock.controller.reader_groups import ReaderGroups
+from penstock.controller.retention.retention import Retention
 from penstock.controller.scaling.auto_scaler import AutoScaler
 from penstock.controller.scope_deletion import ScopeDeletion
 from penstock.controller.segment_requests import SegmentRequests
@@ -150,6 +152,7 @@ class ControllerService:
             announcements=Announcements(self._records, self.settings, peers),
             index=index,
             marked=MarkedStreams(self._records, self.settings),
+            retained=ListedStreams(self._records, layout.RETAINED_STREAMS),
             segments=SegmentRequests(segments, self.settings, locator.container_count),
             locks=self._locks,
             runtime=runtime,
@@ -172,6 +175,7 @@ class ControllerService:
         self.reader_groups: ReaderGroups = ReaderGroups(self._context, self._runner)
         self.writer_marks: WriterMarks = WriterMarks(self._context)
         self._watermarks = Watermarks(self._context, self.watermarking_buckets)
+        self._retention = Retention(self._context, self.retention_buckets, self.truncate_stream)
         self.key_value_tables: KeyValueTables = KeyValueTables(self._context, self._runner)
         self.queries: StreamQueries = StreamQueries(self._catalog)
         self._scope_deletion = ScopeDeletion(
@@ -225,6 +229,8 @@ class ControllerService:
             self._watches.start("scaling by load", self._auto_scaler.run())
         if self.settings.watermarks.is_enabled:
             self._watches.start("watermarks", self._watermarks.run())
+        if self.settings.retention.is_enabled:
+            self._watches.start("retention", self._retention.run())
 
     async def _new_name(self) -> str:
         """Return a name for this controller that none has had; names sort by when they were given."""
@@ -319,13 +325,24 @@ class ControllerService:
         if marked is not None and await self.queries.exists(scope, marked):
             raise StreamExistsError(f"stream {scope}/{stream} is a part of {scope}/{marked}, and was made with it")
         await self._runner.alone(_stream(scope, stream), lambda: create_stream(self._context, scope, stream, wanted))
-        _warn_of_policies(scope, stream, wanted, is_scaling_by_load=self._auto_scaler is not None)
+        self._warn_of_policies(scope, stream, wanted)
 
     async def update_stream(self, scope: str, stream: str, configuration: StreamConfig) -> None:
         """Replace a stream's whole configuration. Raises `NoSuchStreamError`, `StreamSealedError`."""
         wanted = self._checked(configuration)
         await self._on_stream_alone(scope, stream, lambda tables: update_stream(self._context, tables, wanted))
-        _warn_of_policies(scope, stream, wanted, is_scaling_by_load=self._auto_scaler is not None)
+        self._warn_of_policies(scope, stream, wanted)
+
+    def _warn_of_policies(self, scope: str, stream: str, configuration: StreamConfig) -> None:
+        """Say in the log which policies are stored and returned, but change nothing."""
+        ignored = []
+        if configuration.scaling.kind is not ScalingKind.FIXED and self._auto_scaler is None:
+            ignored.append("scaling")
+        if configuration.retention is not None and not self.settings.retention.is_enabled:
+            ignored.append("retention")
+        for kind in ignored:
+            name = f"{scope}/{stream}"
+            _logger.warning("stream %s: its %s policy is stored, but not enforced by this server", name, kind)
 
     def _checked(self, configuration: StreamConfig) -> StreamConfig:
         if configuration.scaling.min_segments > self.settings.segments_per_stream_max:
@@ -478,11 +495,3 @@ class ControllerService:
 
 def _stream(scope: str, stream: str) -> Subject:
     return Subject(SubjectKind.STREAM, scope, stream)
-
-
-def _warn_of_policies(scope: str, stream: str, configuration: StreamConfig, *, is_scaling_by_load: bool) -> None:
-    """Say in the log which policies are stored and returned, but change nothing."""
-    if configuration.scaling.kind is not ScalingKind.FIXED and not is_scaling_by_load:
-        _logger.warning("stream %s/%s: its scaling policy is stored, but not enforced by this server", scope, stream)
-    if configuration.retention is not None:
-        _logger.warning("stream %s/%s: its retention policy is stored, but not enforced yet", scope, stream)

@@ -55,6 +55,32 @@ class WatermarkSettings:
 
 
 @dataclass(frozen=True, slots=True)
+class RetentionSettings:
+    """How often streams with a retention policy are looked at, and how finely their past is known.
+
+    Attributes:
+        is_enabled: whether streams are truncated by their policies at all; else policies are stored, and no more.
+        interval_s: pause between two looks at the streams that have a policy.
+        streams_at_once: streams looked at at the same time.
+        stream_timeout_s: how long a look at one stream may take, truncation included.
+        cuts_in_minimum: cuts that are recorded of what a policy keeps at least: it keeps more by up to one of so many
+            parts, and by what comes between two looks.
+        cuts_max: cuts that are recorded of what a policy keeps at most; then they are further apart.
+        cut_interval_s_min: time between two cuts of a policy by time, at least.
+        cut_interval_s_max: the same, at most.
+    """
+
+    is_enabled: bool = True
+    interval_s: float = 30.0
+    streams_at_once: int = 16
+    stream_timeout_s: float = 600.0
+    cuts_in_minimum: int = 64
+    cuts_max: int = 4096
+    cut_interval_s_min: float = 1.0
+    cut_interval_s_max: float = 1800.0
+
+
+@dataclass(frozen=True, slots=True)
 class ControllerSettings:
     """Bounds and times of a controller.
 
@@ -109,6 +135,7 @@ class ControllerSettings:
         message_bytes_max: largest gRPC message.
         auto_scaling: how streams are scaled by their load.
         watermarks: how watermarks are made of the times that writers note.
+        retention: how streams are truncated as their policies say.
     """
 
     lease_ms_min: int = 10_000
@@ -154,3 +181,4 @@ class ControllerSettings:
     message_bytes_max: int = 4 * 1024 * 1024
     auto_scaling: AutoScalingSettings = field(default_factory=AutoScalingSettings)
     watermarks: WatermarkSettings = field(default_factory=WatermarkSettings)
+    retention: RetentionSettings = field(default_factory=RetentionSettings)

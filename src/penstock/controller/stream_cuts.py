@@ -11,8 +11,10 @@ from __future__ import annotations
 
 import heapq
 from bisect import bisect_left, bisect_right
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from enum import Enum
+from itertools import groupby
 from operator import attrgetter
 
 from penstock.controller.metadata.records import SegmentRecord
@@ -24,6 +26,7 @@ from penstock.model.stream_cuts import OFFSET_FUTURE
 #: Values that are summed up by their greatest one, for ranges that hold many.
 _BLOCK_VALUES = 64
 _NOTHING = -(1 << 63)
+_GREATEST = 1 << 63
 #: Orders segments by key.
 _BY_KEY = attrgetter("key_start")
 
@@ -114,23 +117,23 @@ class _KeyMap:
     """
 
     def __init__(self, bounds: list[float], values: list[int]) -> None:
-        self._bounds = bounds
-        self._values = values
+        self.bounds: Sequence[float] = bounds
+        self.values: Sequence[int] = values
         self._greatest = [max(values[at : at + _BLOCK_VALUES]) for at in range(0, len(values), _BLOCK_VALUES)]
 
     def greatest(self, start: float, end: float) -> int:
         """Return the greatest number that some key in `[start, end)` has; `_NOTHING` when none has one."""
-        low = max(0, bisect_right(self._bounds, start) - 1)
-        high = bisect_left(self._bounds, end, low)
+        low = max(0, bisect_right(self.bounds, start) - 1)
+        high = bisect_left(self.bounds, end, low)
         if high - low == 1:  # As it nearly always is, and then it is to be quick.
-            return self._values[low]
+            return self.values[low]
         first, last = -(-low // _BLOCK_VALUES), high // _BLOCK_VALUES
         if first >= last:
-            return max(self._values[low:high], default=_NOTHING)
+            return max(self.values[low:high], default=_NOTHING)
         return max(
-            max(self._values[low : first * _BLOCK_VALUES], default=_NOTHING),
+            max(self.values[low : first * _BLOCK_VALUES], default=_NOTHING),
             max(self._greatest[first:last]),
-            max(self._values[last * _BLOCK_VALUES : high], default=_NOTHING),
+            max(self.values[last * _BLOCK_VALUES : high], default=_NOTHING),
         )
 
 
@@ -304,6 +307,78 @@ def is_equal_or_after(position: Position, other: Position) -> Steps[bool]:
             return False
         yield
     return True
+
+
+class CutOrder(Enum):
+    """How a position lies to another one, over all keys: nowhere behind it and somewhere before; nowhere before it;
+    both somewhere.
+    """
+
+    BEFORE = "before"
+    EQUAL_OR_AFTER = "equal or after"
+    OVERLAPPING = "overlapping"
+
+
+def order_of(position: Position, other: Position) -> Steps[CutOrder]:
+    """Say how `position` lies to `other`.
+
+    On each key the least segment of a position counts: a future one is there only for keys that no other has.
+    """
+    mine = yield from _by_least_id(position.records.values())
+    its = yield from _by_least_id(other.records.values())
+    is_before = is_after = False
+    # A key on which only one of the two has a segment says nothing; positions of one stream have no such keys.
+    for page in pages(_side_by_side(mine, its)):
+        for one, two in page:
+            if _NOTHING in (one, two):
+                continue
+            if one == two:
+                difference = max(0, position.cut[-one]) - max(0, other.cut[-two])
+            else:
+                difference = two - one  # Numbers are negated.
+            is_before = is_before or difference < 0
+            is_after = is_after or difference > 0
+        yield
+    if not is_before:
+        return CutOrder.EQUAL_OR_AFTER
+    return CutOrder.OVERLAPPING if is_after else CutOrder.BEFORE
+
+
+def _side_by_side(one: _KeyMap, two: _KeyMap) -> Iterator[tuple[int, int]]:
+    """Yield what both maps have, key by key, for keys from the first bound of both on."""
+    at = [0, 0]
+    maps = (one, two)
+    bounds = heapq.merge(one.bounds, two.bounds)
+    for bound, _ in groupby(bounds):
+        for index, found in enumerate(maps):
+            while at[index] < len(found.bounds) and found.bounds[at[index]] <= bound:
+                at[index] += 1
+        if at[0] and at[1]:
+            yield one.values[at[0] - 1], two.values[at[1] - 1]
+
+
+def merged_cuts(cuts: Iterable[Mapping[int, int]]) -> Steps[dict[int, int]]:
+    """Return each segment of several cuts with its least offset. `lowest` makes a cut of that."""
+    merged: dict[int, int] = {}
+    for cut in cuts:
+        for page in pages(cut.items()):
+            for segment, offset in page:
+                if offset < merged.get(segment, _GREATEST):
+                    merged[segment] = offset
+            yield
+    return merged
+
+
+def lowest(position: Position) -> Steps[dict[int, int]]:
+    """Return the greatest cut that is nowhere behind any of several; `position` is that of the `merged_cuts`.
+
+    Key by key it is the least segment. Where one of the cuts has not come to a segment of another one on all of its
+    keys, it has it as a future one, or none of it: so what comes out is a cut that readers can have come to.
+    """
+    least = yield from _by_least_id(position.records.values())
+    found = {-value for value in least.values if value != _NOTHING}
+    yield
+    return {segment: position.cut[segment] for segment in sorted(found)}
 
 
 def are_in_same_segments(position: Position, other: Position) -> Steps[bool]:

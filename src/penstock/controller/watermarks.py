@@ -16,9 +16,10 @@ from dataclasses import dataclass, field
 from penstock.controller.buckets import Buckets
 from penstock.controller.mark_log import MarkLog, MarkLogEnd
 from penstock.controller.mark_streams import read_mark_segment
-from penstock.controller.metadata.marked_streams import ListedStream
+from penstock.controller.metadata.listed_streams import ListedStream
 from penstock.controller.metadata.records import SegmentRecord, WriterMark
 from penstock.controller.metadata.stream_tables import StreamTables
+from penstock.controller.stream_cycle import CyclePace, StreamCycle
 from penstock.controller.stream_positions import beginning_of, position_of
 from penstock.controller.watermark_rules import (
     greatest_offsets,
@@ -29,9 +30,8 @@ from penstock.controller.watermark_rules import (
 )
 from penstock.controller.workflows.context import WorkflowContext
 from penstock.controller.writer_marks import all_marks, forget_marks
-from penstock.model.errors import InvalidArgumentError, NoSuchStreamError, OutcomeUnknownError, PenstockError
+from penstock.model.errors import InvalidArgumentError
 from penstock.model.names import segment_epoch
-from penstock.runtime.bulk import for_each
 
 _logger = logging.getLogger(__name__)
 
@@ -42,7 +42,6 @@ class _Seen:
 
     behind_since_s: Mapping[str, float] = field(default_factory=dict)
     head: Mapping[int, int] = field(default_factory=dict)
-    problem: str = ""
 
 
 class Watermarks:
@@ -53,62 +52,23 @@ class Watermarks:
 
     def __init__(self, context: WorkflowContext, buckets: Buckets) -> None:
         self._context = context
-        self._buckets = buckets
-        self._settings = context.settings.watermarks
-        self._seen: dict[tuple[str, str], _Seen] = {}
+        self._settings = settings = context.settings.watermarks
+        pace = CyclePace(
+            settings.interval_s, settings.streams_at_once, settings.stream_timeout_s, "watermarks.stream_timeout_s"
+        )
+        self._cycle = StreamCycle(
+            "watermarks", context.catalog, context.marked, buckets, pace, _Seen, self._look
+        )
 
     async def run(self) -> None:
         """Make watermarks for ever."""
-        is_failing = False
-        while True:
-            await asyncio.sleep(self._settings.interval_s)
-            try:
-                await self.cycle()
-            except PenstockError as error:
-                # Said when it begins and when it ends: a store may be away for days.
-                if not is_failing:
-                    _logger.warning("no watermarks are made, it is tried again: %s", error)
-                is_failing = True
-            else:
-                if is_failing:
-                    _logger.info("watermarks are made again")
-                is_failing = False
+        await self._cycle.run()
 
     async def cycle(self) -> None:
         """Look at each stream once. Raises what the list of streams cannot be read for, and nothing of a stream."""
-        listed = [each async for each in self._context.marked.all() if self._buckets.owned(each.scope, each.stream)]
-        self._seen = {
-            (each.scope, each.stream): self._seen.get((each.scope, each.stream)) or _Seen() for each in listed
-        }
-        results = await for_each(listed, self._look, self._settings.streams_at_once)
-        for each, result in zip(listed, results, strict=True):
-            self._note_problem(each, str(result) if isinstance(result, PenstockError) else "")
+        await self._cycle.once()
 
-    def _note_problem(self, listed: ListedStream, problem: str) -> None:
-        """Say what is wrong with a stream when it begins and when it ends."""
-        seen = self._seen[listed.scope, listed.stream]
-        if problem and not seen.problem:
-            _logger.warning("stream %s/%s gets no watermark: %s", listed.scope, listed.stream, problem)
-        elif seen.problem and not problem:
-            _logger.info("stream %s/%s gets watermarks again", listed.scope, listed.stream)
-        seen.problem = problem
-
-    async def _look(self, listed: ListedStream) -> None:
-        async def look(tables: StreamTables) -> None:
-            await self._look_at(tables, listed, self._seen[listed.scope, listed.stream])
-
-        try:
-            async with asyncio.timeout(self._settings.stream_timeout_s):
-                await self._context.catalog.on_stream(listed.scope, listed.stream, look)
-        except TimeoutError as error:
-            raise OutcomeUnknownError(
-                f"the look at stream {listed.scope}/{listed.stream} has not ended within "
-                f"{self._settings.stream_timeout_s:g} s (watermarks.stream_timeout_s)"
-            ) from error
-        except NoSuchStreamError:
-            await self._context.marked.remove(listed)
-
-    async def _look_at(self, tables: StreamTables, listed: ListedStream, seen: _Seen) -> None:
+    async def _look(self, tables: StreamTables, listed: ListedStream, seen: _Seen) -> None:
         found = await all_marks(tables)
         if not found:
             # A writer that comes from now on makes another version of the entry, which stays.

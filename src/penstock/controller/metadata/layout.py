@@ -31,8 +31,10 @@ TRANSACTION_INDEX = f"{_ROOT}/transactionIndex"
 TRANSACTION_COUNTER = f"{_ROOT}/transactionCounter"
 #: batch number -> CompletedBatch
 COMPLETED_BATCHES = f"{_ROOT}/completedTransactionsBatches"
-#: scope/stream -> MarkedStream. Made when the first writer of all notes a time.
+#: scope/stream -> ListedLife. Made when the first writer of all notes a time.
 MARKED_STREAMS = f"{_ROOT}/markedStreams"
+#: scope/stream -> ListedLife. Made with the first stream of all that has a retention policy.
+RETAINED_STREAMS = f"{_ROOT}/retainedStreams"
 
 #: Tables that exist for the whole cluster.
 SYSTEM_TABLES = (

@@ -1,37 +1,24 @@
 """`MarkedStreams`: the streams on which writers have noted times, so that they are found again.
 
-An entry may be there too long, and is taken back then; it is never missing for long where somebody notes times. It is
-written after the first mark, again for each writer that is new, and by each controller once in a while: so what a crash
-between the two writes has left out comes with a later mark.
+An entry is written after the first mark, again for each writer that is new, and by each controller once in a while: so
+what a crash between the two writes has left out comes with a later mark.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
-from dataclasses import dataclass
 
 from penstock.controller.metadata import layout
+from penstock.controller.metadata.listed_streams import ListedStreams
 from penstock.controller.metadata.record_store import RecordStore
-from penstock.controller.metadata.records import MarkedStream
 from penstock.controller.settings import ControllerSettings
-from penstock.model.errors import MetadataConflictError, NoSuchSegmentError
 
 
-@dataclass(frozen=True, slots=True)
-class ListedStream:
-    """A stream that is listed, and the version of its entry: it changes with every writer that is new."""
-
-    scope: str
-    stream: str
-    version: int
-
-
-class MarkedStreams:
-    """See the module. The table is made with the first entry: who never notes a time has none."""
+class MarkedStreams(ListedStreams):
+    """See the module."""
 
     def __init__(self, records: RecordStore, settings: ControllerSettings) -> None:
-        self._records = records
+        super().__init__(records, layout.MARKED_STREAMS)
         self._settings = settings
         #: Life of a stream -> when this controller has listed it, by the loop's clock.
         self._listed_s: dict[tuple[str, str, str], float] = {}
@@ -45,32 +32,8 @@ class MarkedStreams:
         now_s = asyncio.get_running_loop().time()
         if not is_new and now_s - self._listed_s.get(key, float("-inf")) < self._settings.watermarks.relist_s:
             return
-        name, entry = f"{scope}/{stream}", MarkedStream(life)
-        try:
-            await self._records.put(layout.MARKED_STREAMS, name, entry)
-        except NoSuchSegmentError:
-            await self._records.store.create_table(layout.MARKED_STREAMS)
-            await self._records.put(layout.MARKED_STREAMS, name, entry)
+        await self.put(scope, stream, life)
         self._listed_s.pop(key, None)
         while len(self._listed_s) >= self._settings.id_cache_entries_max:
             del self._listed_s[next(iter(self._listed_s))]
         self._listed_s[key] = now_s
-
-    async def all(self) -> AsyncIterator[ListedStream]:
-        """Yield every stream that is listed."""
-        try:
-            async for name, found in self._records.walk(layout.MARKED_STREAMS, MarkedStream):
-                scope, _, stream = name.partition("/")
-                yield ListedStream(scope, stream, found.version)
-        except NoSuchSegmentError as error:
-            if error.segment != layout.MARKED_STREAMS:
-                raise
-
-    async def remove(self, listed: ListedStream) -> None:
-        """Take an entry back. It stays if a writer has come since it was read."""
-        try:
-            await self._records.remove_version(
-                layout.MARKED_STREAMS, f"{listed.scope}/{listed.stream}", listed.version
-            )
-        except MetadataConflictError:
-            return

@@ -345,8 +345,8 @@ class WriterMark:
 
 
 @dataclass(frozen=True, slots=True)
-class MarkedStream:
-    """Writers have noted times on a stream; `id` is that of its life."""
+class ListedLife:
+    """A stream that a cycle goes over; `id` is that of its life."""
 
     id: str
 

@@ -13,7 +13,7 @@ duplicate of a removal does nothing. Source: PDP-32; controller internals specif
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 
 from penstock.controller.metadata import layout
 from penstock.controller.metadata.record_store import RecordStore, Versioned
@@ -79,6 +79,35 @@ class RetentionTables:
         """Return the last cut that has not more than so many bytes of the stream's life before it; None: none has."""
         found = await self._set()
         return await self._before(found, await self._count_until(found, size_bytes=size_bytes))
+
+    async def first_behind(
+        self, *, time_ms: int | None = None, size_bytes: int | None = None
+    ) -> RetentionEntry | None:
+        """Return the first cut that was recorded after a time, or that has more than so many bytes before it."""
+        found = await self._set()
+        cut = await self._count_until(found, time_ms=time_ms, size_bytes=size_bytes)
+        if cut >= found.record.next_cut:
+            return None
+        (entry,) = (await self._chunk(found, cut)).record.entries(cut, cut + 1)
+        return entry
+
+    async def last_that(self, holds: Callable[[StreamCutRecord], Awaitable[bool]]) -> StreamCutRecord | None:
+        """Return the last cut of which something holds that then holds of all before it; None: of none.
+
+        2 reads for each halving. A cut whose record is missing counts as one of which it does not hold.
+        """
+        found = await self._set()
+        low, high = found.record.first, found.record.next_cut
+        last: StreamCutRecord | None = None
+        while low < high:
+            middle = (low + high) // 2
+            (entry,) = (await self._chunk(found, middle)).record.entries(middle, middle + 1)
+            cut = await self.cut_of(entry)
+            if cut is not None and await holds(cut):
+                low, last = middle + 1, cut
+            else:
+                high = middle
+        return last
 
     async def _before(self, found: Versioned[RetentionSet], cut: int) -> RetentionEntry | None:
         if cut <= found.record.first:

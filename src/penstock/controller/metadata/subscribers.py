@@ -32,6 +32,20 @@ async def subscriber_names(tables: StreamTables) -> tuple[str, ...]:
     return () if found is None else found.record.subscribers
 
 
+async def published_cuts(tables: StreamTables) -> dict[str, dict[int, int]]:
+    """Return the cut of each subscriber, by its scoped name; an empty one has published none. 2 reads in 2 requests.
+
+    One that subscribes meanwhile may be left out.
+    """
+    everybody = await tables.records.get(tables.metadata, layout.SUBSCRIBER_SET, SubscriberSet)
+    names = () if everybody is None else everybody.record.subscribers
+    if not names:
+        return {}
+    rows = await tables.records.get_rows(tables.metadata, [layout.subscriber_key(name) for name in names])
+    found = [tables.records.decoded(tables.metadata, row, Subscriber) for row in rows]
+    return {name: one.record.stream_cut for name, one in zip(names, found, strict=True) if one is not None}
+
+
 async def read_subscriber(tables: StreamTables, subscriber: str) -> Versioned[Subscriber] | None:
     """Read a subscriber's record. 1 read."""
     return await tables.records.get(tables.metadata, layout.subscriber_key(subscriber), Subscriber)

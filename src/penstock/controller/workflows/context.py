@@ -10,6 +10,7 @@ from penstock.controller.locks import StreamLocks
 from penstock.controller.metadata.announcements import Announcement, Announcements
 from penstock.controller.metadata.catalog import Catalog
 from penstock.controller.metadata.completed import CompletedTransactions
+from penstock.controller.metadata.listed_streams import ListedStreams
 from penstock.controller.metadata.marked_streams import MarkedStreams
 from penstock.controller.metadata.pending_work import Order, PendingWork, Subject
 from penstock.controller.metadata.scope_records import KeyValueTableRecord, ReaderGroupRecord
@@ -39,6 +40,7 @@ class WorkflowContext:
     announcements: Announcements
     index: TransactionIndex
     marked: MarkedStreams
+    retained: ListedStreams
     segments: SegmentRequests
     locks: StreamLocks
     runtime: Runtime

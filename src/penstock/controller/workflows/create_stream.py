@@ -1,8 +1,8 @@
 """Creating a stream.
 
-Order: announce; list in the scope; tables; records (state CREATING); segments, that of
-its marks among them; tags; state ACTIVE; withdraw the
-announcement. Source: controller internals specification, section 3.1.
+Order: announce; list in the scope; tables; records (state CREATING); segments, that of its marks among them; tags;
+list among those with a retention policy, if it has one; state ACTIVE; withdraw the announcement.
+Source: controller internals specification, section 3.1.
 """
 
 from __future__ import annotations
@@ -78,6 +78,8 @@ async def resume_create(context: WorkflowContext, announced: Announcement, order
             context.segments.create(name, policies.scaling, policies.rollover_bytes) for name, policies in wanted
         )
         await context.catalog.add_tags(scope, stream, stored.tags)
+        if stored.retention is not None:
+            await context.retained.put(scope, stream, stream_id)
         await tables.set_state(StreamState.ACTIVE, of=state)
     await context.announcements.withdraw(announced)
     return birth.created_ms == work.created_ms and stream_id == work.life

@@ -1,7 +1,8 @@
 """Changing a stream's configuration.
 
 Order: announce; record with the new configuration, updating; state UPDATING; policy to the active segments; another
-number of segments, if the policy asks for it; tags; record no longer updating; state ACTIVE; withdraw the announcement.
+number of segments, if the policy asks for it; tags; list among those with a retention policy, if it has one; record no
+longer updating; state ACTIVE; withdraw the announcement.
 Source: controller internals specification, 3.2.
 """
 
@@ -71,6 +72,9 @@ async def resume_update(
             await scale_evenly(context, tables, announced, epoch, wanted)
         await context.catalog.add_tags(tables.scope, tables.stream, wanted.tags)
         await context.catalog.remove_tags(tables.scope, tables.stream, record.removed_tags)
+        if wanted.retention is not None:
+            # Behind the configuration: whoever takes the stream off the list, for it had no policy, sees that it has.
+            await context.retained.put(tables.scope, tables.stream, tables.stream_id)
         await tables.put_configuration(replace(record, is_updating=False, removed_tags=()), version)
     if state.record.state is StreamState.UPDATING:
         await tables.set_state(StreamState.ACTIVE, of=state)

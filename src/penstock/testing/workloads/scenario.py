@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, TypeVar
 
 from penstock.client.settings import ClientSettings
-from penstock.controller.settings import ControllerSettings, WatermarkSettings
+from penstock.controller.settings import ControllerSettings, RetentionSettings, WatermarkSettings
 from penstock.runtime.work import PoolSettings
 from penstock.segmentstore.settings import (
     ActivitySettings,
@@ -490,8 +490,10 @@ def _draw_cluster(rng: random.Random, chunk_rng: random.Random, profile: Profile
             names=PoolSettings(thread_count_max=2, hung_count_max=4, timeout_s=4.0),
             cancel_grace_s=0.2,
         ),
-        # No workload notes times: looking for them would only change what every seed does.
-        controller=ControllerSettings(watermarks=WatermarkSettings(is_enabled=False)),
+        # No workload notes times or has a retention policy: looking for them would only change what every seed does.
+        controller=ControllerSettings(
+            watermarks=WatermarkSettings(is_enabled=False), retention=RetentionSettings(is_enabled=False)
+        ),
         client=ClientSettings(
             connect_timeout_s=2.0,
             request_timeout_s=5.0,

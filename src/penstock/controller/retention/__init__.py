@@ -1,0 +1,1 @@
+"""What is kept of streams, as their policies say and their subscribers need it."""

@@ -1,0 +1,446 @@
+"""Streams truncated as their policies say and their subscribers need: over in-memory segments, looked at when told to.
+
+The numbers are those of the controller internals specification, section 8.8: two segments, one byte an event.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+
+import pytest
+
+from penstock.controller.errors import StreamCutBehindError
+from penstock.controller.metadata.scope_records import GroupCut, GroupRetention, ReaderGroupConfig
+from penstock.controller.retention.retention import Retention, step_ms
+from penstock.controller.settings import ControllerSettings, RetentionSettings
+from penstock.model.errors import PenstockError
+from penstock.model.names import segment_id, segment_name
+from penstock.model.policies import LIMIT_NONE, RetentionKind, Scaling, StreamConfig
+from penstock.model.policies import Retention as Policy
+from support.crash_script import AllBuckets
+from support.failing_requests import Failing
+
+QUIET = ControllerSettings(
+    retry_delay_ms_first=0,
+    retry_delay_ms_max=0,
+    attempts_max=2,
+    retention=RetentionSettings(interval_s=1e9, cut_interval_s_min=0.0),
+)
+MINUTE_MS = 60_000
+
+
+def by_size(least, most=LIMIT_NONE):
+    return Policy(RetentionKind.BY_SIZE, least, most)
+
+
+def by_time(least, most=LIMIT_NONE):
+    return Policy(RetentionKind.BY_TIME, least, most)
+
+
+class House:
+    """A controller with stream scope/a, its segments, and groups that subscribe to it."""
+
+    def __init__(self, cluster, service):
+        self.cluster = cluster
+        self.service = service
+        self.groups = {}
+
+    async def write(self, lengths):
+        """Write to segments until they have these lengths."""
+        for segment, length in lengths.items():
+            name = segment_name("scope", "a", segment)
+            present = (await self.cluster.store.segment_info(name)).length
+            await self.cluster.store.append(name, bytes(length - present))
+
+    async def look(self, after_ms=1):
+        """Look at the stream, as a controller does that knows nothing of it."""
+        self.cluster.clock_ms += after_ms
+        retention = Retention(self.service._context, AllBuckets(), self.service.truncate_stream)
+        await retention.cycle()
+        assert not [known.problem for known in retention._cycle._known.values() if known.problem]
+        return await self.head()
+
+    async def to(self, first, second, after_ms=1):
+        """Write to both segments of the first epoch, and look."""
+        await self.write({0: first, 1: second})
+        return await self.look(after_ms)
+
+    async def tables(self):
+        async def tables(found):
+            return found
+
+        return await self.service.queries.on_stream("scope", "a", tables)
+
+    async def head(self):
+        return (await (await self.tables()).truncation()).record.stream_cut
+
+    async def cuts(self):
+        retention = (await self.tables()).retention
+        return [(await retention.cut_of(entry)).stream_cut async for page in retention.entries() for entry in page]
+
+    async def subscribe(self, name):
+        config = ReaderGroupConfig((GroupCut("scope", "a"),), retention=GroupRetention.MANUAL)
+        self.groups[name] = await self.service.reader_groups.create("scope", name, config)
+
+    async def publish(self, name, cut):
+        if name not in self.groups:
+            await self.subscribe(name)
+        group = self.groups[name]
+        await self.service.reader_groups.publish("scope", "a", f"scope/{name}", group.id, group.generation, cut)
+
+
+@pytest.fixture
+async def house(cluster):
+    async def make(policy, *, settings=QUIET):
+        service = await cluster.start(settings)
+        await service.create_scope("scope")
+        await service.create_stream("scope", "a", StreamConfig(Scaling.fixed(2), retention=policy))
+        return House(cluster, service)
+
+    return make
+
+
+async def test_a_cut_is_recorded_once_in_an_interval(house):
+    """S-113: at the first look; none within the interval; one as soon as it is over."""
+    one = await house(by_time(60 * MINUTE_MS), settings=ControllerSettings(retention=RetentionSettings(
+        interval_s=1e9, cut_interval_s_min=1800.0
+    )))  # fmt: skip
+    await one.to(1, 1)
+    await one.to(2, 2, 5 * MINUTE_MS)
+    assert await one.cuts() == [{0: 1, 1: 1}]
+    await one.to(3, 3, 25 * MINUTE_MS)
+    assert await one.cuts() == [{0: 1, 1: 1}]
+    await one.to(4, 4, 1)
+    assert await one.cuts() == [{0: 1, 1: 1}, {0: 4, 1: 4}]
+
+
+async def test_by_time_a_stream_is_truncated_at_the_newest_cut_that_is_old_enough(house):
+    """S-114: nothing before; then there, and the cuts up to it are forgotten."""
+    one = await house(by_time(60 * MINUTE_MS))
+    assert await one.to(1, 1) == {}
+    assert await one.to(2, 2, 30 * MINUTE_MS) == {}
+    assert await one.look(30 * MINUTE_MS - 1) == {}
+    assert await one.look(1) == {0: 1, 1: 1}
+    assert await one.cuts() == [{0: 2, 1: 2}]
+    assert await one.look(30 * MINUTE_MS) == {0: 2, 1: 2}
+    assert await one.cuts() == []
+
+
+async def test_by_size_a_stream_is_truncated_at_the_newest_cut_that_keeps_enough(house):
+    """S-115: nothing below the limit; recorded sizes 19, 100 and 120 with a minimum of 100 lead to the first."""
+    one = await house(by_size(100))
+    assert await one.to(9, 10) == {}
+    assert await one.to(50, 50) == {}
+    assert await one.to(60, 60) == {0: 9, 1: 10}
+    assert await one.cuts() == [{0: 50, 1: 50}, {0: 60, 1: 60}]
+
+
+async def test_by_size_over_epochs_and_behind_a_manual_truncation(house):
+    """S-116: a cut of an old epoch is chosen; a choice behind the head is dropped, and the next look works."""
+    one = await house(by_size(100))
+    await one.to(60, 60)
+    await one.service.scale_stream("scope", "a", [0, 1], [(0.0, 0.25), (0.25, 1.0)])
+    await one.service.idle()
+    left, right = segment_id(2, 1), segment_id(3, 1)
+    await one.write({left: 79, right: 0})
+    assert await one.look() == {}
+    await one.write({left: 101})
+    assert await one.look() == {0: 60, 1: 60}
+    await one.service.truncate_stream("scope", "a", {left: 101, right: 0})
+    await one.write({left: 150, right: 20})
+    assert await one.look() == {left: 101, right: 0}
+    await one.write({left: 200, right: 100})
+    assert await one.look() == {left: 150, right: 20}
+
+
+async def test_consumption_by_size_in_one_run(house):
+    """S-118: the bound; nothing when all is read; minimum; maximum; the bound again where that gains nothing."""
+    one = await house(by_size(2, 10))
+    await one.publish("one", {0: 0, 1: 0})
+    await one.to(1, 0)
+    await one.to(2, 2)
+    await one.publish("one", {0: 2, 1: 1})
+    await one.publish("two", {0: 1, 1: 2})
+    assert await one.look() == {0: 1, 1: 1}
+    await one.publish("one", {0: 2, 1: 2})
+    await one.publish("two", {0: 2, 1: 2})
+    assert await one.look() == {0: 1, 1: 1}
+    await one.write({0: 10, 1: 10})
+    await one.publish("one", {0: 10, 1: 9})
+    await one.publish("two", {0: 10, 1: 10})
+    assert await one.look() == {0: 2, 1: 2}
+    assert await one.to(20, 20) == {0: 10, 1: 10}
+    await one.write({0: 30, 1: 30})
+    await one.publish("one", {0: 22, 1: 19})
+    await one.publish("two", {0: 21, 1: 20})
+    assert await one.look() == {0: 21, 1: 19}
+
+
+async def test_consumption_by_time(house):
+    """S-119: between the limits the bound; the minimum when that is read; past the maximum what is not too old."""
+    one = await house(by_time(1, 10))
+    await one.to(1, 1, 1)
+    await one.publish("one", {0: 1, 1: 0})
+    await one.publish("two", {0: 0, 1: 1})
+    assert await one.to(2, 2, 5) == {}
+    await one.publish("one", {0: 2, 1: 1})
+    await one.publish("two", {0: 1, 1: 2})
+    assert await one.to(10, 10, 1) == {0: 1, 1: 1}
+    # Newer than the minimum's cut: that is kept.
+    await one.to(11, 11, 1)
+    await one.publish("one", {0: 11, 1: 11})
+    await one.publish("two", {0: 11, 1: 11})
+    assert await one.look(0) == {0: 10, 1: 10}
+    # Behind the maximum.
+    await one.to(20, 20, 10)
+    assert await one.to(21, 22, 1) == {0: 11, 1: 11}
+    assert await one.to(30, 30, 8) == {0: 11, 1: 11}
+    assert await one.look(1) == {0: 20, 1: 20}
+    # It overlaps the newest cut of that age.
+    await one.publish("one", {0: 22, 1: 21})
+    await one.publish("two", {0: 23, 1: 21})
+    assert await one.look(1) == {0: 21, 1: 22}
+
+
+async def test_consumption_with_a_minimum_that_overlaps_the_bound_by_size(house):
+    """S-120: the newest cut that no subscriber has yet to come to."""
+    one = await house(by_size(2, 20))
+    await one.publish("one", {0: 0, 1: 0})
+    await one.to(0, 6)
+    await one.to(10, 8)
+    await one.publish("one", {0: 9, 1: 8})
+    await one.write({0: 10, 1: 10})
+    await one.publish("one", {0: 9, 1: 10})
+    assert await one.look() == {0: 0, 1: 6}
+
+
+async def test_consumption_with_a_minimum_that_overlaps_the_bound_by_time(house):
+    """S-120: none at first, since there is no such cut; then the newest one."""
+    one = await house(by_time(10, 1000))
+    await one.to(2, 5)
+    await one.publish("one", {0: 1, 1: 6})
+    assert await one.to(3, 7, 10) == {}
+    await one.publish("one", {0: 2, 1: 8})
+    assert await one.look(10) == {0: 2, 1: 5}
+
+
+async def test_consumption_without_subscribers_is_the_plain_policy(house):
+    """S-121."""
+    one = await house(by_size(2, 10))
+    await one.to(1, 1)
+    assert await one.to(2, 2) == {0: 1, 1: 1}
+    await one.subscribe("one")
+    assert await one.to(4, 4) == {0: 1, 1: 1}
+    await one.service.reader_groups.delete("scope", "one", one.groups["one"].id)
+    assert await one.look() == {0: 2, 1: 2}
+
+
+async def test_a_subscriber_that_has_published_nothing_holds_the_head_up_to_the_maximum(house):
+    """Pravega's does not: what it was registered for to read would be gone before it has begun."""
+    one = await house(by_size(2, 20))
+    await one.subscribe("silent")
+    await one.to(2, 2)
+    await one.to(5, 5)
+    assert await one.look() == {}
+    assert await one.to(9, 9) == {}
+    assert await one.to(12, 12) == {0: 2, 1: 2}
+
+
+async def test_what_is_published_behind_the_truncation_is_harmless(house):
+    """Of a subscriber that comes late with an old cut. The stream never begins earlier again."""
+    one = await house(by_size(2, 6))
+    await one.to(2, 2)
+    await one.to(5, 5)
+    head = await one.to(9, 9)
+    assert head == {0: 5, 1: 5}
+    await one.publish("late", {0: 1, 1: 1})
+    assert await one.to(10, 10) == {0: 9, 1: 9}
+    with pytest.raises(StreamCutBehindError):
+        await one.publish("late", {0: 0, 1: 0})
+    assert await one.look() == {0: 9, 1: 9}
+
+
+async def test_consumption_over_scales(house):
+    """S-123: subscribers in different epochs; the bound mixes them; the head moves forward alone."""
+    one = await house(by_size(1, LIMIT_NONE))
+    await one.to(10, 10)
+    await one.service.scale_stream("scope", "a", [1], [(0.5, 0.75), (0.75, 1.0)])
+    await one.service.idle()
+    left, right = segment_id(2, 1), segment_id(3, 1)
+    await one.write({0: 20, left: 5, right: 5})
+    await one.publish("ahead", {0: 15, left: 5, right: 2})
+    await one.publish("behind", {0: 18, 1: 4})
+    assert await one.look() == {0: 15, 1: 4}
+    await one.publish("behind", {0: 18, left: 0, right: 1})
+    assert await one.look() == {0: 15, left: 0, right: 1}
+
+
+@pytest.mark.parametrize("is_deleted", [False, True])
+async def test_a_stream_is_listed_while_it_has_a_policy(cluster, is_deleted):
+    """S-083, S-127, S-129: with a policy, given at creation or later, it is looked at; without one it is left alone."""
+    service = await cluster.start(QUIET)
+    await service.create_scope("scope")
+    await service.create_stream("scope", "a", StreamConfig(Scaling.fixed(2)))
+    await service.create_stream("scope", "b", StreamConfig(Scaling.fixed(2), retention=by_size(1)))
+
+    async def listed():
+        return sorted([each.stream async for each in service._context.retained.all()])
+
+    assert await listed() == ["b"]
+    await service.update_stream("scope", "a", StreamConfig(Scaling.fixed(2), retention=by_size(1)))
+    assert await listed() == ["a", "b"]
+    if is_deleted:
+        await service.seal_stream("scope", "b")
+        await service.delete_stream("scope", "b")
+    else:
+        await service.update_stream("scope", "b", StreamConfig(Scaling.fixed(2)))
+    one = House(cluster, service)
+    await one.look()
+    assert await listed() == ["a"]
+    await one.write({0: 5})
+    assert await one.look() == {}
+    await one.write({0: 6})
+    assert await one.look() == {0: 5, 1: 0}
+    await service.seal_stream("scope", "a")
+    await one.look()
+    assert await listed() == []
+
+
+async def test_a_policy_that_comes_while_the_stream_is_taken_off_the_list_keeps_it_there(cluster, monkeypatch):
+    """The look has read that there is none; the entry that it takes back is another one by then."""
+    service = await cluster.start(QUIET)
+    await service.create_scope("scope")
+    await service.create_stream("scope", "a", StreamConfig(Scaling.fixed(2), retention=by_size(1)))
+    await service.update_stream("scope", "a", StreamConfig(Scaling.fixed(2)))
+    remove = service._context.retained.remove
+
+    async def overtaken(listed):
+        await service.update_stream("scope", "a", StreamConfig(Scaling.fixed(2), retention=by_size(1)))
+        await remove(listed)
+
+    monkeypatch.setattr(service._context.retained, "remove", overtaken)
+    one = House(cluster, service)
+    await one.look()
+    assert [each.stream async for each in service._context.retained.all()] == ["a"]
+
+
+async def test_a_cut_whose_record_is_missing_is_passed_over(house):
+    """S-128: sizes are counted from an earlier one or from the head; forgetting cuts does not fail."""
+    one = await house(by_size(10))
+    await one.to(1, 1)
+    await one.to(5, 5)
+    tables = await one.tables()
+    entries = [entry async for page in tables.retention.entries() for entry in page]
+    for entry in entries:
+        await tables.records.remove(tables.metadata, f"retentionCuts-{entry.recorded_ms}")
+    assert await one.to(20, 20) == {}
+    assert (await tables.retention.newest()).size_bytes == 40
+    assert await one.to(25, 25) == {0: 20, 1: 20}
+    assert await one.cuts() == [{0: 25, 1: 25}]
+
+
+async def test_no_stream_has_more_cuts_than_its_policy_needs(house):
+    """However often it is looked at: as many as are allowed in the minimum, and in the maximum."""
+    settings = RetentionSettings(cuts_in_minimum=4, cuts_max=10, cut_interval_s_min=1.0, cut_interval_s_max=100.0)
+    assert step_ms(by_time(40_000), settings) == 10_000
+    assert step_ms(by_time(400), settings) == 1_000
+    assert step_ms(by_time(4_000_000), settings) == 100_000
+    assert step_ms(by_time(40_000, 1_000_000), settings) == 100_000
+    one = await house(by_size(400, 4000), settings=ControllerSettings(retention=settings))
+    await one.subscribe("silent")
+    for length in range(1, 3000, 7):
+        await one.to(length, length)
+    assert len(await one.cuts()) <= 11
+
+
+@pytest.mark.parametrize("is_applied", [False, True], ids=["lost request", "lost reply"])
+async def test_a_look_cut_short_at_any_step_is_made_good_by_the_next(fresh, is_applied):
+    """Every request of a look that records, truncates and forgets fails in turn, with and without its effect.
+
+    Another controller goes on: the head is where it would be, and the cuts are those that lie behind it.
+    """
+    for step in range(200):
+        cluster = fresh()
+        service = await cluster.start(QUIET)
+        await service.create_scope("scope")
+        await service.create_stream("scope", "a", StreamConfig(Scaling.fixed(2), retention=by_size(10)))
+        one = House(cluster, service)
+        await one.to(2, 2)
+        await one.to(5, 5)
+        await one.subscribe("reader")
+        await one.publish("reader", {0: 4, 1: 5})
+        await one.write({0: 20, 1: 20})
+        failing = Failing(cluster.store, step, is_applied=is_applied)
+        cluster.clock_ms += 1
+        with contextlib.suppress(PenstockError):
+            await Retention(service._context, AllBuckets(), service.truncate_stream).cycle()
+        await service.stop()
+        failing.undo()
+        other = House(cluster, await cluster.start(QUIET))
+        await other.service.idle()
+        assert await other.look() == {0: 4, 1: 5}, step
+        assert await other.cuts() == [{0: 5, 1: 5}, {0: 20, 1: 20}], step
+        assert [each.stream async for each in other.service._context.retained.all()] == ["a"]
+        if not failing.has_failed:
+            assert step > 15
+            return
+    raise AssertionError("a look has no end")
+
+
+async def test_two_controllers_may_look_at_one_stream_at_once(cluster):
+    """As after a change of who is alive: one cut is recorded, and the stream is truncated once."""
+    one = House(cluster, await cluster.start(QUIET))
+    await one.service.create_scope("scope")
+    await one.service.create_stream("scope", "a", StreamConfig(Scaling.fixed(2), retention=by_size(10)))
+    other = House(cluster, await cluster.start(QUIET))
+    for length in (3, 6, 12, 40):
+        await one.write({0: length, 1: length})
+        cluster.clock_ms += 1
+        looks = [Retention(each.service._context, AllBuckets(), each.service.truncate_stream) for each in (one, other)]
+        await asyncio.gather(*(each.cycle() for each in looks))
+    assert await one.look() == {0: 12, 1: 12}
+    assert await one.cuts() == [{0: 40, 1: 40}]
+
+
+async def test_the_cycle_runs_by_itself(cluster):
+    """As a controller does it that is left alone."""
+    settings = ControllerSettings(retention=RetentionSettings(interval_s=0.01))
+    one = House(cluster, await cluster.start(settings))
+    await one.service.create_scope("scope")
+    await one.service.create_stream("scope", "a", StreamConfig(Scaling.fixed(2), retention=by_size(10)))
+    for length in (8, 16):
+        await one.write({0: length, 1: length})
+        async with asyncio.timeout(60):
+            while {0: length, 1: length} not in await one.cuts():  # Nobody tells of it.
+                cluster.clock_ms += 1
+                await asyncio.sleep(0.01)
+    async with asyncio.timeout(60):
+        while await one.head() != {0: 8, 1: 8}:  # noqa: ASYNC110  # As above.
+            await asyncio.sleep(0.01)
+
+
+async def test_streams_that_get_nothing_new_cost_one_request_together(house):
+    """Nothing is read of each of them; what gets something new, or another policy, is looked at."""
+    one = await house(by_size(2))
+    service = one.service
+    for number in range(20):
+        await service.create_stream("scope", f"s{number}", StreamConfig(Scaling.fixed(1), retention=by_size(2)))
+    retention = service._retention
+    looked = []
+    look = retention._cycle._look
+
+    async def noted(tables, listed, seen):
+        looked.append(listed.stream)
+        await look(tables, listed, seen)
+
+    retention._cycle._look = noted
+    await retention.cycle()
+    assert len(looked) == 21
+    looked.clear()
+    await retention.cycle()
+    assert looked == []
+    await one.write({0: 3})
+    await service.update_stream("scope", "s7", StreamConfig(Scaling.fixed(1), retention=by_size(3)))
+    await retention.cycle()
+    assert sorted(looked) == ["a", "s7"]

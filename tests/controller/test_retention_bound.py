@@ -1,0 +1,170 @@
+"""The bound of subscribers and the order of cuts, against what looking at each key one by one says."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from penstock.controller.metadata.records import EpochRecord, SegmentRecord
+from penstock.controller.retention.decision import Choice, SizeSituation, choose_by_size, choose_by_time
+from penstock.controller.steps import at_once
+from penstock.controller.stream_cuts import CutOrder, lowest, merged_cuts, order_of
+from penstock.model.stream_cuts import OFFSET_FUTURE
+from support.cut_model import is_valid_cut, position_of
+
+#: Parts of the key space that are looked at one by one; bounds of segments are multiples of one.
+KEYS = 8
+
+
+def epoch_of(number, ranges, before, count):
+    """Return the epoch that follows: segments with these ranges, those that were there stay."""
+    known = {(one.key_start, one.key_end): one for one in before.segments}
+    segments = []
+    for start, end in ranges:
+        if (start, end) in known:
+            segments.append(known[start, end])
+        else:
+            segments.append(SegmentRecord(count, number, 2**41 + number, start, end))
+            count += 1
+    return EpochRecord(number, number, tuple(segments), 2**41 + number), count
+
+
+@st.composite
+def histories(draw):
+    """Make a history of splits and merges over `KEYS` parts of the key space."""
+    epochs = []
+    count = 0
+    before = EpochRecord(-1, -1, (), 0)
+    for number in range(draw(st.integers(1, 5))):
+        bounds = [0, *sorted(draw(st.sets(st.integers(1, KEYS - 1), max_size=4))), KEYS]
+        ranges = [(start / KEYS, end / KEYS) for start, end in pairwise(bounds)]
+        before, count = epoch_of(number, ranges, before, count)
+        epochs.append(before)
+    return epochs
+
+
+def keys_of(segment):
+    return range(round(segment.key_start * KEYS), round(segment.key_end * KEYS))
+
+
+def readers(draw, epochs):
+    """Let readers read a while: return the cut where they are. A segment begins when all before it are read."""
+    offsets = {segment.id: 0 for segment in epochs[0].segments}
+    for before, epoch in pairwise(epochs):
+        ended = [one for one in before.segments if one not in epoch.segments]
+        for segment in ended:
+            if segment.id in offsets and draw(st.booleans()):
+                del offsets[segment.id]
+        waiting = {key for segment in ended if segment.id in offsets for key in keys_of(segment)}
+        held = {key for one in epochs for segment in one.segments if segment.id in offsets for key in keys_of(segment)}
+        for segment in epoch.segments:
+            if segment in before.segments:
+                continue
+            keys = set(keys_of(segment))
+            if not keys & (waiting | held):
+                offsets[segment.id] = 0
+            elif keys - held:
+                offsets[segment.id] = OFFSET_FUTURE
+    return {
+        segment: offset if offset == OFFSET_FUTURE else draw(st.integers(0, 3)) for segment, offset in offsets.items()
+    }
+
+
+def place(cut, epochs, key):
+    """Return where a cut is on one key: the least of its segments there, and how far in it."""
+    segments = {segment.id: segment for epoch in epochs for segment in epoch.segments}
+    return min((segment, max(0, offset)) for segment, offset in cut.items() if key in keys_of(segments[segment]))
+
+
+@settings(max_examples=300, deadline=None)
+@given(histories(), st.data())
+def test_the_bound_is_where_the_slowest_is_on_each_key_and_readers_can_be_there(epochs, data):
+    """Over random splits and merges, with subscribers that have read more or less of each segment."""
+    cuts = [readers(data.draw, epochs) for _ in range(data.draw(st.integers(1, 4)))]
+    cuts = [cut for cut in cuts if cut and is_valid_cut(cut, epochs)]
+    if not cuts:
+        return
+    bound = at_once(lowest(position_of(at_once(merged_cuts(cuts)), epochs)))
+    for key in range(KEYS):
+        assert place(bound, epochs, key) == min(place(cut, epochs, key) for cut in cuts)
+    assert is_valid_cut(bound, epochs)
+
+
+@settings(max_examples=300, deadline=None)
+@given(histories(), st.data())
+def test_the_order_of_two_cuts_is_that_of_their_keys(epochs, data):
+    """A future segment counts on the keys that no other one has, and as one of which nothing is read."""
+    one, two = (readers(data.draw, epochs) for _ in range(2))
+    if not (one and two and is_valid_cut(one, epochs) and is_valid_cut(two, epochs)):
+        return
+    places = [(place(one, epochs, key), place(two, epochs, key)) for key in range(KEYS)]
+    is_before, is_after = any(a < b for a, b in places), any(a > b for a, b in places)
+    expected = CutOrder.EQUAL_OR_AFTER
+    if is_before:
+        expected = CutOrder.OVERLAPPING if is_after else CutOrder.BEFORE
+    assert at_once(order_of(position_of(one, epochs), position_of(two, epochs))) is expected
+
+
+def history_of(*tilings):
+    """Return a history, with the ids of its segments in the order in which they were made."""
+    epochs, count, before = [], 0, EpochRecord(-1, -1, (), 0)
+    for number, bounds in enumerate(tilings):
+        before, count = epoch_of(number, list(pairwise(bounds)), before, count)
+        epochs.append(before)
+    ids = {segment.number: segment.id for epoch in epochs for segment in epoch.segments}
+    return epochs, [ids[number] for number in sorted(ids)]
+
+
+def bound_of(epochs, *cuts):
+    assert all(is_valid_cut(cut, epochs) for cut in cuts)
+    return at_once(lowest(position_of(at_once(merged_cuts(cuts)), epochs)))
+
+
+def test_the_bound_of_cuts_with_future_segments():
+    """S-124: s0 splits in two; the right one, s1 and s2 merge into s5; the left one and s5 merge into s6."""
+    epochs, (s0, s1, s2, _, _, s5, _) = history_of(
+        (0.0, 0.25, 0.5, 1.0), (0.0, 0.125, 0.25, 0.5, 1.0), (0.0, 0.125, 1.0), (0.0, 1.0)
+    )
+    two = [{s0: 1, s5: OFFSET_FUTURE}, {s0: 1, s2: 1, s5: OFFSET_FUTURE}]
+    assert bound_of(epochs, *two) == two[1]
+    assert bound_of(epochs, *two, {s0: 1, s1: 1, s2: 1}) == {s0: 1, s1: 1, s2: 1}
+
+
+def test_the_bound_without_limits_reaches_back_to_the_first_segments():
+    """S-122: pairs of segments, each shifted against the one before, up to s10; what comes later hides nothing."""
+    shifted = ((0.0, 0.5, 1.0), (0.0, 0.25, 1.0)) * 2 + ((0.0, 0.5, 1.0), (0.0, 1.0))
+    epochs, ids = history_of(*shifted)
+    s0, s1, s2, s8, s9 = ids[0], ids[1], ids[2], ids[8], ids[9]
+    ahead, other = {s0: 1, s9: 1, s2: OFFSET_FUTURE, s8: OFFSET_FUTURE}, {s1: 1, s2: OFFSET_FUTURE}
+    assert len(ids) == 11
+    bound = at_once(lowest(position_of(at_once(merged_cuts([ahead, other])), epochs)))
+    assert bound == {s0: 1, s1: 1}
+    assert is_valid_cut(bound, epochs)
+
+
+def test_the_choice_by_size_keeps_the_minimum_and_no_more_than_the_maximum():
+    """Every situation of the table, with the numbers that lie next to the limits."""
+
+    def choice(retained, order=CutOrder.EQUAL_OR_AFTER, most=10, gain=0):
+        return choose_by_size(SizeSituation(2, most, retained, order, gain))
+
+    assert choice(1, CutOrder.BEFORE) is Choice.MIN_CUT
+    assert choice(1, CutOrder.OVERLAPPING) is choice(1) is Choice.BEFORE_BOUND
+    assert choice(1, None) is Choice.NOTHING
+    assert choice(2) is choice(9) is Choice.BOUND
+    assert choice(10, gain=9) is Choice.MAX_CUT
+    assert choice(10, gain=10) is Choice.BOUND
+    assert choice(1 << 60, most=None) is Choice.BOUND
+
+
+def test_the_choice_by_time_keeps_the_minimum_and_nothing_older_than_the_maximum():
+    """Every situation of the table."""
+    behind = CutOrder.EQUAL_OR_AFTER
+    assert choose_by_time(None, CutOrder.BEFORE) is Choice.NOTHING
+    assert choose_by_time(CutOrder.BEFORE, CutOrder.BEFORE) is Choice.MIN_CUT
+    assert choose_by_time(CutOrder.OVERLAPPING, CutOrder.BEFORE) is Choice.BEFORE_BOUND
+    assert choose_by_time(behind, None) is choose_by_time(behind, behind) is Choice.BOUND
+    assert choose_by_time(behind, CutOrder.BEFORE) is Choice.MAX_CUT
+    assert choose_by_time(behind, CutOrder.OVERLAPPING) is Choice.MAX_BOUND
