@@ -101,10 +101,11 @@ async def _check_end(cluster, service) -> None:
     assert not store.segments
     for table in (layout.PENDING_WORK, layout.TRANSACTION_INDEX):
         assert not [key for key in store.tables[table].entries if b"/" in key]
-    # Streams that are gone are taken off the list of those with marks when it is looked at, here whoever owns them.
-    last._watermarks._cycle._buckets = AllBuckets()
-    await last._watermarks.cycle()
-    assert not [each async for each in last._context.marked.all()]
-    cluster_wide = (*layout.SYSTEM_TABLES, layout.MARKED_STREAMS)
+    # Streams that are gone are taken off the lists of cycles when these are looked at, here whoever owns them.
+    for cycle in (last._watermarks._cycle, last._retention._cycle):
+        cycle._buckets = AllBuckets()
+        await cycle.once()
+        assert not [each async for each in cycle._streams.all()]
+    cluster_wide = (*layout.SYSTEM_TABLES, layout.MARKED_STREAMS, layout.RETAINED_STREAMS)
     left = [name for name in store.tables if name not in cluster_wide and "Batch-" not in name]
     assert sorted(left) == sorted(name for name in store.tables if name.startswith("_system/_tables/_system/"))
