@@ -4,8 +4,8 @@ Order: announce; state SEALING (no new transactions from here on); abort open tr
 active segments; state SEALED; withdraw the announcement. Source: controller internals specification, section 3.3.
 
 A prepared transaction is not aborted: a stream that has one is not sealed. It is looked for before anything is changed,
-and again once the stream is SEALING; one that was prepared in between sends the stream back to ACTIVE. When no record
-of a transaction is left there is none that could still be prepared.
+and again once the stream is SEALING; one that was prepared in between sends the stream back to ACTIVE. When all
+records of transactions that are left say COMMITTED there is none that could still be prepared.
 """
 
 from __future__ import annotations
