@@ -75,6 +75,32 @@ async def test_prepared_transaction_is_committed_by_its_id_from_another_client(s
             await other.abort_transaction(stream, transaction_id)
 
 
+async def test_detached_transaction_is_prepared_by_its_id_from_another_client(server, stream):
+    """By who decides upon what others have written: what they flushed is in it, and they write no more."""
+    async with Client(server.uri, FAST) as client, Client(server.uri, FAST) as driver:
+        await client.create_stream(stream)
+        detached, held = [await client.begin_transaction(stream) for _ in range(2)]
+        await detached.write(b"one", "k")
+        await held.write(b"two", "k")
+        await held.flush()
+        for transaction_id in (await detached.detach(), held.id):
+            for limit_s in (600, 1):
+                await driver.prepare_transaction(stream, transaction_id, limit_s=limit_s)
+        try:
+            await held.write(b"three", "k")
+            with pytest.raises(TransactionPreparedError):
+                await held.flush()
+        except TransactionPreparedError:
+            pass  # It was told of the sealed segment before.
+        await driver.commit_transaction(stream, detached.id)
+        await settled(driver, stream, detached.id, "COMMITTED")
+        await driver.commit_transaction(stream, held.id)
+        await settled(driver, stream, held.id, "COMMITTED")
+        assert await contents(driver, stream) == [b"one", b"two"]
+        with pytest.raises(TransactionCommittedError):
+            await driver.prepare_transaction(stream, held.id)
+
+
 async def test_prepared_transaction_is_not_gone_on_with(server, stream):
     """Or whoever does, and fails to write into it, would abort it by closing it undecided."""
     async with Client(server.uri, FAST) as client:

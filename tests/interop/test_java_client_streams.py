@@ -11,6 +11,7 @@ from collections.abc import Sequence
 
 import pytest
 
+import penstock
 from support import java_calls_streams as calls
 from support.java_client import JavaCallError, JavaProcess, kill_and_restart
 from support.standalone_process import StandaloneProcess
@@ -206,3 +207,32 @@ def test_a_committed_transaction_is_read_whole_and_an_aborted_one_not_at_all(
     assert java.run(calls.completed_transactions, "orders") == ended
     events, _ = java.run(calls.read_batch, "orders", "", "")
     assert_each_key_in_order(events, 110)
+
+
+def test_a_prepared_transaction_is_open_for_java_and_decided_by_it(
+    java: JavaProcess, server: StandaloneProcess
+) -> None:
+    """Prepared by Penstock's client, with what Java's had flushed: it takes no more, also after SIGKILL, and waits."""
+    assert java.run(calls.create_stream, "orders", 2)
+    ids = {name: java.run(calls.begin_transaction, "orders", name) for name in ("first", "second")}
+    java.run(calls.write_to_transaction, "first", 0, 50, KEY_COUNT)
+    java.run(calls.write_to_transaction, "second", 1000, 1050, KEY_COUNT)
+    stream = f"{calls.SCOPE}/orders"
+    with penstock.connect(server.uri) as client:
+        for number in ids.values():
+            client.prepare_transaction(stream, number, limit_s=3600)
+    assert java.run(calls.transaction_status, "first") == "OPEN"
+    with pytest.raises(JavaCallError) as late:
+        java.run(calls.write_to_transaction, "first", 50, 100, KEY_COUNT)
+    assert late.value.kind == "TxnFailedException"
+    with pytest.raises(JavaCallError, match="Failed to seal stream"):
+        java.run(calls.seal_stream, "orders")
+
+    kill_and_restart(server)
+    assert java.run(calls.find_transaction, "orders", "again", ids["first"]) == "OPEN"
+    java.run(calls.commit_transaction, "again")
+    java.run(calls.await_status, "again", "COMMITTED")
+    java.run(calls.abort_transaction, "second")
+    java.run(calls.await_status, "second", "ABORTED")
+    events, _ = java.run(calls.read_batch, "orders", "", "")
+    assert_each_key_in_order(events, 50)

@@ -149,6 +149,27 @@ class Client(StreamCalls):
         """
         return await self._controller_client.transaction_state(*split_scoped_name(stream), id_of(transaction_id))
 
+    async def prepare_transaction(
+        self, stream: str, transaction_id: str, *, limit_s: float | None = None
+    ) -> None:
+        """Let nothing more be written into a transaction, by its id, and have it wait; see `Transaction.prepare`.
+
+        For who decides upon what others have written: they flush and `detach`, or prepare it themselves. What they had
+        not flushed is not in it.
+
+        Raises:
+            InvalidArgumentError: what was given is no id, or the limit is out of the server's bounds.
+            TransactionCommittedError, TransactionAbortedError: it is decided.
+            NoSuchTransactionError: the id is none of this stream, or it ended long ago.
+            OutcomeUnknownError: no answer; ask again.
+            NoSuchStreamError: there is no such stream.
+            UnsupportedOperationError: the controller is Pravega's own.
+        """
+        limit_ms = round((self._settings.prepared_limit_s if limit_s is None else limit_s) * 1000)
+        await self._controller_client.prepare_transaction(
+            *split_scoped_name(stream), id_of(transaction_id), limit_ms=limit_ms
+        )
+
     async def commit_transaction(self, stream: str, transaction_id: str) -> None:
         """Decide that a transaction commits, by its id: one that was prepared, or all of whose events were flushed.
 

@@ -149,6 +149,22 @@ class Client(StreamCalls):
         """
         return self._portal.call(self._part.transaction_state(stream, transaction_id))
 
+    def prepare_transaction(self, stream: str, transaction_id: str, *, limit_s: float | None = None) -> None:
+        """Let nothing more be written into a transaction, by its id, and have it wait; see `Transaction.prepare`.
+
+        For who decides upon what others have written: they flush and `detach`, or prepare it themselves. What they had
+        not flushed is not in it.
+
+        Raises:
+            InvalidArgumentError: what was given is no id, or the limit is out of the server's bounds.
+            TransactionCommittedError, TransactionAbortedError: it is decided.
+            NoSuchTransactionError: the id is none of this stream, or it ended long ago.
+            OutcomeUnknownError: no answer; ask again.
+            NoSuchStreamError: there is no such stream.
+            UnsupportedOperationError: the controller is Pravega's own.
+        """
+        self._portal.call(self._part.prepare_transaction(stream, transaction_id, limit_s=limit_s))
+
     def commit_transaction(self, stream: str, transaction_id: str) -> None:
         """Decide that a transaction commits, by its id: one that was prepared, or all of whose events were flushed.
 
