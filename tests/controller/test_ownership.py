@@ -24,6 +24,7 @@ from penstock.controller.work_registry import WorkRegistry
 from penstock.controller.workflows.update_stream import resume_update
 from penstock.model.errors import (
     ContainerOfflineError,
+    ControllerUnavailableError,
     MetadataConflictError,
     OutcomeUnknownError,
     PenstockError,
@@ -467,6 +468,31 @@ async def test_a_coordinator_that_cannot_be_asked_is_asked_again(cluster, monkey
     is_out = False
     await until(lambda: not announced(cluster), "the work of the dead one is done")
     assert await state_of(second) is StreamState.SEALED
+
+
+async def test_who_is_taken_for_dead_makes_and_deletes_no_scope(pair, cluster):
+    """What it was asked may be long ago; nothing announces a scope, so nobody else would notice."""
+    first, second, _ = pair
+    await second.create_scope("kept")
+    announcements = first._context.announcements
+    for change in (lambda: first.create_scope("new"), lambda: first.delete_scope("kept")):
+        cluster.expire(first)
+        with pytest.raises(MembershipLostError):
+            await change()
+        await until(lambda: not announcements._membership.is_over, "it has joined again")
+    assert (await second.list_scopes("")).names == ("_system", "kept", "scope")
+
+
+async def test_a_coordinator_that_gives_no_answer_keeps_nobody_from_making_a_scope(pair, monkeypatch):
+    """Members that know of no end go on, as with everything else."""
+    first, _, _ = pair
+
+    async def members():
+        raise ControllerUnavailableError("the coordinator gives no answer")
+
+    monkeypatch.setattr(first._context.announcements._membership, "members", members)
+    await first.create_scope("new")
+    await first.delete_scope("new")
 
 
 async def test_one_announcement_that_cannot_be_read_does_not_hide_the_others(cluster, caplog):

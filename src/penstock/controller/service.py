@@ -274,6 +274,7 @@ class ControllerService:
         check_scope_name(scope)
 
         async def run() -> None:
+            await self._context.announcements.check_is_member()
             # Its deletion meanwhile would not find the tables that are still to be made.
             async with self._locks.hold(scope):
                 await self._catalog.create_scope(scope, self._context.new_id())
@@ -285,6 +286,7 @@ class ControllerService:
         """
 
         async def run() -> None:
+            await self._context.announcements.check_is_member()
             async with self._locks.hold(scope):
                 await self._catalog.delete_scope(scope)
 

@@ -33,7 +33,13 @@ from penstock.controller.peers import Peers
 from penstock.controller.retry import conflict_delay_s, delay_s
 from penstock.controller.settings import ControllerSettings
 from penstock.model.checksum import crc32c
-from penstock.model.errors import CorruptionError, MetadataConflictError, OutcomeUnknownError, PenstockError
+from penstock.model.errors import (
+    ControllerUnavailableError,
+    CorruptionError,
+    MetadataConflictError,
+    OutcomeUnknownError,
+    PenstockError,
+)
 from penstock.model.names import SCOPE_NAME_LENGTH_MAX, STREAM_NAME_LENGTH_MAX
 from penstock.model.segments import VERSION_ABSENT
 
@@ -94,6 +100,18 @@ class Announcements:
         if self._membership is None:
             raise MembershipLostError("this controller has not joined the others yet")
         return (await self._membership.members()).names
+
+    async def check_is_member(self) -> None:
+        """Raise `MembershipLostError` if the others take this controller for dead: what it was asked may be long ago.
+
+        For what is done without an announcement. A coordinator that gives no answer keeps nobody from anything.
+        """
+        try:
+            await self.living()
+        except MembershipLostError:
+            raise
+        except ControllerUnavailableError as error:
+            _logger.info("whether this controller is a member cannot be found out; it goes on: %s", error)
 
     def is_unfinished(self, subject: Subject) -> bool:
         """Say whether this controller has announced something there, or taken it over, and not withdrawn it."""
