@@ -25,11 +25,13 @@ def world() -> World:
 class CountedTable(MemoryMetadataTable):
     """Counts what is read: keys that are looked up, records that are handed out; and records that are written."""
 
+    calls = 0
     looked_up = 0
     handed_out = 0
     written = 0
 
     async def get(self, keys: Sequence[bytes]) -> Sequence[TableEntry | None]:
+        self.calls += 1
         self.looked_up += len(keys)
         found = await super().get(keys)
         self.handed_out += sum(entry is not None for entry in found)
@@ -38,6 +40,7 @@ class CountedTable(MemoryMetadataTable):
     async def page(
         self, *, limit: int, token: bytes = b"", first: bytes = b"", last: bytes | None = None
     ) -> TablePage:
+        self.calls += 1
         self.looked_up += 1
         page = await super().page(limit=limit, token=token, first=first, last=last)
         self.handed_out += len(page.entries)
@@ -206,6 +209,24 @@ async def test_a_merge_changes_three_records_however_many_chunks_come_with_it(wo
     _, _, written = table.take()
     assert written == 4  # Both segments, what leads to the merged run; and the key of the source, which goes.
     assert (await world.chunk_records())[3:] == before
+
+
+async def test_many_small_merges_are_read_by_a_few_looks_into_the_table(world: World) -> None:
+    """As transactions leave them, each a chunk of its own: a call of the table may wait for the log."""
+    world.table = table = CountedTable()
+    storage = world.storage()
+    data = bytes(range(120))
+    for begin in range(0, 120, 3):
+        await storage.write(OTHER, 0, [data[begin : begin + 3]])
+        await storage.seal(OTHER)
+        await storage.concat(SEGMENT, begin, OTHER)
+    for epoch in (1, 2):
+        reader = world.storage(epoch, replace(SMALL, page_length=16))
+        table.calls = 0
+        assert await reader.read(SEGMENT, 1, 118) == data[1:119]
+        assert len(await reader.chunks_of(SEGMENT)) == 40
+        assert table.calls <= 24
+        assert await reader.read(SEGMENT, 40, 9) == data[40:49]
 
 
 async def test_a_segment_made_anew_shares_no_record_with_its_merged_namesake(world: World) -> None:

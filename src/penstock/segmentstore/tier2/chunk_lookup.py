@@ -85,6 +85,10 @@ async def find_chunks(
                 inner.append(_Span(extent.source, span.base + start, begin, stop))
             await let_others_go_on(step)
             step += 1
+        # Of a small merge, as a transaction is, the first record is all there is.
+        merged = [span.run for span in inner if isinstance(span, _Span) and not span.begin]
+        for at in range(0, len(merged), page_length) if len(merged) > 1 else ():
+            await transaction.load_first_extents(merged[at : at + page_length], is_remembered=is_remembered)
         ahead += reversed(inner)
     return found
 

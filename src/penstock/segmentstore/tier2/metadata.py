@@ -308,10 +308,26 @@ class MetadataTransaction:
 
     def known_extent(self, run: ChunkRun, position: int) -> Extent | None:
         """Return what of `run` holds `position`, if that is in memory. Nothing may be staged of the run."""
-        known = self._cache.holding(run, position) if self._cache is not None and self._is_owner else None
+        known = self._read.get(run.key(position))
+        if (known is None or known.record is None) and self._cache is not None and self._is_owner:
+            known = self._cache.holding(run, position)
         if known is None or known.record is None:
             return None
         return _live_extent(self._read.setdefault(known.record.key, known).record)
+
+    async def load_first_extents(self, runs: Sequence[ChunkRun], *, is_remembered: bool = True) -> None:
+        """Take the first records of several runs into memory, by one look into the table. Raises `CorruptionError`."""
+        keys = [run.key(0) for run in runs if self.known_extent(run, 0) is None]
+        if not keys:
+            return
+        change_count = self._cache.change_count if self._cache is not None else 0
+        for entry in await self._table.get(keys):
+            if entry is None:
+                continue
+            loaded = VersionedRecord(decode_record(entry.key, entry.value), entry.version)
+            self._read.setdefault(entry.key, loaded)
+            if is_remembered:
+                self._remember(entry.key, loaded, change_count)
 
     def put(self, record: Record) -> None:
         """Stage a record. It must have been read in this transaction, unless it is of a chunk that is new."""
