@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from types import TracebackType
 
 
 class StreamLocks:
@@ -18,26 +17,50 @@ class StreamLocks:
     def __init__(self) -> None:
         self._locks: dict[str, _LaneLock] = {}
 
-    @asynccontextmanager
-    async def hold(self, name: str, *, lane: str = "") -> AsyncIterator[None]:
-        """Hold the lock of `name`."""
-        lock = self._locks.get(name)
-        if lock is None:
-            lock = self._locks[name] = _LaneLock()
-        lock.user_count += 1
-        try:
-            await lock.acquire(lane)
-            try:
-                yield
-            finally:
-                lock.release()
-        finally:
-            lock.user_count -= 1
-            if lock.user_count == 0:
-                del self._locks[name]
+    def hold(self, name: str, *, lane: str = "") -> _Hold:
+        """Hold the lock of `name` while a block runs."""
+        return _Hold(self._locks, name, lane)
 
     def __len__(self) -> int:
         return len(self._locks)
+
+
+class _Hold:
+    """One who holds a lock, or waits for it. Not a generator: there are several for each request of some kinds."""
+
+    __slots__ = ("_lane", "_lock", "_locks", "_name")
+
+    def __init__(self, locks: dict[str, _LaneLock], name: str, lane: str) -> None:
+        self._locks = locks
+        self._name = name
+        self._lane = lane
+        self._lock: _LaneLock | None = None
+
+    async def __aenter__(self) -> None:
+        """Wait for the lock."""
+        lock = self._locks.get(self._name)
+        if lock is None:
+            lock = self._locks[self._name] = _LaneLock()
+        self._lock = lock
+        lock.user_count += 1
+        try:
+            await lock.acquire(self._lane)
+        except BaseException:
+            self._leave(lock)
+            raise
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        """Hand the lock on."""
+        assert self._lock is not None
+        self._lock.release()
+        self._leave(self._lock)
+
+    def _leave(self, lock: _LaneLock) -> None:
+        lock.user_count -= 1
+        if lock.user_count == 0:
+            del self._locks[self._name]
 
 
 class _LaneLock:

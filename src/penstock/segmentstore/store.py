@@ -6,18 +6,15 @@ Source: segment store specification, section 1.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Collection, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import Callable, Collection, Sequence
 
 from penstock.model.errors import (
-    BadOffsetError,
     ContainerNotFoundError,
     InvalidArgumentError,
     NoSuchChunkError,
     NoSuchSegmentError,
     PenstockError,
     SegmentError,
-    SegmentMergedError,
     SegmentSealedError,
     UnsupportedOperationError,
 )
@@ -49,6 +46,7 @@ from penstock.segmentstore.container.segment import Segment, SegmentFlags
 from penstock.segmentstore.container.storage.container_storage import INDEX_SUFFIX_BYTES_MAX
 from penstock.segmentstore.container_monitor import AssignmentSource, ContainerMonitor
 from penstock.segmentstore.core_attributes import core_attribute, is_core_attribute
+from penstock.segmentstore.segment_use import SegmentUse
 from penstock.segmentstore.settings import SegmentStoreSettings
 from penstock.segmentstore.statistics import ContainerStatistics
 from penstock.segmentstore.tier1.durable_log import DurableLogFactory
@@ -57,7 +55,6 @@ from penstock.segmentstore.tier2.chunk_storage import ChunkStorage
 from penstock.segmentstore.tier2.storage_guard import GuardedChunkStorage
 
 #: They may rest on what was accepted and is not durable yet.
-_REFUSALS = (BadOffsetError, NoSuchSegmentError, SegmentMergedError, SegmentSealedError)
 #: Whose long-term storage it is when nobody has named the cluster: in tests, and stores that keep nothing.
 UNNAMED_CLUSTER = "unnamed"
 _SYSTEM_PREFIX = f"{SYSTEM_SCOPE}/containers/"
@@ -195,70 +192,33 @@ class SegmentStore:
         container = self.container(segment)
         return container, container.segment(segment)
 
-    @asynccontextmanager
-    async def using(self, segment: str) -> AsyncIterator[tuple[SegmentContainer, Segment]]:
-        """Find a segment, activate it if need be, and keep it in memory meanwhile.
+    def using(self, segment: str) -> SegmentUse:
+        """Find a segment, activate it if need be, and keep it in memory while the block runs.
 
         Raises `NoSuchSegmentError`, `ContainerNotFoundError`, `TooManyActiveSegmentsError`.
         """
-        container = self.container(segment)
-        try:
-            found = await container.find(segment)
-        except NoSuchSegmentError:
-            container.ownership.check()
-            raise
-        async with self._holding(container, found):
-            yield container, found
+        return SegmentUse(segment, self.container)
 
-    @asynccontextmanager
-    async def _holding(self, container: SegmentContainer, found: Segment) -> AsyncIterator[None]:
-        """Keep a segment that was found in memory, and let what is refused wait until it cannot be undone."""
-        with found.in_use():
-            try:
-                yield
-            except _REFUSALS:
-                await container.pipeline.barrier()  # What a refusal rests on must not be undone by a crash.
-                container.ownership.check()
-                raise
-            except SegmentError:
-                container.ownership.check()  # A refusal may rest on what a successor has changed.
-                raise
-
-    @asynccontextmanager
-    async def reading(self, segment: str) -> AsyncIterator[tuple[SegmentContainer, Segment]]:
+    def reading(self, segment: str) -> SegmentUse:
         """Use a segment for an answer that could be out of date, if the container was shut out.
 
         Raises, beside what `using` does, `OwnershipUnconfirmedError` after the answer was made and before it is given.
         """
-        async with self.using(segment) as (container, found):
-            yield container, found
-            container.ownership.check()
+        return SegmentUse(segment, self.container, is_reading=True)
 
-    @asynccontextmanager
-    async def reading_found(
-        self, container: SegmentContainer, found: Segment
-    ) -> AsyncIterator[tuple[SegmentContainer, Segment]]:
+    def reading_found(self, container: SegmentContainer, found: Segment) -> SegmentUse:
         """Do as `reading` does with a segment that was found before, even if its name is another one's by now."""
-        async with self._holding(container, found):
-            yield container, found
-            container.ownership.check()
+        return SegmentUse(found.name, lambda _: container, is_reading=True, found=found)
 
-    @asynccontextmanager
-    async def _using_own(self, segment: str) -> AsyncIterator[tuple[SegmentContainer, Segment]]:
+    def _using_own(self, segment: str) -> SegmentUse:
         """Use a segment that callers may change. Raises `InvalidArgumentError` for a container's own."""
         _check_not_system(segment)
-        async with self.using(segment) as (container, found):
-            if found.is_system:
-                raise InvalidArgumentError(f"{segment} belongs to its container and cannot be changed from outside")
-            yield container, found
+        return SegmentUse(segment, self.container, check=_check_own)
 
-    @asynccontextmanager
-    async def _using_stream(self, segment: str) -> AsyncIterator[tuple[SegmentContainer, Segment]]:
+    def _using_stream(self, segment: str) -> SegmentUse:
         """Use a segment whose bytes are the caller's. Raises `UnsupportedOperationError` for a table."""
-        async with self._using_own(segment) as (container, found):
-            if found.is_table:
-                raise UnsupportedOperationError(f"{segment} is a table segment: its bytes are entries")
-            yield container, found
+        _check_not_system(segment)
+        return SegmentUse(segment, self.container, check=_check_stream)
 
     # The Segments seam.
 
@@ -499,6 +459,17 @@ class SegmentStore:
         """Return the load of each container that runs here, and of its segments that got data lately."""
         now_s = asyncio.get_running_loop().time()
         return [container.statistics(now_s) for container in self.containers]
+
+
+def _check_own(found: Segment) -> None:
+    if found.is_system:
+        raise InvalidArgumentError(f"{found.name} belongs to its container and cannot be changed from outside")
+
+
+def _check_stream(found: Segment) -> None:
+    _check_own(found)
+    if found.is_table:
+        raise UnsupportedOperationError(f"{found.name} is a table segment: its bytes are entries")
 
 
 def _check_not_system(segment: str) -> None:

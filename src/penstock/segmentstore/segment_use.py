@@ -1,0 +1,88 @@
+"""`SegmentUse`: a segment that a request is about, in memory until the request is over."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from types import TracebackType
+
+from penstock.model.errors import (
+    BadOffsetError,
+    NoSuchSegmentError,
+    SegmentError,
+    SegmentMergedError,
+    SegmentSealedError,
+)
+from penstock.segmentstore.container.container import SegmentContainer
+from penstock.segmentstore.container.segment import Segment
+
+_REFUSALS = (BadOffsetError, NoSuchSegmentError, SegmentMergedError, SegmentSealedError)
+
+
+class SegmentUse:
+    """Finds a segment when its block begins, activates it if need be, and keeps it in memory while the block runs.
+
+    What the block refuses waits until it cannot be undone by a crash. With `is_reading` the block's answer could be out
+    of date if the container was shut out: `OwnershipUnconfirmedError` comes in its place then. A class and not a
+    generator, of which this would be three within each other: there is one for each request.
+    """
+
+    __slots__ = ("_check", "_container", "_found", "_is_reading", "_locate", "_name")
+
+    def __init__(
+        self,
+        name: str,
+        locate: Callable[[str], SegmentContainer],
+        *,
+        check: Callable[[Segment], None] | None = None,
+        is_reading: bool = False,
+        found: Segment | None = None,
+    ) -> None:
+        """`locate` finds the container of `name`; `found`: the segment, if it was found before, even if its name is
+        another one's by now. `check` may refuse what was found.
+        """
+        self._name = name
+        self._locate = locate
+        self._check = check
+        self._is_reading = is_reading
+        self._found = found
+        self._container: SegmentContainer | None = None
+
+    async def __aenter__(self) -> tuple[SegmentContainer, Segment]:
+        """Raises `NoSuchSegmentError`, `ContainerNotFoundError`, `TooManyActiveSegmentsError`."""
+        container = self._container = self._locate(self._name)
+        found = self._found
+        if found is None:
+            try:
+                found = self._found = await container.find(self._name)
+            except NoSuchSegmentError:
+                container.ownership.check()
+                raise
+        found.use_count += 1
+        if self._check is not None:
+            try:
+                self._check(found)
+            except BaseException as error:
+                await self._end(container, found, error)
+                raise
+        return container, found
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        """Let the segment go."""
+        assert self._container is not None
+        assert self._found is not None
+        await self._end(self._container, self._found, error)
+
+    async def _end(self, container: SegmentContainer, found: Segment, error: BaseException | None) -> None:
+        try:
+            if error is None:
+                if self._is_reading:
+                    container.ownership.check()
+            elif isinstance(error, _REFUSALS):
+                await container.pipeline.barrier()  # What a refusal rests on must not be undone by a crash.
+                container.ownership.check()
+            elif isinstance(error, SegmentError):
+                container.ownership.check()  # A refusal may rest on what a successor has changed.
+        finally:
+            found.use_count -= 1
