@@ -14,6 +14,7 @@ import pytest
 from penstock.controller.metadata import layout
 from penstock.controller.metadata.records import StreamState, TransactionStatus
 from penstock.controller.settings import ControllerSettings
+from penstock.controller.transactions.lease_timers import OpenTransaction
 from penstock.model.errors import PenstockError
 from penstock.model.names import segment_name, transaction_segment_name
 from penstock.model.policies import Scaling, StreamConfig
@@ -223,3 +224,92 @@ async def test_what_follows_a_segment_is_the_same_whenever_it_is_asked_for(clust
     assert len(await first.epoch_segments("s", "t", 8)) in (3, 4)
     assert len({segment for segment, _ in answers}) > 6
     assert {bool(following) for _, following in answers} == {False, True}
+
+
+COMMITTED, ABORTED = TransactionStatus.COMMITTED, TransactionStatus.ABORTED
+#: What a caller may be told, by how it ends.
+ANSWERS = {COMMITTED: (TransactionStatus.COMMITTING, COMMITTED), ABORTED: (TransactionStatus.ABORTING, ABORTED)}
+
+
+class Deciding:
+    """Two controllers that are asked to end the same transactions, each of them in its own way, at the same time."""
+
+    def __init__(self, cluster, seed) -> None:
+        self.cluster = cluster
+        self.rng = random.Random(seed)
+        self.services = [
+            cluster.build(SETTINGS, segments=Interleaved(cluster.store, random.Random(self.rng.random())))
+            for _ in range(2)
+        ]
+
+    async def start(self):
+        for service in self.services:
+            await service.start()
+        await self.services[0].create_scope("s")
+        await self.services[0].create_stream("s", "t", StreamConfig(Scaling.fixed(2)))
+
+    async def commit(self, service, transaction):
+        return await service.transactions.commit("s", "t", transaction, writer_id="w", timestamp=-1)
+
+    async def abort(self, service, transaction):
+        return await service.transactions.abort("s", "t", transaction)
+
+    async def expiry(self, service, transaction):
+        """Let the lease end, by the clock of the wall and by the timer of this controller."""
+        tables = await service._catalog.on_stream("s", "t", _itself)
+        found = await tables.transaction(transaction)
+        if found is not None:
+            service.transactions.work._expired(OpenTransaction("s", "t", transaction), found.version)
+
+    async def end(self, text, *ways):
+        """Begin a transaction somewhere, and end it in these ways at both controllers; return how it ended."""
+        begun_at = self.rng.choice(self.services)
+        transaction = (await begun_at.transactions.create("s", "t", 10_000)).id
+        for segment in (0, 1):
+            name = transaction_segment_name(segment_name("s", "t", segment), transaction.high, transaction.low)
+            await self.cluster.store.append(name, text)
+        self.cluster.clock_ms += 20_000  # Its lease is over, and nobody has looked yet.
+        asked = list(self.services)
+        self.rng.shuffle(asked)
+        answers = await asyncio.gather(
+            *(getattr(self, way)(service, transaction) for way, service in zip(ways, asked, strict=True))
+        )
+        for _ in range(2):
+            for service in self.services:
+                await service.idle()
+        ends = {await service.transactions.status("s", "t", transaction) for service in self.services}
+        assert len(ends) == 1, ends
+        (ended,) = ends
+        for answer in answers:
+            assert answer is None or answer in ANSWERS[ended], (answer, ended)
+        for segment in (0, 1):
+            data = bytes(self.cluster.store.segments[segment_name("s", "t", segment)].data)
+            assert data.count(text) == (ended is COMMITTED)
+        return ended
+
+
+@pytest.mark.parametrize(
+    ("ways", "ends"),
+    [
+        (("commit", "commit"), {COMMITTED}),
+        (("commit", "abort"), {COMMITTED, ABORTED}),
+        (("commit", "expiry"), {COMMITTED, ABORTED}),
+        (("abort", "expiry"), {ABORTED}),
+    ],
+    ids=lambda value: " and ".join(value) if isinstance(value, tuple) else "",
+)
+async def test_a_transaction_that_two_controllers_end_at_once_ends_in_one_way(fresh, ways, ends):
+    """One outcome, which both of them tell, and which their callers were told; its events are there once, or not at
+    all; nothing of it is left. Over all seeds each way has been the first one.
+    """
+    seen = set()
+    for seed in SEEDS:
+        cluster = fresh()
+        deciding = Deciding(cluster, seed)
+        await deciding.start()
+        for number in range(4):
+            seen.add(await deciding.end(b"<%d>" % number, *ways))
+        assert not [name for name in cluster.store.segments if "#transaction" in name]
+        assert not cluster.store.tables[layout.TRANSACTION_INDEX].entries
+        assert not [key for key in cluster.store.tables[layout.PENDING_WORK].entries if b"/" in key]
+    assert seen == ends
