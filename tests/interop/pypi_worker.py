@@ -7,6 +7,8 @@ Both print ``begun`` once a good part is done.
 ``transact URI STREAM WRITER EVENTS`` has four transactions open at the same time and writes to them by turns. It
 commits one and aborts one of them, prints the ids of the other two and ``begun``, and waits for a line of its input:
 then it commits one of those and aborts the last. It prints the names of those it has committed.
+
+``find URI STREAM ID`` prints whether a transaction, by its number, is ``open`` or ``over``.
 """
 
 from __future__ import annotations
@@ -85,6 +87,19 @@ def transact(uri: str, stream: str, writer_id: int, event_count: int) -> None:
     say("done")
 
 
+def find(uri: str, stream: str, number: int) -> None:
+    """Find a transaction of somebody else by its id, and say what its state is; it can be asked for nothing more."""
+    manager = pravega_client.StreamManager(uri)
+    found = manager.create_transaction_writer(SCOPE, stream, 8).get_txn(number)
+    if found.is_open():
+        try:
+            found.write_event("never:0", "key0")
+        except pravega_client.TxnFailedException:
+            say("open")
+    else:
+        say("over")
+
+
 def say(line: str) -> None:
     """Print one line at once."""
     sys.stdout.write(line + "\n")
@@ -97,5 +112,7 @@ if __name__ == "__main__":
         write(uri, stream, int(rest[0]), int(rest[1]))
     elif what == "transact":
         transact(uri, stream, int(rest[0]), int(rest[1]))
+    elif what == "find":
+        find(uri, stream, int(rest[0]))
     else:
         asyncio.run(read(uri, stream, rest[0], int(rest[1]), int(rest[2])))

@@ -186,22 +186,25 @@ def large_event(index: int, length: int) -> bytes:
 # Transactions.
 
 
-def begin_transaction(java: JavaSession, stream: str, name: str) -> str:
-    """Begin a transaction, keep it under `name` and return its id."""
-    writer = java.keep(
+def _transactional_writer(java: JavaSession, stream: str) -> JavaObject:
+    return java.keep(
         f"transactions of {stream}",
         lambda: factory(java).createTransactionalEventWriter(
             "writer", stream, text_serializer(java), writer_config(java)
         ),
     )
-    transaction = writer.beginTxn()
+
+
+def begin_transaction(java: JavaSession, stream: str, name: str) -> str:
+    """Begin a transaction, keep it under `name` and return its id."""
+    transaction = _transactional_writer(java, stream).beginTxn()
     java.kept[name] = transaction
     return str(transaction.getTxnId())
 
 
 def find_transaction(java: JavaSession, stream: str, name: str, number: str) -> str:
     """Keep the transaction of an id under `name`, as a process does that begins anew; return its state."""
-    transaction = java.kept[f"transactions of {stream}"].getTxn(java.java("java.util.UUID").fromString(number))
+    transaction = _transactional_writer(java, stream).getTxn(java.java("java.util.UUID").fromString(number))
     java.kept[name] = transaction
     return str(transaction.checkStatus())
 

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from penstock.testing.mutations.peers import CONTROLLERS
+from penstock.testing.mutations.peers import CONTROLLERS, TRANSACTIONS
 from penstock.testing.mutations.tables import TABLES_AND_STATES
 from penstock.testing.mutations.users import USERS
 from penstock.testing.workloads.profile import Profile
 
 PROFILES: Mapping[str, Profile] = {
-    profile.name: profile for profile in (Profile(), USERS, TABLES_AND_STATES, CONTROLLERS)
+    profile.name: profile for profile in (Profile(), USERS, TABLES_AND_STATES, CONTROLLERS, TRANSACTIONS)
 }
 """By name."""

@@ -283,6 +283,45 @@ def commit_order(history: History) -> None:
     read(history, "r", "1", "2")
 
 
+def order_elsewhere(history: History) -> None:
+    """Nobody was told of a commit before the other one was called; but two segments disagree."""
+    for txn in "tu":
+        written(history, f"{txn}1", txn=txn, key=f"{txn}-k")
+        written(history, f"{txn}2", txn=txn, key=f"{txn}-l")
+    both = [history.invoke("t", CommitTransaction("s", txn)) for txn in "tu"]
+    for commit in both:
+        history.ok(commit)
+    pass_ = history.invoke("r", FullRead("s", "r"))
+    for segment, offset, event, key in (
+        ("s/0", 0, "t1", "t-k"), ("s/0", 10, "u1", "u-k"), ("s/1", 10, "t2", "t-l"), ("s/1", 0, "u2", "u-l"),
+    ):  # fmt: skip
+        history.see("r", EventSeen("s", "r", segment, offset, event.encode(), key))
+    history.ok(pass_)
+
+
+def order_in_a_circle(history: History) -> None:
+    """No two of three transactions meet in more than one segment, and still there is no one order."""
+    for event in ("ta", "tc", "ub", "ua", "vc", "vb"):
+        written(history, event, txn=event[0], key=event)
+    commits = [history.invoke("t", CommitTransaction("s", txn)) for txn in "tuv"]
+    for commit in commits:
+        history.ok(commit)
+    pass_ = history.invoke("r", FullRead("s", "r"))
+    # t before u in a, u before v in b, v before t in c.
+    for at, event in enumerate(("ta", "ua", "ub", "vb", "vc", "tc")):
+        history.see("r", EventSeen("s", "r", f"s/{event[1]}", at, event.encode(), event))
+    history.ok(pass_)
+
+
+def one_amid_another(history: History) -> None:
+    written(history, "1", "2", txn="t")
+    written(history, "3", txn="u", key="l")
+    both = [history.invoke("t", CommitTransaction("s", txn)) for txn in "tu"]
+    for commit in both:
+        history.ok(commit)
+    read(history, "r", "1", "3/l", "2")
+
+
 def order_within(history: History) -> None:
     written(history, "1", "2", txn="t")
     committed(history, "t")
@@ -299,6 +338,9 @@ def order_within(history: History) -> None:
         (open_transaction_is_read, "was never committed"),
         (commit_order, "was read before u"),
         (order_within, "out of order within a transaction"),
+        (order_elsewhere, "not in one order"),
+        (order_in_a_circle, "not in one order"),
+        (one_amid_another, "not in one order"),
     ],
 )
 def test_bad_history_of_transactions_is_named(build: Callable[[History], None], rule: str) -> None:

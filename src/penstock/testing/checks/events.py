@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass, field
+from graphlib import CycleError, TopologicalSorter
+from itertools import pairwise
 
 from penstock.testing.checks.history_events import (
     AbortTransaction,
@@ -72,6 +74,8 @@ def check_transactions(history: History, *, truncated_streams: Collection[str] =
     3. One that was aborted, never committed, or whose commit certainly failed is in no pass at all.
     4. Of two transactions, one committed before the commit of the other was called, the first is read first, key by
        key; and within a transaction each writer's events of a key are in the order written.
+    5. All transactions of a stream have one order, which every segment and every key keeps: none comes before another
+       one here and behind it there, also not by way of others; and nothing of others is amid one that was merged.
     """
     writes = _writes(history)
     transactions: dict[tuple[str, str], _Transaction] = defaultdict(_Transaction)
@@ -114,6 +118,7 @@ def check_transactions(history: History, *, truncated_streams: Collection[str] =
             ):
                 violations.append(f"{where}: its commit was acknowledged, none of it was read: {known.commit}")
         violations += _check_commit_order(name, reading, writes, transactions)
+        violations += _check_one_order(name, reading, writes)
     return violations
 
 
@@ -271,6 +276,29 @@ def _check_commit_order(
             is_ok = commit.outcome is Outcome.OK
             if is_ok and (earliest is None or commit.end_index < earliest[1].end_index):
                 earliest = (transaction, commit)
+
+
+def _check_one_order(name: str, reading: _Pass, writes: dict[tuple[str, bytes], Ended]) -> Iterator[str]:
+    """Check that segments, by offset, and keys, as they were read, agree on one order of each stream's transactions."""
+    chains: dict[tuple[str, str], list[tuple[int, str]]] = defaultdict(list)
+    for index, event in enumerate(reading.seen):
+        write = writes.get((event.stream, event.event))
+        transaction = _event(write).transaction if write is not None else None
+        if transaction is not None:
+            chains[event.stream, f"segment {event.segment}"].append((event.offset, transaction))
+            chains[event.stream, f"key {event.key!r}"].append((index, transaction))
+    followers: dict[str, dict[str, dict[str, str]]] = defaultdict(dict)
+    for (stream, place), chain in chains.items():
+        for (_, before), (_, after) in pairwise(sorted(chain)):
+            if before != after:
+                followers[stream].setdefault(after, {}).setdefault(before, place)
+    for stream, known in followers.items():
+        try:
+            TopologicalSorter(known).prepare()
+        except CycleError as error:
+            circle: list[str] = error.args[1]
+            steps = ", ".join(f"{one} before {other} in {known[other][one]}" for one, other in pairwise(circle))
+            yield f"pass {name} of {stream}: transactions are not in one order: {steps}"
 
 
 def _event(write: Ended) -> WriteEvent:

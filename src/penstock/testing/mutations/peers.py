@@ -32,6 +32,12 @@ CONTROLLERS = replace(
 )
 """Two or three controllers that are killed, stand still and are cut off, mostly for longer than a session lasts."""
 
+TRANSACTIONS = replace(
+    CONTROLLERS, name="transactions", workloads=("events", "readers", "transaction crowd"), share=1.0, scale_rate=1.0,
+    scale_gap_s=1.0,
+)  # fmt: skip
+"""Many transactions that are open while their stream is scaled all the time, at two or three controllers that fail."""
+
 _PEERS = replace(
     CONTROLLERS, name="peers", workloads=("events", "transactions", "streams"), share=1.0, controller_count_min=3
 )

@@ -8,8 +8,9 @@ from dataclasses import replace
 
 from penstock.client import reader_group_state
 from penstock.client.reader_group_state import GroupState, HeldSegment
+from penstock.controller.metadata.records import EpochRecord
 from penstock.controller.metadata.stream_tables import StreamTables
-from penstock.controller.workflows import roll_transactions
+from penstock.controller.workflows import commit, roll_transactions
 from penstock.controller.workflows.context import WorkflowContext
 from penstock.testing.mutations.mutation import Mutation, patched, short_profile
 
@@ -21,6 +22,28 @@ def _leave_rolled_segments_open() -> AbstractContextManager[None]:
         return dict.fromkeys(segments, 0)
 
     return patched(roll_transactions, "seal_segments", seal_segments)
+
+
+@contextmanager
+def _merge_in_another_order_somewhere() -> Iterator[None]:
+    original = commit._merge_segment
+
+    async def merge_segment(
+        context: WorkflowContext, target: str, sources: list[str], *, is_lost_told: bool
+    ) -> Sequence[int]:
+        number = int(target.rpartition("/")[2].partition(".")[0])
+        ordered = sources[::-1] if number % 2 else sources
+        return await original(context, target, ordered, is_lost_told=is_lost_told)
+
+    with patched(commit, "_merge_segment", merge_segment):
+        yield
+
+
+def _begin_rolls_anew() -> AbstractContextManager[None]:
+    async def is_rolled(tables: StreamTables, active_epoch: int, origin: EpochRecord) -> bool:
+        return False
+
+    return patched(roll_transactions, "_is_rolled", is_rolled)
 
 
 @contextmanager
@@ -38,11 +61,24 @@ def _read_on_after_one_of_several() -> Iterator[None]:
 
 _SCALES = replace(short_profile("scales", "readers", kinds=("Pause",)), scale_rate=1.0, pace=2.0)
 _ROLLS = replace(short_profile("rolls", "readers", "transactions", kinds=("Pause",)), scale_rate=1.0, pace=2.0)
+_TRANSACTIONS = replace(
+    short_profile("transactions across scales", "readers", "transaction crowd", kinds=("Pause",)),
+    scale_rate=1.0, scale_gap_s=1.0, pace=2.0,
+)  # fmt: skip
+_CUT_SHORT = short_profile("cut short", gap_s=0.7)
 
 SCALING_MUTATIONS: tuple[Mutation, ...] = (
     Mutation(
         "leave segments open that a roll replaces", "events of one key stay in order",
         _ROLLS, _leave_rolled_segments_open,
+    ),
+    Mutation(
+        "merge transactions in another order into some segments", "transactions have one order in all segments",
+        _TRANSACTIONS, _merge_in_another_order_somewhere,
+    ),
+    Mutation(
+        "begin a roll anew whose epochs are on record", "what was begun is finished",
+        replace(_TRANSACTIONS, name="rolls cut short", plan=_CUT_SHORT.plan), _begin_rolls_anew,
     ),
     Mutation(
         "read on after one of several predecessors", "events of one key stay in order",

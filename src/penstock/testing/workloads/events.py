@@ -116,11 +116,12 @@ class StreamKeeper(Workload):
 
     def __init__(
         self, world: World, host: Host, name: str, rng: random.Random, *, stream: str, segment_count: int,
-        rollover_bytes: int, is_truncated: bool = False, is_scaled: bool = False,
+        rollover_bytes: int, is_truncated: bool = False, is_scaled: bool = False, scale_gap_s: float = 3.0,
     ) -> None:  # fmt: skip
         super().__init__(world, host, name, rng)
         self.stream = stream
         self._is_scaled = is_scaled
+        self._scale_gap_s = scale_gap_s
         self._segment_count = segment_count
         self._rollover_bytes = rollover_bytes
         self.is_truncated = is_truncated
@@ -149,7 +150,7 @@ class StreamKeeper(Workload):
                 continue
             self.world.counts["stream truncations"] += 1
         while self._is_scaled and self.world.is_writing:
-            await self.rest(3.0)
+            await self.rest(self._scale_gap_s)
             await self._scale()
 
     async def _scale(self) -> None:

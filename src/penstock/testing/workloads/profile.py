@@ -50,7 +50,8 @@ class Profile:
         log_bytes_max: bound of each container's log; 0: as drawn.
         memory_flip_rate: probability that bits flip in what stores have in memory and nowhere else but in their log ...
         memory_flip_gap_s: ... and mean time between two of them.
-        scale_rate: probability that streams split and merge all the time.
+        scale_rate: probability that streams split and merge all the time ...
+        scale_gap_s: ... and mean time between two scales of a stream.
         stream_lives_count: clients that make, change and delete streams, if "streams" is among the workloads.
         habits: what users do, if "user writers" are among the workloads, and "users", who read what those write.
     """
@@ -85,6 +86,7 @@ class Profile:
     memory_flip_rate: float = 0.1
     memory_flip_gap_s: float = 8.0
     scale_rate: float = 0.3
+    scale_gap_s: float = 3.0
     stream_lives_count: int = 1
     habits: UserHabits = field(default_factory=UserHabits)
 

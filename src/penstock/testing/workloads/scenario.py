@@ -65,6 +65,8 @@ USER_STREAM = f"{SCOPE}/user-events"
 _RARE = ("names", "mortals", "user writers", "group changes")
 #: They came later.
 _LATER = ("streams", "user writers", "users", "user tables", "user states", "group changes", "connections")
+#: So many have transactions open on one stream at a time that several are committed together.
+TRANSACTION_CROWD_SIZE = 5
 #: Memory for what connections send, of a store to which a crowd of them sends while its log stands still.
 _CROWDED_INGEST_BYTES = 64 * _KIB
 _RARE_SHARE = 0.4
@@ -165,6 +167,7 @@ class Scenario:
             return StreamKeeper(
                 *place(name), stream=stream, segment_count=self.segment_count, rollover_bytes=self.rollover_bytes,
                 is_truncated=is_truncated, is_scaled=not is_truncated and self.has_scales,
+                scale_gap_s=self.profile.scale_gap_s,
             )  # fmt: skip
 
         made.append(keeper("keeper", MAIN_STREAM))
@@ -239,6 +242,13 @@ class Scenario:
             for number in range(2, self.profile.stream_lives_count + 1):
                 name = f"streams-{number}"
                 made.append(StreamLives(*place(name), prefix=f"{SCOPE}/{name}", mean_gap_s=self.mean_gap_s))
+        for number in range(TRANSACTION_CROWD_SIZE if "transaction crowd" in self.workloads else 0):
+            made.append(
+                TransactionWriter(
+                    *place(f"transactions-{number}"), stream=MAIN_STREAM, lease_s=10.0, mean_gap_s=self.mean_gap_s / 4,
+                    mean_open_s=self.mean_gap_s / 2,
+                )
+            )  # fmt: skip
         if "group changes" in self.workloads:
             made.append(GroupChanges(*place("group-changes"), habits=self.profile.habits))
         for name, kind in _OF_USERS.items():

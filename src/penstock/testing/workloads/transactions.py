@@ -24,12 +24,15 @@ class TransactionWriter(Workload):
     """See the module. Keys are its own: a key's order between transactions and plain writers is not promised."""
 
     def __init__(
-        self, world: World, host: Host, name: str, rng: random.Random, *, stream: str, lease_s: float, mean_gap_s: float
-    ) -> None:
+        self, world: World, host: Host, name: str, rng: random.Random, *, stream: str, lease_s: float,
+        mean_gap_s: float, mean_open_s: float = 0.0,
+    ) -> None:  # fmt: skip
         super().__init__(world, host, name, rng)
         self._stream = stream
         self._lease_s = lease_s
         self._mean_gap_s = mean_gap_s
+        # How long a transaction stays open without a write, so that others, and scales, come meanwhile.
+        self._mean_open_s = mean_open_s
         self._keys = tuple(f"{name}-key-{number}" for number in range(3))
         self._number = 0
         self._begun: list[Transaction] = []
@@ -54,6 +57,8 @@ class TransactionWriter(Workload):
     async def _use(self, transaction: Transaction) -> None:
         rng = self.rng
         is_whole = await self._fill(transaction)
+        if self._mean_open_s > 0.0:
+            await self.rest(self._mean_open_s)
         if is_whole and rng.random() < 0.8:
             await self._commit(transaction)
         else:
