@@ -31,6 +31,25 @@ async def test_lease_is_renewed_while_the_transaction_is_open(cluster):
         assert len(transaction.id) == 32
 
 
+async def test_lease_is_renewed_by_who_goes_on_with_the_transaction(cluster):
+    """And by nobody once it was detached: its first client keeps nothing open."""
+    async with cluster.client() as first, cluster.client() as second:
+        await first.create_stream("retail/orders")
+        transaction = await first.begin_transaction("retail/orders", lease_s=0.03)
+        await transaction.write(b"one")
+        transaction_id = await transaction.detach()
+        pings = cluster.controller.pings
+        await asyncio.sleep(0.05)
+        assert cluster.controller.pings == pings
+        async with second.transaction("retail/orders", transaction_id, lease_s=0.03) as resumed:
+            async with asyncio.timeout(60):
+                for _ in range(3):
+                    cluster.controller.pinged.clear()
+                    await cluster.controller.pinged.wait()
+            await resumed.write(b"two")
+        assert await second.transaction_state("retail/orders", transaction_id) == "COMMITTED"
+
+
 async def test_transaction_aborted_elsewhere_fails_writes_and_commit(cluster):
     async with cluster.client() as client:
         await client.create_stream("retail/orders")

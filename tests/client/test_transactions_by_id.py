@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import subprocess
+import sys
 import uuid
 
 import pytest
@@ -21,6 +23,7 @@ from penstock.model.errors import (
 )
 from penstock.serializers import JsonSerializer
 from penstock.testing import memory_server
+from support.standalone_process import child_environment
 
 FAST = ClientSettings(retry_time_max_s=10.0)
 _names = iter(range(1_000_000))
@@ -71,6 +74,38 @@ async def test_transaction_that_was_detached_is_gone_on_with_by_its_id(server, s
             await resumed.write(b"two", "k")
         await settled(second, stream, transaction_id, "COMMITTED")
         assert await contents(second, stream) == [b"one", b"two"]
+
+
+_OTHER_PROCESS = """
+import sys
+import penstock
+
+uri, stream, transaction_id = sys.argv[1:]
+with penstock.connect(uri) as client:
+    with client.transaction(stream, transaction_id, lease_s=60) as resumed:
+        resumed.write(b"two", "k")
+    try:
+        client.transaction(stream, transaction_id)
+    except penstock.TransactionCommittedError as error:
+        print(error.stream, error.transaction)
+"""
+
+
+async def test_transaction_is_gone_on_with_by_another_process(server, stream):
+    """It writes, commits, and is told what became of it."""
+    async with Client(server.uri, FAST) as client:
+        await client.create_stream(stream)
+        transaction = await client.begin_transaction(stream, lease_s=60)
+        await transaction.write(b"one", "k")
+        transaction_id = await transaction.detach()
+        other = await asyncio.create_subprocess_exec(
+            sys.executable, "-c", _OTHER_PROCESS, server.uri, stream, transaction_id,
+            stdout=subprocess.PIPE, env=child_environment(),
+        )  # fmt: skip
+        told, _ = await asyncio.wait_for(other.communicate(), 120)
+        assert (other.returncode, told.decode().split()) == (0, [stream, transaction_id])
+        await settled(client, stream, transaction_id, "COMMITTED")
+        assert await contents(client, stream) == [b"one", b"two"]
 
 
 async def test_transaction_of_a_client_that_crashed_is_decided_by_its_id(server, stream):

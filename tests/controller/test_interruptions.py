@@ -7,13 +7,17 @@ import asyncio
 import pytest
 
 from penstock.controller.metadata import layout
-from penstock.controller.metadata.records import TransactionStatus
+from penstock.controller.metadata.records import ActiveTransaction, TransactionIndexEntry, TransactionStatus
+from penstock.controller.metadata.transaction_ids import TransactionId
+from penstock.controller.metadata.transaction_index import TransactionIndex
 from penstock.controller.settings import ControllerSettings
 from penstock.model.errors import ContainerOfflineError, PenstockError, StreamSealedError
 from penstock.model.names import segment_name, transaction_segment_name
 from penstock.model.policies import Scaling, StreamConfig
+from penstock.model.segments import VERSION_ABSENT
 from support.controller_faults import BlockedSegments, ScriptedSegments
 from support.mark_segments import without_marks
+from support.two_controllers import tables_of
 
 COMMITTED, ABORTED = TransactionStatus.COMMITTED, TransactionStatus.ABORTED
 IMPATIENT = ControllerSettings(attempts_max=2, retry_delay_ms_first=1, retry_delay_ms_max=2)
@@ -198,13 +202,37 @@ async def _itself(tables):
 # Starts.
 
 
+async def _begin_many(cluster, service, count):
+    """Leave so many open transactions behind as if each had been begun, without a call for each."""
+    made = [TransactionId.of(0, 1_000_000 + number) for number in range(count)]
+    now_ms = cluster.clock_ms
+    record = ActiveTransaction(now_ms, 10_000, now_ms + 10_000, now_ms + 10_000_000)
+    entry = TransactionIndexEntry(service._context.host, now_ms)
+    tables = await tables_of(service)
+    for first in range(0, count, 500):
+        some = made[first : first + 500]
+        index = TransactionIndex.keys("scope", "stream", some)
+        await service._records.put_all(layout.TRANSACTION_INDEX, [(key, entry, VERSION_ABSENT) for key in index])
+        await service._records.put_all(
+            layout.transactions_in_epoch(*tables.key, 0), [(each.text, record, VERSION_ABSENT) for each in some]
+        )
+    for each in made:
+        for segment in range(3):
+            await cluster.store.create_segment(
+                transaction_segment_name(segment_name("scope", "stream", segment), each.high, each.low)
+            )
+
+
 async def test_start_does_not_wait_for_open_transactions(cluster, started):
-    """With 2 000 open transactions a start makes as many requests as with none, before it serves; then all are kept."""
+    """With 10 000 open transactions a start makes as many requests as with none, before it serves; then all are kept.
+
+    Then they are listed, page by page, with a few requests for each.
+    """
     counts = []
-    for count in (0, 2000):
-        for _ in range(count):
-            await begin(started)
+    for count in (0, 10_000):
         if count:
+            await begin(started)
+            await _begin_many(cluster, started, count - 1)
             await started.stop()
         segments = ScriptedSegments(cluster.store)
         service = cluster.build(segments=segments)
@@ -218,10 +246,15 @@ async def test_start_does_not_wait_for_open_transactions(cluster, started):
         await service.idle()
         assert service.transactions.open_count == count
         if count:
-            await service.seal_stream("scope", "stream")
-            assert len(without_marks(cluster.store)) == 3
-        else:
-            await service.stop()
+            before, token, pages, listed = segments.calls, "", 0, set()
+            while (page := await service.transactions.descriptions.open("scope", "stream", token)).transactions:
+                assert len(page.transactions) <= service.settings.page_entries_max
+                listed |= {each.id for each in page.transactions}
+                token, pages = page.token, pages + 1
+            assert len(listed) == count
+            assert pages == count / service.settings.page_entries_max
+            assert segments.calls - before <= 6 * (pages + 1)
+        await service.stop()
     assert counts[1] == counts[0]
 
 
