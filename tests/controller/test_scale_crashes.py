@@ -6,18 +6,23 @@ where they are named: some of what they tell apart is one write here.
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from penstock.controller.errors import ScalePreconditionError
 from penstock.controller.metadata import layout
-from penstock.controller.metadata.records import TransactionStatus
-from penstock.model.errors import ScopeExistsError, StreamExistsError
+from penstock.controller.metadata.epoch_tables import EpochTables
+from penstock.controller.metadata.records import EpochRecord, SegmentRecord, TransactionStatus
+from penstock.controller.scaling.plan import history_entry
+from penstock.model.errors import MetadataConflictError, ScopeExistsError, StreamExistsError
 from penstock.model.names import segment_id, segment_name, transaction_segment_name
 from penstock.model.policies import Scaling, StreamConfig
 from penstock.testing.memory_segments import MemorySegments
 from support.crash_script import at_each_write, run, run_with_survivor
 from support.failing_segments import Fault
 from support.mark_segments import without_marks
+from support.two_controllers import tables_of
 
 HALVES = [(0.0, 0.5), (0.5, 1.0)]
 
@@ -160,3 +165,36 @@ async def test_a_controller_that_dies_while_it_resumes_a_scale_is_followed_by_an
     for at in range(5, 150, 3):
         for again_at in (1, 2, 3, 5, 8):
             await run(fresh(), Script, at, Fault.DIES_AFTER, again_at=again_at)
+
+
+async def test_epochs_that_another_controller_has_just_written_are_a_conflict(cluster, service, monkeypatch):
+    """The work was taken over: who is overtaken has seen that the epoch is not there, and then finds it in the chunk.
+
+    A seed of sinks that prepare transactions found it: it was taken for a gap in the history, which is a defect.
+    """
+    await service.create_stream("scope", "stream", StreamConfig(Scaling.fixed(2)))
+    tables = await tables_of(service)
+    current = await tables.current_epoch()
+    segments = tuple(SegmentRecord(2 + index, 1, 5, index / 2, (index + 1) / 2) for index in range(2))
+    following = EpochRecord(1, 1, segments, 5, 0, 0)
+    entry = history_entry(following, current)
+    transition = await tables.transition()
+    fence = (layout.EPOCH_TRANSITION, transition.record, transition.version)
+    added, ended = [(following, entry)], dict.fromkeys((0, 1), 1)
+    look = EpochTables.epoch
+    versions = []
+
+    async def overtaken(self, epoch):
+        monkeypatch.undo()
+        assert await look(self, epoch) is None
+        versions.append(await self.add_epochs(added, ended, {}, fence))
+        return None
+
+    monkeypatch.setattr(EpochTables, "epoch", overtaken)
+    with pytest.raises(MetadataConflictError, match="epoch 1 has just been written"):
+        await tables.add_epochs(added, ended, {}, fence)
+    assert await tables.epoch(1) == following
+    # With the version that the first of them has left, it is there already.
+    assert await tables.add_epochs(added, ended, {}, (fence[0], fence[1], versions[0])) > versions[0]
+    with pytest.raises(ValueError, match="epoch 2 comes next, not"):
+        await tables.add_epochs([(replace(following, epoch=3), replace(entry, epoch=3))], {}, {}, fence)

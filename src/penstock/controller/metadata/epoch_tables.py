@@ -247,6 +247,9 @@ class EpochTables(TransactionTables):
         result: list[Row] = []
         for key, new in chunks.items():
             found = await self.records.get(self.metadata, key, HistoryChunk)
+            if found is not None and found.record.next_epoch > new[0].epoch:
+                # They were not there a moment ago: who has taken this work over was faster.
+                raise MetadataConflictError(f"stream {self.name}: epoch {new[0].epoch} has just been written")
             chunk = HistoryChunk.of(new) if found is None else found.record.followed_by(new)
             result.append((key, chunk, VERSION_ABSENT if found is None else found.version))
             if chunk.next_epoch % HISTORY_CHUNK_EPOCHS == 0:
