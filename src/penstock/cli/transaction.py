@@ -177,7 +177,8 @@ def _lines(stream: str, found: TransactionInfo, length: int | None) -> list[str]
         if found.lifetime_left_s is None:
             lines.append(f"  limit    {left} to commit or abort it")
         else:
-            lines.append(f"  lease    {found.lease_s:g} s, {left}; renewed, it ends in {_time(found.lifetime_left_s)}")
+            at_most = f"renewed, it may be open for {_time(found.lifetime_left_s)} more"
+            lines.append(f"  lease    {found.lease_s:g} s, {left}; {at_most}")
     if found.lease_s is not None:
         lines.append(f"  holds    {'?' if length is None else in_bytes(length)}")
     if found.writer:
