@@ -23,9 +23,10 @@ from penstock.segmentstore.store import SegmentStore
 logger: logging.Logger = logging.getLogger(__name__)
 
 #: Receive buffers: how long they may become, however many there are, and what share of the budget one of n takes: an
-#: eighth of an nth part. They are not counted in it.
+#: eighth of an nth part. They are not counted in it. The longest takes all that the kernel may hold of a connection
+#: (twice `receive_buffer_bytes`): what a read brings of a writer is one append; the longer, the less each byte costs.
 _RECEIVE_LENGTH_MIN = 16 * 1024
-_RECEIVE_LENGTH_MAX = 256 * 1024
+_RECEIVE_LENGTH_MAX = 512 * 1024
 _RECEIVE_SHARE_DIVISOR = 8
 
 
