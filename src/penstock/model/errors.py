@@ -37,7 +37,6 @@
     │   │   └── InconsistentStateError  a container's memory contradicts itself: it starts anew from its log
     │   ├── StorageUnavailableError     long-term storage is not there, or not the one that it was; a retry is safe
     │   │   ├── StorageIdentityError    ... because it is another cluster's, or its identity is damaged
-    │   │   ├── StorageUnreachableError ... because there is no connection to it, or that broke
     │   │   └── StorageRefusedError     ... because it refuses every request; not before somebody has done something
     │   │       ├── StorageCredentialsError     ... with these credentials, or without any
     │   │       ├── StorageBucketMissingError   ... for this bucket at this endpoint
@@ -46,6 +45,7 @@
     │   ├── LogDisabledError            the log was switched off after corruption
     │   ├── LogClosedError
     │   ├── StorageFullError
+    │   ├── StorageUnreachableError     no connection, or it broke: what was asked for may have happened
     │   ├── StorageThrottledError       too many requests; a retry later is safe
     │   ├── StorageNotRespondingError   it hangs; what was asked of it may still happen
     │   ├── StorageNotPrimaryError      a later epoch owns the stored segment
@@ -397,10 +397,6 @@ class StorageIdentityError(StorageUnavailableError):
         self.place = place
 
 
-class StorageUnreachableError(StorageUnavailableError):
-    """There is no connection to long-term storage, or it broke: then what was asked for may have happened."""
-
-
 class StorageRefusedError(StorageUnavailableError):
     """Long-term storage refuses every request, and did nothing. It will until somebody changes what it is told."""
 
@@ -440,6 +436,13 @@ class StorageFullError(StorageError):
     """No space is left. Retry after space was freed."""
 
     is_retriable = True
+
+
+class StorageUnreachableError(StorageError):
+    """There is no connection to long-term storage, or it broke: then what was asked for may have happened.
+
+    One request is meant. Whether all of the storage is away is found out by looking at it (`StorageUnavailableError`).
+    """
 
 
 class StorageThrottledError(StorageError):

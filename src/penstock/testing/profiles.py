@@ -9,7 +9,11 @@ from penstock.testing.mutations.tables import TABLES_AND_STATES
 from penstock.testing.mutations.users import USERS
 from penstock.testing.workloads.profile import Profile
 
+#: Long-term storage in a bucket, which can neither append nor concatenate, and loses, delays and repeats requests.
+OBJECTS = Profile(name="objects", has_object_storage=True)
+
 PROFILES: Mapping[str, Profile] = {
-    profile.name: profile for profile in (Profile(), USERS, TABLES_AND_STATES, CONTROLLERS, TRANSACTIONS)
+    profile.name: profile
+    for profile in (Profile(), USERS, TABLES_AND_STATES, CONTROLLERS, TRANSACTIONS, OBJECTS)
 }
 """By name."""

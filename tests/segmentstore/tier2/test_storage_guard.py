@@ -14,6 +14,7 @@ from penstock.model.errors import (
     StorageError,
     StorageIdentityError,
     StorageUnavailableError,
+    StorageUnreachableError,
 )
 from penstock.model.segments import Buffer
 from penstock.segmentstore.settings import StorageGuardSettings
@@ -106,6 +107,28 @@ async def test_a_missing_place_is_waited_for_and_used_when_it_is_there() -> None
     assert storage.is_available
 
 
+async def test_a_request_that_breaks_off_does_not_make_all_of_the_storage_unavailable() -> None:
+    """One broken connection of many says nothing of the others; the next look decides."""
+    inner = Slow()
+    storage = guard(inner)
+    await storage.claim(no_logs)
+
+    async def broken(name: str, offset: int, length: int) -> bytes:
+        raise StorageUnreachableError("the connection to s3://bucket broke")
+
+    await storage.create_with_content("a", [b"x"])
+    whole, inner.read = inner.read, broken  # type: ignore[method-assign]
+    with pytest.raises(StorageUnreachableError):
+        await storage.read("a", 0, 1)
+    assert storage.is_available
+    inner.read = whole  # type: ignore[method-assign]
+    assert await storage.read("a", 0, 1) == b"x"
+    inner.error = StorageUnreachableError("s3://bucket cannot be reached")
+    with pytest.raises(StorageUnavailableError, match="cannot be reached"):
+        await storage.check()
+    assert not storage.is_available
+
+
 async def test_a_new_cluster_does_not_wait_for_storage_that_refuses_it() -> None:
     """Wrong credentials, or no such bucket: a mistake in the settings. One that has stored something does wait."""
     inner = Slow()
@@ -179,7 +202,9 @@ async def test_two_stores_of_one_cluster_that_begin_at_once_agree() -> None:
 async def test_of_two_clusters_that_begin_at_once_one_is_refused() -> None:
     inner = Slow()
     inner.answers.clear()
-    first, second = guard(inner), GuardedChunkStorage(inner, cluster_id="theirs", settings=StorageGuardSettings())
+    # With time enough to answer, on any machine.
+    patient = StorageGuardSettings()
+    first, second = (GuardedChunkStorage(inner, cluster_id=cluster, settings=patient) for cluster in ("ours", "theirs"))
     claims = asyncio.gather(first.claim(no_logs), second.claim(no_logs), return_exceptions=True)
     await until(lambda: inner.look_count == 2)  # Neither has seen an identity.
     inner.answers.set()

@@ -12,7 +12,7 @@ gives no answer.
 from __future__ import annotations
 
 import asyncio
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, field, replace
@@ -41,6 +41,7 @@ from penstock.segmentstore.tier1.local_log import LocalLogFactory, LocalLogSetti
 from penstock.segmentstore.tier1.log_owner import LogOwner
 from penstock.segmentstore.tier2.chunk_storage import ChunkStorage
 from penstock.segmentstore.tier2.directory import DirectoryChunkStorage, DirectoryChunkStorageSettings
+from penstock.segmentstore.tier2.object_storage import ObjectChunkStorage
 from penstock.testing.chunk_faults import ChunkFaults, FaultyChunkStorage
 from penstock.testing.simulation.controller_calls import serve_controller, simulated_stub
 from penstock.testing.simulation.coordination import CoordinationServer, CoordinationSettings, Sessions
@@ -49,6 +50,7 @@ from penstock.testing.simulation.disk_faults import NO_FAULTS, DiskFaults
 from penstock.testing.simulation.errors import HostDownError
 from penstock.testing.simulation.host import Death, Host
 from penstock.testing.simulation.late_requests import LateRequests, LateRequestSettings
+from penstock.testing.simulation.objects import ObjectFaults, SimulatedBucket, SimulatedObjects
 from penstock.testing.simulation.shared_disk import SharedDisk
 from penstock.testing.simulation.simulation import Simulation
 
@@ -75,6 +77,8 @@ class ClusterSettings:
         restart_delay_s: a server whose program fails is started again after this.
         disk_faults: faults of the stores' disks in ordinary times.
         chunk_faults: faults of long-term storage, beside those of the disk under it; None for none.
+        object_faults: long-term storage is a bucket with these faults, which outlives its stores' disks; None: it is a
+            directory.
         late_requests: requests of the controller that arrive late; None for none.
         is_scaling_by_load: the controller asks the stores for their loads.
         segment_store, durable_log, long_term_storage, controller, client: settings of the parts.
@@ -88,6 +92,7 @@ class ClusterSettings:
     restart_delay_s: float = 1.0
     disk_faults: DiskFaults = NO_FAULTS
     chunk_faults: ChunkFaults | None = None
+    object_faults: ObjectFaults | None = None
     late_requests: LateRequestSettings | None = None
     is_scaling_by_load: bool = False
     segment_store: SegmentStoreSettings = field(
@@ -192,6 +197,9 @@ class SimulatedCluster:
         self._servers: dict[str, _Servers] = {}
         #: Long-term storages so far, one for each life of a store, when they have faults.
         self.faulty_chunks: list[FaultyChunkStorage] = []
+        #: Buckets by host, or the one that all share, and their clients so far, one for each life of a store.
+        self.buckets: defaultdict[str, SimulatedBucket] = defaultdict(SimulatedBucket)
+        self.object_clients: list[SimulatedObjects] = []
         #: What has become of late requests, in all lives of the controller.
         self.late_request_counts: Counter[str] = Counter()
         #: By host of a controller, in its present life.
@@ -262,7 +270,7 @@ class SimulatedCluster:
                 # On a shared disk nobody knows of the others whether they live.
                 owner=LogOwner(runtime.random_id(), lambda token: self.shared_disk is not None),
             ),
-            chunks=self._chunks(host, DirectoryChunkStorage(directory.tier2, tiers, settings.long_term_storage)),
+            chunks=self._chunks(host, self._long_term_storage(host, directory, tiers)),
             cluster_id=identity.cluster_id if self.shared_disk is None else _SHARED_CLUSTER_ID,
             runtime=runtime,
             settings=settings.segment_store,
@@ -282,6 +290,16 @@ class SimulatedCluster:
             segments: Segments = store if settings.store_count == 1 else self._wire_segments(host)
             await self._start_controller(host, segments)
 
+    def _long_term_storage(self, host: Host, directory: DataDirectory, tiers: Runtime) -> ChunkStorage:
+        faults = self.settings.object_faults
+        if faults is None:
+            return DirectoryChunkStorage(directory.tier2, tiers, self.settings.long_term_storage)
+        bucket = self.buckets[host.name if self.shared_disk is None else ""]
+        rng = self.simulation.rng(f"objects of {host.name}, store {len(self.object_clients)}")
+        objects = SimulatedObjects(bucket, rng, ObjectFaults() if self._is_healed else faults)
+        self.object_clients.append(objects)
+        return ObjectChunkStorage(objects, tiers.rng)
+
     def _chunks(self, host: Host, chunks: ChunkStorage) -> ChunkStorage:
         if self.settings.chunk_faults is None:
             return chunks
@@ -300,6 +318,8 @@ class SimulatedCluster:
             late.is_healed = True
         for faulty in self.faulty_chunks:
             faulty.faults = ChunkFaults()
+        for objects in self.object_clients:
+            objects.faults = ObjectFaults()
 
     def refuse_no_longer(self) -> None:
         """Let long-term storage take the segments that it has refused; other faults stay."""

@@ -2,6 +2,7 @@
 
 A `SimulatedBucket` outlives its clients, which are processes that may die. A request of a client may take long, be
 refused, or be lost on its way there or back; or it is given up and arrives later, when nobody waits for it any more.
+As the library does, a client sends again what can be sent twice; a creation it sends once, or twice (`SENT_TWICE`).
 Objects come whole or not at all. Each fault is a named value (`ObjectFault`) with a rate, all drawn from one generator;
 `inject` makes a given call fail in a given way. Time is the running loop's.
 """
@@ -30,7 +31,9 @@ from penstock.runtime.objects import ObjectInfo
 
 T = TypeVar("T")
 
-_PAGE_LENGTH = 3
+_PAGE_LENGTH = 10
+#: How often a request that can be sent twice is sent again.
+_RETRIES_MAX = 2
 
 
 class ObjectFault(StrEnum):
@@ -224,6 +227,14 @@ class SimulatedObjects:
         return found
 
     async def _request(self, call: str, effect: Callable[[], T]) -> T:
+        for _ in range(_RETRIES_MAX if call != "put_new" else 0):
+            try:
+                return await self._attempt(call, effect)
+            except (StorageUnreachableError, StorageThrottledError, StorageNotRespondingError):
+                await asyncio.sleep(self.faults.latency_s_max)
+        return await self._attempt(call, effect)
+
+    async def _attempt(self, call: str, effect: Callable[[], T]) -> T:
         faults, loop = self.faults, asyncio.get_running_loop()
         half_s = self._rng.uniform(faults.latency_s_min, faults.latency_s_max) / 2
         await asyncio.sleep(half_s + (faults.slow_s if self._strikes(call, ObjectFault.SLOW) else 0.0))

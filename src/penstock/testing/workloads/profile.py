@@ -46,6 +46,7 @@ class Profile:
         controller_fault_gap_s: mean time between two faults that are aimed at one of several controllers, 0 for none.
         reserve_file_count: files in reserve for a full disk, many enough for all starts on one; then no container may
             be offline for want of room. 0: a few, or none, and they may.
+        has_object_storage: long-term storage is a bucket that fails as those do; else it is a directory.
         refused_rate: probability that long-term storage refuses all of one segment, as long as there are faults.
         log_bytes_max: bound of each container's log; 0: as drawn.
         memory_flip_rate: probability that bits flip in what stores have in memory and nowhere else but in their log ...
@@ -81,6 +82,7 @@ class Profile:
     shared_storage_rate: float = 0.6
     pace: float = 1.0
     has_lowest_limits: bool = False
+    has_object_storage: bool = False
     refused_rate: float = 0.2
     log_bytes_max: int = 0
     memory_flip_rate: float = 0.1

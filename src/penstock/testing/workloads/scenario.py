@@ -28,6 +28,7 @@ from penstock.testing.simulation.cluster import ClusterSettings, SimulatedCluste
 from penstock.testing.simulation.faults import FaultPlan, PlannedFault
 from penstock.testing.simulation.host import Host
 from penstock.testing.simulation.late_requests import LateRequestSettings
+from penstock.testing.simulation.objects import ObjectFault, ObjectFaults
 from penstock.testing.workloads.attributes import AttributeClient
 from penstock.testing.workloads.connection_crowd import ConnectionCrowd
 from penstock.testing.workloads.crowd import MergeClient, SegmentCrowd
@@ -119,6 +120,9 @@ class Scenario:
         cluster = _with_ingest_budget(cluster, profile, is_crowded="connections" in workloads)
         cluster = _with_controller(cluster, random.Random(f"{seed}/controller/{profile.name}"), profile)
         cluster = _with_controllers(cluster, random.Random(f"{seed}/controllers/{profile.name}"), profile)
+        if profile.has_object_storage:
+            objects_rng = random.Random(f"{seed}/objects/{profile.name}")
+            cluster = replace(cluster, object_faults=_draw_object_faults(objects_rng))
         names = [f"store-{number}" for number in range(1, cluster.store_count + 1)]
         if cluster.controller_count > 1:
             names += [*_controllers(cluster), "coordinator"]
@@ -422,6 +426,11 @@ def _draw_chunk_faults(rng: random.Random, slow_read_rate: float | None) -> Chun
         error_after_rate=rng.choice((0.0, 0.02)),
         partial_write_rate=rng.choice((0.0, 0.02)),
     )
+
+
+def _draw_object_faults(rng: random.Random) -> ObjectFaults:
+    rates = tuple((fault, rng.choice((0.0, 0.01, 0.05))) for fault in ObjectFault)
+    return ObjectFaults(latency_s_max=rng.choice((0.01, 0.1)), slow_s=1.0, late_s_max=10.0, rates=rates)
 
 
 def _draw_cluster(rng: random.Random, chunk_rng: random.Random, profile: Profile) -> ClusterSettings:

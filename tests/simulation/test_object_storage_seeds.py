@@ -1,0 +1,19 @@
+"""Whole clusters whose long-term storage is a bucket: requests are lost, late, sent twice, refused; servers die.
+
+Nothing is appended there, so each flush is an object; creations whose reply is lost are adopted, or become orphans that
+are found. Whatever `penstock.testing.checks` knows must hold, as over a directory.
+"""
+
+from __future__ import annotations
+
+import pytest
+
+from penstock.testing.profiles import OBJECTS
+from penstock.testing.runner import run
+
+
+@pytest.mark.parametrize("seed", [0, 3, 4, 5])
+def test_a_cluster_over_a_bucket_keeps_every_promise(seed: int) -> None:
+    outcome = run(seed, OBJECTS.of_length(30.0))
+    assert outcome.violations == ()
+    assert any(fault.startswith("object ") for fault in outcome.fault_counts)
