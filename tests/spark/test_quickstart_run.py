@@ -11,6 +11,8 @@ from pathlib import Path
 
 import pytest
 
+from support.s3_server import S3Server
+
 pytestmark = [
     pytest.mark.spark,
     pytest.mark.timeout(300),
@@ -18,14 +20,14 @@ pytestmark = [
 ]
 
 
-def run(*arguments: str) -> subprocess.CompletedProcess[str]:
+def run(*arguments: str, **variables: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
         [sys.executable, "-m", "penstock", "quickstart", *arguments],
         capture_output=True,
         text=True,
         timeout=280,
         check=False,
-        env=os.environ | {"COLUMNS": "120"},
+        env=os.environ | {"COLUMNS": "120"} | variables,
     )
 
 
@@ -55,3 +57,16 @@ def test_every_flight_ends_in_exactly_one_result_over_a_restart(spark_environmen
     assert sum(carrier["flights"] for carrier in report["carriers"]) == 3000
     assert report["seconds"]["restart"] > 0
     assert commands_with(str(tmp_path)) == []
+
+
+@pytest.mark.nightly
+def test_long_term_storage_may_be_a_bucket(spark_environment: None, tmp_path: Path, s3_server: S3Server) -> None:
+    """The same run, unchanged, over a real S3 server."""
+    bucket = s3_server.make_bucket("quickstart")
+    answer = run(
+        "--limit", "3000", "--json", "--data-dir", str(tmp_path / "work"), "--tier2", f"{bucket}/some/prefix",
+        **s3_server.environment,
+    )  # fmt: skip
+    assert answer.returncode == 0, answer.stderr
+    assert json.loads(answer.stdout)["flights_in_results"] == 3000
+    assert (s3_server.directory / "data" / "quickstart" / "some" / "prefix" / "penstock-storage.toml").exists()

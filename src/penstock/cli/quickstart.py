@@ -31,6 +31,9 @@ def quickstart(
     data_dir: Annotated[
         Path | None, typer.Option(help="For the store, the checkpoint and the logs; must be empty. Default: temporary.")
     ] = None,
+    tier2: Annotated[
+        str | None, typer.Option(help="Long-term storage of the store: s3://bucket/prefix. Default: in the directory.")
+    ] = None,
     keep: Annotated[bool, typer.Option("--keep", help="Keep the directory afterwards.")] = False,
     limit: Annotated[int | None, typer.Option(min=1, help="Only the first so many flights of the year.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print the counts and rates as JSON, nothing else.")] = False,
@@ -73,7 +76,7 @@ def quickstart(
     work_dir = data_dir if data_dir is not None else Path(tempfile.mkdtemp(prefix="penstock-quickstart-"))
     succeeded = False
     try:
-        report = run_quickstart(work_dir, SilentWatcher() if as_json else TerminalWatcher(console), limit)
+        report = run_quickstart(work_dir, SilentWatcher() if as_json else TerminalWatcher(console), limit, tier2)
         succeeded = True
         if as_json:
             typer.echo(json.dumps(report_fields(report), indent=2))

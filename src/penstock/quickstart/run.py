@@ -83,8 +83,10 @@ class _Stopwatch:
             self._report.seconds[name] = time.monotonic() - started
 
 
-def run_quickstart(work_dir: Path, watcher: Watcher, limit: int | None = None) -> Report:
+def run_quickstart(work_dir: Path, watcher: Watcher, limit: int | None = None, tier2: str | None = None) -> Report:
     """Run the quickstart in `work_dir`, an empty or new directory, with the year's flights or the first `limit`.
+
+    `tier2`: see ``penstock standalone --tier2``.
 
     Raises:
         AccountingError: a flight is not in exactly one result.
@@ -100,7 +102,8 @@ def run_quickstart(work_dir: Path, watcher: Watcher, limit: int | None = None) -
     spark_log = work_dir / "spark.log"
     with ExitStack() as at_end:
         # Ctrl-C reaches this process alone, which then stops the store in order.
-        store = StandaloneProcess(work_dir / "store", has_own_session=True)
+        where = ("--tier2", tier2) if tier2 else ()
+        store = StandaloneProcess(work_dir / "store", *where, has_own_session=True)
         at_end.callback(store.stop)
         with watcher.phase("Starting the store"), clock("store start"):
             store.start()
