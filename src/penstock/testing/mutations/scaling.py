@@ -8,7 +8,6 @@ from dataclasses import replace
 
 from penstock.client import reader_group_state
 from penstock.client.reader_group_state import GroupState, HeldSegment
-from penstock.controller.metadata.records import EpochRecord
 from penstock.controller.metadata.stream_tables import StreamTables
 from penstock.controller.workflows import commit, roll_transactions
 from penstock.controller.workflows.context import WorkflowContext
@@ -39,13 +38,6 @@ def _merge_in_another_order_somewhere() -> Iterator[None]:
         yield
 
 
-def _begin_rolls_anew() -> AbstractContextManager[None]:
-    async def is_rolled(tables: StreamTables, active_epoch: int, origin: EpochRecord) -> bool:
-        return False
-
-    return patched(roll_transactions, "_is_rolled", is_rolled)
-
-
 @contextmanager
 def _read_on_after_one_of_several() -> Iterator[None]:
     original = reader_group_state.finish
@@ -65,7 +57,6 @@ _TRANSACTIONS = replace(
     short_profile("transactions across scales", "readers", "transaction crowd", kinds=("Pause",)),
     scale_rate=1.0, scale_gap_s=1.0, pace=2.0,
 )  # fmt: skip
-_CUT_SHORT = short_profile("cut short", gap_s=0.7)
 
 SCALING_MUTATIONS: tuple[Mutation, ...] = (
     Mutation(
@@ -75,10 +66,6 @@ SCALING_MUTATIONS: tuple[Mutation, ...] = (
     Mutation(
         "merge transactions in another order into some segments", "transactions have one order in all segments",
         _TRANSACTIONS, _merge_in_another_order_somewhere,
-    ),
-    Mutation(
-        "begin a roll anew whose epochs are on record", "what was begun is finished",
-        replace(_TRANSACTIONS, name="rolls cut short", plan=_CUT_SHORT.plan), _begin_rolls_anew,
     ),
     Mutation(
         "read on after one of several predecessors", "events of one key stay in order",
