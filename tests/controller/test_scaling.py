@@ -12,6 +12,7 @@ from dataclasses import replace
 import pytest
 
 from penstock.controller.errors import ScalePreconditionError, ScaleUnderWayError
+from penstock.controller.metadata.epoch_tables import EpochTables
 from penstock.controller.metadata.pending_work import ScaleStream
 from penstock.controller.metadata.records import EpochTransition, ScaleOrder, StreamState, TransactionStatus
 from penstock.controller.workflows.commit import merge_batch
@@ -396,3 +397,27 @@ async def test_history_goes_on_in_the_next_chunk(stream, monkeypatch):
         assert [(e.epoch, e.segments, e.created_ms) for e in found] == [
             (e.epoch, e.segments, e.created_ms) for e in every[first : last + 1]
         ]
+
+
+async def test_epoch_that_is_written_between_two_looks_is_looked_at_again(service, monkeypatch):
+    """Its record was not there yet, its entry in the history is: that is a conflict, and the scale goes on."""
+    await service.create_stream("scope", "stream", StreamConfig(Scaling.fixed(1)))
+    add_epochs, epoch, given, written = EpochTables.add_epochs, EpochTables.epoch, [], []
+
+    async def note(self, *arguments):
+        given[:] = arguments
+        return await add_epochs(self, *arguments)
+
+    async def write_behind(self, number):
+        found = await epoch(self, number)
+        if given and not written:
+            written.append(number)
+            await add_epochs(self, *given)
+        return found
+
+    monkeypatch.setattr(EpochTables, "add_epochs", note)
+    monkeypatch.setattr(EpochTables, "epoch", write_behind)
+    await service.scale_stream("scope", "stream", [0], [(0.0, 0.5), (0.5, 1.0)])
+    await service.idle()
+    assert written == [1]
+    assert len(await service.current_segments("scope", "stream")) == 2
