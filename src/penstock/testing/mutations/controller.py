@@ -13,6 +13,7 @@ from penstock.controller.metadata.pending_work import Subject
 from penstock.controller.metadata.record_store import RecordStore
 from penstock.controller.workflow_runner import WorkflowRunner
 from penstock.testing.mutations.mutation import Mutation, patched, short_profile
+from penstock.testing.mutations.peers import CONTROLLERS
 from penstock.testing.simulation.late_requests import LateRequestSettings
 
 
@@ -70,7 +71,12 @@ _OUTAGES = replace(
 CONTROLLER_MUTATIONS: tuple[Mutation, ...] = (
     Mutation(
         "withdraw whatever is announced", "a late duplicate does nothing",
-        replace(_OUTAGES, late_requests=LateRequestSettings(0.9, 0.0, 3.0)), _withdraw_whatever_is_there,
+        # Only who dies in the midst of work whose announcement is gone leaves it for good.
+        replace(
+            CONTROLLERS, workloads=("events", "streams"), share=1.0, controller_count_min=1, controller_count_max=1,
+            controller_fault_gap_s=1.0, late_requests=LateRequestSettings(0.9, 0.0, 4.0),
+        ),
+        _withdraw_whatever_is_there,
     ),
     Mutation(
         "announce without a fence", "a late request begins nothing again",
