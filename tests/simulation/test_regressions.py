@@ -316,3 +316,11 @@ def test_who_takes_a_log_in_haste_misleads_nobody_who_comes_after() -> None:
     ]
     outcome = run(501, Profile(writing_s=20), plan=FaultPlan.parse("".join(changes)))
     assert outcome.is_ok, outcome.violations
+
+
+def test_a_watch_behind_a_post_that_had_no_effect_is_not_looked_at_for_ever() -> None:
+    """Nothing comes behind such a post, and the look was not cut short at any of its awaits: a run never ended."""
+    profile = next(
+        mutation.profile for mutation in MUTATIONS if mutation.name == "write a state on condition of what is there"
+    )
+    assert run(675441, profile).violations == ()

@@ -40,6 +40,8 @@ _STATE_KEY = b"state"
 #: Looks of a watch at a state that are cancelled at the end, each somewhere before so many suspensions.
 _CUT_LOOK_COUNT = 5
 _LOOK_SUSPENSION_COUNT = 8
+#: Time for such a look: behind a post that had no effect nothing comes.
+_LOOK_TIMEOUT_S = 30.0
 #: Looks of a watch after which it must have seen what is there.
 _WATCH_LOOK_COUNT = 20
 
@@ -369,7 +371,10 @@ class UserStates(Workload):
         for _ in range(_CUT_LOOK_COUNT):
             await self._post()
             try:
-                self._take(await cut_short(anext(self._changes), self.rng.randint(1, _LOOK_SUSPENSION_COUNT)))
+                async with asyncio.timeout(_LOOK_TIMEOUT_S):
+                    self._take(await cut_short(anext(self._changes), self.rng.randint(1, _LOOK_SUSPENSION_COUNT)))
+            except TimeoutError:
+                continue
             except (CutShortError, PenstockError) as error:
                 if isinstance(error, PenstockError) and not self.world.is_passing(error):
                     raise
