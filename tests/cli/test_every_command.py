@@ -74,7 +74,9 @@ ARGUMENTS = {
     "ready": [],
 }
 #: Those that ask no server.
-LOCAL = {"standalone", "quickstart", "version", "segment-store", "log list", "log enable", "log disable"}
+LOCAL = {
+    "standalone", "quickstart", "version", "segment-store", "log list", "log enable", "log disable", "storage check",
+}  # fmt: skip
 
 
 #: For each command what it cannot do anything with: words that are missing or too many, names, values.
@@ -130,6 +132,7 @@ BAD_INPUT = {
     "log list": [["extra"], ["--data-dir", "/nowhere/at/all"]],
     "log enable": [[], ["x"], ["0", "--data-dir", "/nowhere/at/all"]],
     "log disable": [[], ["x"], ["0", "--data-dir", "/nowhere/at/all"]],
+    "storage check": [["extra"], ["--data-dir", "/nowhere/at/all"]],
 }
 
 

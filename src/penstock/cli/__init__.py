@@ -60,6 +60,9 @@ COMMANDS = {
         "Stream a year of real flights through a store and Spark, restart both half-way, and check every count.",
     ),
     "log": _Command("log:log", "Look at the containers' logs, disable one, enable one that was disabled.", True),
+    "storage": _Command(
+        "storage:storage", "Compare what a stopped server knows of long-term storage with what is there.", True
+    ),
     "version": _Command("version:version", "Print the versions of Penstock and of Python."),
     "segment-store": _Command("segment_store:segment_store", "Run one segment store.", is_hidden=True),
 }

@@ -21,10 +21,12 @@ class _Silent:
 
 
 @contextmanager
-def shown_progress(what: str, total_bytes: int | None, *, is_wanted: bool) -> Iterator[Progress]:
+def shown_progress(
+    what: str, total_bytes: int | None, *, is_wanted: bool, unit: str = "events"
+) -> Iterator[Progress]:
     """Give a `Progress` that is shown on standard error, if that is a terminal and it `is_wanted`.
 
-    `total_bytes`: how much there is to do; None if that is not known.
+    `total_bytes`: how much there is to do; None if that is not known. `unit`: what is counted.
     """
     if not is_wanted or not sys.stderr.isatty():
         yield _Silent()
@@ -36,13 +38,13 @@ def shown_progress(what: str, total_bytes: int | None, *, is_wanted: bool) -> It
     columns = [
         progress.TextColumn("{task.description}"),
         progress.BarColumn() if total_bytes is not None else progress.SpinnerColumn(),
-        progress.TextColumn("{task.fields[events]:,} events"),
+        progress.TextColumn("{task.fields[events]:,} {task.fields[unit]}"),
         progress.DownloadColumn(binary_units=True),
         progress.TransferSpeedColumn(),
         progress.TimeElapsedColumn(),
     ]
     with progress.Progress(*columns, console=Console(stderr=True), transient=True) as bars:
-        task = bars.add_task(what, total=total_bytes, events=0)
+        task = bars.add_task(what, total=total_bytes, events=0, unit=unit)
 
         class Shown:
             def note(self, event_count: int, length_bytes: int) -> None:

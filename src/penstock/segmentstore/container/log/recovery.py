@@ -9,9 +9,10 @@ import asyncio
 import logging
 import struct
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import islice
+from typing import Protocol
 
 from penstock.model.checksum import crc32c
 from penstock.model.errors import CorruptionError
@@ -21,7 +22,7 @@ from penstock.segmentstore.container.log.append_runs import TAKEN_COUNT_MAX, App
 from penstock.segmentstore.container.log.frames import ENTRY_HEADER, FIRST, RecordReader, check_frame_version
 from penstock.segmentstore.container.log.operations import RECORD_HEADER, Checkpoint, decode_operation
 from penstock.segmentstore.container.state import ContainerState
-from penstock.segmentstore.tier1.durable_log import DurableLog, LogAddress
+from penstock.segmentstore.tier1.durable_log import LogAddress, LogFrame
 
 logger: logging.Logger = logging.getLogger(__name__)
 
@@ -36,6 +37,17 @@ _REPLAY_STEP = 256
 _TURN_BYTES = 64 * 1024
 _FRAME_COST_BYTES = 256
 _unpack_record_header = RECORD_HEADER.unpack_from
+
+
+class ReplayedLog(Protocol):
+    """What a recovery needs of a log: an opened `DurableLog`, or one that is only read (`ReadOnlyLog`)."""
+
+    @property
+    def is_truncated(self) -> bool:
+        """See `DurableLog.is_truncated`."""
+
+    def frames(self) -> AsyncIterator[LogFrame]:
+        """See `DurableLog.frames`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -209,7 +221,7 @@ def _entry_at(frame: memoryview, position: int) -> memoryview:
 
 
 async def recover(
-    log: DurableLog,
+    log: ReplayedLog,
     state: ContainerState,
     progress: Callable[[], None] = lambda: None,
     *,

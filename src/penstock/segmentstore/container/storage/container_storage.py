@@ -88,6 +88,11 @@ def table_index_segment(segment: Segment) -> str:
     return f"{segment.name}$table-{segment.id:x}"
 
 
+def is_mark(key: bytes) -> bool:
+    """Say whether what lies under a key among the records of a container's own segments is its mark, and no record."""
+    return key == _MARK_KEY
+
+
 class Judged(Protocol):
     """Does a call of long-term storage, and believes what it says of damage only from the owner of the container."""
 
@@ -209,13 +214,23 @@ class ContainerStorage:
         A segment that storage and log together do not make up is marked as damaged, and the others serve. Raises
         `CorruptionError` when it is one of the container's own, or storage has more of one than the log knows of.
         """
+        table = await self.open_records(create)
+        by_name = self._state.metadata.by_name
+        others = [segment for segment in by_name.values() if segment is not table]
+        await self._resolve_all(others, progress)
+        await self._resolve_merges()
+
+    async def open_records(self, create: CreateSegment) -> Segment:
+        """Find the records of stored segments, all but which `open` does; return the table of those of user segments.
+
+        Raises `CorruptionError` when it cannot be read.
+        """
         if not self.orphans.mark:
             mark = self._runtime.rng.randbytes(CHUNK_MARK_BYTES)
             await self._persist_pinned([TableUpdate(_MARK_KEY, mark)], [])
             self.orphans.mark = mark
         name = storage_metadata_segment(self._container_id)
-        by_name = self._state.metadata.by_name
-        table = by_name.get(name)
+        table = self._state.metadata.by_name.get(name)
         if table is None:
             table = await create(name, flags=SegmentFlags.TABLE | SegmentFlags.SYSTEM)
         else:
@@ -228,9 +243,7 @@ class ContainerStorage:
             settings=self._storage_settings,
             orphans=self.orphans,
         )
-        others = [segment for segment in by_name.values() if segment is not table]
-        await self._resolve_all(others, progress)
-        await self._resolve_merges()
+        return table
 
     async def _resolve_all(self, segments: Sequence[Segment], progress: Callable[[], None]) -> None:
         """Resolve all, those that storage must be asked about several at a time."""

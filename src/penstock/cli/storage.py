@@ -1,0 +1,117 @@
+"""``penstock storage``: long-term storage of a stopped server. What it is for: docs/operations.md."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+from collections.abc import Iterator
+from dataclasses import asdict
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from penstock.cli.failure import EXIT_DAMAGED, failures_told
+from penstock.cli.log import AsJson, Config, DataDir
+from penstock.cli.output import in_bytes, tell
+
+if TYPE_CHECKING:
+    from penstock.segmentstore.tier2.storage_check import StorageReport
+
+Tier2 = Annotated[
+    str | None,
+    typer.Option(
+        help="Long-term storage: s3://bucket/prefix (gs://, az://) or a directory. [default: tier2 in --data-dir]"
+    ),
+]
+
+storage: typer.Typer = typer.Typer(
+    name="storage",
+    help="Compare what a stopped server knows of long-term storage with what is there.",
+    pretty_exceptions_enable=False,
+)
+
+
+@storage.callback()
+def _group() -> None:
+    """Keep "penstock storage COMMAND", also with a single command."""
+
+
+@storage.command()
+def check(
+    data_dir: DataDir = None,
+    tier2: Tier2 = None,
+    config: Config = None,
+    lengths_only: Annotated[
+        bool, typer.Option("--lengths-only", help="Do not read the chunks, only look whether they are long enough.")
+    ] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Compare metadata with chunks: are all there, as long as they should be, and with the bytes that were written.
+
+    The server must be stopped; nothing is changed. It ends with 0 if all is well, with 3 if something is damaged or
+    missing, with 1 if that could not be found out. Chunks without a record are no damage, the server deletes them.
+    """
+    with failures_told(as_json=as_json):
+        report = _check(data_dir, tier2, config, is_read=not lengths_only, as_json=as_json)
+        tell("storage_check", {"is_read": not lengths_only, **asdict(report)}, _lines(report), as_json=as_json)
+    if report.problem_count:
+        raise typer.Exit(EXIT_DAMAGED)
+
+
+def _check(
+    data_dir: str | None, tier2: str | None, config: Path | None, *, is_read: bool, as_json: bool
+) -> StorageReport:
+    # Only now: the help of all commands should not load a server.
+    from penstock.cli.progress import shown_progress
+    from penstock.cli.serve import new_loop
+    from penstock.runtime.runtime import real_runtime
+    from penstock.runtime.settings import load_settings
+    from penstock.settings import StandaloneSettings
+    from penstock.storage_administration import check_storage
+
+    # What is found is in the report.
+    logging.getLogger("penstock").addHandler(logging.NullHandler())
+    settings = load_settings(
+        StandaloneSettings, file=config, environment=os.environ, flags={"data_dir": data_dir, "tier2": tier2}
+    )
+
+    async def run() -> StorageReport:
+        runtime = real_runtime(1)
+        try:
+            shown = partial(shown_progress, "checking", is_wanted=not as_json, unit="chunks")
+            return await check_storage(settings, runtime, shown, is_read=is_read)
+        finally:
+            await runtime.work.close()
+
+    with asyncio.Runner(loop_factory=new_loop()) as runner:
+        return runner.run(run())
+
+
+def _lines(report: StorageReport) -> Iterator[str]:
+    for problem in report.problems:
+        subject = problem.chunk or problem.segment
+        where = f" {subject} at byte {problem.offset}" if subject else ""
+        yield f"{problem.kind}: container {problem.container}{where}: {problem.message}"
+    if (more := report.problem_count - len(report.problems)) > 0:
+        yield f"and {more} more problems"
+    yield (
+        f"{report.segment_count} segments, {report.checked_chunk_count} chunks, {in_bytes(report.chunk_bytes)}; "
+        f"{in_bytes(report.checked_bytes)} were read and compared"
+    )
+    if report.surplus_bytes:
+        yield f"{in_bytes(report.surplus_bytes)} behind the ends of chunks, left by writes that failed; never read"
+    if report.unused_record_count:
+        yield f"{report.unused_record_count} records of chunks that no segment leads to"
+    for name in report.orphans:
+        yield f"no record leads to {name}"
+    if report.orphan_count:
+        yield f"{report.orphan_count} chunks without a record, which the server will delete"
+    if report.stranger_count:
+        yield f"{report.stranger_count} chunks of other make, which are left alone"
+    if report.problem_count:
+        yield f"{report.problem_count} problem{'s' * (report.problem_count > 1)}"
+    else:
+        yield "all is as it should be"

@@ -1,0 +1,224 @@
+"""`ContainerInspection`: the storage records of a container that nobody runs, from its log and long-term storage.
+
+The log is replayed as a start replays it, into memory, and the tables of records are read as a running container reads
+them. Whatever that would have to write stays in memory: neither the log nor storage is changed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Coroutine, Sequence
+from dataclasses import replace
+
+from penstock.model.errors import CorruptionError, PenstockError, UnsupportedOperationError
+from penstock.model.segments import Buffer, TableEntry
+from penstock.runtime.runtime import Runtime
+from penstock.segmentstore.container.btree.sorted_index import SortedIndex
+from penstock.segmentstore.container.btree.tree import BTreeIndex
+from penstock.segmentstore.container.log.operations import Create, RareOperation
+from penstock.segmentstore.container.log.recovery import ReplayedLog, recover
+from penstock.segmentstore.container.reads.cache import Cache
+from penstock.segmentstore.container.reads.reader import SegmentReader
+from penstock.segmentstore.container.segment import Segment, SegmentFlags
+from penstock.segmentstore.container.state import ContainerState
+from penstock.segmentstore.container.storage.container_storage import (
+    ContainerStorage,
+    is_mark,
+    table_index_segment,
+)
+from penstock.segmentstore.container.storage.storage_records import SegmentMetadataTable
+from penstock.segmentstore.container.tables.entries import SLOT_LENGTH
+from penstock.segmentstore.container.tables.tables import Tables
+from penstock.segmentstore.settings import ContainerSettings
+from penstock.segmentstore.tier2.chunk_storage import ChunkStorage
+from penstock.segmentstore.tier2.metadata import MemoryMetadataTable, MetadataTable
+from penstock.segmentstore.tier2.storage_health import UnwatchedStorage
+from penstock.segmentstore.tier2.wrapped import WrappedChunkStorage
+
+logger: logging.Logger = logging.getLogger(__name__)
+
+#: As much of a table's log as there may be is kept in memory: it cannot be moved to the index.
+_UNBOUNDED_BYTES = 1 << 62
+#: Nobody waits for others here.
+_UNBOUNDED_S = 1e9
+
+
+class ReadOnlyChunkStorage(WrappedChunkStorage):
+    """`ChunkStorage` that refuses every change with `UnsupportedOperationError`."""
+
+    async def create_identity(self, identity: bytes) -> None:
+        """Refuse."""
+        raise self._refusal("the identity")
+
+    async def create(self, name: str) -> None:
+        """Refuse."""
+        raise self._refusal(name)
+
+    async def create_with_content(self, name: str, data: Sequence[Buffer]) -> int:
+        """Refuse."""
+        raise self._refusal(name)
+
+    async def write(self, name: str, offset: int, data: Sequence[Buffer]) -> int:
+        """Refuse."""
+        raise self._refusal(name)
+
+    async def delete(self, name: str) -> None:
+        """Refuse."""
+        raise self._refusal(name)
+
+    async def concat(self, target: str, target_length: int, sources: Sequence[tuple[str, int]]) -> int:
+        """Refuse."""
+        raise self._refusal(target)
+
+    @staticmethod
+    def _refusal(name: str) -> UnsupportedOperationError:
+        return UnsupportedOperationError(f"{name} is not changed: long-term storage is only looked at")
+
+
+class ContainerInspection:
+    """One container as of the end of its log. `open` it first, `close` it in the end.
+
+    Attributes:
+        index_problem: why the index of the table of records is of no use, if it is not; the table was read whole then.
+    """
+
+    def __init__(
+        self,
+        container_id: int,
+        log: ReplayedLog,
+        chunks: ChunkStorage,
+        *,
+        epoch: int,
+        cache: Cache,
+        runtime: Runtime,
+        settings: ContainerSettings,
+    ) -> None:
+        self.id: int = container_id
+        self.epoch: int = epoch
+        self.index_problem: CorruptionError | None = None
+        self._log = log
+        self._chunks = ReadOnlyChunkStorage(chunks)
+        self._cache = cache
+        self._runtime = runtime
+        self._settings = replace(
+            settings, table_unindexed_bytes_max_system=_UNBOUNDED_BYTES, table_load_timeout_s=_UNBOUNDED_S
+        )
+        self._loop = asyncio.get_running_loop()
+        self._jobs: set[asyncio.Task[None]] = set()
+        self._state = ContainerState(container_id, cache, settings)
+        self._state.victims.damaged = self._note_damage
+        self._damage: BaseException | None = None
+        self._reader = SegmentReader(container_id, settings, self._read)
+        self._tables = self._new_tables(self._open_index)
+        self._storage: ContainerStorage
+
+    @property
+    def mark(self) -> bytes:
+        """The container's mark in the names of its chunks, once it is open; see `OrphanChunks`."""
+        return self._storage.orphans.mark
+
+    async def open(self) -> Sequence[MetadataTable]:
+        """Replay the log; return the records of the container's own segments, and those of users' segments.
+
+        Raises `CorruptionError` when the log, or the table of records, is damaged, `StorageError`.
+        """
+        await recover(self._log, self._state)
+        self._storage = ContainerStorage(
+            self.id,
+            self._chunks,
+            state=self._state,
+            tables=self._tables,
+            submit=self._submit,
+            epoch=self.epoch,
+            runtime=self._runtime,
+            settings=self._settings,
+            health=UnwatchedStorage(),
+            spawn=self._spawn,
+        )
+        # As the log has them; what is only read may claim some in memory.
+        pinned = MemoryMetadataTable(
+            TableEntry(key, value, 0) for key, value in self._state.metadata.pinned.items() if not is_mark(key)
+        )
+        table = await self._storage.open_records(self._create)
+        try:
+            await self._tables.index_of(table)
+        except CorruptionError as error:
+            # The table's log alone says everything, too.
+            self.index_problem = error
+            self._tables = self._new_tables(None)
+            await self._tables.index_of(table)
+        return (pinned, SegmentMetadataTable(self._tables, table, self._spawn))
+
+    async def close(self) -> None:
+        """Let go of the memory. The log is closed by whoever opened it."""
+        for job in list(self._jobs):
+            job.cancel()
+        await asyncio.gather(*self._jobs, return_exceptions=True)
+        await self._reader.close()
+        for segment in self._state.metadata.by_id.values():
+            segment.index.clear()
+            segment.close_indexes()
+        self._state.backlog.close()
+
+    def _new_tables(self, open_index: Callable[[Segment], SortedIndex] | None) -> Tables:
+        return Tables(
+            self._settings,
+            self._reader,
+            append=self._append,
+            truncate=self._truncate,
+            barrier=self._barrier,
+            spawn=self._spawn_job,
+            open_index=open_index,
+        )
+
+    def _open_index(self, segment: Segment) -> SortedIndex:
+        return BTreeIndex(
+            self._storage.table_index(segment),
+            name=table_index_segment(segment),
+            value_length=SLOT_LENGTH,
+            cache=self._cache,
+            settings=self._settings.index,
+        )
+
+    async def _read(self, segment: Segment, offset: int, length: int) -> bytes:
+        if self._damage is not None:
+            raise self._damage
+        return await self._storage.read(segment, offset, length)
+
+    def _note_damage(self, error: BaseException) -> None:
+        self._damage = error
+
+    async def _submit(self, operation: RareOperation, accept: Callable[[], object]) -> None:
+        accept()
+
+    async def _create(self, name: str, *, flags: SegmentFlags) -> Segment:
+        metadata = self._state.metadata
+        segment = self._state.accept_create(Create(metadata.next_segment_id, name, int(flags), 0, 0, 0, 0, 0))
+        self._state.new_table(segment)
+        return segment
+
+    def _append(self, segment: Segment, data: Buffer) -> asyncio.Future[None]:
+        raise UnsupportedOperationError(f"{segment.name} is not changed: the container is only looked at")
+
+    def _truncate(self, segment: Segment, offset: int) -> None:
+        raise UnsupportedOperationError(f"{segment.name} is not changed: the container is only looked at")
+
+    def _barrier(self) -> asyncio.Future[None]:
+        future: asyncio.Future[None] = self._loop.create_future()
+        future.set_result(None)
+        return future
+
+    def _spawn_job(self, what: str, segment: Segment) -> None:
+        async def run() -> None:
+            try:
+                await self._tables.run(what, segment)
+            except (PenstockError, OSError) as error:
+                logger.info("container %d: %s of %s ended: %s", self.id, what, segment.name, error)
+
+        self._spawn(run())
+
+    def _spawn(self, coroutine: Coroutine[None, None, None]) -> None:
+        task = self._loop.create_task(coroutine)
+        self._jobs.add(task)
+        task.add_done_callback(self._jobs.discard)

@@ -1,0 +1,76 @@
+"""`ReadOnlyLog`: the frames of a local log that nobody runs, without opening it: no epoch is raised, no byte written.
+
+For administrators: the caller keeps everybody else away (the lock of the data directory). A disabled log is read like
+any other.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Sequence
+
+from penstock.model.errors import CorruptionError
+from penstock.runtime.runtime import Runtime
+from penstock.segmentstore.tier1.durable_log import LogFrame
+from penstock.segmentstore.tier1.log_records import EPOCH_FILE, read_epoch, read_truncation
+from penstock.segmentstore.tier1.log_recovery import ChainFile, recover
+from penstock.segmentstore.tier1.log_settings import LocalLogSettings
+from penstock.segmentstore.tier1.log_work import LogWork
+from penstock.segmentstore.tier1.recovered_frames import recovered_frames
+
+
+class ReadOnlyLog:
+    """The log of one container in `directory`. `open` it first, `close` it in the end."""
+
+    def __init__(self, directory: str, container_id: int, runtime: Runtime, settings: LocalLogSettings) -> None:
+        self.container_id: int = container_id
+        self.path: str = directory
+        #: The epoch of its last owner; 0 before `open`.
+        self.epoch: int = 0
+        self._disk = runtime.disk
+        self._work = LogWork(runtime, container_id, settings, f"the log of container {container_id} in {directory}")
+        self._truncation_address = 0
+        self._files: Sequence[ChainFile] = ()
+
+    @property
+    def is_truncated(self) -> bool:
+        """See `DurableLog.is_truncated`."""
+        return self._truncation_address > 0
+
+    async def open(self) -> None:
+        """Find the log's files and its end, as recovery does. Raises `CorruptionError`, `StorageError`."""
+        await self._work.run("look at", self._open)
+
+    def _open(self) -> None:
+        epoch = read_epoch(self._disk, self.path)
+        if epoch is None:
+            raise CorruptionError(f"{self.path}/{EPOCH_FILE}", 0, "the file is missing, although there are log files")
+        truncation = read_truncation(self._disk, self.path)
+        for record in (epoch, truncation):
+            if record is not None and record.container_id != self.container_id:
+                raise CorruptionError(
+                    self.path, 0, f"it is the log of container {record.container_id}, not of {self.container_id}"
+                )
+        self.epoch = epoch.epoch
+        self._truncation_address = 0 if truncation is None else truncation.address
+        found = recover(
+            self._disk,
+            self.path,
+            self.container_id,
+            self._truncation_address,
+            must_exist=truncation is not None,
+        )
+        self._files = found.files
+
+    async def frames(self) -> AsyncIterator[LogFrame]:
+        """See `DurableLog.frames`."""
+        found = recovered_frames(self._work, self._disk, self.path, self._files)
+        try:
+            async for frame in found:
+                if frame.address > self._truncation_address:
+                    yield frame
+        finally:
+            await found.aclose()
+
+    def close(self) -> None:
+        """Read no more."""
+        self._work.close()

@@ -1,0 +1,128 @@
+"""`check_storage`: what an administrator can have compared of a stopped server: metadata against long-term storage."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, AsyncExitStack
+from typing import Protocol
+
+from penstock.data_directory import DataDirectory, Identity
+from penstock.long_term_storage import open_long_term_storage
+from penstock.model.errors import (
+    CorruptionError,
+    DataDirectoryInUseError,
+    StorageIdentityError,
+    StorageUnavailableError,
+)
+from penstock.runtime.runtime import Runtime
+from penstock.segmentstore.container.inspection import ContainerInspection
+from penstock.segmentstore.container.reads.cache import Cache
+from penstock.segmentstore.tier1.log_directory import log_container_ids
+from penstock.segmentstore.tier1.read_only_log import ReadOnlyLog
+from penstock.segmentstore.tier2.chunk_storage import ChunkStorage
+from penstock.segmentstore.tier2.storage_check import CheckedContainer, ProblemKind, StorageCheck, StorageReport
+from penstock.segmentstore.tier2.storage_identity import StorageIdentity
+from penstock.settings import StandaloneSettings
+
+
+class CheckProgress(Protocol):
+    """What a check tells of itself."""
+
+    def note(self, chunk_count: int, length_bytes: int, /) -> None:
+        """So many chunks were looked at, and so many bytes compared, in all."""
+
+
+#: Begins to show how a check gets on; it is told how many bytes there are.
+ShowProgress = Callable[[int], AbstractContextManager[CheckProgress]]
+
+
+async def check_storage(
+    settings: StandaloneSettings, runtime: Runtime, show_progress: ShowProgress, *, is_read: bool = True
+) -> StorageReport:
+    """Compare what the data directory of a stopped server says of long-term storage with what is there.
+
+    Nothing is changed in either. Without `is_read` chunks are looked at, and not read. Memory is bounded by
+    `segment_store.cache` and what the logs hold of segments, and does not grow with the number of chunks.
+
+    Raises:
+        DataDirectoryInUseError: a server runs on the directory.
+        DataDirectoryError: it is not a data directory.
+        StorageIdentityError: long-term storage is another cluster's.
+        StorageUnavailableError: there is none in that place, or it went away.
+        CorruptionError: the identity of the directory is damaged. Other damage is in the report.
+    """
+    directory = DataDirectory(settings.data_dir, runtime)
+    async with AsyncExitStack() as held:
+        try:
+            identity = await runtime.work.run(directory.open_existing)
+        except DataDirectoryInUseError as error:
+            raise DataDirectoryInUseError(
+                f"a server runs on {directory.root}: stop it, and repeat this; nothing was looked at"
+            ) from error
+        held.callback(directory.close)
+        chunks = open_long_term_storage(settings, directory, runtime)
+        held.push_async_callback(chunks.close)
+        await _check_identity(chunks, identity)
+        containers: list[CheckedContainer] = []
+        failures: dict[int, CorruptionError] = {}
+        index_problems: dict[int, CorruptionError] = {}
+        cache = Cache(settings.segment_store.cache)
+        for container_id in await _container_ids(directory, identity, runtime, failures):
+            path = f"{directory.tier1}/{container_id}"
+            log = ReadOnlyLog(path, container_id, runtime, settings.durable_log)
+            held.callback(log.close)
+            try:
+                await log.open()
+                inspection = ContainerInspection(
+                    container_id,
+                    log,
+                    chunks,
+                    epoch=log.epoch,
+                    cache=cache,
+                    runtime=runtime,
+                    settings=settings.segment_store.container,
+                )
+                held.push_async_callback(inspection.close)
+                tables = await inspection.open()
+            except CorruptionError as error:
+                failures[container_id] = error
+                continue
+            if inspection.index_problem is not None:
+                index_problems[container_id] = inspection.index_problem
+            containers.append(CheckedContainer(container_id, log.epoch, inspection.mark, tables))
+        check = StorageCheck(chunks, containers, runtime=runtime)
+        for container_id, damage in failures.items():
+            check.note(ProblemKind.LOG_DAMAGED, container_id, str(damage))
+        for container_id, damage in index_problems.items():
+            check.note(ProblemKind.INDEX_DAMAGED, container_id, str(damage))
+        await check.survey()
+        with show_progress(check.report.chunk_bytes) as progress:
+            await check.verify(progress.note, is_read=is_read)
+        await check.find_orphans(is_complete=not failures)
+        return check.report
+
+
+async def _container_ids(
+    directory: DataDirectory, identity: Identity, runtime: Runtime, failures: dict[int, CorruptionError]
+) -> Sequence[int]:
+    """Return the containers that have a log; note those that should have one in `failures`."""
+    found = await runtime.work.run(log_container_ids, runtime.disk, directory.tier1)
+    for container_id in range(identity.container_count):
+        if container_id not in found:
+            path = f"{directory.tier1}/{container_id}"
+            failures[container_id] = CorruptionError(path, 0, f"there is no log of container {container_id}")
+    return found
+
+
+async def _check_identity(chunks: ChunkStorage, identity: Identity) -> None:
+    stored = await chunks.read_identity()
+    if stored is None:
+        raise StorageUnavailableError(
+            f"{chunks.place} is not the long-term storage of this server: it has no identity; mount it, or say where "
+            "it is with --tier2"
+        )
+    found = StorageIdentity.decode(stored, chunks.place)
+    if found.cluster_id != identity.cluster_id:
+        raise StorageIdentityError(
+            chunks.place, f"it belongs to cluster {found.cluster_id}, this server is of cluster {identity.cluster_id}"
+        )
