@@ -1,0 +1,255 @@
+"""The errors that Penstock raises, in one tree:
+
+    PenstockError
+    ├── InvalidArgumentError            the caller's mistake; also a ValueError
+    │   ├── InvalidNameError
+    │   ├── EventTooLargeError          fields `length_bytes`, `length_bytes_max`
+    │   ├── TableReadTooLongError       one reply cannot have so many entries, or entries so long: ask for fewer
+    │   └── SerializationError          a value is not one of the serializer's, or an event's bytes are not
+    │       └── UndecodableEventError   ... of an event that was read: says which, and what to do
+    ├── SegmentError                    about one segment (field `segment`)
+    │   ├── NoSuchSegmentError
+    │   ├── SegmentExistsError
+    │   ├── SegmentInactiveError        not in its container's memory (inside a segment store only)
+    │   ├── AttributesNotLoadedError    likewise, of attribute values
+    │   ├── TooManyActiveSegmentsError  no room in the container's memory; a retry is safe
+    │   ├── SegmentBackloggedError      long-term storage does not take it; a retry is safe
+    │   ├── SegmentSealedError
+    │   ├── SegmentTruncatedError       fields `start_offset`, `offset`
+    │   ├── BadOffsetError              fields `expected`, `actual`
+    │   ├── SegmentMergedError
+    │   ├── BadEventNumberError         another connection has written with this writer id
+    │   ├── BadAttributeError           a conditional attribute update did not match
+    │   ├── TableNotEmptyError
+    │   └── TableConditionError      a condition of a table's change did not hold; nothing was changed; field `key`
+    │       ├── TableKeyMissingError    also a KeyError
+    │       └── TableKeyVersionError
+    ├── ContainerNotFoundError          the container is not here (wire: WrongHost)
+    ├── ContainerOfflineError           the container has stopped or is recovering; a retry is safe
+    │   └── OwnershipUnconfirmedError   it may have been shut out, and does not answer until it knows
+    ├── UnsupportedOperationError       not built yet, or not possible for this kind of segment
+    ├── ProtocolError                   bytes on a connection that are not the protocol
+    ├── OutcomeUnknownError             the reply was lost: neither success nor failure
+    │   └── ConnectionLostError
+    ├── StorageError                    a tier, or the local disk
+    │   ├── CorruptionError             fields `path`, `offset`: stop, keep the evidence
+    │   │   ├── MissingChunkError       a chunk that a segment's records lead to is not there
+    │   │   └── InconsistentStateError  a container's memory contradicts itself: it starts anew from its log
+    │   ├── StorageUnavailableError     long-term storage is not there, or not the one that it was; a retry is safe
+    │   │   ├── StorageIdentityError    ... because it is another cluster's, or its identity is damaged
+    │   │   └── StorageRefusedError     ... because it refuses every request; not before somebody has done something
+    │   │       ├── StorageCredentialsError     ... with these credentials, or without any
+    │   │       ├── StorageBucketMissingError   ... for this bucket at this endpoint
+    │   │       └── StorageClockError           ... by this machine's clock
+    │   ├── LogFencedError              another incarnation owns the log now
+    │   ├── LogDisabledError            the log was switched off after corruption
+    │   ├── LogClosedError
+    │   ├── StorageFullError
+    │   ├── StorageUnreachableError     no connection, or it broke: what was asked for may have happened
+    │   ├── StorageThrottledError       too many requests; a retry later is safe
+    │   ├── StorageNotRespondingError   it hangs; what was asked of it may still happen
+    │   ├── StorageNotPrimaryError      a later epoch owns the stored segment
+    │   ├── StorageConflictError        the records of a stored segment were changed meanwhile
+    │   ├── ChunkError                  NoSuchChunkError, ChunkExistsError, BadChunkOffsetError
+    │   └── ObjectError                 NoSuchObjectError, ObjectExistsError, ObjectRangeError (inside a segment store)
+    ├── DataDirectoryInUseError         a second process on one data directory
+    └── StreamError                     control plane: NoSuchScopeError, ScopeExistsError, ScopeNotEmptyError,
+        │                               NoSuchStreamError, StreamExistsError, StreamNotSealedError,
+        │                               StreamSealedError, TransactionError, MetadataConflictError,
+        │                               NoSuchTableError, TableExistsError, ...
+        ├── TransactionError            about one transaction (fields `stream`, `transaction`)
+        │   ├── NoSuchTransactionError  the id is none of the stream, or it ended more than a day ago
+        │   ├── TransactionCommittedError
+        │   ├── TransactionAbortedError
+        │   │   ├── TransactionExpiredError       ... because nobody renewed its lease, or it was open for too long
+        │   │   └── TransactionStreamSealedError  ... because its stream was; also a StreamSealedError
+        │   ├── TransactionStreamDeletedError     also a NoSuchStreamError
+        │   └── TransactionPreparedError          it waits for its decision: it takes no more events, its stream no seal
+        ├── WriteTimeoutError           no room for an event in time; also a TimeoutError; field `taken_count`
+        └── ClosedError                 a client, writer, reader, ... takes no more work; also a ValueError
+            └── ForkedError             ... because it is the parent process's
+
+Whether a retry is safe is said by `PenstockError.is_retriable`.
+"""
+
+from __future__ import annotations
+
+from penstock.model.errors.root import (
+    ConnectionLostError,
+    DataDirectoryInUseError,
+    EventTooLargeError,
+    InvalidArgumentError,
+    InvalidNameError,
+    OutcomeUnknownError,
+    PenstockError,
+    ProtocolError,
+    SerializationError,
+    TableReadTooLongError,
+    UndecodableEventError,
+    UnsupportedOperationError,
+)
+from penstock.model.errors.segments import (
+    AttributesNotLoadedError,
+    BadAttributeError,
+    BadEventNumberError,
+    BadOffsetError,
+    ContainerNotFoundError,
+    ContainerOfflineError,
+    NoSuchSegmentError,
+    OwnershipUnconfirmedError,
+    SegmentBackloggedError,
+    SegmentError,
+    SegmentExistsError,
+    SegmentInactiveError,
+    SegmentMergedError,
+    SegmentSealedError,
+    SegmentTruncatedError,
+    TableConditionError,
+    TableKeyMissingError,
+    TableKeyVersionError,
+    TableNotEmptyError,
+    TooManyActiveSegmentsError,
+)
+from penstock.model.errors.storage import (
+    BadChunkOffsetError,
+    ChunkError,
+    ChunkExistsError,
+    CorruptionError,
+    InconsistentStateError,
+    LogClosedError,
+    LogDisabledError,
+    LogFencedError,
+    MissingChunkError,
+    NoSuchChunkError,
+    NoSuchObjectError,
+    ObjectError,
+    ObjectExistsError,
+    ObjectRangeError,
+    StorageBucketMissingError,
+    StorageClockError,
+    StorageConflictError,
+    StorageCredentialsError,
+    StorageError,
+    StorageFullError,
+    StorageIdentityError,
+    StorageNotPrimaryError,
+    StorageNotRespondingError,
+    StorageRefusedError,
+    StorageThrottledError,
+    StorageUnavailableError,
+    StorageUnreachableError,
+)
+from penstock.model.errors.streams import (
+    ClosedError,
+    CommitNeededError,
+    ControllerUnavailableError,
+    ForkedError,
+    MetadataConflictError,
+    NoSuchReaderGroupError,
+    NoSuchScopeError,
+    NoSuchStreamError,
+    NoSuchTableError,
+    NoSuchTransactionError,
+    ScopeExistsError,
+    ScopeNotEmptyError,
+    StreamError,
+    StreamExistsError,
+    StreamNotSealedError,
+    StreamSealedError,
+    TableExistsError,
+    TransactionAbortedError,
+    TransactionCommittedError,
+    TransactionError,
+    TransactionExpiredError,
+    TransactionPreparedError,
+    TransactionStreamDeletedError,
+    TransactionStreamSealedError,
+    WriteTimeoutError,
+)
+
+__all__ = [
+    "AttributesNotLoadedError",
+    "BadAttributeError",
+    "BadChunkOffsetError",
+    "BadEventNumberError",
+    "BadOffsetError",
+    "ChunkError",
+    "ChunkExistsError",
+    "ClosedError",
+    "CommitNeededError",
+    "ConnectionLostError",
+    "ContainerNotFoundError",
+    "ContainerOfflineError",
+    "ControllerUnavailableError",
+    "CorruptionError",
+    "DataDirectoryInUseError",
+    "EventTooLargeError",
+    "ForkedError",
+    "InconsistentStateError",
+    "InvalidArgumentError",
+    "InvalidNameError",
+    "LogClosedError",
+    "LogDisabledError",
+    "LogFencedError",
+    "MetadataConflictError",
+    "MissingChunkError",
+    "NoSuchChunkError",
+    "NoSuchObjectError",
+    "NoSuchReaderGroupError",
+    "NoSuchScopeError",
+    "NoSuchSegmentError",
+    "NoSuchStreamError",
+    "NoSuchTableError",
+    "NoSuchTransactionError",
+    "ObjectError",
+    "ObjectExistsError",
+    "ObjectRangeError",
+    "OutcomeUnknownError",
+    "OwnershipUnconfirmedError",
+    "PenstockError",
+    "ProtocolError",
+    "ScopeExistsError",
+    "ScopeNotEmptyError",
+    "SegmentBackloggedError",
+    "SegmentError",
+    "SegmentExistsError",
+    "SegmentInactiveError",
+    "SegmentMergedError",
+    "SegmentSealedError",
+    "SegmentTruncatedError",
+    "SerializationError",
+    "StorageBucketMissingError",
+    "StorageClockError",
+    "StorageConflictError",
+    "StorageCredentialsError",
+    "StorageError",
+    "StorageFullError",
+    "StorageIdentityError",
+    "StorageNotPrimaryError",
+    "StorageNotRespondingError",
+    "StorageRefusedError",
+    "StorageThrottledError",
+    "StorageUnavailableError",
+    "StorageUnreachableError",
+    "StreamError",
+    "StreamExistsError",
+    "StreamNotSealedError",
+    "StreamSealedError",
+    "TableConditionError",
+    "TableExistsError",
+    "TableKeyMissingError",
+    "TableKeyVersionError",
+    "TableNotEmptyError",
+    "TableReadTooLongError",
+    "TooManyActiveSegmentsError",
+    "TransactionAbortedError",
+    "TransactionCommittedError",
+    "TransactionError",
+    "TransactionExpiredError",
+    "TransactionPreparedError",
+    "TransactionStreamDeletedError",
+    "TransactionStreamSealedError",
+    "UndecodableEventError",
+    "UnsupportedOperationError",
+    "WriteTimeoutError",
+]

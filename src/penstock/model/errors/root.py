@@ -1,0 +1,80 @@
+"""The root of the tree of errors, and those that are about no segment, no stream and no storage."""
+
+from __future__ import annotations
+
+
+class PenstockError(Exception):
+    """Root of every error that Penstock raises on purpose."""
+
+    #: True when the same request may be sent again without risk of being applied twice.
+    is_retriable = False
+
+
+class InvalidArgumentError(PenstockError, ValueError):
+    """The caller passed something that can never work."""
+
+
+class InvalidNameError(InvalidArgumentError):
+    """A scope, stream, reader group, reader or writer name breaks the naming rules."""
+
+
+class SerializationError(InvalidArgumentError):
+    """A value is not one that the serializer can write, or the bytes of an event are not what it reads."""
+
+
+class UndecodableEventError(SerializationError):
+    """An event was read whose bytes are not what the serializer reads. It does not count as read, and comes again.
+
+    Attributes:
+        stream: ``scope/stream``.
+        segment_id: 64-bit segment id.
+        offset, position: bytes in the segment where the event begins, and where the next one does.
+        data: the payload.
+    """
+
+    def __init__(self, *, stream: str, segment_id: int, offset: int, position: int, data: bytes, reason: str) -> None:
+        super().__init__(
+            f"the event of {stream} in segment {segment_id} at byte {offset} ({len(data)} bytes) cannot be decoded: "
+            f"{reason}; it is still unread: take it as bytes with events.read() of the reader, and go on"
+        )
+        self.stream = stream
+        self.segment_id = segment_id
+        self.offset = offset
+        self.position = position
+        self.data = data
+
+
+class EventTooLargeError(InvalidArgumentError):
+    """An event is longer (`length_bytes`) than the writer's settings allow (`length_bytes_max`)."""
+
+    def __init__(self, *, length_bytes: int, length_bytes_max: int) -> None:
+        super().__init__(f"an event of {length_bytes} bytes is above large_event_bytes_max ({length_bytes_max})")
+        self.length_bytes = length_bytes
+        self.length_bytes_max = length_bytes_max
+
+
+class TableReadTooLongError(InvalidArgumentError):
+    """A read of a table asks for more keys, or for more bytes of entries, than one reply may have. Ask for fewer.
+
+    Up to `TABLE_READ_KEY_COUNT_SURE` keys fit, whatever they and their values are.
+    """
+
+
+class UnsupportedOperationError(PenstockError):
+    """The operation is not built yet, or makes no sense for this kind of segment."""
+
+
+class ProtocolError(PenstockError):
+    """The bytes received are not the protocol. The connection must be closed."""
+
+
+class OutcomeUnknownError(PenstockError):
+    """The request may or may not have been applied. Find out before repeating it."""
+
+
+class ConnectionLostError(OutcomeUnknownError):
+    """The connection ended before the reply came."""
+
+
+class DataDirectoryInUseError(PenstockError):
+    """Another process holds the data directory."""

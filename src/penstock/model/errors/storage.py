@@ -1,0 +1,182 @@
+"""Errors of a tier of storage, or of the disk under it."""
+
+from __future__ import annotations
+
+from penstock.model.errors.root import PenstockError
+
+
+class StorageError(PenstockError):
+    """A storage tier or the disk under it failed."""
+
+
+class CorruptionError(StorageError):
+    """Stored bytes are not what was written. `path` and `offset` (bytes) say where."""
+
+    def __init__(self, path: str, offset: int, message: str) -> None:
+        super().__init__(f"corrupt data in {path} at byte {offset}: {message}; nothing was changed, keep the file")
+        self.path = path
+        self.offset = offset
+
+
+class MissingChunkError(CorruptionError):
+    """A chunk that a segment's records lead to is not in long-term storage. `path` is the chunk's name.
+
+    It stops reads of those bytes, and the flush of that segment; everything else goes on.
+    """
+
+    def __init__(self, chunk: str, message: str) -> None:
+        super().__init__(chunk, 0, message)
+
+
+class InconsistentStateError(CorruptionError):
+    """What a container has in memory contradicts itself or its storage: it must start anew from its log."""
+
+
+class StorageUnavailableError(StorageError):
+    """Long-term storage as a whole is not there, or is not the place that it was. Nothing was changed; try again."""
+
+    is_retriable = True
+
+
+class StorageIdentityError(StorageUnavailableError):
+    """The place that is to be long-term storage (`place`) belongs to somebody else, or its identity is damaged."""
+
+    def __init__(self, place: str, message: str) -> None:
+        super().__init__(f"{place} is not this cluster's long-term storage: {message}")
+        self.place = place
+
+
+class StorageRefusedError(StorageUnavailableError):
+    """Long-term storage refuses every request, and did nothing. It will until somebody changes what it is told."""
+
+
+class StorageCredentialsError(StorageRefusedError):
+    """Long-term storage refuses the credentials, they permit too little, or there are none."""
+
+
+class StorageBucketMissingError(StorageRefusedError):
+    """The bucket that is to be long-term storage does not exist at the endpoint and in the region that are set."""
+
+
+class StorageClockError(StorageRefusedError):
+    """Long-term storage refuses requests whose time differs too much from its own."""
+
+
+class LogFencedError(StorageError):
+    """Another incarnation has opened the log. This one must stop and may not acknowledge anything."""
+
+
+class LogDisabledError(StorageError):
+    """The log was disabled, usually after corruption; an administrator must enable it."""
+
+
+class LogClosedError(StorageError):
+    """The log is closed, or closed itself after a failed write."""
+
+
+class StorageNotRespondingError(StorageError):
+    """A tier did not answer in time, or so many calls of it hang already that it is asked nothing more.
+
+    What was asked of it may still happen, at any later time.
+    """
+
+
+class StorageFullError(StorageError):
+    """No space is left. Retry after space was freed."""
+
+    is_retriable = True
+
+
+class StorageUnreachableError(StorageError):
+    """There is no connection to long-term storage, or it broke: then what was asked for may have happened.
+
+    One request is meant. Whether all of the storage is away is found out by looking at it (`StorageUnavailableError`).
+    """
+
+
+class StorageThrottledError(StorageError):
+    """Long-term storage was asked too often and did nothing. Retry later."""
+
+    is_retriable = True
+
+
+class StorageNotPrimaryError(StorageError):
+    """A container incarnation of a later epoch (`owner_epoch`) owns the stored segment. This one must stop."""
+
+    def __init__(self, segment: str, *, owner_epoch: int, epoch: int) -> None:
+        super().__init__(
+            f"{segment}: epoch {owner_epoch} owns it in long-term storage, this is epoch {epoch}; stop the container"
+        )
+        self.segment = segment
+        self.owner_epoch = owner_epoch
+        self.epoch = epoch
+
+
+class StorageConflictError(StorageError):
+    """A conditional change of long-term storage's records met newer ones (`key`). Nothing was applied; read again."""
+
+    is_retriable = True
+
+    def __init__(self, key: str, message: str) -> None:
+        super().__init__(f"record {key}: {message}")
+        self.key = key
+
+
+class ChunkError(StorageError):
+    """A request about one chunk of long-term storage failed. `chunk` is its name."""
+
+    def __init__(self, chunk: str, message: str) -> None:
+        super().__init__(f"chunk {chunk}: {message}")
+        self.chunk = chunk
+
+
+class NoSuchChunkError(ChunkError):
+    """The chunk does not exist."""
+
+    def __init__(self, chunk: str) -> None:
+        super().__init__(chunk, "no such chunk")
+
+
+class ChunkExistsError(ChunkError):
+    """A chunk of that name exists already."""
+
+    def __init__(self, chunk: str) -> None:
+        super().__init__(chunk, "chunk exists already")
+
+
+class BadChunkOffsetError(ChunkError):
+    """A write named an offset (`given`) that is not the chunk's length (`expected`)."""
+
+    def __init__(self, chunk: str, *, expected: int, given: int) -> None:
+        super().__init__(chunk, f"write at {given}, but the chunk's length is {expected}")
+        self.expected = expected
+        self.given = given
+
+
+class ObjectError(StorageError):
+    """A request about one object of an object store failed. `key` is its name."""
+
+    def __init__(self, key: str, message: str) -> None:
+        super().__init__(f"object {key}: {message}")
+        self.key = key
+
+
+class NoSuchObjectError(ObjectError):
+    """The object does not exist."""
+
+    def __init__(self, key: str) -> None:
+        super().__init__(key, "no such object")
+
+
+class ObjectExistsError(ObjectError):
+    """The object was not created because there is one of that key, or because the store cannot tell.
+
+    It cannot while another creation is under way, and where a key lies above or below another one as folders do.
+    """
+
+    def __init__(self, key: str, message: str) -> None:
+        super().__init__(key, f"there is one, or it cannot be created beside the others ({message})")
+
+
+class ObjectRangeError(ObjectError):
+    """A read began at or behind the end of the object."""
