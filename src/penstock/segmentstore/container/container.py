@@ -43,7 +43,8 @@ from penstock.segmentstore.container.reads.cache import Cache
 from penstock.segmentstore.container.reads.disk_cache import DiskCache
 from penstock.segmentstore.container.reads.reader import SegmentReader
 from penstock.segmentstore.container.segment import Segment, SegmentFlags
-from penstock.segmentstore.container.segment_operations import ContainerStatus, SegmentOperations
+from penstock.segmentstore.container.segment_merges import SegmentMerges
+from penstock.segmentstore.container.segment_operations import ContainerStatus
 from penstock.segmentstore.container.segment_quota import SegmentQuota
 from penstock.segmentstore.container.space import SpaceWatch
 from penstock.segmentstore.container.state import ContainerState
@@ -70,7 +71,7 @@ logger: logging.Logger = logging.getLogger(__name__)
 _DROP_STEP = 1024
 
 
-class SegmentContainer(SegmentOperations):
+class SegmentContainer(SegmentMerges):
     """One incarnation of a container. `on_failure` is called once, with the cause, if it ends by itself."""
 
     def __init__(

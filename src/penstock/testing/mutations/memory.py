@@ -9,7 +9,7 @@ from dataclasses import replace
 
 from penstock.model.errors import BadOffsetError, NoSuchSegmentError, SegmentInactiveError
 from penstock.model.segments import NO_VALUE, TableUpdate
-from penstock.segmentstore.container import segment_operations
+from penstock.segmentstore.container import segment_merges
 from penstock.segmentstore.container.attributes.attributes import Attributes
 from penstock.segmentstore.container.attributes.updates import AttributeUpdate, evaluate
 from penstock.segmentstore.container.catalog import Catalog
@@ -153,7 +153,7 @@ def _merge_without_attributes() -> AbstractContextManager[None]:
         evaluate(segment, attributes, updates)
         return {}
 
-    return patched(segment_operations, "evaluate", check_only)
+    return patched(segment_merges, "evaluate", check_only)
 
 
 # Indexes.
