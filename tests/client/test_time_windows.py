@@ -321,7 +321,7 @@ async def test_where_a_writer_is_after_a_large_event_the_store_is_asked(uri, str
         writer = await client.event_writer(stream)
         await write(writer, bytes(EVENT_LENGTH_MAX + 1))
         await writer.flush()
-        (appender,) = writer._appenders.values()
+        (appender,) = writer._segments.appenders.values()
         assert appender.end_offset is None
         await writer.note_time(10)
         cut = await cut_at(client, stream, 10)

@@ -20,10 +20,10 @@ from penstock.client.arrow import check_keys, frame_array, is_arrow, payloads_of
 from penstock.client.connection_pool import ConnectionPool
 from penstock.client.event_runs import Events, RoutingKeys, Step, as_bytes, has_foreign, parts_of, runs
 from penstock.client.life_cycle import LifeCycle
-from penstock.client.routes import Routes
 from penstock.client.settings import ClientSettings
 from penstock.client.stream_segments import SegmentMap, SegmentRange, SegmentSource
 from penstock.client.tasks import start_watched
+from penstock.client.writer_segments import WriterSegments
 from penstock.client.writer_times import WriterTimes
 from penstock.model.errors import (
     EventTooLargeError,
@@ -36,8 +36,6 @@ from penstock.model.errors import (
     WriteTimeoutError,
 )
 from penstock.model.events import EVENT_HEADER_LENGTH, EVENT_LENGTH_MAX
-from penstock.model.names import SegmentId
-from penstock.model.routing import routing_key_hash
 from penstock.model.segments import Buffer
 from penstock.model.times import NotedTime
 from penstock.runtime.portal import Lock
@@ -86,13 +84,9 @@ class EventWriter(LifeCycle):
         #: From here on a single event is checked against `large_event_bytes_max`, and a run has one event.
         self._checked_size_min = min(_LARGE_SIZE_BYTES_MIN, settings.large_event_bytes_max + EVENT_HEADER_LENGTH + 1)
         self._run_bytes_max = min(settings.block_bytes_max, settings.large_event_bytes_max + EVENT_HEADER_LENGTH)
-        # Guards the windows and all fields down to _is_scheduled. A lock, not a thread: alone it never waits.
-        self._lock = Lock()
-        self._map = SegmentMap(())
-        self._appenders: dict[SegmentId, SegmentAppender] = {}
-        self._routes = Routes(self._home_of, settings.routing_cache_size_max)
-        self._turn = 0
-        self._dirty: list[SegmentAppender] = []
+        self._segments = WriterSegments(settings, self._make_appender)
+        # Guards all fields down to _is_scheduled, too.
+        self._lock = self._segments.lock
         self._failure: PenstockError | None = None
         self._unacknowledged_bytes = 0
         self._acknowledged_event_count = 0
@@ -121,9 +115,7 @@ class EventWriter(LifeCycle):
         self._open_life(self._future_owner)
         self._loop = asyncio.get_running_loop()
         self._wake = self._loop.call_soon_threadsafe if self._is_threaded else self._loop.call_soon
-        self._map = segment_map
-        for segment in self._map.segments:
-            self._appender_of(segment)
+        self._segments.begin(segment_map)
         return self
 
     async def __aenter__(self) -> EventWriter:
@@ -143,12 +135,12 @@ class EventWriter(LifeCycle):
         for task in list(self._tasks):
             task.cancel()
             await asyncio.wait([task])
-        for appender in list(self._appenders.values()):
+        for appender in list(self._segments.appenders.values()):
             await appender.close()
 
     def _settle(self) -> None:
         with self._lock:
-            blocks = [block for appender in self._appenders.values() for block in appender.window.take_all()]
+            blocks = self._segments.take_all()
         self._settle_blocks(
             blocks,
             OutcomeUnknownError(
@@ -165,7 +157,7 @@ class EventWriter(LifeCycle):
 
     def _after_fork(self) -> None:
         # Another thread may have held it, and is not in this process to let it go.
-        self._lock = Lock()
+        self._lock = self._segments.lock = Lock()
 
     # -- writing ------------------------------------------------------------------------------------------------
 
@@ -187,9 +179,7 @@ class EventWriter(LifeCycle):
     def unacknowledged_event_count(self) -> int:
         """Events written that are not durable yet. Counted when asked for; in any thread."""
         with self._lock:
-            return sum(
-                block.event_count for appender in self._appenders.values() for block in appender.window.pending()
-            )
+            return sum(block.event_count for block in self._segments.pending())
 
     @property
     def acknowledged_event_count(self) -> int:
@@ -263,22 +253,22 @@ class EventWriter(LifeCycle):
         with self._lock:
             if self._failure is not None or self._is_refusing or size_bytes >= self._checked_size_min:
                 self._check(size_bytes)
+            segments = self._segments
             if routing_key is None:
-                appender = self._any_appender()
+                appender = segments.anywhere()
             else:
-                appender = self._routes.known.get(routing_key) or self._routes.of(routing_key)
+                appender = segments.routes.known.get(routing_key) or segments.routes.of(routing_key)
             ack = appender.window.add(event, routing_key, size_bytes)
             if on_delivery is not None:
                 # Under the lock nothing of the block is sent, hence not settled either.
                 ack._when_done(partial(deliver, on_delivery, ack))
             self._unacknowledged_bytes += size_bytes
             if not appender.is_dirty:
-                appender.is_dirty = True
-                self._dirty.append(appender)
+                segments.mark(appender)
             if self._is_scheduled:
                 return ack
             self._is_scheduled = True
-        self._wake(self._pump_dirty)
+        self._wake(self._pump)
         return ack
 
     async def write_many(
@@ -353,7 +343,7 @@ class EventWriter(LifeCycle):
         Raises `TimeoutError` when it is not within `timeout_s`: the events are still on their way.
         """
         with self._lock:
-            acks = [block.ack for appender in self._appenders.values() for block in appender.window.pending()]
+            acks = [block.ack for block in self._segments.pending()]
         async with asyncio.timeout(timeout_s):
             for ack in acks:
                 await ack._settled()
@@ -368,24 +358,14 @@ class EventWriter(LifeCycle):
         """
         assert self._times is not None, "writers of transactions, which have none, are not handed out"
         await self.flush()
-        await self._times.note(time, {segment: each.end_offset for segment, each in self._appenders.items()})
+        await self._times.note(time, {segment: each.end_offset for segment, each in self._segments.appenders.items()})
 
     # -- routing ------------------------------------------------------------------------------------------------
-
-    def _any_appender(self) -> SegmentAppender:
-        # The same segment until the loop has taken what was written: whole blocks, not one event everywhere.
-        segments = self._map.segments
-        return self._appenders[segments[self._turn % len(segments)].segment_id]
-
-    def _home_of(self, routing_key: str) -> SegmentAppender:
-        if not isinstance(routing_key, str):
-            raise InvalidArgumentError(f"a routing key is str, not {type(routing_key).__name__}")
-        return self._appenders[self._map.segment_of(routing_key_hash(routing_key)).segment_id]
 
     def _put_framed(self, data: Buffer, event_count: int, key: str | None) -> None:
         with self._lock:
             self._check(0)
-            appender = self._any_appender() if key is None else self._routes.of(key)
+            appender = self._segments.anywhere() if key is None else self._segments.routes.of(key)
             window = appender.window
             if event_count == 1 and len(data) >= self._checked_size_min:
                 self._check(len(data))
@@ -393,7 +373,7 @@ class EventWriter(LifeCycle):
                 window.add(bytes(data[EVENT_HEADER_LENGTH:]), key, len(data))
             else:
                 window.add_framed(data, event_count, (key,) * event_count)
-            self._turn += 1
+            self._segments.turn()
             self._note(appender, len(data))
         self._schedule()
 
@@ -401,9 +381,9 @@ class EventWriter(LifeCycle):
         size_bytes = sum(map(len, events)) + EVENT_HEADER_LENGTH * len(events)
         with self._lock:
             self._check(0)
-            appender = self._any_appender() if key is None else self._routes.of(key)
+            appender = self._segments.anywhere() if key is None else self._segments.routes.of(key)
             appender.window.add_many(events, [key] * len(events), size_bytes)
-            self._turn += 1
+            self._segments.turn()
             self._note(appender, size_bytes)
         self._schedule()
 
@@ -413,7 +393,7 @@ class EventWriter(LifeCycle):
         keys = tuple(keys)
         with self._lock:
             self._check(0)
-            for appender, its_events, find_keys in self._routes.spread(events, keys):
+            for appender, its_events, find_keys in self._segments.routes.spread(events, keys):
                 size_bytes = sum(map(len, its_events)) + EVENT_HEADER_LENGTH * len(its_events)
                 appender.window.add_keyed(its_events, find_keys, size_bytes)
                 self._note(appender, size_bytes)
@@ -421,16 +401,14 @@ class EventWriter(LifeCycle):
 
     def _note(self, appender: SegmentAppender, size_bytes: int) -> None:
         self._unacknowledged_bytes += size_bytes
-        if not appender.is_dirty:
-            appender.is_dirty = True
-            self._dirty.append(appender)
+        self._segments.mark(appender)
 
     def _schedule(self) -> None:
         with self._lock:
             if self._is_scheduled:
                 return
             self._is_scheduled = True
-        self._wake(self._pump_dirty)
+        self._wake(self._pump)
 
     def _check(self, size_bytes: int) -> None:
         if self._failure is not None:
@@ -443,48 +421,41 @@ class EventWriter(LifeCycle):
 
     # -- in the loop --------------------------------------------------------------------------------------------
 
-    def _pump_dirty(self) -> None:
+    def _pump(self) -> None:
         with self._lock:
             self._is_scheduled = False
             self._turn_event_count = 0
             self._turn_start_bytes = self._unacknowledged_bytes
-            dirty, self._dirty = self._dirty, []
-            for appender in dirty:
-                appender.is_dirty = False
-            self._turn += 1
-        for appender in dirty:
+            marked = self._segments.take_marked()
+            self._segments.turn()
+        for appender in marked:
             appender.pump()
 
-    def _appender_of(self, segment: SegmentRange) -> SegmentAppender:
-        appender = self._appenders.get(segment.segment_id)
-        if appender is None:
-
-            def sealed(appender: SegmentAppender, error: PenstockError) -> None:
-                task = start_watched(
-                    self._follow(segment, appender, error), f"successors of {appender.segment}", self._fail
-                )
-                self._tasks[task] = None
-                task.add_done_callback(lambda task: self._tasks.pop(task, None))
-
-            appender = SegmentAppender(
-                self._source.segment_name(segment),
-                AppendWindow(self._limits, self._ack_factory),
-                self._pool,
-                self._settings,
-                self._rng,
-                self._lock,
-                token=self._token,
-                on_settled=self._settle_blocks,
-                on_sealed=sealed,
+    def _make_appender(self, segment: SegmentRange) -> SegmentAppender:
+        def sealed(appender: SegmentAppender, error: PenstockError) -> None:
+            task = start_watched(
+                self._follow(segment, appender, error), f"successors of {appender.segment}", self._fail
             )
-            self._appenders[segment.segment_id] = appender
-        return appender
+            self._tasks[task] = None
+            task.add_done_callback(lambda task: self._tasks.pop(task, None))
+
+        return SegmentAppender(
+            self._source.segment_name(segment),
+            AppendWindow(self._limits, self._ack_factory),
+            self._pool,
+            self._settings,
+            self._rng,
+            self._lock,
+            token=self._token,
+            on_settled=self._settle_blocks,
+            on_sealed=sealed,
+        )
 
     def _fail(self, error: PenstockError) -> None:
         """Fail everything that is pending."""
         with self._lock:
             self._failure = self._failure or error
-            blocks = [block for appender in self._appenders.values() for block in appender.window.take_all()]
+            blocks = self._segments.take_all()
         self._settle_blocks(blocks, error)
 
     async def _follow(self, segment: SegmentRange, appender: SegmentAppender, cause: PenstockError) -> None:
@@ -510,67 +481,10 @@ class EventWriter(LifeCycle):
         self._spread_count += 1
         try:
             async with self._spreading:
-                await self._spread(segment, appender, successors)
+                await self._segments.spread(segment, successors, self._schedule)
         finally:
             self._spread_count -= 1
             self._let_waiters_go_if_there_is_room()
-
-    async def _spread(self, segment: SegmentRange, sealed: SegmentAppender, successors: Sequence[SegmentRange]) -> None:
-        """Move events of a sealed segment to its successors, some in each turn, then let new ones go there.
-
-        Until then what is written for it is put behind what it has: nothing is stored before older events of its key.
-        """
-        window = sealed.window
-        acks: dict[AckState, None] = {}
-        is_done = False
-        with self._lock:
-            new_map = self._map.replace(segment.segment_id, successors)
-            for current in new_map.segments:
-                self._appender_of(current)
-        while not is_done:
-            with self._lock:
-                block = window.oldest()
-                if block is not None:
-                    acks.update(dict.fromkeys(self._move(block, new_map)))
-                    if not block.event_count:
-                        window.drop_oldest()
-                if window.is_empty:
-                    is_done = True
-                    self._map = new_map
-                    del self._appenders[segment.segment_id]
-                    self._routes.forget()
-            if block is not None and not block.event_count:
-                # Not under the lock: what waits for a part that has failed is called at once, and may write.
-                block.ack._follow(acks)
-                acks = {}
-            self._schedule()
-            if not is_done:
-                await asyncio.sleep(0)
-
-    def _move(self, block: Block, new_map: SegmentMap) -> Iterator[AckState]:
-        """Move the first events of a block to where they go by a map; return the acks that they have there."""
-        groups: dict[SegmentAppender, tuple[list[Buffer], list[str | None]]] = {}
-        segments = new_map.segments
-        anywhere = segments[self._turn % len(segments)]
-        homes: dict[str | None, SegmentAppender] = {None: self._appenders[anywhere.segment_id]}
-        events, keys = block.cut(self._limits.block_bytes_max, self._settings.spread_turn_event_count_max)
-        for event, key in zip(events, keys, strict=True):
-            home = homes.get(key)
-            if home is None:
-                assert key is not None, "it has a home"
-                home = homes[key] = self._appenders[new_map.segment_of(routing_key_hash(key)).segment_id]
-            group = groups.setdefault(home, ([], []))
-            group[0].append(event)
-            group[1].append(key)
-        for appender, (group_events, group_keys) in groups.items():
-            size_bytes = sum(map(len, group_events)) + EVENT_HEADER_LENGTH * len(group_events)
-            if len(group_events) == 1:
-                yield appender.window.add(group_events[0], group_keys[0], size_bytes)
-            else:
-                yield appender.window.add_many(group_events, group_keys, size_bytes)
-            if not appender.is_dirty:
-                appender.is_dirty = True
-                self._dirty.append(appender)
 
     def _settle_blocks(self, blocks: list[Block], error: PenstockError | None) -> None:
         with self._lock:
