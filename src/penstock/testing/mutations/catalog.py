@@ -19,9 +19,12 @@ from penstock.client.reader_group_state import HeldSegment, Redelivery
 from penstock.client.segment_events import SegmentEvents
 from penstock.client.settings import ClientSettings
 from penstock.client.wire_segments import WireSegments
+from penstock.controller.metadata.records import AbortReason, TransactionStatus
 from penstock.controller.metadata.stream_tables import StreamTables
+from penstock.controller.metadata.transaction_ids import TransactionId
 from penstock.controller.transactions import service as transactions_service
 from penstock.controller.workflows.commit import decide_commit
+from penstock.controller.workflows.context import WorkflowContext
 from penstock.model.segments import NO_VALUE, Buffer, SegmentData, Segments, TableRemoval, TableUpdate
 from penstock.runtime.disk import DiskFile
 from penstock.segmentstore.append_processor import AppendProcessor
@@ -332,10 +335,16 @@ async def _take_position(tables: StreamTables, transaction: str) -> int:
 
 
 def _commit_instead_of_abort() -> AbstractContextManager[None]:
-    async def decide(context: object, tables: object, transaction: object, *, at_version: int | None = None) -> object:
-        return await decide_commit(
-            context, tables, transaction, _take_position, writer_id="", timestamp=0  # type: ignore[arg-type]  # passed on as they came
-        )
+    async def decide(
+        context: WorkflowContext,
+        tables: StreamTables,
+        transaction: TransactionId,
+        *,
+        at_version: int | None = None,
+        spares_prepared: bool = False,
+        reason: AbortReason = AbortReason.REQUESTED,
+    ) -> TransactionStatus:
+        return await decide_commit(context, tables, transaction, _take_position, writer_id="", timestamp=0)
 
     return patched(transactions_service, "decide_abort", decide)
 
