@@ -11,10 +11,14 @@ import contextlib
 import pytest
 
 from penstock.controller.errors import StreamCutBehindError
+from penstock.controller.metadata.retention_records import RetentionEntry
 from penstock.controller.metadata.scope_records import GroupCut, GroupRetention, ReaderGroupConfig
-from penstock.controller.retention.retention import Retention, step_ms
+from penstock.controller.retention.decision import Row
+from penstock.controller.retention.explanation import Place
+from penstock.controller.retention.plan import step_ms
+from penstock.controller.retention.retention import Retention
 from penstock.controller.settings import ControllerSettings, RetentionSettings
-from penstock.model.errors import PenstockError
+from penstock.model.errors import NoSuchStreamError, PenstockError
 from penstock.model.names import segment_id, segment_name
 from penstock.model.policies import LIMIT_NONE, RetentionKind, Scaling, StreamConfig
 from penstock.model.policies import Retention as Policy
@@ -54,12 +58,23 @@ class House:
             await self.cluster.store.append(name, bytes(length - present))
 
     async def look(self, after_ms=1):
-        """Look at the stream, as a controller does that knows nothing of it."""
+        """Look at the stream, as a controller does that knows nothing of it. It does what was explained before."""
         self.cluster.clock_ms += after_ms
         retention = Retention(self.service._context, AllBuckets(), self.service.truncate_stream)
+        before, explained = await self.head(), await self.explain()
         await retention.cycle()
         assert not [known.problem for known in retention._cycle._known.values() if known.problem]
-        return await self.head()
+        after = await self.head()
+        assert after == (before if explained.chosen is None else explained.chosen.cut)
+        return after
+
+    async def explain(self):
+        """Say what a look would do. Nothing is changed by it."""
+        retention = (await self.tables()).retention
+        before = [entry async for page in retention.entries() for entry in page]
+        explained = await self.service.retention_explanations.of("scope", "a")
+        assert [entry async for page in retention.entries() for entry in page] == before
+        return explained
 
     async def to(self, first, second, after_ms=1):
         """Write to both segments of the first epoch, and look."""
@@ -99,6 +114,90 @@ async def house(cluster):
         return House(cluster, service)
 
     return make
+
+
+async def test_what_a_look_would_do_is_explained(house):
+    """Every look of the tests below does what was explained right before; here the rest of an explanation."""
+    one = await house(by_size(2, 25))
+    await one.to(5, 5)
+    await one.publish("fast", {0: 9, 1: 9})
+    await one.subscribe("silent")
+    await one.publish("slow", {0: 9, 1: 6})
+    await one.write({0: 10, 1: 10})
+    one.cluster.clock_ms += 40
+    found = await one.explain()
+    assert found.row is Row.SIZE_BETWEEN
+    assert (found.head, found.tail) == (Place({0: 0, 1: 0}, 0), Place({0: 10, 1: 10}, 20))
+    # The one that has published nothing holds the head, at the beginning.
+    assert (found.chosen, found.bound) == (None, Place({0: 0, 1: 0}, 0))
+    assert [(each.name, each.has_published, each.place.size_bytes, each.is_last) for each in found.subscribers] == [
+        ("scope/silent", False, 0, True), ("scope/slow", True, 15, False), ("scope/fast", True, 18, False),
+    ]  # fmt: skip
+    # As of the cut that the look would record; it is not recorded.
+    assert found.is_cut_due
+    assert found.max_entry == found.cuts[0] == RetentionEntry(found.now_ms - 40, 10)
+    assert found.min_entry == found.cuts[0]
+    assert found.cut_count == 1
+    await one.publish("silent", {0: 10, 1: 2})
+    found = await one.explain()
+    # On the keys of one segment it is the slow one, on those of the other the once silent one.
+    assert found.chosen == found.bound == Place({0: 9, 1: 2}, 11)
+    assert {each.name: each.is_last for each in found.subscribers} == {
+        "scope/silent": True, "scope/slow": True, "scope/fast": True,
+    }  # fmt: skip
+    assert await one.look() == {0: 9, 1: 2}
+    await one.service.seal_stream("scope", "a")
+    found = await one.explain()
+    assert (found.is_sealed, found.chosen, found.is_cut_due) == (True, None, False)
+    assert found.tail == Place({0: 10, 1: 10}, 20)
+
+
+async def test_of_very_many_cuts_and_subscribers_some_are_explained(house):
+    """The newest cuts, and the subscribers that hold the others back; how many there are is told."""
+    few = RetentionSettings(
+        interval_s=60.0, cut_interval_s_min=0.0, explained_cuts_max=3, explained_subscribers_max=2
+    )
+    one = await house(by_size(1000), settings=ControllerSettings(retention=few))
+    for length in range(16, 16 * 6, 16):
+        await one.to(length, length)
+    for number in range(5):
+        await one.publish(f"g{number}", {0: 80, 1: 80} if number != 3 else {0: 40, 1: 40})
+    found = await one.explain()
+    assert [entry.size_bytes for entry in found.cuts] == [96, 128, 160]
+    assert found.cut_count == 5
+    assert [each.name for each in found.subscribers] == ["scope/g3", "scope/g0"]
+    assert found.subscriber_count == 5
+    assert (found.interval_ms, found.row) == (60_000, Row.SIZE_BELOW_MIN_WITHOUT_CUT)
+
+
+async def test_when_the_next_look_is(house):
+    """Its owner says: when the cycle begins again, by time not before a cut is due; another controller does not know.
+    """
+    settings = ControllerSettings(retention=RetentionSettings(interval_s=1000.0, cut_interval_s_min=5000.0))
+    one = await house(by_time(60 * MINUTE_MS), settings=settings)
+    async with asyncio.timeout(60):
+        while not (await one.explain()).next_look_ms:  # noqa: ASYNC110  # Its cycle is yet to begin.
+            await asyncio.sleep(0.01)
+    assert 900_000 < (await one.explain()).next_look_ms <= 1_000_000
+    await one.service._retention.cycle()
+    assert 4_900_000 < (await one.explain()).next_look_ms <= 5_000_000
+    other = await one.cluster.start(settings)
+    async with asyncio.timeout(60):
+        while True:
+            found = [await each.retention_explanations.of("scope", "a") for each in (one.service, other)]
+            if [each.next_look_ms for each in found].count(None) == 1:
+                return
+            await asyncio.sleep(0.01)
+
+
+async def test_a_stream_without_a_policy_is_explained_in_few_words(house):
+    """Where it begins, and ends. A stream that is not there is an error."""
+    one = await house(None)
+    await one.write({0: 3, 1: 4})
+    found = await one.explain()
+    assert (found.policy, found.row, found.tail) == (None, None, Place({0: 3, 1: 4}, 7))
+    with pytest.raises(NoSuchStreamError):
+        await one.service.retention_explanations.of("scope", "b")
 
 
 async def test_a_cut_is_recorded_once_in_an_interval(house):

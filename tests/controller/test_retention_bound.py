@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from penstock.controller.metadata.records import EpochRecord, SegmentRecord
-from penstock.controller.retention.decision import Choice, SizeSituation, choose_by_size, choose_by_time
+from penstock.controller.retention.decision import Choice, Row, SizeSituation, choose_by_size, choose_by_time
 from penstock.controller.steps import at_once
 from penstock.controller.stream_cuts import CutOrder, lowest, merged_cuts, order_of
 from penstock.model.stream_cuts import OFFSET_FUTURE
@@ -145,26 +145,48 @@ def test_the_bound_without_limits_reaches_back_to_the_first_segments():
 
 
 def test_the_choice_by_size_keeps_the_minimum_and_no_more_than_the_maximum():
-    """Every situation of the table, with the numbers that lie next to the limits."""
+    """Every row of the table, with the numbers that lie next to the limits."""
 
-    def choice(retained, order=CutOrder.EQUAL_OR_AFTER, most=10, gain=0):
+    def row(retained, order=CutOrder.EQUAL_OR_AFTER, most=10, gain=0):
         return choose_by_size(SizeSituation(2, most, retained, order, gain))
 
-    assert choice(1, CutOrder.BEFORE) is Choice.MIN_CUT
-    assert choice(1, CutOrder.OVERLAPPING) is choice(1) is Choice.BEFORE_BOUND
-    assert choice(1, None) is Choice.NOTHING
-    assert choice(2) is choice(9) is Choice.BOUND
-    assert choice(10, gain=9) is Choice.MAX_CUT
-    assert choice(10, gain=10) is Choice.BOUND
-    assert choice(1 << 60, most=None) is Choice.BOUND
+    assert row(1, CutOrder.BEFORE) is Row.SIZE_BELOW_MIN
+    assert row(1, CutOrder.OVERLAPPING) is row(1) is Row.SIZE_BELOW_MIN_OVERLAPPING
+    assert row(1, None) is Row.SIZE_BELOW_MIN_WITHOUT_CUT
+    assert row(2) is row(9) is Row.SIZE_BETWEEN
+    assert row(10, gain=9) is Row.SIZE_PAST_MAX
+    assert row(10, gain=10) is Row.SIZE_PAST_MAX_WITHOUT_GAIN
+    assert row(1 << 60, most=None) is Row.SIZE_BETWEEN
 
 
 def test_the_choice_by_time_keeps_the_minimum_and_nothing_older_than_the_maximum():
-    """Every situation of the table."""
+    """Every row of the table."""
     behind = CutOrder.EQUAL_OR_AFTER
-    assert choose_by_time(None, CutOrder.BEFORE) is Choice.NOTHING
-    assert choose_by_time(CutOrder.BEFORE, CutOrder.BEFORE) is Choice.MIN_CUT
-    assert choose_by_time(CutOrder.OVERLAPPING, CutOrder.BEFORE) is Choice.BEFORE_BOUND
-    assert choose_by_time(behind, None) is choose_by_time(behind, behind) is Choice.BOUND
-    assert choose_by_time(behind, CutOrder.BEFORE) is Choice.MAX_CUT
-    assert choose_by_time(behind, CutOrder.OVERLAPPING) is Choice.MAX_BOUND
+    assert choose_by_time(None, CutOrder.BEFORE) is Row.TIME_WITHOUT_CUT
+    assert choose_by_time(CutOrder.BEFORE, CutOrder.BEFORE) is Row.TIME_ABOVE_MIN
+    assert choose_by_time(CutOrder.OVERLAPPING, CutOrder.BEFORE) is Row.TIME_MIN_OVERLAPPING
+    assert choose_by_time(behind, None) is choose_by_time(behind, behind) is Row.TIME_BETWEEN
+    assert choose_by_time(behind, CutOrder.BEFORE) is Row.TIME_PAST_MAX
+    assert choose_by_time(behind, CutOrder.OVERLAPPING) is Row.TIME_MAX_OVERLAPPING
+
+
+def test_each_row_leads_to_a_choice():
+    """As the tables of the page have it; and no two rows are one, which equal values would make them."""
+    choices = {row.name: row.choice for row in Row}
+    assert choices == {
+        "NO_CUTS": Choice.NOTHING,
+        "SIZE_NO_SUBSCRIBERS": Choice.MIN_CUT,
+        "SIZE_BELOW_MIN_WITHOUT_CUT": Choice.NOTHING,
+        "SIZE_BELOW_MIN": Choice.MIN_CUT,
+        "SIZE_BELOW_MIN_OVERLAPPING": Choice.BEFORE_BOUND,
+        "SIZE_BETWEEN": Choice.BOUND,
+        "SIZE_PAST_MAX": Choice.MAX_CUT,
+        "SIZE_PAST_MAX_WITHOUT_GAIN": Choice.BOUND,
+        "TIME_NO_SUBSCRIBERS": Choice.MIN_CUT,
+        "TIME_WITHOUT_CUT": Choice.NOTHING,
+        "TIME_ABOVE_MIN": Choice.MIN_CUT,
+        "TIME_MIN_OVERLAPPING": Choice.BEFORE_BOUND,
+        "TIME_BETWEEN": Choice.BOUND,
+        "TIME_PAST_MAX": Choice.MAX_CUT,
+        "TIME_MAX_OVERLAPPING": Choice.MAX_BOUND,
+    }

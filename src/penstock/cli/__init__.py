@@ -48,6 +48,7 @@ COMMANDS = {
     "stream": _Command("stream:stream", "Streams: what they hold, how they scale, what they keep.", True),
     "scope": _Command("scope:scope", "Scopes, which hold streams, reader groups and tables.", True),
     "group": _Command("group:group", "Reader groups: who reads what, and how far.", True),
+    "retention": _Command("retention:retention", "Retention: what is cut from streams, and why.", True),
     "transaction": _Command("transaction:transaction", "Transactions that several programs share.", True),
     "table": _Command("table:table", "Key-value tables: keys, values, scans.", True),
     "bench": _Command("bench:bench", "How fast the server takes and gives events, as seen from here.", True),

@@ -8,8 +8,11 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from typing import Protocol
 
+from penstock.client.controller_messages import retention_from_message
+from penstock.client.retention import RecordedCut, RetentionExplanation, RetentionSubscriber, StreamPlace
 from penstock.client.unary_call import Reply, Request, UnaryCall
 from penstock.model.errors import TransactionError
+from penstock.model.stream_cuts import StreamCut
 from penstock.rpc import additions_pb2 as added
 from penstock.rpc import controller_pb2 as pb
 
@@ -18,12 +21,17 @@ class AdditionStub(Protocol):
     """The RPCs that are used here."""
 
     prepareTransaction: UnaryCall[added.PrepareTransactionRequest, added.PrepareTransactionReply]
+    explainRetention: UnaryCall[added.ExplainRetentionRequest, added.RetentionExplanation]
 
 
 class AdditionCalls(ABC):
     """See the module."""
 
     _stub: AdditionStub
+
+    @abstractmethod
+    async def _ask(self, call: UnaryCall[Request, Reply], request: Request, what: str) -> Reply:
+        """Make a call that changes nothing."""
 
     @abstractmethod
     async def _change(self, call: UnaryCall[Request, Reply], request: Request, what: str) -> tuple[Reply, bool]:
@@ -48,3 +56,48 @@ class AdditionCalls(ABC):
         if reply.state != added.PREPARED:
             raise await self.over_error(scope, stream, transaction, "prepare")
         return reply.leftMillis / 1000
+
+    async def explain_retention(self, scope: str, stream: str) -> RetentionExplanation:
+        """Return what the next look at a stream would truncate, and why. Raises `NoSuchStreamError`."""
+        request = added.ExplainRetentionRequest(streamInfo=pb.StreamInfo(scope=scope, stream=stream))
+        reply = await self._ask(
+            self._stub.explainRetention, request, f"explain what is kept of stream {scope}/{stream}"
+        )
+
+        def place(found: added.RetentionExplanation.Place) -> StreamPlace:
+            return StreamPlace(StreamCut(scope, stream, dict(found.cut)), found.sizeBytes)
+
+        return RetentionExplanation(
+            f"{scope}/{stream}",
+            retention_from_message(reply.policy),
+            reply.isSealed,
+            reply.isEnabled,
+            _row_name(reply.row),
+            place(reply.head),
+            place(reply.tail),
+            place(reply.chosen) if reply.HasField("chosen") else None,
+            place(reply.bound) if reply.HasField("bound") else None,
+            _recorded(reply.minCut) if reply.HasField("minCut") else None,
+            _recorded(reply.maxCut) if reply.HasField("maxCut") else None,
+            tuple(_recorded(each) for each in reply.cuts),
+            reply.cutCount,
+            tuple(
+                RetentionSubscriber(one.name, one.hasPublished, place(one.place), one.isLast)
+                for one in reply.subscribers
+            ),
+            reply.subscriberCount,
+            reply.isCutDue,
+            reply.intervalMillis / 1000,
+            reply.nextLookMillis / 1000 if reply.HasField("nextLookMillis") else None,
+        )
+
+
+def _row_name(row: added.RetentionExplanation.Row) -> str:
+    if row == added.RetentionExplanation.NONE:
+        return ""
+    # A later controller may know rows that this release has no name for.
+    return added.RetentionExplanation.Row.Name(row) if row in added.RetentionExplanation.Row.values() else f"ROW_{row}"
+
+
+def _recorded(found: added.RetentionExplanation.RecordedCut) -> RecordedCut:
+    return RecordedCut(found.ageMillis / 1000, found.sizeBytes)

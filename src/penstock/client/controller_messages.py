@@ -37,22 +37,22 @@ def config_to_message(scope: str, stream: str, config: StreamConfig) -> pb.Strea
 def config_from_message(message: pb.StreamConfig) -> StreamConfig:
     """Return the configuration in a message."""
     scaling = message.scalingPolicy
-    retention = None
-    if message.retentionPolicy.retentionType != pb.RetentionPolicy.UNKNOWN:
-        retention = Retention(
-            RetentionKind(message.retentionPolicy.retentionType),
-            message.retentionPolicy.retentionParam,
-            message.retentionPolicy.retentionMax,
-        )
     return StreamConfig(
         scaling=Scaling(
             ScalingKind(scaling.scaleType), scaling.targetRate, scaling.scaleFactor, scaling.minNumSegments
         ),
-        retention=retention,
+        retention=retention_from_message(message.retentionPolicy),
         tags=tuple(message.tags.tag),
         timestamp_aggregation_timeout_ms=message.timestampAggregationTimeout,
         rollover_bytes=message.rolloverSizeBytes,
     )
+
+
+def retention_from_message(message: pb.RetentionPolicy) -> Retention | None:
+    """Return the policy in a message; None for one that is not set."""
+    if message.retentionType == pb.RetentionPolicy.UNKNOWN:
+        return None
+    return Retention(RetentionKind(message.retentionType), message.retentionParam, message.retentionMax)
 
 
 def cut_to_message(cut: StreamCut) -> pb.StreamCut:

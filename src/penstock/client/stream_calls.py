@@ -6,6 +6,7 @@ from collections.abc import AsyncIterator, Sequence
 
 from penstock.client import creation
 from penstock.client.client_core import ClientCore
+from penstock.client.retention import RetentionExplanation
 from penstock.client.statistics import ClusterStatistics
 from penstock.client.statistics_calls import Groups
 from penstock.client.stream_history import StreamHistory, history_of
@@ -168,6 +169,15 @@ class StreamCalls(ClientCore):
     async def stream_config(self, stream: str) -> StreamConfig:
         """Return a stream's policies and tags. Raises `NoSuchStreamError`."""
         return await self._controller_client.stream_config(*split_scoped_name(stream))
+
+    async def explain_retention(self, stream: str) -> RetentionExplanation:
+        """Return what the controller's next look at a stream would truncate by its policy, and why.
+
+        Raises `NoSuchStreamError`; `UnsupportedOperationError` where the controller is not Penstock's.
+        """
+        scope, name = split_scoped_name(stream)
+        with self._deadline(f"explain what is kept of stream {stream}"):
+            return await self._controller_client.explain_retention(scope, name)
 
     async def head(self, stream: str) -> StreamCut:
         """Return the cut of the oldest events that still exist. Raises `NoSuchStreamError`."""

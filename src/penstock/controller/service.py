@@ -52,6 +52,7 @@ from penstock.controller.metadata.transaction_numbers import TransactionNumbers
 from penstock.controller.peers import Peers
 from penstock.controller.queries import SegmentPosition, StreamQueries, check_not_empty
 from penstock.controller.reader_groups import ReaderGroups
+from penstock.controller.retention.explanation import RetentionExplanations
 from penstock.controller.retention.retention import Retention
 from penstock.controller.scaling.auto_scaler import AutoScaler
 from penstock.controller.scope_deletion import ScopeDeletion
@@ -176,6 +177,9 @@ class ControllerService:
         self.writer_marks: WriterMarks = WriterMarks(self._context)
         self._watermarks = Watermarks(self._context, self.watermarking_buckets)
         self._retention = Retention(self._context, self.retention_buckets, self.truncate_stream)
+        self.retention_explanations: RetentionExplanations = RetentionExplanations(
+            self._context, self._retention.next_look_s
+        )
         self.key_value_tables: KeyValueTables = KeyValueTables(self._context, self._runner)
         self.queries: StreamQueries = StreamQueries(self._catalog)
         self._scope_deletion = ScopeDeletion(

@@ -68,6 +68,8 @@ class RetentionSettings:
         cuts_max: cuts that are recorded of what a policy keeps at most; then they are further apart.
         cut_interval_s_min: time between two cuts of a policy by time, at least.
         cut_interval_s_max: the same, at most.
+        explained_cuts_max: recorded cuts, the newest ones, that one explanation of what is kept has.
+        explained_subscribers_max: subscribers that it has, those that hold the others back before the rest.
     """
 
     is_enabled: bool = True
@@ -78,6 +80,8 @@ class RetentionSettings:
     cuts_max: int = 4096
     cut_interval_s_min: float = 1.0
     cut_interval_s_max: float = 1800.0
+    explained_cuts_max: int = 1000
+    explained_subscribers_max: int = 100
 
 
 @dataclass(frozen=True, slots=True)

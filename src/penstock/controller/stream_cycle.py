@@ -69,11 +69,19 @@ class StreamCycle(Generic[S]):
         self._look = look
         self._due = due
         self._known: dict[tuple[str, str], _Known[S]] = {}
+        #: When the next cycle begins, by the loop's clock; in the past while one is under way.
+        self.next_s: float = 0.0
+
+    def seen(self, scope: str, stream: str) -> S | None:
+        """Return what is remembered of a stream; None: nothing yet."""
+        known = self._known.get((scope, stream))
+        return None if known is None else known.seen
 
     async def run(self) -> None:
         """Look for ever."""
         is_failing = False
         while True:
+            self.next_s = asyncio.get_running_loop().time() + self._pace.interval_s
             await asyncio.sleep(self._pace.interval_s)
             try:
                 await self.once()

@@ -96,3 +96,113 @@ class OpenTransactionsReply(_message.Message):
     transactions: _containers.RepeatedCompositeFieldContainer[TransactionDescription]
     token: str
     def __init__(self, transactions: _Optional[_Iterable[_Union[TransactionDescription, _Mapping[str, object]]]] = ..., token: _Optional[str] = ...) -> None: ...
+
+class ExplainRetentionRequest(_message.Message):
+    __slots__ = ("streamInfo",)
+    STREAMINFO_FIELD_NUMBER: _ClassVar[int]
+    streamInfo: _controller_pb2.StreamInfo
+    def __init__(self, streamInfo: _Optional[_Union[_controller_pb2.StreamInfo, _Mapping[str, object]]] = ...) -> None: ...
+
+class RetentionExplanation(_message.Message):
+    __slots__ = ("policy", "isSealed", "isEnabled", "row", "head", "tail", "chosen", "bound", "minCut", "maxCut", "cuts", "cutCount", "subscribers", "subscriberCount", "isCutDue", "intervalMillis", "nextLookMillis")
+    class Row(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+        __slots__ = ()
+        NONE: _ClassVar[RetentionExplanation.Row]
+        NO_CUTS: _ClassVar[RetentionExplanation.Row]
+        SIZE_NO_SUBSCRIBERS: _ClassVar[RetentionExplanation.Row]
+        SIZE_BELOW_MIN_WITHOUT_CUT: _ClassVar[RetentionExplanation.Row]
+        SIZE_BELOW_MIN: _ClassVar[RetentionExplanation.Row]
+        SIZE_BELOW_MIN_OVERLAPPING: _ClassVar[RetentionExplanation.Row]
+        SIZE_BETWEEN: _ClassVar[RetentionExplanation.Row]
+        SIZE_PAST_MAX: _ClassVar[RetentionExplanation.Row]
+        SIZE_PAST_MAX_WITHOUT_GAIN: _ClassVar[RetentionExplanation.Row]
+        TIME_NO_SUBSCRIBERS: _ClassVar[RetentionExplanation.Row]
+        TIME_WITHOUT_CUT: _ClassVar[RetentionExplanation.Row]
+        TIME_ABOVE_MIN: _ClassVar[RetentionExplanation.Row]
+        TIME_MIN_OVERLAPPING: _ClassVar[RetentionExplanation.Row]
+        TIME_BETWEEN: _ClassVar[RetentionExplanation.Row]
+        TIME_PAST_MAX: _ClassVar[RetentionExplanation.Row]
+        TIME_MAX_OVERLAPPING: _ClassVar[RetentionExplanation.Row]
+    NONE: RetentionExplanation.Row
+    NO_CUTS: RetentionExplanation.Row
+    SIZE_NO_SUBSCRIBERS: RetentionExplanation.Row
+    SIZE_BELOW_MIN_WITHOUT_CUT: RetentionExplanation.Row
+    SIZE_BELOW_MIN: RetentionExplanation.Row
+    SIZE_BELOW_MIN_OVERLAPPING: RetentionExplanation.Row
+    SIZE_BETWEEN: RetentionExplanation.Row
+    SIZE_PAST_MAX: RetentionExplanation.Row
+    SIZE_PAST_MAX_WITHOUT_GAIN: RetentionExplanation.Row
+    TIME_NO_SUBSCRIBERS: RetentionExplanation.Row
+    TIME_WITHOUT_CUT: RetentionExplanation.Row
+    TIME_ABOVE_MIN: RetentionExplanation.Row
+    TIME_MIN_OVERLAPPING: RetentionExplanation.Row
+    TIME_BETWEEN: RetentionExplanation.Row
+    TIME_PAST_MAX: RetentionExplanation.Row
+    TIME_MAX_OVERLAPPING: RetentionExplanation.Row
+    class Place(_message.Message):
+        __slots__ = ("cut", "sizeBytes")
+        class CutEntry(_message.Message):
+            __slots__ = ("key", "value")
+            KEY_FIELD_NUMBER: _ClassVar[int]
+            VALUE_FIELD_NUMBER: _ClassVar[int]
+            key: int
+            value: int
+            def __init__(self, key: _Optional[int] = ..., value: _Optional[int] = ...) -> None: ...
+        CUT_FIELD_NUMBER: _ClassVar[int]
+        SIZEBYTES_FIELD_NUMBER: _ClassVar[int]
+        cut: _containers.ScalarMap[int, int]
+        sizeBytes: int
+        def __init__(self, cut: _Optional[_Mapping[int, int]] = ..., sizeBytes: _Optional[int] = ...) -> None: ...
+    class RecordedCut(_message.Message):
+        __slots__ = ("ageMillis", "sizeBytes")
+        AGEMILLIS_FIELD_NUMBER: _ClassVar[int]
+        SIZEBYTES_FIELD_NUMBER: _ClassVar[int]
+        ageMillis: int
+        sizeBytes: int
+        def __init__(self, ageMillis: _Optional[int] = ..., sizeBytes: _Optional[int] = ...) -> None: ...
+    class Subscriber(_message.Message):
+        __slots__ = ("name", "hasPublished", "place", "isLast")
+        NAME_FIELD_NUMBER: _ClassVar[int]
+        HASPUBLISHED_FIELD_NUMBER: _ClassVar[int]
+        PLACE_FIELD_NUMBER: _ClassVar[int]
+        ISLAST_FIELD_NUMBER: _ClassVar[int]
+        name: str
+        hasPublished: bool
+        place: RetentionExplanation.Place
+        isLast: bool
+        def __init__(self, name: _Optional[str] = ..., hasPublished: bool = ..., place: _Optional[_Union[RetentionExplanation.Place, _Mapping[str, object]]] = ..., isLast: bool = ...) -> None: ...
+    POLICY_FIELD_NUMBER: _ClassVar[int]
+    ISSEALED_FIELD_NUMBER: _ClassVar[int]
+    ISENABLED_FIELD_NUMBER: _ClassVar[int]
+    ROW_FIELD_NUMBER: _ClassVar[int]
+    HEAD_FIELD_NUMBER: _ClassVar[int]
+    TAIL_FIELD_NUMBER: _ClassVar[int]
+    CHOSEN_FIELD_NUMBER: _ClassVar[int]
+    BOUND_FIELD_NUMBER: _ClassVar[int]
+    MINCUT_FIELD_NUMBER: _ClassVar[int]
+    MAXCUT_FIELD_NUMBER: _ClassVar[int]
+    CUTS_FIELD_NUMBER: _ClassVar[int]
+    CUTCOUNT_FIELD_NUMBER: _ClassVar[int]
+    SUBSCRIBERS_FIELD_NUMBER: _ClassVar[int]
+    SUBSCRIBERCOUNT_FIELD_NUMBER: _ClassVar[int]
+    ISCUTDUE_FIELD_NUMBER: _ClassVar[int]
+    INTERVALMILLIS_FIELD_NUMBER: _ClassVar[int]
+    NEXTLOOKMILLIS_FIELD_NUMBER: _ClassVar[int]
+    policy: _controller_pb2.RetentionPolicy
+    isSealed: bool
+    isEnabled: bool
+    row: RetentionExplanation.Row
+    head: RetentionExplanation.Place
+    tail: RetentionExplanation.Place
+    chosen: RetentionExplanation.Place
+    bound: RetentionExplanation.Place
+    minCut: RetentionExplanation.RecordedCut
+    maxCut: RetentionExplanation.RecordedCut
+    cuts: _containers.RepeatedCompositeFieldContainer[RetentionExplanation.RecordedCut]
+    cutCount: int
+    subscribers: _containers.RepeatedCompositeFieldContainer[RetentionExplanation.Subscriber]
+    subscriberCount: int
+    isCutDue: bool
+    intervalMillis: int
+    nextLookMillis: int
+    def __init__(self, policy: _Optional[_Union[_controller_pb2.RetentionPolicy, _Mapping[str, object]]] = ..., isSealed: bool = ..., isEnabled: bool = ..., row: _Optional[_Union[RetentionExplanation.Row, str]] = ..., head: _Optional[_Union[RetentionExplanation.Place, _Mapping[str, object]]] = ..., tail: _Optional[_Union[RetentionExplanation.Place, _Mapping[str, object]]] = ..., chosen: _Optional[_Union[RetentionExplanation.Place, _Mapping[str, object]]] = ..., bound: _Optional[_Union[RetentionExplanation.Place, _Mapping[str, object]]] = ..., minCut: _Optional[_Union[RetentionExplanation.RecordedCut, _Mapping[str, object]]] = ..., maxCut: _Optional[_Union[RetentionExplanation.RecordedCut, _Mapping[str, object]]] = ..., cuts: _Optional[_Iterable[_Union[RetentionExplanation.RecordedCut, _Mapping[str, object]]]] = ..., cutCount: _Optional[int] = ..., subscribers: _Optional[_Iterable[_Union[RetentionExplanation.Subscriber, _Mapping[str, object]]]] = ..., subscriberCount: _Optional[int] = ..., isCutDue: bool = ..., intervalMillis: _Optional[int] = ..., nextLookMillis: _Optional[int] = ...) -> None: ...

@@ -9,11 +9,13 @@ class PenstockControllerServiceStub:
     prepareTransaction: grpc.UnaryUnaryMultiCallable[pb.PrepareTransactionRequest, pb.PrepareTransactionReply]
     describeTransaction: grpc.UnaryUnaryMultiCallable[pb.DescribeTransactionRequest, pb.TransactionDescription]
     listOpenTransactions: grpc.UnaryUnaryMultiCallable[pb.OpenTransactionsRequest, pb.OpenTransactionsReply]
+    explainRetention: grpc.UnaryUnaryMultiCallable[pb.ExplainRetentionRequest, pb.RetentionExplanation]
 
 class PenstockControllerServiceServicer:
     def prepareTransaction(self, request: pb.PrepareTransactionRequest, context: grpc.ServicerContext) -> pb.PrepareTransactionReply: ...
     def describeTransaction(self, request: pb.DescribeTransactionRequest, context: grpc.ServicerContext) -> pb.TransactionDescription: ...
     def listOpenTransactions(self, request: pb.OpenTransactionsRequest, context: grpc.ServicerContext) -> pb.OpenTransactionsReply: ...
+    def explainRetention(self, request: pb.ExplainRetentionRequest, context: grpc.ServicerContext) -> pb.RetentionExplanation: ...
 
 def add_PenstockControllerServiceServicer_to_server(
     servicer: PenstockControllerServiceServicer, server: grpc.Server | grpc.aio.Server

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
+from penstock.client.retention import RetentionExplanation
 from penstock.client.statistics import ClusterStatistics
 from penstock.client.statistics_calls import Groups
 from penstock.client.stream_history import StreamHistory
@@ -153,6 +154,13 @@ class StreamCalls(ClientCore):
     def stream_config(self, stream: str) -> StreamConfig:
         """Return a stream's policies and tags. Raises `NoSuchStreamError`."""
         return self._portal.call(self._part.stream_config(stream))
+
+    def explain_retention(self, stream: str) -> RetentionExplanation:
+        """Return what the controller's next look at a stream would truncate by its policy, and why.
+
+        Raises `NoSuchStreamError`; `UnsupportedOperationError` where the controller is not Penstock's.
+        """
+        return self._portal.call(self._part.explain_retention(stream))
 
     def head(self, stream: str) -> StreamCut:
         """Return the cut of the oldest events that still exist. Raises `NoSuchStreamError`."""

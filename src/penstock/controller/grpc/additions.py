@@ -5,6 +5,8 @@ from __future__ import annotations
 from penstock.controller.grpc import convert
 from penstock.controller.grpc.call import Front, need_stream
 from penstock.controller.metadata.records import AbortReason, TransactionStatus
+from penstock.controller.metadata.retention_records import RetentionEntry
+from penstock.controller.retention.explanation import Place
 from penstock.controller.transactions.descriptions import TransactionDescription
 from penstock.rpc import additions_pb2 as added
 
@@ -22,6 +24,7 @@ _REASONS = {
     AbortReason.LEASE_ENDED: added.TransactionDescription.LEASE_ENDED,
     AbortReason.STREAM_SEALED: added.TransactionDescription.STREAM_SEALED,
 }
+
 
 
 async def prepare_transaction(
@@ -67,3 +70,47 @@ def _description(found: TransactionDescription) -> added.TransactionDescription:
         writerId=found.writer_id,
         abortReason=_REASONS[found.abort_reason],
     )
+
+
+async def explain_retention(front: Front, request: added.ExplainRetentionRequest) -> added.RetentionExplanation:
+    """Answer explainRetention."""
+    info = request.streamInfo
+    need_stream(info)
+    found = await front.service.retention_explanations.of(info.scope, info.stream)
+
+    def cut(entry: RetentionEntry | None) -> added.RetentionExplanation.RecordedCut | None:
+        if entry is None:
+            return None
+        age_ms = max(0, found.now_ms - entry.recorded_ms)
+        return added.RetentionExplanation.RecordedCut(ageMillis=age_ms, sizeBytes=entry.size_bytes)
+
+    return added.RetentionExplanation(
+        policy=None if found.policy is None else convert.retention_message(found.policy),
+        isSealed=found.is_sealed,
+        isEnabled=found.is_enabled,
+        row="NONE" if found.row is None else found.row.name,
+        head=_place(found.head),
+        tail=_place(found.tail),
+        chosen=_place(found.chosen),
+        bound=_place(found.bound),
+        minCut=cut(found.min_entry),
+        maxCut=cut(found.max_entry),
+        cuts=[each for entry in found.cuts if (each := cut(entry)) is not None],
+        cutCount=found.cut_count,
+        subscribers=[
+            added.RetentionExplanation.Subscriber(
+                name=one.name, hasPublished=one.has_published, place=_place(one.place), isLast=one.is_last
+            )
+            for one in found.subscribers
+        ],
+        subscriberCount=found.subscriber_count,
+        isCutDue=found.is_cut_due,
+        intervalMillis=found.interval_ms,
+        nextLookMillis=found.next_look_ms,
+    )
+
+
+def _place(found: Place | None) -> added.RetentionExplanation.Place | None:
+    if found is None:
+        return None
+    return added.RetentionExplanation.Place(cut=found.cut, sizeBytes=found.size_bytes)

@@ -125,14 +125,17 @@ def stream_config_message(scope: str, stream: str, configuration: StreamConfig) 
         rolloverSizeBytes=configuration.rollover_bytes,
     )
     if retention is not None:
-        message.retentionPolicy.CopyFrom(
-            pb.RetentionPolicy(
-                retentionType=_RETENTION_TYPES[retention.kind],
-                retentionParam=retention.min_limit,
-                retentionMax=retention.max_limit,
-            )
-        )
+        message.retentionPolicy.CopyFrom(retention_message(retention))
     return message
+
+
+def retention_message(retention: Retention) -> pb.RetentionPolicy:
+    """Return a retention policy as a message."""
+    return pb.RetentionPolicy(
+        retentionType=_RETENTION_TYPES[retention.kind],
+        retentionParam=retention.min_limit,
+        retentionMax=retention.max_limit,
+    )
 
 
 def transaction_id(message: pb.TxnId) -> TransactionId:

@@ -291,6 +291,11 @@ ADDITIONS: tuple[Call, ...] = (
         "listOpenTransactions", additions.list_open_transactions, access.stream(_READ),
         {InvalidArgumentError: FinalArgumentError},
     ),
+    Call(
+        "explainRetention", additions.explain_retention, access.stream(_READ),
+        # It was truncated in the midst of it: asked again, it can be told.
+        {MetadataConflictError: ControllerUnavailableError},
+    ),
 )  # fmt: skip
 
 

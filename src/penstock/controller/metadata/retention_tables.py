@@ -58,13 +58,20 @@ class RetentionTables:
         record = (await self._set()).record
         return record.newest if record.first < record.next_cut else None
 
-    async def entries(self) -> AsyncIterator[list[RetentionEntry]]:
-        """Yield the cuts, oldest first, in pages of one chunk. 1 read, and 1 per chunk.
+    async def count(self) -> int:
+        """Return how many cuts there are. 1 read."""
+        record = (await self._set()).record
+        return record.next_cut - record.first
+
+    async def entries(self, *, newest: int | None = None) -> AsyncIterator[list[RetentionEntry]]:
+        """Yield the cuts, or only so many of the `newest`, oldest first, in pages of a chunk. 1 read, and 1 per chunk.
 
         Raises `MetadataConflictError` when cuts are removed meanwhile.
         """
         found = await self._set()
         first, until = found.record.first, found.record.next_cut
+        if newest is not None:
+            first = max(first, until - newest)
         while first < until:
             chunk = await self._chunk(found, first)
             yield chunk.record.entries(first, until)

@@ -20,8 +20,14 @@ async def subscriber_bound(tables: StreamTables, head: Mapping[int, int]) -> Pos
 
     1 read for all subscribers, and what it takes to find two positions.
     """
-    cuts = await published_cuts(tables)
-    if not cuts:
+    return await bound_of(tables, head, await published_cuts(tables))
+
+
+async def bound_of(
+    tables: StreamTables, head: Mapping[int, int], published: Mapping[str, Mapping[int, int]]
+) -> Position | None:
+    """Return the bound of subscribers that have published these cuts, empty ones nothing; None without any."""
+    if not published:
         return None
-    merged = await in_turns(merged_cuts(cut or head for cut in cuts.values()))
+    merged = await in_turns(merged_cuts(cut or head for cut in published.values()))
     return await position_of(tables, await in_turns(lowest(await position_of(tables, merged))))
