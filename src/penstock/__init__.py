@@ -96,7 +96,7 @@ if TYPE_CHECKING:
         UnsupportedOperationError,
         WriteTimeoutError,
     )
-    from penstock.model.policies import Retention, Scaling, StreamConfig
+    from penstock.model.policies import GroupRetention, Retention, Scaling, StreamConfig
     from penstock.model.segments import SegmentInfo
     from penstock.model.stream_cuts import StreamCut
     from penstock.model.tables import TableConfig
@@ -124,6 +124,7 @@ __all__ = [
     "EventWriter",
     "ForkedError",
     "GroupDescription",
+    "GroupRetention",
     "InvalidArgumentError",
     "InvalidNameError",
     "MetadataConflictError",
@@ -210,6 +211,7 @@ _HOME = {
     "EventBatch": "penstock.client.event",
     "EventWriter": "penstock.client.sync",
     "GroupDescription": "penstock.client.reader_group",
+    "GroupRetention": "penstock.model.policies",
     "Positions": "penstock.client.reader",
     "Reader": "penstock.client.sync",
     "ReaderGroup": "penstock.client.sync",

@@ -156,6 +156,28 @@ def test_a_group_is_created_described_reset_and_deleted(
     assert penstock("group", "list", "groups").ok.stdout == ""
 
 
+def test_a_group_holds_its_streams_until_they_are_acknowledged(
+    penstock: Run, penstock_client: Client
+) -> None:
+    """By hand; what lies before what was said is no news. Only a group with manual retention is told."""
+    penstock("stream", "create", "held/stream").ok  # noqa: B018
+    penstock("group", "create", "held/audit", "held/stream").ok  # noqa: B018
+    penstock("write", "held/stream", stdin=b"aa\nbb\n").ok  # noqa: B018
+    assert penstock("group", "describe", "held/audit", "--json").ok.json["retention"] == "none"
+    head, tail = (cut.to_text() for cut in (penstock_client.head("held/stream"), penstock_client.tail("held/stream")))
+    assert "retention 'none'" in penstock("group", "acknowledge", "held/audit", head).stderr
+    penstock("group", "update", "held/audit", "--retention", "manual").ok  # noqa: B018
+    assert penstock("group", "describe", "held/audit").ok.lines[1] == "  its streams keep what it has not acknowledged"
+    assert "lies beyond" in penstock("group", "acknowledge", "held/audit", tail).stderr
+    penstock("group", "reset", "held/audit", "--to", "latest").ok  # noqa: B018
+    assert penstock("group", "acknowledge", "held/audit", tail).ok.stdout == (
+        f"reader group held/audit needs nothing before {tail}\n"
+    )
+    assert not penstock("group", "acknowledge", "held/audit", head, "--json").ok.json["is_new"]
+    penstock("group", "create", "held/other", "held/stream", "--retention", "automatic").ok  # noqa: B018
+    assert penstock("group", "describe", "held/other").ok.lines[1] == "  its streams keep what it has not read"
+
+
 def test_a_group_reads_more_and_less_and_ends(penstock: Run) -> None:
     """Also streams that match a pattern."""
     for name in ("wider/orders-1", "wider/orders-2", "wider/other"):

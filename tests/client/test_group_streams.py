@@ -12,9 +12,10 @@ import grpc.aio
 import pytest
 
 from penstock.client.client import Client
+from penstock.client.reader_group_calls import Publication
 from penstock.client.settings import ClientSettings
 from penstock.model.errors import InvalidArgumentError, NoSuchReaderGroupError, NoSuchScopeError, NoSuchStreamError
-from penstock.model.policies import Scaling
+from penstock.model.policies import GroupRetention, Scaling
 from penstock.model.stream_cuts import StreamCut
 from penstock.settings import StandaloneSettings
 from penstock.standalone import Standalone
@@ -259,20 +260,27 @@ async def test_group_with_a_pattern_that_finds_nothing_yet_waits_for_the_first_s
             assert await drain(reader, 10) == events("retail/orders-2", *range(10))
 
 
-async def test_group_that_holds_data_and_waits_subscribes_to_what_it_finds():
-    """It cannot before; the record remembers that it is to."""
+@pytest.mark.parametrize("retention", ["manual", "automatic"])
+@pytest.mark.parametrize("is_changed", [False, True])
+async def test_group_that_holds_data_and_waits_subscribes_to_what_it_finds(retention, is_changed):
+    """It cannot before; the record remembers that it is to, also if that was said later."""
     async with served() as client:
         await client.create_scope("retail")
-        async with client.reader_group("audit", ["retail/orders-*"], holds_data=True) as group:
+        first = "none" if is_changed else retention
+        async with client.reader_group("audit", ["retail/orders-*"], retention=first) as group:
+            if is_changed:
+                await group.set_retention(retention)
             async with group.reader("r") as reader:
                 await fill(client, "retail/orders-1")
                 assert len(await drain(reader, 10)) == 10
             registered = await client._controller_client.reader_group("retail", "audit")
-            assert registered.holds_data
+            assert registered.retention is GroupRetention.of(retention)
+            assert (await group.describe()).retention is registered.retention
             assert list(registered.starts) == ["retail/orders-1"]
+            tail = await client.tail("retail/orders-1")
             assert await client._controller_client.publish_cut(
-                "retail/audit", registered.id, registered.generation, await client.tail("retail/orders-1")
-            )
+                "retail/audit", registered.id, registered.generation, tail
+            ) is Publication.TAKEN
 
 
 async def test_group_by_a_pattern_that_cannot_be_made_leaves_nothing(cluster):

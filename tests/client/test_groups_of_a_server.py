@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import asyncio
-
 import pytest
 
 import penstock
 from penstock.client.client import Client
-from penstock.client.reader_group_calls import ReaderGroupCalls
 from penstock.client.settings import ClientSettings
 from penstock.model.errors import (
     NoSuchReaderGroupError,
@@ -17,7 +14,6 @@ from penstock.model.errors import (
     ScopeNotEmptyError,
 )
 from penstock.model.names import reader_group_table
-from penstock.model.stream_cuts import StreamCut
 from penstock.testing import memory_server
 
 FAST = ClientSettings(
@@ -98,40 +94,6 @@ async def test_group_of_a_recreated_scope_begins_anew(server, scope):
                 assert [(await reader.read(20)).data for _ in range(5)] == [b"%d" % number for number in range(5)]
             await client.delete_reader_group("audit", scope=scope)
             await client.delete_scope(scope)
-
-
-async def test_group_that_holds_data_publishes_where_it_is(server, scope, monkeypatch):
-    """The controller takes each cut: it is a subscriber's, of its generation, and never behind."""
-    published: list[tuple[StreamCut, bool]] = []
-    original = ReaderGroupCalls.publish_cut
-
-    async def publish_cut(self, group, group_id, generation, cut):
-        is_taken = await original(self, group, group_id, generation, cut)
-        published.append((cut, is_taken))
-        return is_taken
-
-    monkeypatch.setattr(ReaderGroupCalls, "publish_cut", publish_cut)
-    async with Client(server.uri, FAST) as client:
-        stream = f"{scope}/orders"
-        await write(client, stream, range(5))
-        async with client.reader_group("audit", [stream], holds_data=True) as group, group.reader("r") as reader:
-            for _ in range(5):
-                await reader.read(20)
-            assert await reader.read(0.3) is None
-            tail = await client.tail(stream)
-            async with asyncio.timeout(20):
-                while (tail, True) not in published:  # noqa: ASYNC110  # nobody tells of it
-                    await asyncio.sleep(0.02)
-            assert all(is_taken for _, is_taken in published)
-            published.clear()
-            await group.reset("earliest")
-            async with asyncio.timeout(20):
-                while (await client.head(stream), False) not in published:  # noqa: ASYNC110  # as above
-                    await asyncio.sleep(0.02)
-        async with client.reader_group("idle", [stream]) as group, group.reader("r"):
-            published.clear()
-            await asyncio.sleep(0.2)
-            assert not published
 
 
 def test_blocking_reader_leaves_what_failed_unread_however_it_ends(server, scope):

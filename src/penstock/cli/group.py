@@ -26,7 +26,17 @@ Streams = Annotated[
         autocompletion=complete_streams,
     ),
 ]
+_RETENTION = (
+    "What its streams keep for it, up to their --keep-max: 'none', 'automatic' (what it has not read), 'manual' (what "
+    "is not acknowledged, see penstock group acknowledge)."
+)
 _POSITION = "'earliest', 'latest', a time as 2026-11-22T10:30Z, a cut, or @FILE with one."
+
+_HELD = {
+    "NONE": (),
+    "MANUAL": ("  its streams keep what it has not acknowledged",),
+    "AUTOMATIC": ("  its streams keep what it has not read",),
+}
 
 group: typer.Typer = typer.Typer(name="group")
 
@@ -53,9 +63,7 @@ def create(
     streams: Streams,
     start: Annotated[str, typer.Option("--from", help=f"Where it begins: {_POSITION}")] = "earliest",
     until: Annotated[str | None, typer.Option(help="Where it ends: likewise. [default: nowhere]")] = None,
-    holds_data: Annotated[
-        bool, typer.Option("--holds-data", help="Retention keeps what it has not read, up to the stream's --keep-max.")
-    ] = False,
+    retention: Annotated[str, typer.Option(help=_RETENTION)] = "none",
     uri: Uri = URI,
     as_json: AsJson = False,
 ) -> None:
@@ -68,7 +76,7 @@ def create(
 
         with connected(uri) as session:
             begin, end = cut_text(start), None if until is None else cut_text(until)
-            opening = session.client.reader_group(group, streams, start=begin, until=end, holds_data=holds_data)
+            opening = session.client.reader_group(group, streams, start=begin, until=end, retention=retention)
             session.call(awaiting(opening))
     tell("created", {"group": group, "streams": streams}, [f"reader group {group} is created"], as_json=as_json)
 
@@ -87,6 +95,7 @@ def describe(group: Group, uri: Uri = URI, as_json: AsJson = False) -> None:
         "unread_bytes": dict(found.unread_bytes),
         "patterns": list(found.patterns),
         "ends": {stream: cut.to_text() for stream, cut in found.ends.items()},
+        "retention": found.retention.name.lower(),
     }
     tell("group", fields, _described(group, found), as_json=as_json)
 
@@ -97,6 +106,7 @@ def _described(group: str, found: GroupDescription) -> list[str]:
     waiting = [("(none)", segment) for segment in found.unassigned]
     return [
         f"reader group {group}: readers: {len(found.readers)}, {in_bytes(sum(found.unread_bytes.values()))} unread",
+        *_HELD[found.retention.name],
         *(f"  {stream}: {in_bytes(lag)} unread, at {found.positions[stream].to_text()}"
           for stream, lag in sorted(found.unread_bytes.items())),
         *(f"  {line}" for line in table(("reader", "segment"), [*holders, *idle, *waiting])),
@@ -135,10 +145,14 @@ def update(
     add: Annotated[list[str] | None, typer.Option("--add", help="Read this stream, or pattern, too.")] = None,
     remove: Annotated[list[str] | None, typer.Option("--remove", help="Read this stream, or pattern, no more.")] = None,
     start: Annotated[str, typer.Option("--from", help=f"Where to begin in those added: {_POSITION}")] = "earliest",
+    retention: Annotated[str | None, typer.Option(help=_RETENTION)] = None,
     uri: Uri = URI,
     as_json: AsJson = False,
 ) -> None:
-    """Let a group read more streams, or fewer; readers that run follow. What it does not read any more it forgets."""
+    """Let a group read more streams, or fewer; readers that run follow. What it does not read any more it forgets.
+
+    With --retention, its streams keep more for it, or less.
+    """
     from penstock.cli.positions import cut_text
     from penstock.model.errors import InvalidArgumentError
 
@@ -147,15 +161,35 @@ def update(
             await joined.add_streams(add, start=begin)
         if remove:
             await joined.remove_streams(remove)
+        if retention is not None:
+            await joined.set_retention(retention)
         return list((await joined.describe()).streams)
 
     with failures_told(as_json=as_json):
         begin = cut_text(start)
-        if not add and not remove:
+        if not add and not remove and retention is None:
             raise InvalidArgumentError("nothing to change was given: see penstock group update --help")
     streams = _with_group(group, uri, as_json, change)
     lines = [f"reader group {group} reads {', '.join(streams)}"]
     tell("updated", {"group": group, "streams": streams}, lines, as_json=as_json)
+
+
+@group.command()
+def acknowledge(
+    group: Group,
+    cut: Annotated[str, typer.Argument(metavar="CUT", help="A stream cut, or @FILE with one.")],
+    uri: Uri = URI,
+    as_json: AsJson = False,
+) -> None:
+    """Say that a group whose retention is 'manual' needs nothing before a cut: its stream may forget that."""
+    from penstock.cli.positions import cut_text
+
+    with failures_told(as_json=as_json):
+        where = cut_text(cut)
+    is_new = _with_group(group, uri, as_json, lambda joined: joined.acknowledge(where))
+    said = f"reader group {group} needs nothing before {where}"
+    line = said if is_new else f"reader group {group} had acknowledged a later cut already, which stays"
+    tell("acknowledged", {"group": group, "cut": where, "is_new": is_new}, [line], as_json=as_json)
 
 
 @group.command()

@@ -16,9 +16,10 @@ from penstock.client import reader_group_state as rgs
 from penstock.client.cluster import Cluster
 from penstock.client.deadline import within
 from penstock.client.read_ahead import ReadAhead
+from penstock.client.reader_group_keeper import GroupKeeper
 from penstock.client.reader_group_record import GroupRecord
 from penstock.client.reader_group_state import GroupState, HeldSegment
-from penstock.client.reader_group_streams import GroupStreams, is_match
+from penstock.client.reader_group_streams import is_match
 from penstock.client.segment_events import SegmentEvents
 from penstock.client.tasks import start_watched
 from penstock.model.errors import (
@@ -104,9 +105,8 @@ class Membership:
         self._requests: list[asyncio.Future[None]] = []
         self._trouble: PenstockError | None = None
         self._state: GroupState | None = None
-        self._published_s = 0.0
-        # Whoever opened the group has looked.
-        self._streams_s = asyncio.get_running_loop().time()
+        self._left: GroupState | None = None
+        self._keeper = GroupKeeper(record, name, cluster)
         self._working_s = 0.0
         self._beaten_s = 0.0
         # Until then others are to have the segments. None: this reader takes part.
@@ -183,13 +183,18 @@ class Membership:
 
     async def leave(self, positions: Mapping[str, HeldSegment], handed_out: Mapping[str, int] | None) -> None:
         """Take this reader out of the group. Safe to repeat."""
-        await self._record.update(
+        self._left = await self._record.update(
             lambda state: (
                 rgs.leave(state, self._name, positions, handed_out=handed_out)
                 if rgs.is_member(state, self._name, self._incarnation)
                 else state
             )
         )
+
+    async def tell_last(self) -> None:
+        """Tell the controller how far the group is, if it has no reader any more since this one left."""
+        if self._left is not None:
+            await self._keeper.leave(self._left)
 
     def positions(self, *, is_leaving: bool) -> dict[str, HeldSegment]:
         """Return where the group goes on in each segment if this reader ends now."""
@@ -220,48 +225,10 @@ class Membership:
                 raise
             else:
                 _answer(requests, self.failure)
-                await self._publish()
-                await self._look_for_streams()
+                if self._state is not None and await self._keeper.keep(self._state):
+                    self.wake()
             await self._pause()
         self._settle_requests(self.failure)
-
-    async def _publish(self) -> None:
-        """Tell the controller what a group that holds data needs no more: one reader does for all."""
-        state, now_s = self._state, asyncio.get_running_loop().time()
-        if state is None or not state.holds_data or self._name != min(state.readers, default=None):
-            return
-        if now_s - self._published_s < self._settings.reader_group_publish_interval_s:
-            return
-        self._published_s = now_s
-        group = f"{self._record.scope}/{self._record.name}"
-        # No longer, or this reader looks dead meanwhile.
-        with within("publish positions", self._settings.position_interval_s, "position_interval_s"):
-            for cut in rgs.stream_cuts(state).values():
-                if not cut.positions:
-                    continue  # The stream is read to its end.
-                try:
-                    await self._cluster.controller.publish_cut(group, state.group_id, state.generation, cut)
-                except PenstockError as error:
-                    _log.warning("reader %s could not publish where group %s is: %s", self._name, group, error)
-
-    async def _look_for_streams(self) -> None:
-        """Keep what the group reads as the controller and its patterns say: one reader does for all."""
-        state, now_s = self._state, asyncio.get_running_loop().time()
-        if state is None or self._name != min(state.readers, default=None):
-            return
-        if now_s - self._streams_s < self._settings.reader_group_stream_refresh_s:
-            return
-        self._streams_s = now_s
-        # No longer, or this reader looks dead meanwhile.
-        with within("look for streams", self._settings.position_interval_s, "position_interval_s"):
-            try:
-                if await GroupStreams(self._cluster, self._record).refresh() != state.generation:
-                    self.wake()
-            except NoSuchReaderGroupError:
-                self.wake()  # The record tells of it, or the controller does not know yet.
-            except PenstockError as error:
-                group = f"{self._record.scope}/{self._record.name}"
-                _log.warning("reader %s could not look for streams of group %s: %s", self._name, group, error)
 
     async def _pause(self) -> None:
         try:
@@ -396,7 +363,7 @@ class Membership:
             answers = await for_each(list(asked), self._successors, self._settings.bulk_request_count_max)
         for source, answer in zip(asked.values(), answers, strict=True):
             if isinstance(answer, NoSuchStreamError) and self._is_found_by_pattern(source.stream):
-                self._streams_s = float("-inf")  # It is left, once somebody has made sure that it is gone.
+                self._keeper.look_soon()  # It is left, once somebody has made sure that it is gone.
             elif isinstance(answer, PenstockError):
                 self._note(answer)
             else:

@@ -189,6 +189,7 @@ class Reader(LifeCycle):
     async def _leave(self) -> None:
         await self._membership.leave(self._last_positions, self._last_handed_out)
         self._must_leave = False
+        await self._membership.tell_last()
 
     async def _release(self) -> None:
         """Stop reading."""

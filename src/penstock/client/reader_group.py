@@ -15,6 +15,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Final, overload
 
 from penstock.client import reader_group_state as rgs
+from penstock.client.acknowledgement import Acknowledgement
 from penstock.client.cluster import Cluster
 from penstock.client.deadline import within
 from penstock.client.life_cycle import LifeCycle
@@ -26,10 +27,11 @@ from penstock.client.reader_group_record import GroupRecord
 from penstock.client.reader_group_state import GroupState
 from penstock.client.reader_group_streams import GroupStreams, Sources, ends_of
 from penstock.client.serializers import Serializer, Value
-from penstock.client.starts import Start, checked_start, cuts_of, end_cuts, positions_in, start_cuts
+from penstock.client.starts import Start, checked_cuts, checked_start, cuts_of, end_cuts, positions_in, start_cuts
 from penstock.client.value_reader import ValueReader
 from penstock.model.errors import InvalidArgumentError, NoSuchReaderGroupError, NoSuchSegmentError, PenstockError
 from penstock.model.names import check_scope_name, check_user_name, parse_segment_name
+from penstock.model.policies import GroupRetention
 from penstock.model.stream_cuts import StreamCut
 
 if TYPE_CHECKING:
@@ -70,6 +72,7 @@ class GroupDescription:
         unread_bytes: per stream, how much the group has still to read in the segments it knows.
         patterns: streams that come and match one of these are read, too.
         ends: where the group ends, in the streams in which it does.
+        retention: whether it subscribes to its streams, and who says what it needs no more.
     """
 
     scope: str
@@ -82,6 +85,7 @@ class GroupDescription:
     unread_bytes: Mapping[str, int]
     patterns: Sequence[str] = ()
     ends: Mapping[str, StreamCut] = field(default_factory=dict)
+    retention: GroupRetention = GroupRetention.NONE
 
 
 class ReaderGroup(LifeCycle):
@@ -116,11 +120,12 @@ class ReaderGroup(LifeCycle):
         until: Start = None,
         reader_timeout_s: float | None = None,
         processing_time_max_s: float | None = None,
-        holds_data: bool = False,
+        retention: GroupRetention | str = GroupRetention.NONE,
         owner: LifeCycle | None = None,
     ) -> None:
         """Create the group if there is none. Called by `Client.reader_group`. A refused one leaves nothing behind."""
         settings = self._cluster.settings
+        held = GroupRetention.of(retention)
         timeout_s = settings.reader_timeout_s if reader_timeout_s is None else reader_timeout_s
         processing_s = settings.processing_time_max_s if processing_time_max_s is None else processing_time_max_s
         if min(timeout_s, processing_s) <= 0:
@@ -129,7 +134,7 @@ class ReaderGroup(LifeCycle):
         registered = await controller.reader_group(self.scope, self.name)
         if registered is None:
             registered = await controller.create_reader_group(
-                self.scope, self.name, await self._wanted(start, until, holds_data=holds_data)
+                self.scope, self.name, await self._wanted(start, until, held)
             )
         self._check_sources(registered.starts, () if self._sources is None else self._sources.patterns)
         known = registered
@@ -143,7 +148,7 @@ class ReaderGroup(LifeCycle):
                 list(cuts),
                 group_id=known.id,
                 generation=known.generation,
-                holds_data=known.holds_data or (holds_data and not known.starts),
+                retention=known.retention if known.starts else held,
                 reader_timeout_s=timeout_s,
                 processing_time_max_s=processing_s,
                 patterns=() if self._sources is None else self._sources.patterns,
@@ -162,7 +167,7 @@ class ReaderGroup(LifeCycle):
         self._open_record = record
         self._open_life(owner)
 
-    async def _wanted(self, start: Start, until: Start, *, holds_data: bool) -> RegisteredGroup:
+    async def _wanted(self, start: Start, until: Start, retention: GroupRetention) -> RegisteredGroup:
         """Return the group as it is to be made. Everything about it is checked before anything is made."""
         if self._sources is None:
             raise NoSuchReaderGroupError(
@@ -179,7 +184,7 @@ class ReaderGroup(LifeCycle):
             str(uuid.UUID(int=self._cluster.rng.getrandbits(128), version=4)),
             0,
             {stream: dict(cut.positions) for stream, cut in starts.items()},
-            holds_data,
+            retention,
             {stream: dict(cut.positions) for stream, cut in ends.items()},
         )
 
@@ -324,6 +329,35 @@ class ReaderGroup(LifeCycle):
         await GroupStreams(self._cluster, self._record).remove(streams)
         await self._let_readers_follow()
 
+    async def set_retention(self, retention: GroupRetention | str) -> None:
+        """Change what the group holds of its streams: "none", "manual" or "automatic", see `GroupRetention`.
+
+        From "none" it subscribes to all of them, and holds what is there; to "none" it holds nothing any more. What it
+        has acknowledged counts on between the others. With readers or without; safe to repeat.
+
+        Raises `NoSuchReaderGroupError`, and `StreamError` when a stream to subscribe to was deleted.
+        """
+        held = GroupRetention.of(retention)
+        self._check_open()
+        await GroupStreams(self._cluster, self._record).set_retention(held)
+        await self._let_readers_follow()
+
+    async def acknowledge(self, cuts: StreamCut | str | Mapping[str, StreamCut | str]) -> bool:
+        """Say that the group, whose retention is "manual", needs nothing before a cut, or one for each of some streams.
+
+        Returns once the controller has stored it, so that the streams' retention may delete what lies before. False: at
+        least one lies before what was acknowledged there already, which stays. No cut may be beyond what is stored as
+        read: see `stream_cuts`, `checkpoint` and `Reader.commit`. Safe to repeat.
+
+        Raises:
+            InvalidArgumentError: the group's retention is another; or it does not read the stream; or a cut is none of
+                its stream, or lies beyond what the group has read.
+            StreamError: the stream was deleted, or made again under its name, and the group has not followed yet.
+            NoSuchReaderGroupError: the group was deleted.
+        """
+        self._check_open()
+        return await Acknowledgement(self._cluster, self._record).give(checked_cuts(cuts, "cuts"))
+
     async def reset(self, start: Start) -> None:
         """Let the group go on somewhere else: "earliest", "latest", at a time, or at a stream cut for each stream.
 
@@ -375,6 +409,7 @@ class ReaderGroup(LifeCycle):
             await self._unread(state),
             state.patterns,
             cuts_of(state.ends),
+            state.retention,
         )
 
     async def _unread(self, state: GroupState) -> dict[str, int]:

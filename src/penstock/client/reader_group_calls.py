@@ -8,11 +8,13 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import AsyncIterator, Iterable, Mapping
 from dataclasses import dataclass, field
+from enum import Enum
 from typing import Protocol
 
 from penstock.client.controller_messages import cut_to_message
 from penstock.client.unary_call import Reply, Request, UnaryCall
 from penstock.model.errors import InvalidNameError, NoSuchReaderGroupError, NoSuchScopeError, StreamError
+from penstock.model.policies import GroupRetention
 from penstock.model.stream_cuts import StreamCut
 from penstock.rpc import controller_pb2 as pb
 
@@ -33,16 +35,50 @@ class RegisteredGroup:
         generation: how often its configuration was changed.
         starts: where it began in each of its streams (``scope/stream`` -> segment id -> offset); empty: at the head.
             Without a stream it waits for one; see ``docs/reader-groups.md`` for how that is registered.
-        holds_data: it subscribes to its streams: what it has not read is kept as their retention policies say. Of a
-            group without a stream only its record knows.
+        retention: whether it subscribes to its streams, so that what it has not acknowledged is kept as their retention
+            policies say. Of a group without a stream only its record knows.
         ends: where it ends in them, likewise; in a stream without one it goes on.
     """
 
     id: str
     generation: int
     starts: Mapping[str, Mapping[int, int]]
-    holds_data: bool
+    retention: GroupRetention
     ends: Mapping[str, Mapping[int, int]] = field(default_factory=dict)
+
+
+_RETENTION_TYPES = {
+    GroupRetention.NONE: pb.ReaderGroupConfiguration.RetentionType.NONE,
+    GroupRetention.MANUAL: pb.ReaderGroupConfiguration.RetentionType.MANUAL,
+    GroupRetention.AUTOMATIC: pb.ReaderGroupConfiguration.RetentionType.AUTOMATIC,
+}
+
+
+class Publication(Enum):
+    """What became of a cut that a group has published.
+
+    Attributes:
+        TAKEN: it counts.
+        REFUSED: it lies before the one published last, or covers the keys of the stream not once.
+        OVERTAKEN: the group's configuration has another generation by now.
+        NO_SUBSCRIBER: this life of the group does not subscribe to the stream.
+        NO_STREAM: there is none of this name.
+    """
+
+    TAKEN = "taken"
+    REFUSED = "refused"
+    OVERTAKEN = "overtaken"
+    NO_SUBSCRIBER = "no subscriber"
+    NO_STREAM = "no stream"
+
+
+_PUBLICATIONS: Mapping[int, Publication] = {
+    pb.UpdateSubscriberStatus.SUCCESS: Publication.TAKEN,
+    pb.UpdateSubscriberStatus.STREAM_CUT_NOT_VALID: Publication.REFUSED,
+    pb.UpdateSubscriberStatus.GENERATION_MISMATCH: Publication.OVERTAKEN,
+    pb.UpdateSubscriberStatus.SUBSCRIBER_NOT_FOUND: Publication.NO_SUBSCRIBER,
+    pb.UpdateSubscriberStatus.STREAM_NOT_FOUND: Publication.NO_STREAM,
+}
 
 
 class ReaderGroupStub(Protocol):
@@ -121,19 +157,20 @@ class ReaderGroupCalls(ABC):
         if reply.status == pb.DeleteReaderGroupStatus.FAILURE:
             raise StreamError(f"the controller could not delete reader group {scope}/{group}; its log says why")
 
-    async def publish_cut(self, group: str, group_id: str, generation: int, cut: StreamCut) -> bool:
-        """Say that a group (``scope/group``) that holds data needs nothing before `cut`; return whether it was taken.
+    async def publish_cut(self, group: str, group_id: str, generation: int, cut: StreamCut) -> Publication:
+        """Say that a group (``scope/group``) that subscribes to a stream needs nothing of it before `cut`.
 
-        It is not when it lies before the one published last, or when the stream or the group is gone.
+        `generation`: of the configuration that says that it does. Safe to repeat.
         """
         request = pb.SubscriberStreamCut(
             subscriber=group, generation=generation, readerGroupId=group_id, streamCut=cut_to_message(cut)
         )
         what = f"publish where reader group {group} is in {cut.scope}/{cut.stream}"
         reply, _ = await self._change(self._stub.updateSubscriberStreamCut, request, what)
-        if reply.status == pb.UpdateSubscriberStatus.FAILURE:
+        found = _PUBLICATIONS.get(reply.status)
+        if found is None:
             raise StreamError(f"{what}: the controller could not; its log says why")
-        return bool(reply.status == pb.UpdateSubscriberStatus.SUCCESS)
+        return found
 
     async def reader_groups(self, scope: str) -> AsyncIterator[str]:
         """Iterate over the names of the groups of a scope, whoever made them. Raises `NoSuchScopeError`."""
@@ -148,7 +185,6 @@ class ReaderGroupCalls(ABC):
 
 
 def _config(scope: str, group: str, wanted: RegisteredGroup) -> pb.ReaderGroupConfiguration:
-    kind = pb.ReaderGroupConfiguration.RetentionType
     # No controller takes a group without a stream: one that waits is said to read its own, which is never written to.
     # That cannot be subscribed to before the group is there.
     starts = wanted.starts or {f"{scope}/{STATE_STREAM_PREFIX}{group}": {}}
@@ -158,7 +194,7 @@ def _config(scope: str, group: str, wanted: RegisteredGroup) -> pb.ReaderGroupCo
         groupRefreshTimeMillis=_REFRESH_MS,
         automaticCheckpointIntervalMillis=_CHECKPOINT_INTERVAL_MS,
         maxOutstandingCheckpointRequest=_CHECKPOINTS_OUTSTANDING_MAX,
-        retentionType=kind.AUTOMATIC if wanted.holds_data and wanted.starts else kind.NONE,
+        retentionType=_RETENTION_TYPES[wanted.retention if wanted.starts else GroupRetention.NONE],
         generation=wanted.generation,
         readerGroupId=wanted.id,
         startingStreamCuts=_cut_messages(starts),
@@ -180,7 +216,7 @@ def _registered(config: pb.ReaderGroupConfiguration) -> RegisteredGroup:
         config.readerGroupId,
         config.generation,
         _cuts(cut for cut in config.startingStreamCuts if cut.streamInfo.stream != own_stream),
-        config.retentionType != pb.ReaderGroupConfiguration.RetentionType.NONE,
+        GroupRetention(config.retentionType),
         # A cut without positions is no end.
         _cuts(cut for cut in config.endingStreamCuts if cut.cut),
     )

@@ -25,6 +25,7 @@ import msgspec
 
 from penstock.model.errors import InvalidArgumentError
 from penstock.model.names import parse_segment_name
+from penstock.model.policies import GroupRetention
 from penstock.model.stream_cuts import StreamCut
 
 FORMAT_VERSION = 3
@@ -69,7 +70,8 @@ class Redelivery(msgspec.Struct, frozen=True):
 class GroupState(msgspec.Struct, frozen=True):
     """The whole record. Segments are full names, offsets are bytes; `unassigned` maps segments to where to go on.
 
-    `group_id`, `generation`, `holds_data`: the controller's, see `RegisteredGroup`. `reset_id`: the last `reset`, so
+    `group_id`, `generation`: the controller's, see `RegisteredGroup`; `holds_data` and `is_manual` are its `retention`
+    (of a group that waits for its first stream it is known here alone). `reset_id`: the last `reset`, so
     that none is done twice. `next_turn`: the number that the next segment is given away under. `reader_timeout_s`,
     `processing_time_max_s`: the group's, see `ClientSettings`.
 
@@ -92,6 +94,7 @@ class GroupState(msgspec.Struct, frozen=True):
     patterns: list[str] = msgspec.field(default_factory=list)
     ends: dict[str, int] = msgspec.field(default_factory=dict)
     ended: dict[str, int] = msgspec.field(default_factory=dict)
+    is_manual: bool = False
     version: int = FORMAT_VERSION
 
     def encode(self) -> bytes:
@@ -111,6 +114,13 @@ class GroupState(msgspec.Struct, frozen=True):
             return msgspec.json.decode(data, type=cls)
         except msgspec.DecodeError as error:
             raise InvalidArgumentError(f"the reader group's state cannot be read: {error}") from error
+
+    @property
+    def retention(self) -> GroupRetention:
+        """Whether the group subscribes to its streams, and who says what it needs no more."""
+        if not self.holds_data:
+            return GroupRetention.NONE
+        return GroupRetention.MANUAL if self.is_manual else GroupRetention.AUTOMATIC
 
     @property
     def segment_count(self) -> int:
@@ -152,7 +162,7 @@ def create(
     *,
     group_id: str = "",
     generation: int = 0,
-    holds_data: bool = False,
+    retention: GroupRetention = GroupRetention.NONE,
     reader_timeout_s: float = 30.0,
     processing_time_max_s: float = 300.0,
     patterns: Collection[str] = (),
@@ -167,7 +177,8 @@ def create(
         unassigned={},
         group_id=group_id,
         generation=generation,
-        holds_data=holds_data,
+        holds_data=retention is not GroupRetention.NONE,
+        is_manual=retention is GroupRetention.MANUAL,
         reader_timeout_s=reader_timeout_s,
         processing_time_max_s=processing_time_max_s,
         patterns=sorted(patterns),
@@ -192,12 +203,13 @@ def read_streams(
     starts: Mapping[str, Mapping[str, int]],
     ends: Mapping[str, int],
     generation: int,
+    retention: GroupRetention | None = None,
 ) -> GroupState:
     """Let the group read the streams in `starts` (``scope/stream`` -> segment -> offset), and no others.
 
     Those that are new to it are begun there; in the others it goes on where it is; what it knows of the rest is
     forgotten. `ends`: of all of them, see `create`. `generation`: of the controller's configuration that says so; a
-    record that has seen it, or a later one, stays as it is.
+    record that has seen it, or a later one, stays as it is. `retention`: of the same; None: as it was.
     """
     if state.generation >= generation:
         return state
@@ -230,7 +242,14 @@ def read_streams(
         ends=dict(sorted(ends.items(), key=lambda item: _order(item[0]))),
         generation=generation,
     )
-    return _freed(changed, new)
+    return _freed(changed if retention is None else hold(changed, retention), new)
+
+
+def hold(state: GroupState, retention: GroupRetention) -> GroupState:
+    """Let the group hold this of its streams."""
+    return _changed(
+        state, holds_data=retention is not GroupRetention.NONE, is_manual=retention is GroupRetention.MANUAL
+    )
 
 
 def find_streams(state: GroupState, patterns: Collection[str]) -> GroupState:

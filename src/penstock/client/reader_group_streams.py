@@ -35,6 +35,7 @@ from penstock.model.names import (
     segment_number,
     split_scoped_name,
 )
+from penstock.model.policies import GroupRetention
 from penstock.model.stream_cuts import StreamCut
 
 _PATTERN_CHARACTERS = frozenset("*?[")
@@ -120,8 +121,10 @@ class GroupStreams:
             cuts = await self.starts_of(known, state.streams)
             starts = {stream: positions_in({stream: cut}) for stream, cut in cuts.items()}
             ends = positions_in(ends_of(known))
+            # A group that waits for a stream cannot be registered as one that subscribes.
+            retention = known.retention if known.starts else None
             state = await self._record.update(
-                lambda state: rgs.read_streams(state, starts, ends, known.generation)
+                lambda state: rgs.read_streams(state, starts, ends, known.generation, retention)
             )
         return registered, state
 
@@ -214,6 +217,19 @@ class GroupStreams:
         # A repetition finds nothing to do, but for patterns, where it does no harm.
         await self._change(with_fewer)
 
+    async def set_retention(self, retention: GroupRetention) -> None:
+        """Subscribe to all streams, or to none; see `ReaderGroup.set_retention`."""
+
+        async def with_retention(registered: RegisteredGroup, state: GroupState) -> RegisteredGroup | None:
+            if registered.starts:
+                return None if registered.retention is retention else replace(registered, retention=retention)
+            # It waits for its first stream, and the record alone knows. A new generation is registered in any case:
+            # who is about to register a stream by what the record said before is refused.
+            await self._record.update(lambda state: rgs.hold(state, retention))
+            return registered
+
+        await self._change(with_retention)
+
     async def _found(
         self, left: set[str], registered: RegisteredGroup, state: GroupState
     ) -> RegisteredGroup | None:
@@ -289,7 +305,8 @@ class GroupStreams:
                 wanted = await change(registered, state)
                 if wanted is None:
                     return registered.generation
-                wanted = replace(wanted, holds_data=state.holds_data)
+                if not registered.starts and wanted.starts:
+                    wanted = replace(wanted, retention=state.retention)
                 if await self._cluster.controller.update_reader_group(self._record.scope, self._record.name, wanted):
                     return (await self.complete())[0].generation
                 await backoff.pause(

@@ -60,6 +60,19 @@ def checked_start(start: Start, streams: Sequence[str], what: str = "start") -> 
     return cuts
 
 
+def checked_cuts(cuts: StreamCut | str | Mapping[str, StreamCut | str], what: str) -> dict[str, StreamCut]:
+    """Return the cuts given, one or one for each of some streams, by stream. Raises `InvalidArgumentError`."""
+    if isinstance(cuts, str):
+        cuts = StreamCut.from_text(cuts)
+    if isinstance(cuts, StreamCut):
+        cuts = {f"{cuts.scope}/{cuts.stream}": cuts}
+    if not isinstance(cuts, Mapping) or not cuts:
+        raise InvalidArgumentError(f"{what}={cuts!r}: give a stream cut, or a dict with a stream cut for each stream")
+    found = checked_start(cuts, ["/".join(split_scoped_name(str(name))) for name in cuts], what)
+    assert isinstance(found, dict)
+    return found
+
+
 async def start_cuts(cluster: Cluster, start: CheckedStart, streams: Sequence[str]) -> dict[str, StreamCut]:
     """Return the cut to start at in each stream. A time means a cut with nothing before it of that time or later.
 

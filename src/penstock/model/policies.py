@@ -36,6 +36,32 @@ class RetentionKind(IntEnum):
     BY_SIZE = 2
 
 
+class GroupRetention(IntEnum):
+    """What of its streams a reader group holds. The numbers are those of the wire.
+
+    A group that holds data subscribes to its streams: retention keeps what it has not acknowledged, up to the maximum
+    of the stream's policy. Source: Pravega, ``ReaderGroupConfig.StreamDataRetention``.
+    """
+
+    #: Nothing: data go as the policy says, read or not.
+    NONE = 0
+    #: What the application has not acknowledged, see `ReaderGroup.acknowledge`.
+    MANUAL = 1
+    #: What lies behind the positions that are stored for the group; it acknowledges those by itself.
+    AUTOMATIC = 2
+
+    @classmethod
+    def of(cls, value: GroupRetention | str) -> GroupRetention:
+        """Return the one of this name: "none", "manual" or "automatic". Raises `InvalidArgumentError`."""
+        if isinstance(value, cls):
+            return value
+        found = cls.__members__.get(value.upper()) if isinstance(value, str) else None
+        if found is None:
+            known = ", ".join(repr(name.lower()) for name in cls.__members__)
+            raise InvalidArgumentError(f"retention={value!r} of a reader group: use one of {known}")
+        return found
+
+
 def _positive(name: str, value: int, limit: int = _INT32_MAX) -> int:
     if not 1 <= value <= limit:
         raise InvalidArgumentError(f"{name} is {value}: use 1 to {limit}")

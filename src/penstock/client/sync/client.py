@@ -33,6 +33,7 @@ from penstock.client.tables import Table as AsyncTable
 from penstock.client.transaction import Transaction as AsyncTransaction
 from penstock.client.value_transaction import ValueTransaction as AsyncValueTransaction
 from penstock.client.value_writer import ValueWriter as AsyncValueWriter
+from penstock.model.policies import GroupRetention
 from penstock.model.tables import TableConfig
 
 
@@ -204,7 +205,7 @@ class Client(StreamCalls):
         scope: str | None = None,
         reader_timeout_s: float | None = None,
         processing_time_max_s: float | None = None,
-        holds_data: bool = False,
+        retention: GroupRetention | str = GroupRetention.NONE,
     ) -> ReaderGroup:
         """Create a reader group, or join the one of that name. Use it as a context manager.
 
@@ -222,8 +223,10 @@ class Client(StreamCalls):
                 follows its streams until they are sealed.
             scope: where the group lives, by default the scope of the first stream. It cannot be deleted meanwhile.
             reader_timeout_s, processing_time_max_s: of the group, by default those of `ClientSettings`.
-            holds_data: the group subscribes to its streams: retention keeps what it has not read, up to the maximum of
-                the stream's retention policy.
+            retention: what it holds of its streams. "none": data go as the streams' retention policies say, read or
+                not. "automatic": it subscribes to its streams, and they keep what lies behind the positions stored for
+                it, up to the maximum of their policies. "manual": likewise, what is not acknowledged, see
+                `ReaderGroup.acknowledge`. See `GroupRetention`.
 
         Raises:
             InvalidArgumentError: the group reads other streams; or `start` is none, or lies beyond the end of a stream;
@@ -238,7 +241,7 @@ class Client(StreamCalls):
             scope=scope,
             reader_timeout_s=reader_timeout_s,
             processing_time_max_s=processing_time_max_s,
-            holds_data=holds_data,
+            retention=retention,
         ))
         return ReaderGroup(self, self._portal, opened)
 

@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import overload
 
 from penstock.client import reader_group as aio
@@ -19,6 +19,7 @@ from penstock.client.sync.handle import Handle
 from penstock.client.sync.reader import Reader
 from penstock.client.sync.value_reader import ValueReader
 from penstock.client.value_reader import ValueReader as AsyncValueReader
+from penstock.model.policies import GroupRetention
 from penstock.model.stream_cuts import StreamCut
 
 
@@ -122,6 +123,31 @@ class ReaderGroup(Handle[aio.ReaderGroup]):
         Raises `InvalidArgumentError` when nothing would be left, or for a stream that a pattern would find again.
         """
         self._portal.call(self._part.remove_streams(streams))
+
+    def set_retention(self, retention: GroupRetention | str) -> None:
+        """Change what the group holds of its streams: "none", "manual" or "automatic", see `GroupRetention`.
+
+        From "none" it subscribes to all of them, and holds what is there; to "none" it holds nothing any more. What it
+        has acknowledged counts on between the others. With readers or without; safe to repeat.
+
+        Raises `NoSuchReaderGroupError`, and `StreamError` when a stream to subscribe to was deleted.
+        """
+        self._portal.call(self._part.set_retention(retention))
+
+    def acknowledge(self, cuts: StreamCut | str | Mapping[str, StreamCut | str]) -> bool:
+        """Say that the group, whose retention is "manual", needs nothing before a cut, or one for each of some streams.
+
+        Returns once the controller has stored it, so that the streams' retention may delete what lies before. False: at
+        least one lies before what was acknowledged there already, which stays. No cut may be beyond what is stored as
+        read: see `stream_cuts`, `checkpoint` and `Reader.commit`. Safe to repeat.
+
+        Raises:
+            InvalidArgumentError: the group's retention is another; or it does not read the stream; or a cut is none of
+                its stream, or lies beyond what the group has read.
+            StreamError: the stream was deleted, or made again under its name, and the group has not followed yet.
+            NoSuchReaderGroupError: the group was deleted.
+        """
+        return self._portal.call(self._part.acknowledge(cuts))
 
     def reset(self, start: Start) -> None:
         """Let the group go on somewhere else: "earliest", "latest", at a time, or at a stream cut for each stream.

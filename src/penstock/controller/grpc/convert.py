@@ -12,16 +12,11 @@ from collections.abc import Callable, Iterable
 from typing import Protocol, TypeVar
 
 from penstock.controller.metadata.records import SegmentRecord
-from penstock.controller.metadata.scope_records import (
-    GroupCut,
-    GroupRetention,
-    ReaderGroupConfig,
-    ReaderGroupRecord,
-)
+from penstock.controller.metadata.scope_records import GroupCut, ReaderGroupConfig, ReaderGroupRecord
 from penstock.controller.metadata.transaction_ids import TransactionId
 from penstock.controller.steps import pages
 from penstock.model.errors import InvalidArgumentError
-from penstock.model.policies import Retention, RetentionKind, Scaling, ScalingKind, StreamConfig
+from penstock.model.policies import GroupRetention, Retention, RetentionKind, Scaling, ScalingKind, StreamConfig
 from penstock.rpc import controller_pb2 as pb
 
 _SCALING_TYPES = {

@@ -9,11 +9,12 @@ Source: controller internals specification, sections 10 and 17; controller API s
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from enum import Enum, IntEnum
+from enum import Enum
 
 from penstock.controller.metadata.records import SegmentRecord
 from penstock.model.errors import InvalidArgumentError
 from penstock.model.key_ranges import initial_ranges
+from penstock.model.policies import GroupRetention
 from penstock.model.segments import TABLE_KEY_LENGTH_MAX
 
 
@@ -23,17 +24,6 @@ class ChildState(Enum):
     CREATING = "creating"
     ACTIVE = "active"
     DELETING = "deleting"
-
-
-class GroupRetention(IntEnum):
-    """Whether a group holds the data it has not read. The numbers are those of the wire.
-
-    The controller treats `MANUAL` and `AUTOMATIC` alike: which positions are published is up to the client.
-    """
-
-    NONE = 0
-    MANUAL = 1
-    AUTOMATIC = 2
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +47,8 @@ class ReaderGroupConfig:
     Attributes:
         starts: one cut per stream of the group; at least one.
         ends: cuts that the group reads up to.
-        retention: whether the group subscribes to its streams.
+        retention: whether the group subscribes to its streams. Of `MANUAL` and `AUTOMATIC` the controller makes no
+            difference: which positions are published is up to the client.
         refresh_ms: how often readers look for changes of the group.
         checkpoint_interval_ms: time between automatic checkpoints; -1 = none.
         checkpoints_outstanding_max: checkpoints that may be under way at once.

@@ -13,6 +13,7 @@ from penstock.client.reader_group_calls import RegisteredGroup
 from penstock.client.reader_group_state import GroupState
 from penstock.client.reader_group_streams import GroupStreams
 from penstock.model.errors import NoSuchReaderGroupError
+from penstock.model.policies import GroupRetention
 from penstock.testing.mutations.mutation import Mutation, patched
 from penstock.testing.mutations.users import USERS
 
@@ -51,10 +52,11 @@ def _begin_all_anew() -> AbstractContextManager[None]:
     original = rgs.read_streams
 
     def read_streams(
-        state: GroupState, starts: Mapping[str, Mapping[str, int]], ends: Mapping[str, int], generation: int
-    ) -> GroupState:
+        state: GroupState, starts: Mapping[str, Mapping[str, int]], ends: Mapping[str, int], generation: int,
+        retention: GroupRetention | None = None,
+    ) -> GroupState:  # fmt: skip
         # As if none of the streams had been the group's before.
-        return original(msgspec.structs.replace(state, streams=[]), starts, ends, generation)
+        return original(msgspec.structs.replace(state, streams=[]), starts, ends, generation, retention)
 
     return patched(rgs, "read_streams", read_streams)
 

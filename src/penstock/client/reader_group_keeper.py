@@ -1,0 +1,113 @@
+"""`GroupKeeper`: what one reader of a group does for all of them. The first by name of those in the record does it.
+
+It tells the controller how far a group that subscribes to its streams is, and keeps what the group reads as the
+controller and its patterns say. When it dies the others declare it dead, and the next one by name goes on; two that
+both take themselves for the first do no harm: each publishes what is stored, and the controller never goes back.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from functools import partial
+
+from penstock.client import reader_group_state as rgs
+from penstock.client.cluster import Cluster
+from penstock.client.deadline import within
+from penstock.client.reader_group_calls import Publication
+from penstock.client.reader_group_record import GroupRecord
+from penstock.client.reader_group_state import GroupState
+from penstock.client.reader_group_streams import GroupStreams
+from penstock.model.errors import NoSuchReaderGroupError, PenstockError
+from penstock.model.policies import GroupRetention
+from penstock.model.stream_cuts import StreamCut
+from penstock.runtime.bulk import for_each
+
+_log = logging.getLogger(__name__)
+
+
+class GroupKeeper:
+    """See the module. No call raises a `PenstockError`, or takes longer than `position_interval_s`.
+
+    If one did, its reader would look dead meanwhile.
+    """
+
+    def __init__(self, record: GroupRecord, reader: str, cluster: Cluster) -> None:
+        self._record = record
+        self._reader = reader
+        self._cluster = cluster
+        self._settings = cluster.settings
+        self._streams = GroupStreams(cluster, record)
+        self._published_s = float("-inf")
+        #: Stream -> the generation and the cut that the controller has taken.
+        self._published: dict[str, tuple[int, StreamCut]] = {}
+        # Whoever opened the group has looked.
+        self._looked_s = asyncio.get_running_loop().time()
+
+    def look_soon(self) -> None:
+        """Look for streams that came or went with the next `keep`."""
+        self._looked_s = float("-inf")
+
+    async def keep(self, state: GroupState) -> bool:
+        """Do what is due, for a group whose record is `state`; say whether the record has changed with that."""
+        if self._reader != min(state.readers, default=None):
+            return False
+        now_s = asyncio.get_running_loop().time()
+        if now_s - self._published_s >= self._settings.reader_group_publish_interval_s:
+            self._published_s = now_s
+            await self._publish(state)
+        if now_s - self._looked_s < self._settings.reader_group_stream_refresh_s:
+            return False
+        self._looked_s = now_s
+        return await self._look_for_streams(state)
+
+    async def leave(self, state: GroupState) -> None:
+        """Say how far the group is if its last reader has left it: nobody else does until one comes."""
+        if not state.readers:
+            await self._publish(state)
+
+    async def _publish(self, state: GroupState) -> None:
+        if state.retention is not GroupRetention.AUTOMATIC:
+            return
+        group = f"{self._record.scope}/{self._record.name}"
+        with within("publish positions", self._settings.position_interval_s, "position_interval_s"):
+            try:
+                if state.is_finished and state.ends:
+                    # It reads nothing any more, and would hold what lies behind its end for ever.
+                    await self._streams.set_retention(GroupRetention.NONE)
+                    return
+                cuts = self._cuts(state)
+                publish = partial(self._publish_cut, group, state)
+                for answer in await for_each(list(cuts.values()), publish, self._settings.bulk_request_count_max):
+                    if isinstance(answer, PenstockError):
+                        raise answer
+            except PenstockError as error:
+                _log.warning("reader %s could not publish where group %s is: %s", self._reader, group, error)
+        for stream in self._published.keys() - state.streams:
+            del self._published[stream]
+
+    def _cuts(self, state: GroupState) -> dict[str, StreamCut]:
+        """Return what may be published: what is stored, and nothing else. A stream read to its end has none."""
+        return {stream: cut for stream, cut in rgs.stream_cuts(state).items() if cut.positions}
+
+    async def _publish_cut(self, group: str, state: GroupState, cut: StreamCut) -> None:
+        stream = f"{cut.scope}/{cut.stream}"
+        if self._published.get(stream) == (state.generation, cut):
+            return
+        found = await self._cluster.controller.publish_cut(group, state.group_id, state.generation, cut)
+        if found is Publication.TAKEN:
+            self._published[stream] = (state.generation, cut)
+        elif found is Publication.OVERTAKEN:
+            # The record is to follow the controller's configuration first.
+            self.look_soon()
+
+    async def _look_for_streams(self, state: GroupState) -> bool:
+        with within("look for streams", self._settings.position_interval_s, "position_interval_s"):
+            try:
+                return await self._streams.refresh() != state.generation
+            except NoSuchReaderGroupError:
+                return True  # The record tells of it, or the controller does not know yet.
+            except PenstockError as error:
+                group = f"{self._record.scope}/{self._record.name}"
+                _log.warning("reader %s could not look for streams of group %s: %s", self._reader, group, error)
+                return False

@@ -1,0 +1,257 @@
+"""Groups that hold their streams, with a whole server in memory: what they acknowledge, when, and who says it."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from penstock.client.client import Client
+from penstock.client.reader_group_calls import Publication, ReaderGroupCalls
+from penstock.client.settings import ClientSettings
+from penstock.model.errors import InvalidArgumentError, StreamError
+from penstock.model.policies import GroupRetention
+from penstock.model.stream_cuts import StreamCut
+from penstock.testing import memory_server
+
+FAST = ClientSettings(
+    position_interval_s=0.05, reader_group_refresh_s=0.02, reader_group_stream_refresh_s=0.05, reader_timeout_s=0.5,
+    reader_group_publish_interval_s=0.05,
+)  # fmt: skip
+#: Publishes when it begins, and not again.
+SELDOM = ClientSettings(
+    position_interval_s=0.05, reader_group_refresh_s=0.02, reader_timeout_s=0.5, reader_group_publish_interval_s=1000.0
+)
+EVENT_BYTES = 9
+
+
+@pytest.fixture(scope="module")
+def server():
+    with memory_server() as server:
+        yield server
+
+
+_names = iter(range(1_000_000))
+
+
+@pytest.fixture
+def stream():
+    """A stream in a scope nobody has used."""
+    return f"held-{next(_names)}/orders"
+
+
+@pytest.fixture
+def published(monkeypatch):
+    """What was published: a list that grows, of group, cut and what became of it."""
+    found: list[tuple[str, StreamCut, Publication]] = []
+    original = ReaderGroupCalls.publish_cut
+
+    async def publish_cut(self, group, group_id, generation, cut):
+        answer = await original(self, group, group_id, generation, cut)
+        found.append((group.partition("/")[2], cut, answer))
+        return answer
+
+    monkeypatch.setattr(ReaderGroupCalls, "publish_cut", publish_cut)
+    return found
+
+
+async def write(client, stream, count=5):
+    await client.create_stream(stream, exist_ok=True)
+    async with client.event_writer(stream) as writer:
+        for number in range(count):
+            await writer.write(b"%d" % (number % 10), routing_key="k")
+
+
+async def until(condition):
+    async with asyncio.timeout(20):
+        while not condition():  # noqa: ASYNC110  # nobody tells of it
+            await asyncio.sleep(0.02)
+
+
+def cut_at(stream, offset):
+    return StreamCut(*stream.split("/"), {0: offset})
+
+
+async def subscribes(client, group, stream):
+    """Say whether a group subscribes, as its controller sees it: it takes a cut at the head, or says it is behind."""
+    scope, _, name = group.partition("/")
+    registered = await client._controller_client.reader_group(scope, name)
+    answer = await client._controller_client.publish_cut(
+        group, registered.id, registered.generation, await client.head(stream)
+    )
+    return answer in (Publication.TAKEN, Publication.REFUSED)
+
+
+async def test_automatic_group_publishes_what_is_stored_once_each_and_never_more(server, stream, published):
+    """The event in hand is not stored as read: the cut lies before it. What has not changed is not said again."""
+    async with Client(server.uri, FAST) as client:
+        await write(client, stream)
+        async with client.reader_group("audit", [stream], retention="automatic") as group, group.reader("r") as reader:
+            for _ in range(3):
+                await reader.read(20)
+            await until(lambda: any(cut == cut_at(stream, 2 * EVENT_BYTES) for _, cut, _ in published))
+            assert await reader.read(20) is not None
+            assert await reader.read(20) is not None
+            assert await reader.read(0.3) is None
+            await until(lambda: ("audit", cut_at(stream, 5 * EVENT_BYTES), Publication.TAKEN) in published)
+        assert all(answer is Publication.TAKEN for _, _, answer in published)
+        cuts = [cut.positions[0] for _, cut, _ in published]
+        assert cuts == sorted(set(cuts))
+        async with client.reader_group("idle", [stream]) as group, group.reader("r") as reader:
+            await reader.store_positions()
+            await asyncio.sleep(0.2)
+            assert "idle" not in {name for name, _, _ in published}
+
+
+async def test_after_a_reset_to_earlier_events_nothing_goes_back(server, stream, published):
+    async with Client(server.uri, FAST) as client:
+        await write(client, stream)
+        async with client.reader_group("audit", [stream], retention="automatic") as group, group.reader("r") as reader:
+            for _ in range(5):
+                await reader.read(20)
+            assert await reader.read(0.3) is None
+            await until(lambda: ("audit", cut_at(stream, 5 * EVENT_BYTES), Publication.TAKEN) in published)
+            await group.reset("earliest")
+            await until(lambda: ("audit", cut_at(stream, 0), Publication.REFUSED) in published)
+
+
+async def test_last_reader_that_leaves_says_where_the_group_is(server, stream, published):
+    """A job that is shorter than the interval tells it all the same; one of several readers leaves it to the others."""
+    async with Client(server.uri, SELDOM) as client:
+        await write(client, stream)
+        async with client.reader_group("audit", [stream], retention="automatic") as group:
+            async with group.reader("a") as reader, group.reader("b"):
+                for _ in range(5):
+                    await reader.read(20)
+            assert [cut.positions[0] for _, cut, _ in published] == [0, 5 * EVENT_BYTES]
+
+
+async def test_when_the_reader_that_publishes_dies_another_one_does(server, stream, published):
+    async with Client(server.uri, FAST) as client:
+        await write(client, stream)
+        async with client.reader_group("audit", [stream], retention="automatic") as group:
+            dead = await group.reader("a")
+            await dead.abandon()
+            async with group.reader("b") as reader:
+                for _ in range(5):
+                    await reader.read(20)
+                assert await reader.read(0.3) is None
+                await until(lambda: ("audit", cut_at(stream, 5 * EVENT_BYTES), Publication.TAKEN) in published)
+
+
+async def test_manual_group_publishes_what_is_acknowledged_and_nothing_by_itself(server, stream, published):
+    """Not beyond what is stored as read, not for what it does not read; what lies before is no news, and no error."""
+    async with Client(server.uri, FAST) as client:
+        await write(client, stream)
+        await write(client, stream + "-2")
+        async with (
+            client.reader_group("audit", [stream], retention="manual") as group,
+            group.reader("r", positions="manual") as reader,
+        ):
+            for _ in range(4):
+                await reader.read(20)
+            with pytest.raises(InvalidArgumentError, match="lies beyond"):
+                await group.acknowledge(cut_at(stream, 3 * EVENT_BYTES))
+            await reader.commit()
+            assert await group.acknowledge(cut_at(stream, 3 * EVENT_BYTES))
+            assert await group.acknowledge({stream: cut_at(stream, 3 * EVENT_BYTES).to_text()})
+            assert not await group.acknowledge(cut_at(stream, EVENT_BYTES))
+            with pytest.raises(InvalidArgumentError, match="covers the keys not once"):
+                await group.acknowledge(StreamCut(*stream.split("/"), {1 << 32 | 7: 0}))
+            with pytest.raises(InvalidArgumentError, match="not held"):
+                await group.acknowledge(cut_at(stream + "-2", 0))
+            with pytest.raises(InvalidArgumentError, match="cuts="):
+                await group.acknowledge({})
+        assert [cut.positions[0] for _, cut, _ in published] == [27, 27, 9]
+        async with client.reader_group("none", [stream]) as group:
+            with pytest.raises(InvalidArgumentError, match="retention 'none'"):
+                await group.acknowledge(cut_at(stream, 0))
+
+
+async def test_retention_of_a_group_changes_with_its_subscription(server, stream, published):
+    """Each change is one generation, with readers and without; what was acknowledged counts on until it subscribes no
+    more."""
+    async with Client(server.uri, FAST) as client:
+        await write(client, stream)
+        name = stream.replace("orders", "audit")
+
+        async def registered():
+            return await client._controller_client.reader_group(*name.split("/"))
+
+        async with client.reader_group(name, [stream]) as group:
+            assert not await subscribes(client, name, stream)
+            with pytest.raises(InvalidArgumentError, match="'none', 'manual', 'automatic'"):
+                await group.set_retention("always")
+            await group.set_retention("manual")
+            await group.set_retention("manual")
+            assert ((await registered()).generation, (await registered()).retention) == (1, GroupRetention.MANUAL)
+            async with group.reader("r") as reader:
+                for _ in range(4):
+                    await reader.read(20)
+                await group.checkpoint()
+                assert await group.acknowledge(cut_at(stream, 2 * EVENT_BYTES))
+                published.clear()
+                await group.set_retention("automatic")
+                await until(lambda: ("audit", cut_at(stream, 3 * EVENT_BYTES), Publication.TAKEN) in published)
+                # What manual mode had acknowledged counts on.
+                answer = await client._controller_client.publish_cut(
+                    name, (await registered()).id, 2, cut_at(stream, EVENT_BYTES)
+                )
+                assert answer is Publication.REFUSED
+                await group.set_retention("none")
+                assert not await subscribes(client, name, stream)
+                assert (await group.describe()).retention is GroupRetention.NONE
+                published.clear()
+                await reader.store_positions()
+                await asyncio.sleep(0.2)
+            assert published == []
+            # Anew, it holds all that is there.
+            await group.set_retention(GroupRetention.MANUAL)
+            assert await group.acknowledge(cut_at(stream, 0))
+        await client.delete_reader_group(name)
+        answer = await client._controller_client.publish_cut(name, group._record.group_id, 4, cut_at(stream, 0))
+        assert answer is Publication.NO_SUBSCRIBER
+
+
+async def test_group_that_has_read_to_its_end_holds_nothing_any_more(server, stream):
+    async with Client(server.uri, SELDOM) as client:
+        await write(client, stream)
+        name = stream.replace("orders", "audit")
+        async with client.reader_group(name, [stream], until="latest", retention="automatic") as group:
+            await write(client, stream)
+            async with group.reader("r") as reader:
+                assert len([event async for event in reader]) == 5
+            assert (await group.describe()).retention is GroupRetention.NONE
+            assert not await subscribes(client, name, stream)
+
+
+async def test_a_change_that_was_overtaken_is_made_on_what_is_there_then(server, stream, published):
+    """The record of whoever acknowledges is late: it follows first."""
+    async with Client(server.uri, FAST) as client:
+        await write(client, stream)
+        async with client.reader_group("audit", [stream], retention="manual") as group:
+            async with group.reader("r") as reader:
+                for _ in range(4):
+                    await reader.read(20)
+                await group.checkpoint()
+            registered = await client._controller_client.reader_group(stream.partition("/")[0], "audit")
+            # Somebody changes it and dies before the record follows.
+            assert await client._controller_client.update_reader_group(stream.partition("/")[0], "audit", registered)
+            assert await group.acknowledge(cut_at(stream, 2 * EVENT_BYTES))
+            assert [answer for _, _, answer in published] == [Publication.TAKEN]
+
+
+async def test_stream_that_was_made_again_is_not_acknowledged_by_its_name(server, stream):
+    async with Client(server.uri, FAST) as client:
+        await write(client, stream)
+        async with client.reader_group("audit", [stream], retention="manual") as group:
+            async with group.reader("r") as reader:
+                for _ in range(5):
+                    await reader.read(20)
+            await client.seal_stream(stream)
+            await client.delete_stream(stream)
+            with pytest.raises(StreamError):
+                await group.acknowledge(cut_at(stream, EVENT_BYTES))
+            await write(client, stream)
+            with pytest.raises((StreamError, InvalidArgumentError)):
+                await group.acknowledge(await client.head(stream))
