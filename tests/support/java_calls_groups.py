@@ -25,9 +25,10 @@ def _group(java: JavaSession, group: str) -> JavaObject:
 
 
 def _configuration(
-    java: JavaSession, streams: Mapping[str, tuple[str, str]], checkpoint_ms: int = 0
+    java: JavaSession, streams: Mapping[str, tuple[str, str]], checkpoint_ms: int = 0, retention: str = "NONE"
 ) -> JavaObject:
-    builder = java.java("stream.ReaderGroupConfig").builder()
+    kind = java.java("stream.ReaderGroupConfig")
+    builder = kind.builder().retentionType(getattr(kind.StreamDataRetention, retention))
     if checkpoint_ms:
         builder = builder.automaticCheckpointIntervalMillis(checkpoint_ms)
     else:
@@ -41,14 +42,22 @@ def _configuration(
 
 
 def create_group(
-    java: JavaSession, group: str, streams: Mapping[str, tuple[str, str]], checkpoint_ms: int = 0
-) -> bool:
+    java: JavaSession, group: str, streams: Mapping[str, tuple[str, str]], checkpoint_ms: int = 0,
+    retention: str = "NONE",
+) -> bool:  # fmt: skip
     """Create a group over streams, each from a stream cut in text form to another (empty: unbounded).
 
     With checkpoints every so often, if `checkpoint_ms`: without any, its readers stay with sealed segments.
-    Returns whether it is new.
+    `retention`: the name of its ``StreamDataRetention``. Returns whether it is new.
     """
-    return bool(_manager(java).createReaderGroup(group, _configuration(java, streams, checkpoint_ms)))
+    return bool(_manager(java).createReaderGroup(group, _configuration(java, streams, checkpoint_ms, retention)))
+
+
+def publish_cut(java: JavaSession, group: str, stream: str, text: str) -> None:
+    """Say that a group needs nothing of a stream before a cut in text form."""
+    cuts = java.java("java.util.HashMap")()
+    cuts.put(java.java("stream.Stream").of(SCOPE, stream), java.java("stream.StreamCut").from_(text))
+    _group(java, group).updateRetentionStreamCut(cuts)
 
 
 def group_exists(java: JavaSession, group: str) -> bool:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from penstock.testing.mutations.peers import CONTROLLERS, TRANSACTIONS
+from penstock.testing.mutations.subscribers import SUBSCRIBERS
 from penstock.testing.mutations.tables import TABLES_AND_STATES
 from penstock.testing.mutations.users import USERS
 from penstock.testing.workloads.profile import Profile
@@ -14,6 +15,6 @@ OBJECTS = Profile(name="objects", has_object_storage=True)
 
 PROFILES: Mapping[str, Profile] = {
     profile.name: profile
-    for profile in (Profile(), USERS, TABLES_AND_STATES, CONTROLLERS, TRANSACTIONS, OBJECTS)
+    for profile in (Profile(), USERS, TABLES_AND_STATES, CONTROLLERS, TRANSACTIONS, OBJECTS, SUBSCRIBERS)
 }
 """By name."""

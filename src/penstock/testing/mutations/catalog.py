@@ -60,6 +60,7 @@ from penstock.testing.mutations.readers import READER_MUTATIONS
 from penstock.testing.mutations.scaling import SCALING_MUTATIONS
 from penstock.testing.mutations.shortages import SHORTAGE_MUTATIONS
 from penstock.testing.mutations.stuck import STUCK_MUTATIONS
+from penstock.testing.mutations.subscribers import SUBSCRIBER_MUTATIONS
 from penstock.testing.mutations.tables import TABLE_MUTATIONS
 from penstock.testing.mutations.users import USER_MUTATIONS
 from penstock.wire.commands import SetupAppend, WireCommand
@@ -472,6 +473,7 @@ MUTATIONS: tuple[Mutation, ...] = (
     *SCALING_MUTATIONS,
     *ORDER_MUTATIONS,
     *STUCK_MUTATIONS,
+    *SUBSCRIBER_MUTATIONS,
     *SHORTAGE_MUTATIONS,
     *ISOLATION_MUTATIONS,
     *USER_MUTATIONS,

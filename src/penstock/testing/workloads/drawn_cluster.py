@@ -152,9 +152,14 @@ def _draw_basis(rng: random.Random, chunk_rng: random.Random, profile: Profile) 
             names=PoolSettings(thread_count_max=2, hung_count_max=4, timeout_s=4.0),
             cancel_grace_s=0.2,
         ),
-        # No workload notes times or has a retention policy: looking for them would only change what every seed does.
+        # No workload notes times, and few have a retention policy: looking for them would only change what seeds do.
         controller=ControllerSettings(
-            watermarks=WatermarkSettings(is_enabled=False), retention=RetentionSettings(is_enabled=False)
+            watermarks=WatermarkSettings(is_enabled=False),
+            retention=(
+                RetentionSettings(interval_s=0.5, cut_interval_s_min=0.0)
+                if profile.has_retention
+                else RetentionSettings(is_enabled=False)
+            ),
         ),
         client=ClientSettings(
             connect_timeout_s=2.0,

@@ -107,6 +107,30 @@ async def _read_segment(workload: Workload, stream: str, read: str, number: int,
     return True
 
 
+async def scale_somehow(workload: Workload, stream: str) -> None:
+    """Split a segment of a stream in two, or put two neighbours together. Nothing else scales it."""
+    world, client, rng = workload.world, workload.client, workload.rng
+    try:
+        current = sorted(await client.segments_of(stream), key=lambda segment: segment.key_low)
+        at = rng.randrange(len(current))
+        pair = current[at : at + 2]
+        if len(pair) == 2 and rng.random() < len(current) / 6:
+            ranges = [(pair[0].key_low, pair[1].key_high)]
+        else:
+            pair = pair[:1]
+            middle = (pair[0].key_low + pair[0].key_high) / 2
+            ranges = [(pair[0].key_low, middle), (middle, pair[0].key_high)]
+        await client.scale_stream(stream, seal=[segment.segment_id for segment in pair], key_ranges=ranges)
+    except (InvalidArgumentError, MetadataConflictError):
+        # It was done by an earlier attempt whose reply was lost, or transactions were rolled over since.
+        world.counts["stream scales refused"] += 1
+    except PenstockError as error:
+        if not world.is_passing(error):
+            world.problem(f"{workload.name} cannot scale {stream}: {error!r}")
+    else:
+        world.counts["stream scales"] += 1
+
+
 class StreamKeeper(Workload):
     """Creates a stream, and reads it back at the end.
 
@@ -151,31 +175,7 @@ class StreamKeeper(Workload):
             self.world.counts["stream truncations"] += 1
         while self._is_scaled and self.world.is_writing:
             await self.rest(self._scale_gap_s)
-            await self._scale()
-
-    async def _scale(self) -> None:
-        """Split a segment in two, or put two neighbours together."""
-        try:
-            current = sorted(await self.client.segments_of(self.stream), key=lambda segment: segment.key_low)
-            at = self.rng.randrange(len(current))
-            pair = current[at : at + 2]
-            if len(pair) == 2 and self.rng.random() < len(current) / 6:
-                ranges = [(pair[0].key_low, pair[1].key_high)]
-            else:
-                pair = pair[:1]
-                middle = (pair[0].key_low + pair[0].key_high) / 2
-                ranges = [(pair[0].key_low, middle), (middle, pair[0].key_high)]
-            await self.client.scale_stream(
-                self.stream, seal=[segment.segment_id for segment in pair], key_ranges=ranges
-            )
-        except (InvalidArgumentError, MetadataConflictError):
-            # It was done by an earlier attempt whose reply was lost, or transactions were rolled over since.
-            self.world.counts["stream scales refused"] += 1
-        except PenstockError as error:
-            if not self.world.is_passing(error):
-                self.world.problem(f"{self.name} cannot scale {self.stream}: {error!r}")
-        else:
-            self.world.counts["stream scales"] += 1
+            await scale_somehow(self, self.stream)
 
     async def verify(self) -> None:
         """See `Workload.verify`."""

@@ -53,6 +53,7 @@ class Profile:
         memory_flip_gap_s: ... and mean time between two of them.
         scale_rate: probability that streams split and merge all the time ...
         scale_gap_s: ... and mean time between two scales of a stream.
+        has_retention: streams are truncated all the time as their policies say; if not, the controller looks at none.
         stream_lives_count: clients that make, change and delete streams, if "streams" is among the workloads.
         habits: what users do, if "user writers" are among the workloads, and "users", who read what those write.
     """
@@ -89,6 +90,7 @@ class Profile:
     memory_flip_gap_s: float = 8.0
     scale_rate: float = 0.3
     scale_gap_s: float = 3.0
+    has_retention: bool = False
     stream_lives_count: int = 1
     habits: UserHabits = field(default_factory=UserHabits)
 

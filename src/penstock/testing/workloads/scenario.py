@@ -25,6 +25,7 @@ from penstock.testing.workloads.profile import Profile
 from penstock.testing.workloads.reincarnations import Reincarnations
 from penstock.testing.workloads.segments import ByteAppender, ByteReader, SegmentLives
 from penstock.testing.workloads.stream_lives import StreamLives
+from penstock.testing.workloads.subscribers import Subscribers
 from penstock.testing.workloads.tables import CounterClient, TableClient
 from penstock.testing.workloads.transactions import TransactionWriter
 from penstock.testing.workloads.user_calls import UserCalls
@@ -48,7 +49,8 @@ TRANSACTION_CROWD_SIZE = 5
 _RARE_SHARE = 0.4
 
 #: Users that stand for themselves: in profiles of their own, see `mutations.promises`.
-_OF_USERS: Mapping[str, type[UserGroups | UserCalls | HandedTransactions | PreparedTransactions]] = {
+_OF_USERS: Mapping[str, type[UserGroups | UserCalls | HandedTransactions | PreparedTransactions | Subscribers]] = {
+    "subscribers": Subscribers,
     "user groups": UserGroups,
     "user calls": UserCalls,
     "handed transactions": HandedTransactions,

@@ -1,0 +1,19 @@
+"""Groups that subscribe to a stream which forgets all that it may, in seeds made for them: whoever dies, none loses."""
+
+from __future__ import annotations
+
+import pytest
+
+from penstock.testing.mutations.subscribers import SUBSCRIBERS
+from penstock.testing.runner import run
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_no_event_goes_that_a_subscriber_has_not_worked_off(seed: int) -> None:
+    """By itself and by hand, changed in between; and what all have acknowledged does go."""
+    outcome = run(seed, SUBSCRIBERS)
+    assert outcome.violations == ()
+    for done in (
+        "heads of held streams", "deaths of subscribers", "cuts acknowledged", "retention of groups changed",
+    ):  # fmt: skip
+        assert outcome.counts[done], done
