@@ -52,6 +52,7 @@ if TYPE_CHECKING:
     from penstock.client.table_keys import BytesKeys, Entry, TextKeys, TextPairKeys
     from penstock.client.tables import TableChange
     from penstock.client.time_windows import TimeWindow
+    from penstock.client.transaction_endings import TransactionInfo
     from penstock.client.value_reader import ValueBatch, ValueEvent
     from penstock.model.errors import (
         BadOffsetError,
@@ -176,6 +177,7 @@ __all__ = [
     "TransactionCommittedError",
     "TransactionError",
     "TransactionExpiredError",
+    "TransactionInfo",
     "TransactionPreparedError",
     "TransactionStreamDeletedError",
     "TransactionStreamSealedError",
@@ -236,6 +238,7 @@ _HOME = {
     "TextPairKeys": "penstock.client.table_keys",
     "TimeWindow": "penstock.client.time_windows",
     "Transaction": "penstock.client.sync",
+    "TransactionInfo": "penstock.client.transaction_endings",
     "ValueBatch": "penstock.client.value_reader",
     "ValueEvent": "penstock.client.value_reader",
     "ValueReader": "penstock.client.sync",

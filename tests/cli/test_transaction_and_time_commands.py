@@ -12,7 +12,6 @@ from pathlib import Path
 import pytest
 
 import penstock
-from penstock.client.open_transactions import open_transactions
 from penstock.client.sync.client import Client
 from penstock.client.transaction_ids import id_of
 from penstock.client.wire_segments import WireSegments
@@ -152,11 +151,7 @@ def test_lengths_are_asked_for_in_bounded_batches(
 
     monkeypatch.setattr(WireSegments, "segment_infos", counted)
 
-    async def listed() -> dict[str, int | None]:
-        cluster = client._client._open_cluster()
-        return {found.id: length async for found, length in open_transactions(cluster, stream)}
-
-    found = client._portal.call(listed())
+    found = {each.id: each.length_bytes for each in client.open_transactions(stream)}
     assert found == {each.id: None if each is made[0] else 0 for each in made}
     assert asked == [6, 6, 3]
     for each in made:
@@ -218,3 +213,17 @@ def test_times_of_transactions_are_seen(run: Run, client: Client, stream: str) -
     transaction.commit(time=1_700_000_000_000)
     shown = watermark_of(run, stream, 1_700_000_000_000)
     assert shown["cut"] == client.tail(stream).to_text()
+
+
+def test_a_commit_from_the_command_line_notes_a_time(run: Run, client: Client, stream: str) -> None:
+    """A number, or a moment; with what can be none of them nothing is decided."""
+    for text, noted in (("1700000000000", 1_700_000_000_000), ("2026-01-01T00:00Z", 1_767_225_600_000)):
+        transaction = client.begin_transaction(stream)
+        transaction.write(b"one")
+        transaction.detach()
+        for wrong in ("-5", "soon", "2026-01-01T00:00"):
+            assert run("transaction", "commit", stream, transaction.id, "--time", wrong).code == 1
+        assert client.transaction_state(stream, transaction.id) == "OPEN"
+        answer = run("transaction", "commit", stream, transaction.id, "--time", text, "--json").ok.json
+        assert answer["state"] in ("COMMITTING", "COMMITTED")
+        assert watermark_of(run, stream, noted)["cut"] == client.tail(stream).to_text()

@@ -399,6 +399,15 @@ def test_the_blocking_client_has_times_and_windows(uri, stream):
                 window = reader.time_window(stream)
             assert window == penstock.TimeWindow(noted, None)
         assert client.cut_at_noted_time(stream, datetime(2026, 1, 1, tzinfo=UTC)) == client.tail(stream)
+        transaction = client.begin_transaction(stream)
+        transaction.write(b"b")
+        client.commit_transaction(stream, transaction.detach(), time=datetime(2026, 1, 2, tzinfo=UTC))
+        later = datetime(2026, 1, 2, tzinfo=UTC)
+        for _ in range(600):
+            if client.cut_at_noted_time(stream, later) is not None:
+                break
+            client._portal.call(asyncio.sleep(0.1))
+        assert client.cut_at_noted_time(stream, later) == client.tail(stream)
 
 
 async def test_a_reader_sees_the_times_that_transactions_are_committed_with(uri, stream):
@@ -472,3 +481,26 @@ def test_the_blocking_client_commits_with_times(uri, stream):
                 break
             client._portal.call(asyncio.sleep(0.1))
         assert cut == client.tail(stream)
+
+
+async def test_a_commit_by_id_notes_a_time_as_a_transactions_own_does(uri, stream):
+    """Prepared or detached, by whoever knows the id; of what one client commits so each time moves the window.
+
+    The first commit's time counts. With what can be no time nothing is decided.
+    """
+    async with Client(uri, FAST) as client:
+        await client.create_stream(stream, timestamp_aggregation_timeout_s=3600.0)
+        reader = await (await client.reader_group("group", [stream])).reader()
+        for time, leave in ((10, "detach"), (20, "prepare")):
+            transaction = await client.begin_transaction(stream)
+            await transaction.write(b"%d" % time, "k")
+            await getattr(transaction, leave)()
+            for wrong in (-1, 1.5, "soon", datetime(1970, 1, 1)):
+                with pytest.raises(InvalidArgumentError):
+                    await client.commit_transaction(stream, transaction.id, time=wrong)
+            assert await client.transaction_state(stream, transaction.id) == "OPEN"
+            await client.commit_transaction(stream, transaction.id, time=time)
+            await client.commit_transaction(stream, transaction.id, time=99)
+            await window_is(reader, stream, None if time == 10 else 10, time)
+            assert (await reader.read(60)).data == b"%d" % time
+        await window_is(reader, stream, 20, None)

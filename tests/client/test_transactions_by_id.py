@@ -199,3 +199,42 @@ async def test_transaction_committed_elsewhere_closes_in_good_order(server, stre
         await transaction.close()
         await settled(client, stream, transaction.id, "COMMITTED")
         assert await contents(client, stream) == [b"one"]
+
+
+async def test_open_transactions_are_listed_with_what_is_known_of_each(server, stream):
+    """Age, lease or limit, size, and whether it is prepared; one that has ended is not among them."""
+    async with Client(server.uri, FAST) as client:
+        await client.create_stream(stream, scaling=penstock.Scaling.fixed(3))
+        assert [each async for each in client.open_transactions(stream)] == []
+        begun_s = asyncio.get_running_loop().time()
+        written = await client.begin_transaction(stream, lease_s=60)
+        for number in range(4):
+            await written.write(bytes(92), f"key{number}")
+        await written.flush()
+        prepared = await client.begin_transaction(stream, lease_s=60)
+        await prepared.prepare(limit_s=7200)
+        ended = await client.begin_transaction(stream)
+        await ended.commit()
+        await settled(client, stream, ended.id, "COMMITTED")
+        found = {each.id: each async for each in client.open_transactions(stream)}
+        passed_s = asyncio.get_running_loop().time() - begun_s
+        assert found.keys() == {written.id, prepared.id}
+        one, other = found[written.id], found[prepared.id]
+        assert isinstance(one, penstock.TransactionInfo)
+        assert (one.state, one.is_prepared, one.length_bytes, one.lease_s) == ("OPEN", False, 400, 60)
+        assert (other.state, other.is_prepared, other.length_bytes) == ("PREPARED", True, 0)
+        assert 0 <= one.age_s <= passed_s + 1
+        assert 59 - passed_s < one.lease_left_s < one.lifetime_left_s
+        assert 7199 - passed_s < other.lease_left_s <= 7210
+        assert other.lifetime_left_s is None
+        with pytest.raises(NoSuchStreamError):
+            [each async for each in client.open_transactions("ids/none")]
+        await client.abort_transaction(stream, prepared.id)
+
+
+def test_blocking_client_lists_open_transactions(server, stream):
+    with penstock.connect(server.uri, settings=FAST) as client:
+        client.create_stream(stream)
+        made = [client.begin_transaction(stream) for _ in range(3)]
+        assert {each.id for each in client.open_transactions(stream)} == {each.id for each in made}
+        assert {each.state for each in client.open_transactions(stream)} == {"OPEN"}

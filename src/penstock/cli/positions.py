@@ -53,11 +53,14 @@ async def cut_at(client: Client, stream: str, at: str, *, is_end: bool = False) 
     return cut
 
 
-async def _cut_at_noted(client: Client, stream: str, text: str) -> StreamCut:
+def noted(text: str) -> int | str:
+    """Return what `text` says of a time that writers note: a number in their own unit, or a moment as it stands."""
     digits = text.removeprefix("-")
-    # A number in the writers' own unit, or a moment.
-    time: int | str = int(text) if digits.isascii() and digits.isdecimal() else text
-    cut = await client.cut_at_noted_time(stream, time)
+    return int(text) if digits.isascii() and digits.isdecimal() else text
+
+
+async def _cut_at_noted(client: Client, stream: str, text: str) -> StreamCut:
+    cut = await client.cut_at_noted_time(stream, noted(text))
     if cut is None:
         raise InvalidArgumentError(
             f"no watermark of {stream} has come to {text} yet: penstock stream watermark shows how far its writers are"

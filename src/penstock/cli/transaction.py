@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import islice
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -11,13 +12,21 @@ from penstock.cli.options import URI, AsJson, Stream, Uri
 from penstock.cli.output import in_bytes, in_time, table, tell
 
 if TYPE_CHECKING:
-    from penstock.cli.session import Session
     from penstock.client.transaction_endings import TransactionInfo
 
 Id = Annotated[str, typer.Argument(metavar="ID", help="Of the transaction, 32 hexadecimal digits.", show_default=False)]
 Lease = Annotated[float, typer.Option("--lease-s", min=0.001, help="Seconds that it stays open without a word.")]
 Limit = Annotated[
     float, typer.Option("--limit-s", min=0.001, help="Seconds that it waits for its decision; then it is aborted.")
+]
+Time = Annotated[
+    str | None,
+    typer.Option(
+        "--time",
+        metavar="TIME",
+        help="Note this time, 0 or more in the writers' own unit or as 2026-11-22T10:30Z, with where the transaction "
+        "ends: see penstock stream watermark.",
+    ),
 ]
 
 _REASONS = {
@@ -44,12 +53,12 @@ def list_transactions(
         from penstock.client.transaction_by_id import completed_transactions
 
         with connected(uri) as session:
-            found = session.call(_open(session, stream, count + 1))
+            found = list(islice(session.iterate(session.client.open_transactions(stream)), count + 1))
             ended = (
                 {} if is_open_only else session.call(completed_transactions(session.client._controller_client, stream))
             )
     has_more = len(found) > count
-    open_ones = [_fields(info, length) for info, length in found[:count]]
+    open_ones = [_fields(info) for info in found[:count]]
     over = [{"transaction": name, "state": state} for name, state in sorted(ended.items())]
     headers = ("transaction", "state", "age s", "lease left s", "bytes", "writer")
     rows = [
@@ -67,22 +76,7 @@ def list_transactions(
     tell("transactions", fields, lines, as_json=as_json)
 
 
-async def _open(session: Session, stream: str, count_max: int) -> list[tuple[TransactionInfo, int | None]]:
-    """Return so many open transactions at most; no more than their pages are asked for."""
-    from contextlib import aclosing
-
-    from penstock.client.open_transactions import open_transactions
-
-    found: list[tuple[TransactionInfo, int | None]] = []
-    async with aclosing(open_transactions(session.client._open_cluster(), stream)) as those:
-        async for each in those:
-            found.append(each)
-            if len(found) == count_max:
-                break
-    return found
-
-
-def _fields(found: TransactionInfo, length: int | None) -> dict[str, object]:
+def _fields(found: TransactionInfo) -> dict[str, object]:
     return {
         "transaction": found.id,
         "state": found.state,
@@ -90,7 +84,7 @@ def _fields(found: TransactionInfo, length: int | None) -> dict[str, object]:
         "lease_s": found.lease_s,
         "lease_left_s": found.lease_left_s,
         "lifetime_left_s": found.lifetime_left_s,
-        "bytes": length,
+        "bytes": found.length_bytes,
         "writer": found.writer,
         "abort_reason": found.abort_reason,
     }
@@ -150,24 +144,17 @@ def describe(stream: Stream, transaction: Id, uri: Uri = URI, as_json: AsJson = 
     from penstock.cli.session import connected
 
     with failures_told(as_json=as_json):
+        from penstock.client.open_transactions import with_length
         from penstock.client.transaction_by_id import TransactionById
 
         with connected(uri) as session:
             found = session.call(TransactionById(session.client._controller_client, stream, transaction).describe())
-            length = session.call(_length(session, stream, found))
-    fields = _fields(found, length)
-    tell("transaction", {"stream": stream, **fields}, _lines(stream, found, length), as_json=as_json)
+            if found.lease_s is not None:  # Otherwise it has ended, or is unknown.
+                found = session.call(with_length(session.client._open_cluster(), stream, found))
+    tell("transaction", {"stream": stream, **_fields(found)}, _lines(stream, found), as_json=as_json)
 
 
-async def _length(session: Session, stream: str, found: TransactionInfo) -> int | None:
-    from penstock.client.open_transactions import transaction_length
-
-    if found.lease_s is None:  # It has ended, or is unknown.
-        return None
-    return await transaction_length(session.client._open_cluster(), stream, found)
-
-
-def _lines(stream: str, found: TransactionInfo, length: int | None) -> list[str]:
+def _lines(stream: str, found: TransactionInfo) -> list[str]:
     lines = [f"transaction {found.id} on {stream}: {found.state}"]
     if found.age_s is not None:
         since = "ended" if found.lease_s is None else "began"
@@ -180,7 +167,7 @@ def _lines(stream: str, found: TransactionInfo, length: int | None) -> list[str]
             at_most = f"renewed, it may be open for {_time(found.lifetime_left_s)} more"
             lines.append(f"  lease    {found.lease_s:g} s, {left}; {at_most}")
     if found.lease_s is not None:
-        lines.append(f"  holds    {'?' if length is None else in_bytes(length)}")
+        lines.append(f"  holds    {'?' if found.length_bytes is None else in_bytes(found.length_bytes)}")
     if found.writer:
         lines.append(f"  writer   {found.writer}")
     if found.abort_reason:
@@ -218,28 +205,36 @@ def prepare(
 
 
 @transaction.command()
-def commit(stream: Stream, transaction: Id, uri: Uri = URI, as_json: AsJson = False) -> None:
+def commit(
+    stream: Stream,
+    transaction: Id,
+    time: Time = None,
+    uri: Uri = URI,
+    as_json: AsJson = False,
+) -> None:
     """Commit a transaction that another program has begun, with what that program has flushed."""
-    _decide(stream, transaction, uri, is_commit=True, as_json=as_json)
+    from penstock.cli.session import connected
+
+    with failures_told(as_json=as_json):
+        from penstock.cli.positions import noted
+
+        with connected(uri) as session:
+            client = session.client
+            at = None if time is None else noted(time)
+            session.call(client.commit_transaction(stream, transaction, time=at))
+            state = session.call(client.transaction_state(stream, transaction))
+    _tell("committed", stream, transaction, state, as_json=as_json)
 
 
 @transaction.command()
 def abort(stream: Stream, transaction: Id, uri: Uri = URI, as_json: AsJson = False) -> None:
     """Abort a transaction: none of its events will ever be read."""
-    _decide(stream, transaction, uri, is_commit=False, as_json=as_json)
-
-
-def _decide(stream: str, transaction: str, uri: str, *, is_commit: bool, as_json: bool) -> None:
     from penstock.cli.session import connected
 
-    with failures_told(as_json=as_json):
-        from penstock.client.transaction_by_id import TransactionById
-
-        with connected(uri) as session:
-            known = TransactionById(session.client._controller_client, stream, transaction)
-            session.call(known.commit() if is_commit else known.abort())
-            state = session.call(known.state())
-    _tell("committed" if is_commit else "aborted", stream, transaction, state, as_json=as_json)
+    with failures_told(as_json=as_json), connected(uri) as session:
+        session.call(session.client.abort_transaction(stream, transaction))
+        state = session.call(session.client.transaction_state(stream, transaction))
+    _tell("aborted", stream, transaction, state, as_json=as_json)
 
 
 def _tell(event: str, stream: str, transaction: str, state: str, *, as_json: bool) -> None:

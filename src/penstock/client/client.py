@@ -10,6 +10,7 @@ from penstock.client import creation
 from penstock.client.batch_reads import BatchRange, BatchReader
 from penstock.client.byte_stream import ByteReader, ByteWriter
 from penstock.client.event_writer import EventWriter
+from penstock.client.open_transactions import open_transactions
 from penstock.client.opening import Opening
 from penstock.client.reader_group import ReaderGroup
 from penstock.client.revisioned_stream import RevisionedStream
@@ -24,13 +25,17 @@ from penstock.client.stream_calls import StreamCalls
 from penstock.client.table_keys import BytesKeys, TableKeys
 from penstock.client.tables import Table, split_table_name
 from penstock.client.transaction import Transaction
+from penstock.client.transaction_calls import NO_TIME
+from penstock.client.transaction_endings import TransactionInfo
 from penstock.client.transaction_ids import id_of
+from penstock.client.transaction_times import commit_time
 from penstock.client.value_transaction import ValueTransaction
 from penstock.client.value_writer import ValueWriter
 from penstock.client.writer_times import WriterTimes
 from penstock.model.names import split_scoped_name
 from penstock.model.policies import GroupRetention
 from penstock.model.tables import TableConfig
+from penstock.model.times import NotedTime
 from penstock.runtime.runtime import Runtime
 from penstock.runtime.settings import default_uri
 
@@ -150,6 +155,16 @@ class Client(StreamCalls):
         """
         return await self._controller_client.transaction_state(*split_scoped_name(stream), id_of(transaction_id))
 
+    def open_transactions(self, stream: str) -> AsyncIterator[TransactionInfo]:
+        """Iterate over the transactions of a stream that have not ended, each with its age, lease and size, by epoch.
+
+        Open and prepared ones wait for a decision; what is committing or aborting is listed until that is done. One
+        that begins or ends meanwhile may be listed or not. Whoever stops early has asked for a page at most.
+
+        Raises `NoSuchStreamError`; `UnsupportedOperationError` where the controller is Pravega's own.
+        """
+        return open_transactions(self._open_cluster(), stream)
+
     async def prepare_transaction(
         self, stream: str, transaction_id: str, *, limit_s: float | None = None
     ) -> None:
@@ -171,19 +186,30 @@ class Client(StreamCalls):
             *split_scoped_name(stream), id_of(transaction_id), limit_ms=limit_ms
         )
 
-    async def commit_transaction(self, stream: str, transaction_id: str) -> None:
+    async def commit_transaction(self, stream: str, transaction_id: str, *, time: NotedTime | None = None) -> None:
         """Decide that a transaction commits, by its id: one that was prepared, or all of whose events were flushed.
 
         Safe to repeat, from any process. Once this returns it stays committed.
+
+        Args:
+            time: noted with where the transaction ends, as by `Transaction.commit`: all that this client commits is one
+                writer's, whoever has written it. Of several commits of one transaction the first one's time counts.
 
         Raises:
             TransactionAbortedError: it was aborted. None of its events will ever be read.
             NoSuchTransactionError: the id is none of this stream, or it ended long ago.
             OutcomeUnknownError: no answer; ask again.
-            InvalidArgumentError: what was given is no id.
+            InvalidArgumentError: what was given is no id, or no time of 0 or more.
             NoSuchStreamError: there is no such stream.
         """
-        await self._controller_client.commit_transaction(*split_scoped_name(stream), id_of(transaction_id))
+        scope, name = split_scoped_name(stream)
+        transaction = id_of(transaction_id)
+        calls, writer, noted = self._controller_client, "", NO_TIME
+        if time is not None:
+            noted = commit_time(time, f"transaction {transaction_id} on stream {stream}")
+            assert self._transaction_times is not None
+            writer = self._transaction_times.writer(scope, name)
+        await calls.commit_transaction(scope, name, transaction, writer_id=writer, timestamp=noted)
 
     async def abort_transaction(self, stream: str, transaction_id: str) -> None:
         """Decide that none of a transaction's events are ever read, by its id. Safe to repeat, from any process.

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Mapping, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
+from dataclasses import replace
 
 from penstock.client.cluster import Cluster
 from penstock.client.stream_segments import SegmentRange
@@ -17,12 +18,10 @@ _EPOCH_SHIFT = 32
 _SEGMENTS_AT_ONCE = 1000
 
 
-async def open_transactions(cluster: Cluster, stream: str) -> AsyncGenerator[tuple[TransactionInfo, int | None]]:
-    """Iterate over the open transactions of a stream, each with the bytes in its segments: events and their headers.
+async def open_transactions(cluster: Cluster, stream: str) -> AsyncIterator[TransactionInfo]:
+    """Iterate over the open transactions of a stream, each with its length; see `Client.open_transactions`.
 
-    None: a segment store does not say. What is merged already counts no more. Whoever stops early has asked for no
-    more than a page of them, and for the lengths of some. Raises `NoSuchStreamError`, and `UnsupportedOperationError`
-    where the controller is not Penstock's.
+    Whoever stops early has asked for no more than a page of them, and for the lengths of some.
     """
     scope, name = split_scoped_name(stream)
     segments: dict[int, Sequence[SegmentRange]] = {}
@@ -33,34 +32,36 @@ async def open_transactions(cluster: Cluster, stream: str) -> AsyncGenerator[tup
         if epoch not in segments:
             segments[epoch] = await cluster.controller.epoch_segments(scope, name, epoch)
         if some and count + len(segments[epoch]) > _SEGMENTS_AT_ONCE:
-            for each, length in zip(some, await _lengths(cluster, some, segments), strict=True):
-                yield each, length
+            for each in await _with_lengths(cluster, some, segments):
+                yield each
             some, count = [], 0
             segments = {epoch: segments[epoch]}
         some.append(found)
         count += len(segments[epoch])
-    for each, length in zip(some, await _lengths(cluster, some, segments), strict=True):
-        yield each, length
+    for each in await _with_lengths(cluster, some, segments):
+        yield each
 
 
-async def transaction_length(cluster: Cluster, stream: str, found: TransactionInfo) -> int | None:
-    """Return the bytes in the segments of one transaction, as `open_transactions` does."""
+async def with_length(cluster: Cluster, stream: str, found: TransactionInfo) -> TransactionInfo:
+    """Return one transaction with the bytes in its segments, as `open_transactions` does."""
     epoch = _epoch(found)
     segments = await cluster.controller.epoch_segments(*split_scoped_name(stream), epoch)
-    (length,) = await _lengths(cluster, [found], {epoch: segments})
-    return length
+    (one,) = await _with_lengths(cluster, [found], {epoch: segments})
+    return one
 
 
-async def _lengths(
+async def _with_lengths(
     cluster: Cluster, some: Sequence[TransactionInfo], segments: Mapping[int, Sequence[SegmentRange]]
-) -> list[int | None]:
+) -> list[TransactionInfo]:
     names = [
         transaction_segment_name(segment.name, id_of(found.id).highBits, id_of(found.id).lowBits)
         for found in some
         for segment in segments[_epoch(found)]
     ]
     infos = iter(await cluster.segments.segment_infos(names))
-    return [_sum([next(infos) for _ in segments[_epoch(found)]]) for found in some]
+    return [
+        replace(found, length_bytes=_sum([next(infos) for _ in segments[_epoch(found)]])) for found in some
+    ]
 
 
 def _sum(infos: Sequence[SegmentInfo | PenstockError]) -> int | None:

@@ -20,9 +20,10 @@ from penstock.client.settings import ClientSettings
 from penstock.client.sources import TransactionSource
 from penstock.client.stream_segments import SegmentRange
 from penstock.client.tasks import start_watched
+from penstock.client.transaction_calls import NO_TIME
 from penstock.client.transaction_endings import over_error
 from penstock.client.transaction_ids import id_of, transaction_text
-from penstock.client.transaction_times import TransactionTimes
+from penstock.client.transaction_times import TransactionTimes, commit_time
 from penstock.model.errors import (
     ControllerUnavailableError,
     InvalidArgumentError,
@@ -35,15 +36,12 @@ from penstock.model.errors import (
     TransactionPreparedError,
     TransactionStreamDeletedError,
 )
-from penstock.model.times import NotedTime, noted_time
+from penstock.model.times import NotedTime
 from penstock.rpc import controller_pb2 as pb
 
 _log = logging.getLogger(__name__)
 
 _EPOCH_SHIFT = 32
-
-#: Stands for "no time" in a commit.
-_NO_TIME = -(1 << 63)
 
 #: A lease is renewed when this part of it has passed.
 _RENEWAL_PART = 1 / 3
@@ -214,9 +212,7 @@ class Transaction(LifeCycle):
             NoSuchTransactionError: it ended more than a day ago.
         """
         if time is not None:
-            noted = noted_time(time)
-            if noted < 0:
-                raise InvalidArgumentError(f"{self._name}: time={time!r} cannot be noted: use 0 or more")
+            noted = commit_time(time, self._name)
             if self._fate in (_Fate.OPEN, _Fate.PREPARING, _Fate.PREPARED) and not self._is_deciding:
                 self._noted = noted
             elif self._noted != noted:
@@ -313,7 +309,7 @@ class Transaction(LifeCycle):
         if self._fate is _Fate.OPEN:
             await self._store_all()
         self._fate = _Fate.COMMITTING
-        writer, noted = "", _NO_TIME
+        writer, noted = "", NO_TIME
         if self._noted is not None:
             writer, noted = self._times.writer(self._scope, self._stream), self._noted
         with self._ending_noted("commit"):

@@ -1,4 +1,4 @@
-"""`TransactionById`: a transaction that somebody else has begun, to look at and to decide upon."""
+"""`TransactionById`: a transaction that somebody else has begun, to look at and to prepare."""
 
 from __future__ import annotations
 
@@ -22,33 +22,18 @@ class TransactionById:
         self._message = id_of(transaction_id)
         self.id: str = transaction_text(self._message)
 
-    async def state(self) -> str:
-        """Return ``OPEN``, ``COMMITTING``, ``COMMITTED``, ``ABORTING``, ``ABORTED`` or ``UNKNOWN``."""
-        return await self._controller.transaction_state(self._scope, self._stream, self._message)
-
     async def describe(self) -> TransactionInfo:
         """Return what the controller knows of it. Raises `NoSuchStreamError`."""
         return await self._controller.describe_transaction(self._scope, self._stream, self._message)
 
-    async def commit(self) -> None:
-        """Decide that the transaction commits. What its writer has not flushed is not in it. Safe to repeat.
-
-        Raises `TransactionError` when it is unknown or was aborted, `OutcomeUnknownError` without an answer.
-        """
-        await self._controller.commit_transaction(self._scope, self._stream, self._message)
-
     async def prepare(self, limit_s: float) -> float:
         """Let nothing more be written into it, and have it wait for a decision; see `Transaction.prepare`.
 
-        Returns the seconds until its limit ends. Raises as `commit`, `InvalidArgumentError` for a limit out of bounds.
+        Returns the seconds until its limit ends. Raises as `Client.prepare_transaction`.
         """
         return await self._controller.prepare_transaction(
             self._scope, self._stream, self._message, limit_ms=round(limit_s * 1000)
         )
-
-    async def abort(self) -> None:
-        """Decide that none of its events are ever read. Safe to repeat. Raises as `commit`."""
-        await self._controller.abort_transaction(self._scope, self._stream, self._message)
 
 
 async def completed_transactions(controller: ControllerClient, stream: str) -> Mapping[str, str]:

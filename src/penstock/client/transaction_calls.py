@@ -30,7 +30,7 @@ from penstock.rpc import additions_pb2 as added
 from penstock.rpc import controller_pb2 as pb
 
 #: Stands for "no time" in a commit.
-_NO_TIME = -(1 << 63)
+NO_TIME: int = -(1 << 63)
 
 
 class TransactionStub(Protocol):
@@ -125,7 +125,7 @@ class TransactionCalls(ABC):
         raise await self.over_error(scope, stream, transaction, tried)
 
     async def commit_transaction(
-        self, scope: str, stream: str, transaction: pb.TxnId, *, writer_id: str = "", timestamp: int = _NO_TIME
+        self, scope: str, stream: str, transaction: pb.TxnId, *, writer_id: str = "", timestamp: int = NO_TIME
     ) -> None:
         """Decide that the transaction commits; its events become readable soon after. Safe to repeat.
 

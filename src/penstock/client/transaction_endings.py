@@ -35,6 +35,8 @@ class TransactionInfo:
         lifetime_left_s: no lease of an open one goes further than this.
         writer: as the commit gave it, or "".
         abort_reason: of an aborted one: ``REQUESTED``, ``LEASE_ENDED`` or ``STREAM_SEALED``; "": not known.
+        length_bytes: in its segments: events, and 8 bytes for each; what is merged already counts no more. None: it was
+            not asked for, or a segment store did not say.
     """
 
     id: str
@@ -45,6 +47,12 @@ class TransactionInfo:
     lifetime_left_s: float | None = None
     writer: str = ""
     abort_reason: str = ""
+    length_bytes: int | None = None
+
+    @property
+    def is_prepared(self) -> bool:
+        """Whether it takes no more events, and waits for a commit or an abort by its id."""
+        return self.state == "PREPARED"
 
 
 def over_error(tried: str, stream: str, found: TransactionInfo) -> TransactionError:

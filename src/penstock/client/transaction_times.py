@@ -7,12 +7,24 @@ from random import Random
 from uuid import UUID
 
 from penstock.client.controller import ControllerClient
-from penstock.model.errors import PenstockError
+from penstock.model.errors import InvalidArgumentError, PenstockError
+from penstock.model.times import NotedTime, noted_time
 
 _log = logging.getLogger(__name__)
 
 #: Streams, the latest, that are told that the client leaves; the others wait for it as long as they say.
 _STREAM_COUNT_MAX = 1000
+
+
+def commit_time(time: NotedTime, what: str) -> int:
+    """Return a time as a commit notes it; `what`: the transaction, in messages.
+
+    Raises `InvalidArgumentError` for what is none, or below 0: clients write "none" so.
+    """
+    noted = noted_time(time)
+    if noted < 0:
+        raise InvalidArgumentError(f"{what}: time={time!r} cannot be noted: use 0 or more")
+    return noted
 
 
 class TransactionTimes:

@@ -31,10 +31,12 @@ from penstock.client.sync.value_writer import ValueWriter
 from penstock.client.table_keys import TableKeys
 from penstock.client.tables import Table as AsyncTable
 from penstock.client.transaction import Transaction as AsyncTransaction
+from penstock.client.transaction_endings import TransactionInfo
 from penstock.client.value_transaction import ValueTransaction as AsyncValueTransaction
 from penstock.client.value_writer import ValueWriter as AsyncValueWriter
 from penstock.model.policies import GroupRetention
 from penstock.model.tables import TableConfig
+from penstock.model.times import NotedTime
 
 
 class Client(StreamCalls):
@@ -150,6 +152,16 @@ class Client(StreamCalls):
         """
         return self._portal.call(self._part.transaction_state(stream, transaction_id))
 
+    def open_transactions(self, stream: str) -> Iterator[TransactionInfo]:
+        """Iterate over the transactions of a stream that have not ended, each with its age, lease and size, by epoch.
+
+        Open and prepared ones wait for a decision; what is committing or aborting is listed until that is done. One
+        that begins or ends meanwhile may be listed or not. Whoever stops early has asked for a page at most.
+
+        Raises `NoSuchStreamError`; `UnsupportedOperationError` where the controller is Pravega's own.
+        """
+        return self._portal.iterate(self._part.open_transactions(stream))
+
     def prepare_transaction(self, stream: str, transaction_id: str, *, limit_s: float | None = None) -> None:
         """Let nothing more be written into a transaction, by its id, and have it wait; see `Transaction.prepare`.
 
@@ -166,19 +178,23 @@ class Client(StreamCalls):
         """
         self._portal.call(self._part.prepare_transaction(stream, transaction_id, limit_s=limit_s))
 
-    def commit_transaction(self, stream: str, transaction_id: str) -> None:
+    def commit_transaction(self, stream: str, transaction_id: str, *, time: NotedTime | None = None) -> None:
         """Decide that a transaction commits, by its id: one that was prepared, or all of whose events were flushed.
 
         Safe to repeat, from any process. Once this returns it stays committed.
+
+        Args:
+            time: noted with where the transaction ends, as by `Transaction.commit`: all that this client commits is one
+                writer's, whoever has written it. Of several commits of one transaction the first one's time counts.
 
         Raises:
             TransactionAbortedError: it was aborted. None of its events will ever be read.
             NoSuchTransactionError: the id is none of this stream, or it ended long ago.
             OutcomeUnknownError: no answer; ask again.
-            InvalidArgumentError: what was given is no id.
+            InvalidArgumentError: what was given is no id, or no time of 0 or more.
             NoSuchStreamError: there is no such stream.
         """
-        self._portal.call(self._part.commit_transaction(stream, transaction_id))
+        self._portal.call(self._part.commit_transaction(stream, transaction_id, time=time))
 
     def abort_transaction(self, stream: str, transaction_id: str) -> None:
         """Decide that none of a transaction's events are ever read, by its id. Safe to repeat, from any process.
