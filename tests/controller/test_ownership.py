@@ -387,6 +387,24 @@ async def test_a_seal_that_was_taken_over_is_not_done_to_the_next_stream_of_the_
     assert await state_of(second) is StreamState.ACTIVE
 
 
+@pytest.mark.parametrize("change", [_seal, _scale], ids=["seal", "scale"])
+async def test_who_is_overtaken_calls_no_segment_lost_that_was_deleted_since(pair, cluster, change, caplog):
+    """It stands still before it seals segments; the survivor does that, and the stream is deleted. Then it goes on."""
+    first, second, held = pair
+    held.is_blocked, held.call_name = True, "seal_segment"
+    changing = asyncio.create_task(change(first))
+    await until(lambda: announced(cluster), "the change is announced")
+    cluster.expire(first)
+    await until(lambda: not announced(cluster), "the survivor has finished it")
+    await _seal(second)
+    await second.delete_stream("scope", "stream")
+    held.release()
+    with pytest.raises(WorkTakenOverError):
+        await changing
+    await first.idle()
+    assert [record.getMessage() for record in caplog.records if record.levelname == "ERROR"] == []
+
+
 async def test_a_stream_that_was_deleted_is_not_made_again_by_who_was_overtaken_while_it_made_it(
     pair, cluster, monkeypatch
 ):

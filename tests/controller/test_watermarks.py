@@ -513,3 +513,35 @@ async def test_nothing_is_made_when_it_is_turned_off(cluster):
     assert await writers(service) == ["w"]
 
 
+
+
+async def test_a_time_in_an_epoch_that_a_roll_is_about_to_put_on_record_is_no_strangers(controller, cluster):
+    """The transaction is merged, and its time noted; the epoch is put on record when its segments are sealed.
+
+    Meanwhile there is no watermark: what it brought lies behind every cut. A stranger beside it is removed as ever.
+    """
+    transaction = (await controller.transactions.create("scope", "a", 30_000)).id
+    await controller.scale_stream("scope", "a", [0], [(0.0, 0.25), (0.25, 0.5)])
+    await controller.idle()
+    sealing, go_on = asyncio.Event(), asyncio.Event()
+    seal = cluster.store.seal_segment
+
+    async def held(segment):
+        sealing.set()
+        await go_on.wait()
+        return await seal(segment)
+
+    cluster.store.seal_segment = held
+    await controller.transactions.commit("scope", "a", transaction, writer_id="w", timestamp=7)
+    await asyncio.wait_for(sealing.wait(), 60)
+    await note(controller, "v", 8, {1: 5})
+    await note(controller, "stranger", 9, {segment_id(0, 7): 1})
+    await cycle(controller)
+    await cycle(controller)
+    assert await writers(controller) == ["v", "w"]
+    assert await times(controller) == []
+    go_on.set()
+    await controller.idle()
+    await cycle(controller)
+    assert await times(controller) == [(7, 8)]
+    assert (await made(controller))[0].positions == {segment_id(0, 2): 0, segment_id(1, 2): 0}

@@ -36,6 +36,10 @@ from penstock.model.names import segment_epoch
 _logger = logging.getLogger(__name__)
 
 
+class _RollUnderWayError(Exception):
+    """A mark lies in an epoch that is about to be put on record: the stream is looked at again in the next cycle."""
+
+
 @dataclass(slots=True)
 class _Seen:
     """What is remembered of one stream: since when writers are behind; the head whose watermarks were looked at."""
@@ -96,13 +100,17 @@ class Watermarks:
     ) -> set[str]:
         """Make a watermark, if there is to be one; return the writers whose positions are none of the stream."""
         strangers: set[str] = set()
+        records: dict[int, SegmentRecord] = {}
         try:
-            records = await _records(tables, greatest_offsets(participating.values(), None))
+            records.update(await _records(tables, greatest_offsets(participating.values(), None)))
+        except _RollUnderWayError:
+            return strangers
         except InvalidArgumentError:
-            records = {}
             for writer, mark in participating.items():
                 try:
-                    records |= await _records(tables, mark.position)
+                    records.update(await _records(tables, mark.position))
+                except _RollUnderWayError:
+                    return strangers
                 except InvalidArgumentError as error:
                     strangers.add(writer)
                     _logger.warning("the mark of writer %s on %s is removed: %s", writer, tables.name, error)
@@ -139,9 +147,15 @@ class Watermarks:
 async def _records(tables: StreamTables, position: Mapping[int, int]) -> Mapping[int, SegmentRecord]:
     """Return what is on record of a position's segments. Raises `InvalidArgumentError` if one never was the stream's.
 
-    A writer learns of an epoch after its record was written: one that is not there is none.
+    A writer learns of an epoch after its record was written: one that is not there is none. Only a commit that rolls
+    notes times in an epoch that it is still to put on record: then `_RollUnderWayError`.
     """
     newest = segment_epoch(max(position))
     if await tables.epoch(newest) is None:
-        raise InvalidArgumentError(f"stream {tables.name} has no epoch {newest}")
+        active = (await tables.commit_view()).committing.record.active_epoch
+        if active is not None and newest == active + 1:
+            raise _RollUnderWayError
+        # The roll may have ended since the first look: then it is there.
+        if await tables.epoch(newest) is None:
+            raise InvalidArgumentError(f"stream {tables.name} has no epoch {newest}")
     return (await position_of(tables, dict.fromkeys(position, 0))).records

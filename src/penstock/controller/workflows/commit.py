@@ -280,11 +280,12 @@ async def _merge(
     origin = current if current.epoch == batch.epoch else await tables.need_epoch(batch.epoch)
     if batch.active_epoch is None and origin.reference_epoch == current.reference_epoch:
         is_sealing = view.state.record.state is StreamState.SEALING
-        await _merge_into(context, tables, batch, known, origin, current, is_lost_told=is_sealing)
+        version = view.committing.version if is_sealing else None
+        await _merge_into(context, tables, batch, known, origin, current, spares_lost_at=version)
         return view.committing
 
-    async def merge(source: EpochRecord, target: EpochRecord) -> None:
-        await _merge_into(context, tables, batch, known, source, target, is_lost_told=True)
+    async def merge(source: EpochRecord, target: EpochRecord, version: int) -> None:
+        await _merge_into(context, tables, batch, known, source, target, spares_lost_at=version)
 
     return await roll_transactions(context, tables, view.committing, origin, merge)
 
@@ -297,14 +298,20 @@ async def _merge_into(
     origin: EpochRecord,
     epoch: EpochRecord,
     *,
-    is_lost_told: bool,
+    spares_lost_at: int | None,
 ) -> None:
+    """Merge, and note what the transactions' writers gave with them.
+
+    `spares_lost_at`: segments that are missing count as empty, as long as the batch on record has this version: else
+    whoever goes on with it may have merged into them, and they may have been deleted since. None: they do not.
+    """
     transactions = [TransactionId.from_text(text) for text in batch.transactions]
     # A duplicate epoch has the same segment numbers and ranges in the same order.
     pairs = zip(origin.segments, epoch.segments, strict=True)
     ends = await together(
         _merge_segment(
             context,
+            tables,
             segment_name(tables.scope, tables.stream, target.id),
             [
                 transaction_segment_name(
@@ -312,7 +319,7 @@ async def _merge_into(
                 )
                 for transaction in transactions
             ],
-            is_lost_told=is_lost_told,
+            spares_lost_at=spares_lost_at,
         )
         for source, target in pairs
     )
@@ -330,14 +337,15 @@ async def _merge_into(
 
 
 async def _merge_segment(
-    context: WorkflowContext, target: str, sources: list[str], *, is_lost_told: bool
+    context: WorkflowContext, tables: StreamTables, target: str, sources: list[str], *, spares_lost_at: int | None
 ) -> Sequence[int]:
     """Return the target's length in bytes after each source; nothing if it is lost."""
     try:
         return await context.segments.merge(target, sources)
     except NoSuchSegmentError:
-        if not is_lost_told:
+        if spares_lost_at is None:
             raise
+        await tables.check_committing(spares_lost_at)
         # Otherwise a stream that has lost a segment could never be sealed, and so never be deleted.
         _logger.error("%s is missing: what %d transactions had for it is lost", target, len(sources))
         await together(context.segments.delete(source) for source in sources)

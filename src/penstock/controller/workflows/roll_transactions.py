@@ -29,8 +29,8 @@ from penstock.model.policies import Scaling, ScalingKind
 #: Segments that are sealed as soon as they are filled report no load.
 _NO_SCALING = Scaling(ScalingKind.FIXED)
 
-#: Merges the batch from the segments of one epoch into those of another with the same numbers.
-MergeInto = Callable[[EpochRecord, EpochRecord], Awaitable[None]]
+#: Merges the batch, on record at a version, from the segments of one epoch into those of another with the same numbers.
+MergeInto = Callable[[EpochRecord, EpochRecord, int], Awaitable[None]]
 
 
 async def roll_transactions(
@@ -61,7 +61,8 @@ async def roll_transactions(
         batch = replace(batch, active_epoch=active.epoch)
         version = await tables.put_committing(batch, committing.version)
         version = await _add_epochs(context, tables, Versioned(batch, version), origin, active, middle, last, merge)
-    sizes = await seal_segments(context, tables, [segment.id for segment in active.segments])
+    segments = [segment.id for segment in active.segments]
+    sizes = await seal_segments(context, tables, segments, lambda: tables.check_committing(version))
     (version,) = await tables.enter_epoch(last, sizes, [(layout.COMMITTING_TRANSACTIONS, batch, version)])
     return Versioned(batch, version)
 
@@ -80,11 +81,15 @@ async def _add_epochs(
     configuration = (await tables.configuration()).record.configuration
     await _create(context, tables, middle, _NO_SCALING, configuration.rollover_bytes)
     if not await _is_any_sealed(context, tables, middle):
-        await merge(origin, middle)
-    sizes = await seal_segments(context, tables, [segment.id for segment in middle.segments])
+        await merge(origin, middle, committing.version)
+
+    async def confirm() -> None:
+        await tables.check_committing(committing.version)
+
+    sizes = await seal_segments(context, tables, [segment.id for segment in middle.segments], confirm)
     # Merges take their time, and creations have no versions: whoever was overtaken meanwhile makes no segments any
     # more, of which nothing on record would tell if the stream is gone by now.
-    await tables.check_committing(committing.version)
+    await confirm()
     await _create(context, tables, last, configuration.scaling, configuration.rollover_bytes)
     ended: dict[int, int] = {segment.id: middle.epoch for segment in active.segments}
     ended.update({segment.id: last.epoch for segment in middle.segments})

@@ -11,7 +11,7 @@ internals specification, section 5.
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from enum import Enum
 
 from penstock.controller.errors import ScaleUnderWayError
@@ -226,7 +226,9 @@ async def make_transition(
         {},
         (layout.EPOCH_TRANSITION, planned, transition.version),
     )
-    sizes = await seal_segments(context, tables, planned.to_seal)
+    sizes = await seal_segments(
+        context, tables, planned.to_seal, lambda: context.announcements.confirm(announced)
+    )
     rows: list[Row] = [*finally_write, (layout.EPOCH_TRANSITION, EpochTransition(), version)]
     versions = (await tables.enter_epoch(following, sizes, rows))[: len(finally_write)]
     # Transactions begin in the new epoch from now on, without a detour through the one that this controller knows.
@@ -234,22 +236,26 @@ async def make_transition(
     return versions
 
 
-async def seal_segments(context: WorkflowContext, tables: StreamTables, segments: Sequence[int]) -> dict[int, int]:
+async def seal_segments(
+    context: WorkflowContext, tables: StreamTables, segments: Sequence[int], confirm: Callable[[], Awaitable[None]]
+) -> dict[int, int]:
     """Seal segments of the stream; return their lengths in bytes.
 
     One that is missing is reported, and counts as empty: it takes no more events either, and what follows it must not
-    wait for ever.
+    wait for ever. But first `confirm` says whether this is still the caller's work, and raises if it is not: who has
+    taken it over may have sealed the segment, and others may have deleted it since.
     """
     names = [segment_name(tables.scope, tables.stream, segment) for segment in segments]
-    lengths = await together(_seal(context, name) for name in names)
+    lengths = await together(_seal(context, name, confirm) for name in names)
     return dict(zip(segments, lengths, strict=True))
 
 
-async def _seal(context: WorkflowContext, segment: str) -> int:
+async def _seal(context: WorkflowContext, segment: str, confirm: Callable[[], Awaitable[None]]) -> int:
     try:
         await context.segments.seal(segment)
         return (await context.segments.info(segment)).length
     except NoSuchSegmentError:
+        await confirm()
         _logger.error("%s is missing: what it held is lost; its stream goes on without it", segment)
         return 0
 

@@ -69,7 +69,7 @@ async def _seal(
             return prepared
         epoch = await tables.current_epoch()
         await together(
-            _seal_segment(context, segment_name(tables.scope, tables.stream, segment.id))
+            _seal_segment(context, announced, segment_name(tables.scope, tables.stream, segment.id))
             for segment in epoch.segments
         )
         await tables.set_state(StreamState.SEALED, of=sealing)
@@ -77,10 +77,12 @@ async def _seal(
     return []
 
 
-async def _seal_segment(context: WorkflowContext, segment: str) -> None:
+async def _seal_segment(context: WorkflowContext, announced: Announcement, segment: str) -> None:
     try:
         await context.segments.seal(segment)
     except NoSuchSegmentError:
+        # Of a stream that another controller has sealed meanwhile it may have been deleted since.
+        await context.announcements.confirm(announced)
         _logger.error("%s is missing: what it held is lost; its stream is sealed without it", segment)
 
 

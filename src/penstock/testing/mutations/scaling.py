@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import replace
 
@@ -16,7 +16,7 @@ from penstock.testing.mutations.mutation import Mutation, patched, short_profile
 
 def _leave_rolled_segments_open() -> AbstractContextManager[None]:
     async def seal_segments(
-        context: WorkflowContext, tables: StreamTables, segments: Sequence[int]
+        context: WorkflowContext, tables: StreamTables, segments: Sequence[int], confirm: Callable[[], Awaitable[None]]
     ) -> dict[int, int]:
         return dict.fromkeys(segments, 0)
 
@@ -28,11 +28,11 @@ def _merge_in_another_order_somewhere() -> Iterator[None]:
     original = commit._merge_segment
 
     async def merge_segment(
-        context: WorkflowContext, target: str, sources: list[str], *, is_lost_told: bool
+        context: WorkflowContext, tables: StreamTables, target: str, sources: list[str], *, spares_lost_at: int | None
     ) -> Sequence[int]:
         number = int(target.rpartition("/")[2].partition(".")[0])
         ordered = sources[::-1] if number % 2 else sources
-        return await original(context, target, ordered, is_lost_told=is_lost_told)
+        return await original(context, tables, target, ordered, spares_lost_at=spares_lost_at)
 
     with patched(commit, "_merge_segment", merge_segment):
         yield
