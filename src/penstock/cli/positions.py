@@ -7,13 +7,13 @@ from pathlib import Path
 from penstock.client.client import Client
 from penstock.model.errors import InvalidArgumentError
 from penstock.model.names import split_scoped_name
-from penstock.model.stream_cuts import EARLIEST, LATEST, StreamCut
+from penstock.model.stream_cuts import EARLIEST, LATEST, StreamCut, is_cut_text
 from penstock.model.times import is_time
 
 #: What the options say that take a position.
 HELP = (
     "'earliest', 'latest', a time as 2026-11-22T10:30Z, noted:TIME for one that writers noted, a cut as stream "
-    "describe prints it, or @FILE with one."
+    "describe prints it or Pravega's clients write it, or @FILE with one."
 )
 _NOTED = "noted:"
 
@@ -43,7 +43,7 @@ async def cut_at(client: Client, stream: str, at: str, *, is_end: bool = False) 
         return await _cut_at_noted(client, scoped, text.removeprefix(_NOTED))
     if is_time(text):
         return await client.cut_at_time(scoped, text, is_end=is_end)
-    if not text.startswith("{"):
+    if not is_cut_text(text):
         raise InvalidArgumentError(f"{at!r} is no position in a stream: use {HELP}")
     cut = StreamCut.from_text(text)
     if f"{cut.scope}/{cut.stream}" != scoped:

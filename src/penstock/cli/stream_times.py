@@ -51,6 +51,9 @@ def cut(
     is_end: Annotated[
         bool, typer.Option("--end", help="Of a time: a cut with nothing behind it from before, instead of the reverse.")
     ] = False,
+    is_pravegas: Annotated[
+        bool, typer.Option("--pravega", help="Print it as Pravega's clients exchange it.")
+    ] = False,
     uri: Uri = URI,
     as_json: AsJson = False,
 ) -> None:
@@ -64,4 +67,5 @@ def cut(
 
     with failures_told(as_json=as_json), connected(uri) as session:
         found = session.call(cut_at(session.client, stream, at, is_end=is_end))
-    tell("cut", {"stream": stream, "at": at, "cut": found.to_text()}, [found.to_text()], as_json=as_json)
+    text = found.to_pravega_text() if is_pravegas else found.to_text()
+    tell("cut", {"stream": stream, "at": at, "cut": text}, [text], as_json=as_json)

@@ -9,7 +9,7 @@ from penstock.client.cluster import Cluster
 from penstock.client.times import cut_at_time
 from penstock.model.errors import InvalidArgumentError, NoSuchSegmentError, PenstockError
 from penstock.model.names import parse_segment_name, segment_name, split_scoped_name
-from penstock.model.stream_cuts import EARLIEST, LATEST, OFFSET_FUTURE, StreamCut
+from penstock.model.stream_cuts import EARLIEST, LATEST, OFFSET_FUTURE, StreamCut, is_cut_text
 from penstock.model.times import Time, is_time, time_ms
 
 #: "earliest" (also None, "head"), "latest" (also "tail"), a time (with its time zone, or as text in ISO 8601), one cut
@@ -31,7 +31,7 @@ def checked_start(start: Start, streams: Sequence[str], what: str = "start") -> 
         return "latest"
     if not isinstance(start, StreamCut | Mapping) and is_time(start):
         return time_ms(start, what)
-    if isinstance(start, str) and start.lstrip().startswith("{"):
+    if isinstance(start, str) and is_cut_text(start):
         start = StreamCut.from_text(start)
     if isinstance(start, StreamCut):
         start = {f"{start.scope}/{start.stream}": start}

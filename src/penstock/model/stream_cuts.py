@@ -6,14 +6,18 @@ A cut names an offset in each of a set of segments that together cover the key s
 
 from __future__ import annotations
 
+import base64
+import binascii
 import json
+import struct
+import zlib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Final
 
 from penstock.model.errors import InvalidArgumentError, InvalidNameError
-from penstock.model.names import check_scope_name, check_stream_name
+from penstock.model.names import check_scope_name, check_stream_name, segment_epoch, segment_id, segment_number
 
 #: Offset of a segment in a cut that has not been reached yet: its predecessors are not fully read.
 OFFSET_FUTURE: Final = -1
@@ -23,6 +27,21 @@ LATEST: Final = ("latest", "tail")
 
 _FORMAT_VERSION = 1
 _INT64_MAX = (1 << 63) - 1
+_INT32_MAX = (1 << 31) - 1
+#: What the text of Pravega's clients begins with: gzip's header in base64.
+_GZIP_BASE64 = "H4sI"
+#: As Java writes it: no time, no level, no system.
+_GZIP_HEADER = b"\x1f\x8b\x08" + bytes(6) + b"\xff"
+#: checksum, length
+_GZIP_TRAILER = struct.Struct("<II")
+_PRAVEGA_VERSION = "0"
+#: Longest that such a text may be when it is unpacked: a cut of half a million segments.
+_PRAVEGA_TEXT_LENGTH_MAX = 16 * 1024 * 1024
+
+
+def is_cut_text(text: str) -> bool:
+    """Say whether a text is meant to be a stream cut, in one of the forms that `StreamCut.from_text` reads."""
+    return text.lstrip().startswith(("{", _GZIP_BASE64))
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,12 +84,29 @@ class StreamCut:
             ensure_ascii=True,
         )
 
+    def to_pravega_text(self) -> str:
+        """Return the cut as Pravega's clients exchange it: what ``StreamCut.from`` of Java reads.
+
+        ``0:retail/orders:0,1:0,0:10,20``, numbers, epochs and offsets of the segments, packed by gzip, in base64.
+        """
+        ids = list(self.positions)
+        columns = (map(segment_number, ids), map(segment_epoch, ids), self.positions.values())
+        lists = ":".join(",".join(map(str, column)) for column in columns)
+        data = f"{_PRAVEGA_VERSION}:{self.scope}/{self.stream}:{lists}".encode()
+        packer = zlib.compressobj(wbits=-zlib.MAX_WBITS)
+        packed = packer.compress(data) + packer.flush()
+        trailer = _GZIP_TRAILER.pack(zlib.crc32(data), len(data) & 0xFFFFFFFF)
+        return base64.b64encode(_GZIP_HEADER + packed + trailer).decode()
+
     @classmethod
     def from_text(cls, text: str) -> StreamCut:
-        """Read what `to_text` wrote, or the same with ``cut`` for ``positions``, as checkpoints of Spark once had it.
+        """Read what `to_text` or `to_pravega_text` wrote, and ``StreamCut.asText`` of Java.
 
-        Raises `InvalidArgumentError` saying what is wrong with other text.
+        Also JSON with ``cut`` for ``positions``, as checkpoints of Spark once had it. Raises `InvalidArgumentError`
+        saying what is wrong with other text.
         """
+        if text.lstrip().startswith(_GZIP_BASE64):
+            return cls._from_pravega_text(text.strip())
         try:
             fields = json.loads(text)
         except ValueError as error:
@@ -97,3 +133,44 @@ class StreamCut:
                 raise InvalidArgumentError(f"stream cut: {offset!r} is not an offset (segment {segment})")
             parsed[int(segment)] = offset
         return cls(scope, stream, parsed)
+
+    @classmethod
+    def _from_pravega_text(cls, text: str) -> StreamCut:
+        parts = _unpacked(text).split(":")
+        if len(parts) != 5 or parts[0] != _PRAVEGA_VERSION:
+            raise InvalidArgumentError(f"stream cut {text[:80]!r} has another format than Pravega's version 0")
+        scope, _, stream = parts[1].partition("/")
+        try:
+            check_scope_name(scope)
+            check_stream_name(stream)
+            numbers, epochs, offsets = ([_number(each) for each in part.split(",") if part] for part in parts[2:])
+        except (InvalidNameError, ValueError) as error:
+            raise InvalidArgumentError(f"stream cut {text[:80]!r}: {error}") from error
+        if not len(numbers) == len(epochs) == len(offsets):
+            raise InvalidArgumentError(f"stream cut {text[:80]!r} has lists of unequal length")
+        for number, epoch, offset in zip(numbers, epochs, offsets, strict=True):
+            if not (0 <= number <= _INT32_MAX and 0 <= epoch <= _INT32_MAX and OFFSET_FUTURE <= offset <= _INT64_MAX):
+                raise InvalidArgumentError(
+                    f"stream cut {text[:80]!r}: segment {number} of epoch {epoch} at {offset} cannot be"
+                )
+        ids = map(segment_id, numbers, epochs)
+        return cls(scope, stream, dict(zip(ids, offsets, strict=True)))
+
+
+def _number(text: str) -> int:
+    digits = text.removeprefix("-")
+    if not (digits.isascii() and digits.isdecimal()) or len(digits) > len(str(_INT64_MAX)):
+        raise ValueError(f"{text[:32]!r} is no number")
+    return int(text)
+
+
+def _unpacked(text: str) -> str:
+    """Return what is in a text of Pravega's clients. Raises `InvalidArgumentError`."""
+    unpacker = zlib.decompressobj(wbits=16 + zlib.MAX_WBITS)
+    try:
+        data = unpacker.decompress(base64.b64decode(text, validate=True), _PRAVEGA_TEXT_LENGTH_MAX)
+        if not unpacker.eof or unpacker.unused_data:
+            raise ValueError("it is cut off, too long, or something follows")
+        return data.decode()
+    except (binascii.Error, zlib.error, ValueError) as error:
+        raise InvalidArgumentError(f"stream cut {text[:80]!r} is damaged: {error}") from error

@@ -16,7 +16,7 @@ from collections.abc import Mapping
 from typing import NewType, TypeAlias
 
 from penstock.model.errors import InvalidArgumentError
-from penstock.model.stream_cuts import OFFSET_FUTURE, StreamCut
+from penstock.model.stream_cuts import OFFSET_FUTURE, StreamCut, is_cut_text
 
 OFFSET_VERSION = 1
 
@@ -79,13 +79,15 @@ def from_offset(offset: object, scope: str, stream: str) -> dict[int, int]:
 
 
 def from_text(text: str, scope: str, stream: str) -> dict[int, int]:
-    """Return the cut in the JSON text of an offset, or of a stream cut as `StreamCut.to_text` writes it.
+    """Return the cut in the JSON text of an offset, or in that of a stream cut in any form of `StreamCut.from_text`.
 
     Segments that such a cut marks as not reached yet are left out: the walk comes to them by itself.
 
     Raises:
         InvalidArgumentError: as `from_offset`, or the text is not JSON.
     """
+    if is_cut_text(text) and not text.lstrip().startswith("{"):
+        text = StreamCut.from_text(text).to_text()
     try:
         offset = json.loads(text)
     except json.JSONDecodeError as error:
