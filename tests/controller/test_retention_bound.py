@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from itertools import pairwise
+from unittest import mock
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from penstock.controller import stream_cuts
 from penstock.controller.metadata.records import EpochRecord, SegmentRecord
 from penstock.controller.retention.decision import Choice, Row, SizeSituation, choose_by_size, choose_by_time
-from penstock.controller.steps import at_once
+from penstock.controller.steps import STEP_ITEMS, at_once
 from penstock.controller.stream_cuts import CutOrder, lowest, merged_cuts, order_of
 from penstock.model.stream_cuts import OFFSET_FUTURE
 from support.cut_model import is_valid_cut, position_of
@@ -90,6 +92,44 @@ def test_the_bound_is_where_the_slowest_is_on_each_key_and_readers_can_be_there(
     for key in range(KEYS):
         assert place(bound, epochs, key) == min(place(cut, epochs, key) for cut in cuts)
     assert is_valid_cut(bound, epochs)
+
+
+@settings(max_examples=200, deadline=None)
+@given(histories(), st.integers(1, 5), st.data())
+def test_the_bound_of_many_subscribers_in_few_segments_is_that_of_each(epochs, at_once_count, data):
+    """As most are: in the same segments, apart in their offsets, in any order; so many are compared at once."""
+    cuts = []
+    for _ in range(data.draw(st.integers(1, 3))):
+        cut = readers(data.draw, epochs)
+        if not cut or not is_valid_cut(cut, epochs):
+            continue
+        for _ in range(data.draw(st.integers(1, 8))):
+            moved = [
+                (segment, offset if offset == OFFSET_FUTURE else data.draw(st.integers(0, 9)))
+                for segment, offset in cut.items()
+            ]
+            cuts.append(dict(data.draw(st.permutations(moved))))
+    if not cuts:
+        return
+    with mock.patch.object(stream_cuts, "_CUTS_AT_ONCE", at_once_count):
+        merged = at_once(merged_cuts(data.draw(st.permutations(cuts))))
+    assert merged == {
+        segment: min(cut[segment] for cut in cuts if segment in cut) for cut in cuts for segment in cut
+    }
+    bound = at_once(lowest(position_of(merged, epochs)))
+    for key in range(KEYS):
+        assert place(bound, epochs, key) == min(place(cut, epochs, key) for cut in cuts)
+
+
+def test_the_offsets_of_very_many_segments_are_compared_page_by_page():
+    """More segments than one step deals with, more cuts than are compared at once."""
+    count = STEP_ITEMS * 2 + 7
+    cuts = [{segment: (segment * 31 + number * 17) % 1000 for segment in range(count)} for number in range(120)]
+    steps = merged_cuts([*cuts, {5: -1}, {count: 3}])
+    merged = at_once(steps)
+    assert merged == {
+        **{segment: min(cut[segment] for cut in cuts) for segment in range(count)}, 5: -1, count: 3,
+    }  # fmt: skip
 
 
 @settings(max_examples=300, deadline=None)

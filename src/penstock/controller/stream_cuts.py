@@ -25,6 +25,8 @@ from penstock.model.stream_cuts import OFFSET_FUTURE
 
 #: Values that are summed up by their greatest one, for ranges that hold many.
 _BLOCK_VALUES = 64
+#: Cuts in the same segments that are compared at once: with a page of segments, about a millisecond of work.
+_CUTS_AT_ONCE = 50
 _NOTHING = -(1 << 63)
 _GREATEST = 1 << 63
 #: Orders segments by key.
@@ -359,13 +361,21 @@ def _side_by_side(one: _KeyMap, two: _KeyMap) -> Iterator[tuple[int, int]]:
 
 def merged_cuts(cuts: Iterable[Mapping[int, int]]) -> Steps[dict[int, int]]:
     """Return each segment of several cuts with its least offset. `lowest` makes a cut of that."""
-    merged: dict[int, int] = {}
+    # Most are in the same segments: of these, many at once are compared without a line of Python for each offset.
+    by_segments: dict[tuple[int, ...], list[Mapping[int, int]]] = {}
     for cut in cuts:
-        for page in pages(cut.items()):
-            for segment, offset in page:
-                if offset < merged.get(segment, _GREATEST):
-                    merged[segment] = offset
-            yield
+        by_segments.setdefault(tuple(cut), []).append(cut)
+        yield
+    merged: dict[int, int] = {}
+    for segments, alike in by_segments.items():
+        for at in range(0, len(alike), _CUTS_AT_ONCE):
+            columns = [cut.values() for cut in alike[at : at + _CUTS_AT_ONCE]]
+            offsets = map(min, *columns) if len(columns) > 1 else iter(columns[0])
+            for page in pages(segments):
+                for segment, offset in zip(page, offsets, strict=False):  # The offsets go on with the next page.
+                    if offset < merged.get(segment, _GREATEST):
+                        merged[segment] = offset
+                yield
     return merged
 
 

@@ -6,6 +6,8 @@ Source: controller internals specification, section 10.
 
 from __future__ import annotations
 
+import asyncio
+
 from penstock.controller.metadata import layout
 from penstock.controller.metadata.record_store import Versioned
 from penstock.controller.metadata.records import Subscriber, SubscriberSet
@@ -42,8 +44,13 @@ async def published_cuts(tables: StreamTables) -> dict[str, dict[int, int]]:
     if not names:
         return {}
     rows = await tables.records.get_rows(tables.metadata, [layout.subscriber_key(name) for name in names])
-    found = [tables.records.decoded(tables.metadata, row, Subscriber) for row in rows]
-    return {name: one.record.stream_cut for name, one in zip(names, found, strict=True) if one is not None}
+    cuts: dict[str, dict[int, int]] = {}
+    for name, row in zip(names, rows, strict=True):
+        found = tables.records.decoded(tables.metadata, row, Subscriber)
+        if found is not None:
+            cuts[name] = found.record.stream_cut
+        await asyncio.sleep(0)  # A cut may have ten thousand segments.
+    return cuts
 
 
 async def read_subscriber(tables: StreamTables, subscriber: str) -> Versioned[Subscriber] | None:
