@@ -33,7 +33,7 @@ ALLOWED = {
 #: Modules and packages directly under `penstock` that assemble a process; other modules are the client's front door.
 TOP = {
     "standalone", "standalone_process", "settings", "data_directory", "log_administration", "long_term_storage",
-    "storage_administration", "store_processes",
+    "storage_administration", "storage_recovery", "store_processes",
     "__main__",
 }  # fmt: skip
 

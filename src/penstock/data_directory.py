@@ -178,6 +178,29 @@ class DataDirectory:
             raise self._unusable(error) from error
         return identity
 
+    def begin(self) -> None:
+        """Make the directory, or take an empty one, and lock it; until `finish` it is nobody's data directory.
+
+        Raises `DataDirectoryError` when there is anything in it, `DataDirectoryInUseError`.
+        """
+        try:
+            self._disk.make_directory(self.root)
+            if found := sorted(set(self._disk.list_directory(self.root)) - {LOCK_NAME}):
+                raise DataDirectoryError(
+                    f"{self.root} is not empty ({', '.join(found[:3])}{', ...' if len(found) > 3 else ''}): name a new "
+                    "directory, or an empty one"
+                )
+            self._lock = self._disk.lock(os.path.join(self.root, LOCK_NAME))
+        except OSError as error:
+            raise self._unusable(error) from error
+
+    def finish(self, identity: Identity) -> None:
+        """Write the identity, durably: from now on a server can be started on the directory."""
+        try:
+            self._put_identity(identity)
+        except OSError as error:
+            raise self._unusable(error) from error
+
     def identity(self) -> Identity:
         """Return what the directory says of itself. Raises `DataDirectoryError` when it says nothing."""
         try:
@@ -210,6 +233,10 @@ class DataDirectory:
 
     def _write_identity(self, container_count: int) -> Identity:
         identity = Identity(str(uuid.UUID(bytes=self._runtime.random_id(), version=4)), container_count)
+        self._put_identity(identity)
+        return identity
+
+    def _put_identity(self, identity: Identity) -> None:
         draft = os.path.join(self.root, _IDENTITY_DRAFT_NAME)
         file = self._disk.open(draft, create=True)
         try:
@@ -220,4 +247,3 @@ class DataDirectory:
             file.close()
         self._disk.rename(draft, os.path.join(self.root, IDENTITY_NAME))
         self._disk.sync_directory(self.root)
-        return identity

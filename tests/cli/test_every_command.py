@@ -78,6 +78,7 @@ ARGUMENTS = {
 #: Those that ask no server.
 LOCAL = {
     "standalone", "quickstart", "version", "segment-store", "log list", "log enable", "log disable", "storage check",
+    "storage recover",
 }  # fmt: skip
 
 
@@ -137,6 +138,7 @@ BAD_INPUT = {
     "log enable": [[], ["x"], ["0", "--data-dir", "/nowhere/at/all"]],
     "log disable": [[], ["x"], ["0", "--data-dir", "/nowhere/at/all"]],
     "storage check": [["extra"], ["--data-dir", "/nowhere/at/all"]],
+    "storage recover": [["extra"], [], ["--directory", "/nowhere/at/all", "--tier2", "/nowhere/either"]],
 }
 
 

@@ -62,7 +62,9 @@ COMMANDS = {
     ),
     "log": _Command("log:log", "Look at the containers' logs, disable one, enable one that was disabled.", True),
     "storage": _Command(
-        "storage:storage", "Compare what a stopped server knows of long-term storage with what is there.", True
+        "storage:storage",
+        "Check the long-term storage of a stopped server, or build a server from long-term storage alone.",
+        True,
     ),
     "version": _Command("version:version", "Print the versions of Penstock and of Python."),
     "segment-store": _Command("segment_store:segment_store", "Run one segment store.", is_hidden=True),

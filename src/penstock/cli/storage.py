@@ -7,18 +7,20 @@ import logging
 import os
 from collections.abc import Iterator
 from dataclasses import asdict
+from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from penstock.cli.failure import EXIT_DAMAGED, failures_told
+from penstock.cli.failure import EXIT_DAMAGED, EXIT_USAGE, fail, failures_told
 from penstock.cli.log import AsJson, Config, DataDir
 from penstock.cli.output import in_bytes, tell
 
 if TYPE_CHECKING:
     from penstock.segmentstore.tier2.storage_check import StorageReport
+    from penstock.storage_recovery import RecoveryReport
 
 Tier2 = Annotated[
     str | None,
@@ -29,14 +31,9 @@ Tier2 = Annotated[
 
 storage: typer.Typer = typer.Typer(
     name="storage",
-    help="Compare what a stopped server knows of long-term storage with what is there.",
+    help="Check the long-term storage of a stopped server, or build a server from long-term storage alone.",
     pretty_exceptions_enable=False,
 )
-
-
-@storage.callback()
-def _group() -> None:
-    """Keep "penstock storage COMMAND", also with a single command."""
 
 
 @storage.command()
@@ -88,6 +85,74 @@ def _check(
 
     with asyncio.Runner(loop_factory=new_loop()) as runner:
         return runner.run(run())
+
+
+@storage.command()
+def recover(
+    tier2: Annotated[
+        str | None,
+        typer.Option(help="Where the long-term storage is: s3://bucket/prefix (gs://, az://) or a directory."),
+    ] = None,
+    directory: Annotated[
+        str | None, typer.Option("--directory", "--data-dir", help="The data directory to be made, new or empty.")
+    ] = None,
+    config: Config = None,
+    as_json: AsJson = False,
+) -> None:
+    """Build the data directory of a store whose machine is gone, from its long-term storage alone.
+
+    The store must have written images (segment_store.container.images.interval_s). It is as it was at the newest ones;
+    what a flush has acknowledged is in there. Long-term storage is only read; the lost machine must not come back.
+    It ends with 0 if all is there, with 3 if the directory was made and chunks are missing, with 1 if it was not.
+    """
+    with failures_told(as_json=as_json):
+        if directory is None:
+            raise fail(
+                "say with --directory where the data directory is to be made",
+                kind="InvalidArgumentError",
+                as_json=as_json,
+                code=EXIT_USAGE,
+            )
+        report = _recover(directory, tier2, config, as_json=as_json)
+        tell("storage_recovered", asdict(report), _recovery_lines(report), as_json=as_json)
+    if report.check.problem_count:
+        raise typer.Exit(EXIT_DAMAGED)
+
+
+def _recover(directory: str, tier2: str | None, config: Path | None, *, as_json: bool) -> RecoveryReport:
+    # Only now: the help of all commands should not load a server.
+    from penstock.cli.progress import shown_progress
+    from penstock.cli.serve import new_loop
+    from penstock.runtime.runtime import real_runtime
+    from penstock.runtime.settings import load_settings
+    from penstock.settings import StandaloneSettings
+    from penstock.storage_recovery import recover_store
+
+    logging.getLogger("penstock").addHandler(logging.NullHandler())
+    settings = load_settings(
+        StandaloneSettings, file=config, environment=os.environ, flags={"data_dir": directory, "tier2": tier2}
+    )
+
+    async def run() -> RecoveryReport:
+        runtime = real_runtime(1)
+        try:
+            shown = partial(shown_progress, "checking", is_wanted=not as_json, unit="chunks")
+            return await recover_store(settings, runtime, shown)
+        finally:
+            await runtime.work.close()
+
+    with asyncio.Runner(loop_factory=new_loop()) as runner:
+        return runner.run(run())
+
+
+def _recovery_lines(report: RecoveryReport) -> Iterator[str]:
+    for container in report.containers:
+        created = datetime.fromtimestamp(container.created_ms / 1000, UTC).isoformat(timespec="seconds")
+        yield f"container {container.id}: as of {created}, epoch {container.epoch}, {in_bytes(container.length_bytes)}"
+        for name in container.passed_over:
+            yield f"  {name} is not whole and was passed over"
+    yield from _lines(report.check)
+    yield f"recovered: start a server with --data-dir {report.data_dir} and the same --tier2"
 
 
 def _lines(report: StorageReport) -> Iterator[str]:

@@ -246,6 +246,29 @@ class OrphanSettings:
 
 
 @dataclass(frozen=True, slots=True)
+class ImageSettings:
+    """Images of containers in long-term storage, from which a store is built anew whose machine is gone.
+
+    See docs/recovery.md.
+
+    Attributes:
+        interval_s: a container that has changed writes one so long after the last; 0: it never writes any.
+        deletions_delay_s: while chunks wait for one to be deleted, so long after the last.
+        retry_s: pause after one that could not be written.
+        timeout_s: how long writing one may take.
+        bytes_max: of one image, and of what may wait for long-term storage, in the container, when one is written.
+        deletions_max: chunks remembered that wait to be deleted; more are left to the sweep of a later start.
+    """
+
+    interval_s: float = 0.0
+    deletions_delay_s: float = 30.0
+    retry_s: float = 5.0
+    timeout_s: float = 120.0
+    bytes_max: int = 64 * MIB
+    deletions_max: int = 100_000
+
+
+@dataclass(frozen=True, slots=True)
 class ContainerSettings:
     """How one segment container works.
 
@@ -328,6 +351,7 @@ class ContainerSettings:
         activity: statistics, and indexes of borders between appends.
         space: what happens when file systems run out of room.
         orphans: how chunks that no record leads to are deleted.
+        images: what a store is built from whose machine is gone.
     """
 
     checkpoint_log_bytes: int = 64 * MIB
@@ -397,6 +421,7 @@ class ContainerSettings:
     activity: ActivitySettings = field(default_factory=ActivitySettings)
     space: SpaceSettings = field(default_factory=SpaceSettings)
     orphans: OrphanSettings = field(default_factory=OrphanSettings)
+    images: ImageSettings = field(default_factory=ImageSettings)
 
 
 @dataclass(frozen=True, slots=True)

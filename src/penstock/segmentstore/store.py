@@ -137,6 +137,7 @@ class SegmentStore:
             throttle=self.settings.throttle,
             disk_cache=self.disk_cache,
             storage_health=self._chunks,
+            container_count=self.settings.container_count,
         )
         await container.start(progress)
         return container

@@ -53,6 +53,7 @@ from penstock.segmentstore.container.storage.container_storage import (
     attribute_index_segment,
     table_index_segment,
 )
+from penstock.segmentstore.container.storage.images import ContainerImages
 from penstock.segmentstore.container.storage.storage_writer import StorageWriter
 from penstock.segmentstore.container.tables.entries import SLOT_LENGTH
 from penstock.segmentstore.container.tables.tables import Tables
@@ -61,6 +62,7 @@ from penstock.segmentstore.settings import ContainerSettings, ThrottleSettings
 from penstock.segmentstore.statistics import ContainerStatistics
 from penstock.segmentstore.tier1.durable_log import DurableLog
 from penstock.segmentstore.tier2.chunk_storage import ChunkStorage
+from penstock.segmentstore.tier2.held_deletions import HeldDeletions
 from penstock.segmentstore.tier2.storage_health import StorageHealth, UnwatchedStorage
 
 __all__ = ["ContainerStatus", "SegmentContainer"]
@@ -87,6 +89,7 @@ class SegmentContainer(SegmentMerges):
         throttle: ThrottleSettings | None = None,
         disk_cache: DiskCache | None = None,
         storage_health: StorageHealth | None = None,
+        container_count: int = 1,
     ) -> None:
         super().__init__(container_id, runtime)
         #: When this incarnation was made, in milliseconds since the epoch.
@@ -128,6 +131,9 @@ class SegmentContainer(SegmentMerges):
         for mark_bytes in self._cache_marks:
             cache.on_fall_below(mark_bytes, self.throttle.notify)
         self._chunks = chunks
+        self._container_count = container_count
+        #: Writes what a store is built from whose machine is gone, if the settings ask for it.
+        self.images: ContainerImages | None = None
         self._storage_health = storage_health or UnwatchedStorage()
         self.storage: ContainerStorage
         self.pipeline: OperationPipeline
@@ -213,9 +219,25 @@ class SegmentContainer(SegmentMerges):
             if not recovered.has_checkpoint:
                 self.checkpoints.write()
                 await self.pipeline.barrier()
+            # Chunks wait to be deleted until no image leads to them.
+            held = HeldDeletions(self._chunks, held_max=self._settings.images.deletions_max)
+            has_images = self._settings.images.interval_s > 0
+            if has_images:
+                self.images = ContainerImages(
+                    container_count=self._container_count,
+                    epoch=self._log.epoch,
+                    chunks=held,
+                    state=self.state,
+                    pipeline=self.pipeline,
+                    checkpoints=self.checkpoints,
+                    carrier=self.carrier,
+                    settings=self._settings.images,
+                    runtime=self._runtime,
+                    health=self._storage_health,
+                )
             self.storage = ContainerStorage(
                 self.id,
-                self._chunks,
+                held if has_images else self._chunks,
                 state=self.state,
                 tables=self.tables,
                 submit=self.submit,
@@ -259,6 +281,8 @@ class SegmentContainer(SegmentMerges):
             self.spawn(self.space.watch_storage())
             self.spawn(self.storage.orphans.run())
             self.spawn(self.storage.run_sweeps())
+            if self.images is not None:
+                self.spawn(self.images.run())
             if self.failure is not None:
                 raise self.failure
         except BaseException as error:
@@ -464,10 +488,12 @@ class SegmentContainer(SegmentMerges):
         return await self.storage.read(segment, offset, length)
 
     async def flush(self) -> None:
-        """Move everything that is durable now to long-term storage."""
+        """Move everything that is durable now to long-term storage, and write an image there if there are any."""
         self._check_running()
         await self.pipeline.barrier()
         await self.writer.flush_all()
+        if self.images is not None:
+            await self.images.write()
 
     def statistics(self, now_s: float) -> ContainerStatistics:
         """Return the load as of the last measurement, and what waits now. `now_s` is the loop's time."""

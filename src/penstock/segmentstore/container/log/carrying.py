@@ -229,6 +229,20 @@ class Carrier:
             ", ..." if len(late) > _NAMED_MAX else "",
         )
 
+    async def carry_before(self, before: int) -> bool:
+        """State again whatever keeps the log from being cut at a durable checkpoint; False if nothing does.
+
+        What is true then stays so: whatever waits later is behind the checkpoint. True: to be called again in a while.
+        """
+        pinned = await self._pinned(before)
+        if pinned and not self._is_carrying:
+            self._is_carrying = True
+            for segment in pinned:
+                # What comes from now on has numbers of its own: under endless load there would be no end.
+                segment.pending.begin_flush()
+            await self._carry_all(pinned, before)
+        return bool(pinned)
+
     async def _carry_all(self, segments: list[Segment], before: int) -> None:
         """State again what of the segments has a sequence number below `before`, and let the log be cut there."""
         try:

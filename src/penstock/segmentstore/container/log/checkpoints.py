@@ -34,7 +34,7 @@ from typing import Protocol
 
 from penstock.model.errors import PenstockError
 from penstock.segmentstore.container.log.operations import Checkpoint
-from penstock.segmentstore.container.log.pipeline import CheckpointMark, OperationPipeline
+from penstock.segmentstore.container.log.pipeline import CheckpointMark, OnDone, OperationPipeline
 from penstock.segmentstore.container.log.recovery import Recovered
 from penstock.segmentstore.container.metadata import MetadataCut
 from penstock.segmentstore.container.segment import Segment
@@ -48,6 +48,10 @@ class Spawn(Protocol):
 
     def __call__(self, coroutine: Coroutine[None, None, None]) -> None:
         """Start it."""
+
+
+def _nobody_waits(error: BaseException | None) -> None:
+    """A checkpoint counts when its last part is durable; if the log failed, the container ends."""
 
 
 class Checkpoints:
@@ -132,17 +136,20 @@ class Checkpoints:
         if not self.is_pending:
             self.write()
 
-    def write(self) -> None:
+    def write(self, on_done: OnDone = _nobody_waits) -> CheckpointMark:
         """Add a checkpoint of the accepted state to the log: a part of it now, the others in the turns that follow.
 
-        One that is being written is given up; nothing is lost with it.
+        One that is being written is given up; nothing is lost with it. `on_done` is called when all of it is durable,
+        or with the error of a log that failed after its last part; never if it was given up.
         """
         self.is_pending = True
         with self._pipeline.accepting():
             self._state.cut = cut = self._state.metadata.cut()
-            self._write_part(cut, self._pipeline.begin_checkpoint(), 0, 0)
+            mark = self._pipeline.begin_checkpoint()
+            self._write_part(cut, mark, 0, 0, on_done)
+        return mark
 
-    def _write_part(self, cut: MetadataCut, mark: CheckpointMark, part: int, length: int) -> None:
+    def _write_part(self, cut: MetadataCut, mark: CheckpointMark, part: int, length: int, on_done: OnDone) -> None:
         """Encode and log one part; `length` bytes of records were needed for those before."""
         pipeline = self._pipeline
         if pipeline.error is not None or self._state.cut is not cut:
@@ -151,6 +158,7 @@ class Checkpoints:
         def durable(error: BaseException | None) -> None:
             if error is None:
                 self._note_durable(mark)
+            on_done(error)
 
         with pipeline.accepting():
             snapshot = cut.next_part(self._settings.checkpoint_part_values)
@@ -160,7 +168,7 @@ class Checkpoints:
             pipeline.add_operation(operation, durable if is_last else _nobody_waits)
         length += pipeline.logged_bytes - before
         if not is_last:
-            self._in_next_turn(partial(self._write_part, cut, mark, part + 1, length))
+            self._in_next_turn(partial(self._write_part, cut, mark, part + 1, length, on_done))
             return
         self._state.cut = None
         # Counted from behind it: a large one must not call for the next. Its own last frame is still to be sent.
@@ -234,7 +242,3 @@ class Checkpoints:
             self._fail(error)
         finally:
             self._is_truncating = False
-
-
-def _nobody_waits(error: BaseException | None) -> None:
-    """A checkpoint counts when its last part is durable; if the log failed, the container ends."""

@@ -20,6 +20,7 @@ from dataclasses import dataclass
 from penstock.model.errors import ContainerOfflineError, OutcomeUnknownError
 from penstock.model.segments import Buffer
 from penstock.segmentstore.container.log.frames import FrameBuilder
+from penstock.segmentstore.container.log.image import FrameRecorder
 from penstock.segmentstore.container.log.operations import RareOperation, encode_operation
 from penstock.segmentstore.tier1.durable_log import DurableLog, LogAddress
 
@@ -36,8 +37,9 @@ class CheckpointMark:
 
     sequence_number: int
     address: LogAddress | None
-    #: What the pipeline's counter of bytes said before it.
+    #: What the pipeline's counters of bytes and frames said before it.
     logged_bytes: int = 0
+    frame_count: int = 0
 
 
 @dataclass(slots=True, eq=False)
@@ -103,6 +105,8 @@ class OperationPipeline:
         #: Called when less is outstanding than before, and when the pipeline has ended.
         self.on_shrunk: Callable[[], None] = lambda: None
         self.error: BaseException | None = None
+        #: Gets a copy of every frame that the log is given, while an image is taken.
+        self.recorder: FrameRecorder | None = None
         self._log = log
         self._fail = fail
         self._loop = asyncio.get_running_loop()
@@ -210,7 +214,7 @@ class OperationPipeline:
         The mark has the number of that record. Its address is known once the record is durable.
         """
         self._send()
-        mark = CheckpointMark(self.sequence_number + 1, None, self.logged_bytes)
+        mark = CheckpointMark(self.sequence_number + 1, None, self.logged_bytes, self.frame_count)
 
         def note_address(error: BaseException | None) -> None:
             if error is None:
@@ -246,6 +250,8 @@ class OperationPipeline:
             self._break(cause)
             self._end(callbacks, self._offline(cause))
             return
+        if self.recorder is not None:
+            self.recorder.add(self.frame_count, parts, length, self._added_sequence_number)
         self.frame_count += 1
         self._frames_in_flight += 1
         self._bytes_in_flight += length

@@ -1,0 +1,200 @@
+"""`ContainerImages`: writes images of a container to long-term storage, so that a store can be built from that alone.
+
+The first soon after a start, then every so often, and with each flush that somebody asked for. No chunk that an image
+leads to is deleted before a later one is durable. Why, and the failure cases: docs/recovery.md.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Sequence
+
+from penstock.model.errors import (
+    InconsistentStateError,
+    LogFencedError,
+    NoSuchChunkError,
+    PenstockError,
+    StorageError,
+    StorageFullError,
+    StorageNotPrimaryError,
+    StorageNotRespondingError,
+    StorageUnavailableError,
+)
+from penstock.runtime.runtime import Runtime
+from penstock.segmentstore.container.log.carrying import Carrier
+from penstock.segmentstore.container.log.checkpoints import Checkpoints
+from penstock.segmentstore.container.log.image import (
+    ContainerImage,
+    FrameRecorder,
+    ImageName,
+    ImageTooLongError,
+    image_prefix,
+)
+from penstock.segmentstore.container.log.pipeline import OperationPipeline, completer
+from penstock.segmentstore.container.state import ContainerState
+from penstock.segmentstore.settings import ImageSettings
+from penstock.segmentstore.tier2.held_deletions import HeldDeletions
+from penstock.segmentstore.tier2.storage_health import StorageHealth
+
+logger: logging.Logger = logging.getLogger(__name__)
+
+#: How often it is looked whether an image is due.
+_LOOK_S = 1.0
+#: How often it is looked whether all that keeps the log is carried: another may be at it.
+_CARRYING_LOOK_S = 0.01
+#: After one of these the incarnation must not go on.
+_FATAL = (InconsistentStateError, LogFencedError, StorageNotPrimaryError)
+
+
+class ContainerImages:
+    """The images of one incarnation of a container, at most one being written at a time.
+
+    Attributes:
+        written_count: images that were written so far.
+    """
+
+    def __init__(
+        self,
+        *,
+        container_count: int,
+        epoch: int,
+        chunks: HeldDeletions,
+        state: ContainerState,
+        pipeline: OperationPipeline,
+        checkpoints: Checkpoints,
+        carrier: Carrier,
+        settings: ImageSettings,
+        runtime: Runtime,
+        health: StorageHealth,
+    ) -> None:
+        self.written_count: int = 0
+        self._id = state.metadata.container_id
+        self._container_count = container_count
+        self._epoch = epoch
+        self._chunks = chunks
+        self._state = state
+        self._pipeline = pipeline
+        self._checkpoints = checkpoints
+        self._carrier = carrier
+        self._settings = settings
+        self._runtime = runtime
+        self._health = health
+        self._loop = asyncio.get_running_loop()
+        self._lock = asyncio.Lock()
+        #: Numbers of this epoch's images; one is used for each attempt.
+        self._number = 0
+        #: What the last one tells of: up to this record of the log.
+        self._told_number = -1
+        self._written_at_s = float("-inf")
+
+    async def run(self) -> None:
+        """Write one whenever it is due, for as long as the container runs."""
+        while True:
+            if self._is_due():
+                try:
+                    await self.write()
+                except _FATAL:
+                    raise
+                except (PenstockError, OSError) as error:
+                    logger.warning(
+                        "container %d: no image of it could be written, trying again in %.1f s; until then no chunk is "
+                        "deleted: %s",
+                        self._id,
+                        self._settings.retry_s,
+                        error,
+                    )
+                    await asyncio.sleep(self._settings.retry_s)
+                    continue
+            await asyncio.sleep(min(_LOOK_S, self._settings.interval_s))
+
+    def _is_due(self) -> bool:
+        age_s = self._loop.time() - self._written_at_s
+        if len(self._chunks) and age_s >= self._settings.deletions_delay_s:
+            return True
+        is_changed = self._pipeline.durable_sequence_number > self._told_number
+        return is_changed and age_s >= self._settings.interval_s
+
+    async def write(self) -> None:
+        """Write an image of everything that is durable at the call, and delete what only earlier ones need.
+
+        Raises `ImageTooLongError`, `StorageError`: what was there before is there still. `StorageNotPrimaryError` when
+        a later epoch has written images.
+        """
+        async with self._lock:
+            try:
+                async with asyncio.timeout(self._settings.timeout_s) as deadline:
+                    await self._write()
+            except TimeoutError as error:
+                if not deadline.expired():
+                    raise
+                raise StorageNotRespondingError(
+                    f"an image of container {self._id} was not written within {self._settings.timeout_s:g} s"
+                ) from error
+
+    async def _write(self) -> None:
+        if not self._health.is_available:
+            raise StorageUnavailableError("long-term storage is unavailable, no image can be written there")
+        (frames, checksums), released, number = await self._capture()
+        self._number += 1
+        name = ImageName(self._id, self._epoch, self._number)
+        earlier = await self._earlier(name)
+        image = ContainerImage(name, self._container_count, self._runtime.wall_clock_ms(), frames, checksums)
+        try:
+            await self._chunks.create_with_content(name.name, image.encode())
+        except StorageFullError as error:
+            # Only deletions make room, and none is done before there is an image.
+            logger.warning(
+                "container %d: long-term storage is full, there is no room for an image: chunks are deleted all the "
+                "same, and the container cannot be recovered from long-term storage alone until there is one: %s",
+                self._id,
+                error,
+            )
+            await self._remove(earlier)
+            await self._chunks.release(released)
+            raise
+        await self._remove(earlier)
+        await self._chunks.release(released)
+        self._told_number = number
+        self._written_at_s = self._loop.time()
+        self.written_count += 1
+
+    async def _capture(self) -> tuple[tuple[list[bytes], list[int]], Sequence[str], int]:
+        """Return the log from a checkpoint on at which it could be cut, with checksums of its frames; what may be
+        deleted once that is stored; the number of its last record."""
+        bytes_max = self._settings.bytes_max
+        waiting_bytes = self._state.backlog.byte_count
+        if 2 * waiting_bytes > bytes_max:
+            raise ImageTooLongError(f"{waiting_bytes} bytes wait for long-term storage, {bytes_max // 2} may")
+        recorder = self._pipeline.recorder = FrameRecorder(bytes_max)
+        try:
+            durable: asyncio.Future[None] = self._loop.create_future()
+            mark = self._checkpoints.write(completer(durable))
+            recorder.begin(mark.frame_count)
+            await durable
+            while True:
+                if not await self._carrier.carry_before(mark.sequence_number):
+                    break
+                await asyncio.sleep(_CARRYING_LOOK_S)
+            await self._pipeline.barrier()
+            # In one turn: whatever waits to be deleted now, no record up to here leads to.
+            number = self._pipeline.durable_sequence_number
+            return recorder.frames(number), self._chunks.waiting(), number
+        finally:
+            self._pipeline.recorder = None
+
+    async def _earlier(self, name: ImageName) -> list[ImageName]:
+        found = [ImageName.parse(chunk.name) for chunk in await self._chunks.list(image_prefix(self._id))]
+        for other in found:
+            if other is not None and other.epoch > self._epoch:
+                raise StorageNotPrimaryError(other.name, owner_epoch=other.epoch, epoch=self._epoch)
+        return [other for other in found if other is not None and other < name]
+
+    async def _remove(self, names: Sequence[ImageName]) -> None:
+        for name in names:
+            try:
+                await self._chunks.inner.delete(name.name)
+            except NoSuchChunkError:
+                pass  # An attempt before that failed later.
+            except OSError as error:
+                raise StorageError(f"{name.name} could not be deleted: {error}") from error

@@ -1,0 +1,203 @@
+"""`recover_store`: a data directory for a store whose machine is gone, from its long-term storage alone.
+
+Its containers have left images there (docs/recovery.md). What they say is written as new logs, so that a server started
+on the new directory goes on where the newest image of each container ends.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from contextlib import AsyncExitStack
+from dataclasses import dataclass
+
+from penstock.data_directory import DataDirectory, Identity
+from penstock.long_term_storage import open_long_term_storage
+from penstock.model.errors import CorruptionError, InvalidArgumentError, StorageError, StorageUnavailableError
+from penstock.runtime.runtime import Runtime
+from penstock.segmentstore.container.log.image import (
+    IMAGES_PREFIX,
+    ContainerImage,
+    ImageName,
+    PartialImageError,
+)
+from penstock.segmentstore.tier1.local_log import LocalLogFactory
+from penstock.segmentstore.tier1.log_records import EpochRecord, write_epoch
+from penstock.segmentstore.tier2.chunk_storage import ChunkStorage
+from penstock.segmentstore.tier2.storage_check import StorageReport
+from penstock.segmentstore.tier2.storage_identity import StorageIdentity
+from penstock.settings import StandaloneSettings
+from penstock.storage_administration import ShowProgress, check_storage
+
+#: A recovered log goes on so many epochs later: images and chunks of the lost machine, if it should still live or have
+#: started some times after its last image, are never taken for newer ones.
+EPOCH_STEP = 1 << 16
+
+#: An image is read in pieces of this size, ...
+_READ_BYTES = 8 * 1024 * 1024
+#: ... and written to the log so many bytes at a time.
+_APPEND_BYTES = 8 * 1024 * 1024
+
+
+class NotRecoverableError(StorageError):
+    """Long-term storage does not hold what a store could be built from. Nothing was made."""
+
+
+@dataclass(frozen=True, slots=True)
+class RecoveredContainer:
+    """A container and the image it was built from. `passed_over`: later images that are not whole."""
+
+    id: int
+    image: str
+    epoch: int
+    created_ms: int
+    length_bytes: int
+    passed_over: Sequence[str]
+
+
+@dataclass(frozen=True, slots=True)
+class RecoveryReport:
+    """What was recovered, and what a check of it found: no bytes were read, chunks were looked for."""
+
+    data_dir: str
+    cluster_id: str
+    containers: Sequence[RecoveredContainer]
+    check: StorageReport
+
+
+async def recover_store(settings: StandaloneSettings, runtime: Runtime, show_progress: ShowProgress) -> RecoveryReport:
+    """Make the data directory `settings.data_dir` from the long-term storage in `settings.tier2`, which is only read.
+
+    A crash leaves a directory that no server takes; it is to be removed. The machine that is lost must not come back:
+    there would be two stores over one storage.
+
+    Raises:
+        NotRecoverableError: there are no images, not of all containers, or one is damaged.
+        DataDirectoryError: the directory is not empty.
+        StorageUnavailableError: there is no long-term storage in that place.
+        InvalidArgumentError: `settings` name none.
+    """
+    if not settings.tier2:
+        raise InvalidArgumentError("say with --tier2 where the long-term storage is that a store is to be built from")
+    directory = DataDirectory(settings.data_dir, runtime)
+    async with AsyncExitStack() as held:
+        chunks = open_long_term_storage(settings, directory, runtime)
+        held.push_async_callback(chunks.close)
+        stored = await chunks.read_identity()
+        if stored is None:
+            raise StorageUnavailableError(f"{chunks.place} is not the long-term storage of a store: it has no identity")
+        cluster_id = StorageIdentity.decode(stored, chunks.place).cluster_id
+        names = await _image_names(chunks)
+        # One at a time is in memory; the first tells how many there should be.
+        count = await _check_complete(chunks, names)
+        await runtime.work.run(directory.begin)
+        held.callback(directory.close)
+        containers: list[RecoveredContainer] = []
+        for container_id in range(count):
+            image, passed_over = await _newest_whole(chunks, names[container_id])
+            if image.container_count != count:
+                raise NotRecoverableError(
+                    f"{image.name.name} is of a store with {image.container_count} containers, others are of {count}"
+                )
+            await _write_log(directory, image, settings, runtime)
+            length = sum(map(len, image.frames))
+            containers.append(
+                RecoveredContainer(
+                    container_id, image.name.name, image.name.epoch, image.created_ms, length, passed_over
+                )
+            )
+        await runtime.work.run(directory.finish, Identity(cluster_id, count))
+    report = await check_storage(settings, runtime, show_progress, is_read=False)
+    return RecoveryReport(directory.root, cluster_id, containers, report)
+
+
+async def _image_names(chunks: ChunkStorage) -> dict[int, list[ImageName]]:
+    """Return the images that there are, by container, newest first."""
+    found: dict[int, list[ImageName]] = {}
+    for info in await chunks.list(IMAGES_PREFIX):
+        name = ImageName.parse(info.name)
+        if name is not None:
+            found.setdefault(name.container_id, []).append(name)
+    for names in found.values():
+        names.sort(reverse=True)
+    return found
+
+
+async def _check_complete(chunks: ChunkStorage, names: dict[int, list[ImageName]]) -> int:
+    """Return how many containers the store has. Raises `NotRecoverableError` unless each has an image."""
+    if not names:
+        raise NotRecoverableError(
+            f"there is no image of a container in {chunks.place}: none were written, the setting "
+            "segment_store.container.images.interval_s was 0"
+        )
+    image, _ = await _newest_whole(chunks, names[min(names)])
+    missing = sorted(set(range(image.container_count)) - set(names))
+    strange = sorted(set(names) - set(range(image.container_count)))
+    if missing or strange:
+        ids = ", ".join(map(str, missing or strange))
+        raise NotRecoverableError(
+            f"{chunks.place} is of a store with {image.container_count} containers, and has "
+            f"{'no image' if missing else 'images'} of {ids}"
+        )
+    return image.container_count
+
+
+async def _newest_whole(chunks: ChunkStorage, names: Sequence[ImageName]) -> tuple[ContainerImage, Sequence[str]]:
+    """Return the newest image that is whole, and the names of newer ones that are not.
+
+    Those were never finished: what is older is removed once an image is durable, before anybody is told of it.
+    """
+    passed_over: list[str] = []
+    first: StorageError | None = None
+    for name in names:
+        try:
+            return ContainerImage.decode(name, await _read(chunks, name.name)), passed_over
+        except (PartialImageError, CorruptionError) as error:
+            first = first or error
+            passed_over.append(name.name)
+    assert first is not None
+    raise NotRecoverableError(
+        f"container {names[0].container_id} has no image that is whole in {chunks.place}: {first}"
+    ) from first
+
+
+async def _read(chunks: ChunkStorage, name: str) -> bytes:
+    length = (await chunks.info(name)).length
+    pieces: list[bytes] = []
+    at = 0
+    while at < length:
+        piece = await chunks.read(name, at, min(_READ_BYTES, length - at))
+        if not piece:
+            break
+        pieces.append(piece)
+        at += len(piece)
+    return b"".join(pieces)
+
+
+async def _write_log(
+    directory: DataDirectory, image: ContainerImage, settings: StandaloneSettings, runtime: Runtime
+) -> None:
+    """Make the log of a container, with the frames of its image and an epoch that is beyond all before."""
+    container_id = image.name.container_id
+    path = f"{directory.tier1}/{container_id}"
+    epoch = EpochRecord(container_id, image.name.epoch + EPOCH_STEP, True, is_released=True)
+
+    def prepare() -> None:
+        runtime.disk.make_directory(path)
+        write_epoch(runtime.disk, path, epoch).close()
+
+    await runtime.work.run(prepare)
+    log = LocalLogFactory(directory.tier1, runtime, settings.durable_log).create(container_id)
+    try:
+        await log.open()
+        waiting: list[asyncio.Future[object]] = []
+        waiting_bytes = 0
+        for frame in image.frames:
+            waiting.append(asyncio.ensure_future(log.append([frame], len(frame))))
+            waiting_bytes += len(frame)
+            if waiting_bytes >= _APPEND_BYTES:
+                await asyncio.gather(*waiting)
+                waiting, waiting_bytes = [], 0
+        await asyncio.gather(*waiting)
+    finally:
+        await log.close()

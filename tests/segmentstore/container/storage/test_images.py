@@ -1,0 +1,465 @@
+"""Images of a container: a new log that begins with one recovers to the container as it was, over the same chunks."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import AsyncIterator, Sequence
+from dataclasses import dataclass, replace
+
+import pytest
+
+from penstock.model.checksum import crc32c
+from penstock.model.errors import (
+    CorruptionError,
+    NoSuchChunkError,
+    NoSuchSegmentError,
+    PenstockError,
+    StorageError,
+    StorageFullError,
+    StorageNotPrimaryError,
+    StorageNotRespondingError,
+)
+from penstock.model.segments import Buffer, TableRemoval, TableUpdate
+from penstock.segmentstore.container.container import SegmentContainer
+from penstock.segmentstore.container.log.image import (
+    ContainerImage,
+    FrameRecorder,
+    ImageName,
+    ImageTooLongError,
+    PartialImageError,
+    image_prefix,
+)
+from penstock.segmentstore.container.segment import SegmentFlags
+from penstock.segmentstore.settings import ImageSettings, OrphanSettings
+from penstock.segmentstore.tier1.memory_log import MemoryLogFactory
+from penstock.segmentstore.tier2.held_deletions import HeldDeletions
+from penstock.segmentstore.tier2.memory import MemoryChunkStorage
+from support.containers import QUIET, FaultyChunks, Incarnations, append, read_all, until
+
+#: Images are written when a test asks for one.
+IMAGES = ImageSettings(interval_s=1e9, deletions_delay_s=1e9, retry_s=0.01, timeout_s=20.0)
+SETTINGS = replace(QUIET, images=IMAGES, rollover_bytes_min=1, orphans=OrphanSettings(sweep_delay_s=1e9))
+
+
+@pytest.fixture
+async def lives() -> AsyncIterator[Incarnations]:
+    made = Incarnations(SETTINGS)
+    yield made
+    await made.close()
+
+
+async def images_of(chunks: FaultyChunks | MemoryChunkStorage) -> list[ImageName]:
+    found = [ImageName.parse(info.name) for info in await chunks.list(image_prefix(0))]
+    return sorted(name for name in found if name is not None)
+
+
+def stored_names(lives: Incarnations) -> list[str]:
+    inner = lives.chunks.inner
+    assert isinstance(inner, MemoryChunkStorage)
+    return list(inner._chunks)
+
+
+async def newest_image(chunks: FaultyChunks | MemoryChunkStorage) -> ContainerImage:
+    name = (await images_of(chunks))[-1]
+    length = (await chunks.info(name.name)).length
+    return ContainerImage.decode(name, await chunks.read(name.name, 0, length))
+
+
+async def rebuilt(lives: Incarnations) -> Incarnations:
+    """Return the container's life on another machine, which has the chunks and nothing else. Not started."""
+    image = await newest_image(lives.chunks)
+    other = Incarnations(lives.settings)
+    # As they are now: whatever is deleted later in the one is there in the other.
+    for info in await lives.chunks.list():
+        content = await lives.chunks.inner.read(info.name, 0, info.length)
+        await other.chunks.create_with_content(info.name, [content])
+    other.logs._get(0).epoch = image.name.epoch + 1000
+    log = other.logs.create(0)
+    await log.open()
+    for frame in image.frames:
+        await log.append([frame], len(frame))
+    await log.close()
+    return other
+
+
+@dataclass
+class Model:
+    """What a container holds."""
+
+    segments: dict[str, tuple[int, bytes, bool]]
+    table: dict[bytes, bytes]
+
+
+async def state_of(container: SegmentContainer) -> Model:
+    await container.pipeline.barrier()
+    segments: dict[str, tuple[int, bytes, bool]] = {}
+    table: dict[bytes, bytes] = {}
+    for segment in container.segments():
+        if segment.is_system:
+            continue
+        if segment.is_table:
+            token = b""
+            while (page := await container.tables.entries(segment, limit=100, token=token)).entries:
+                table.update((entry.key, entry.value) for entry in page.entries)
+                token = page.token
+        else:
+            data = await read_all(container, segment)
+            segments[segment.name] = (segment.durable_start_offset, data, segment.is_sealed)
+    return Model(segments, table)
+
+
+async def do_something(container: SegmentContainer, rng: random.Random, step: int) -> None:
+    """Do one thing of those that a container does."""
+    names = [s.name for s in container.segments() if not s.is_system and not s.is_table and "#" not in s.name]
+    name = rng.choice(names) if names else ""
+    match rng.randrange(12):
+        case 0 | 1:
+            await container.create(f"s/{step}", rollover_bytes=50)
+        case 2 if name:
+            segment = container.segment(name)
+            await container.truncate(name, rng.randint(segment.start_offset, segment.length))
+        case 3 if name and rng.random() < 0.3:
+            await container.delete(name)
+        case 4 if name and not container.segment(name).is_sealed:
+            source = f"{name}#{step}"
+            await container.create(source)
+            await append(container, source, rng.randbytes(rng.randrange(1, 90)))
+            await container.merge(name, source)
+        case 5 if name and not container.segment(name).is_sealed and rng.random() < 0.2:
+            await container.seal(name)
+        case 6:
+            table = container.segment("s/table")
+            await container.tables.put(table, [TableUpdate(b"%d" % rng.randrange(20), rng.randbytes(40))], -1)
+        case 7:
+            table = container.segment("s/table")
+            await container.tables.remove(table, [TableRemoval(b"%d" % rng.randrange(20))], -1)
+        case 8 if name:
+            await container.writer.flush(container.segment(name))
+        case 9 if rng.random() < 0.3:
+            await container.writer.flush_all()
+        case _ if name and not container.segment(name).is_sealed:
+            await append(container, name, rng.randbytes(rng.randrange(1, 200)))
+
+
+@pytest.mark.parametrize("seed", range(12))
+async def test_a_store_rebuilt_from_an_image_is_as_it_was_then(seed: int) -> None:
+    """Whatever was done before, and whatever is done later to the chunks; through several lives.
+
+    The rebuilt one goes on, and so does one that is rebuilt from it.
+    """
+    rng = random.Random(seed)
+    lives = Incarnations(SETTINGS, seed=seed)
+    container = await lives.start()
+    await container.create("s/table", flags=SegmentFlags.TABLE)
+    for life in range(3):
+        for step in range(40):
+            await do_something(container, rng, 1000 * life + step)
+            if rng.randrange(15) == 0:
+                container = await lives.restart(container)
+        then = await state_of(container)
+        assert container.images is not None
+        await container.images.write()
+        for step in range(rng.randrange(40)):
+            await do_something(container, rng, 1000 * life + 500 + step)
+            if rng.randrange(25) == 0:
+                container = await lives.restart(container)
+                await until_written(container, 1)
+                then = await state_of(container)
+        other = await rebuilt(lives)
+        await lives.close()
+        lives, container = other, await other.start()
+        assert await state_of(container) == then
+        await container.flush()
+        assert await state_of(container) == then
+    await lives.close()
+
+
+async def test_what_a_flush_has_acknowledged_is_in_an_image(lives: Incarnations) -> None:
+    """And nothing of it need be in the log: the image is short."""
+    container = await lives.start()
+    await container.create("s/a")
+    data = random.Random(1).randbytes(200_000)
+    await append(container, "s/a", data)
+    await container.flush()
+    image = await newest_image(lives.chunks)
+    assert sum(map(len, image.frames)) < 20_000
+    assert image.container_count == 1
+    other = await rebuilt(lives)
+    again = await other.start()
+    assert await read_all(again, "s/a") == data
+    assert again.epoch > container.epoch + 1000
+    await other.close()
+
+
+async def test_bytes_that_storage_lacks_are_in_an_image(lives: Incarnations) -> None:
+    container = await lives.start()
+    await container.create("s/a")
+    await append(container, "s/a", b"early" * 1000)
+    container.checkpoints.write()
+    await container.pipeline.barrier()
+    await append(container, "s/a", b"later" * 1000)
+    assert container.images is not None
+    await container.images.write()
+    other = await rebuilt(lives)
+    assert await read_all(await other.start(), "s/a") == b"early" * 1000 + b"later" * 1000
+    await other.close()
+
+
+async def test_no_chunk_is_deleted_before_an_image_is_written_later(lives: Incarnations) -> None:
+    """And then those are, of which the image says that they are gone; and the images before."""
+    container = await lives.start()
+    assert container.images is not None
+    await container.create("s/a", rollover_bytes=10)
+    await append(container, "s/a", bytes(100))
+    await container.flush()
+    names = {info.name for info in await lives.chunks.list("s/a")}
+    assert len(names) >= 2
+    await container.truncate("s/a", 100)
+    await container.writer.flush_all()
+    assert {info.name for info in await lives.chunks.list("s/a")} == names
+    other = await rebuilt(lives)
+    assert await read_all(await other.start(), "s/a") == bytes(100), "the image was from before the truncation"
+    await other.close()
+    (first,) = await images_of(lives.chunks)
+    await container.images.write()
+    assert await lives.chunks.list("s/a") == []
+    (second,) = await images_of(lives.chunks)
+    assert first < second
+
+
+async def test_an_image_is_written_soon_after_a_start_and_when_chunks_wait(lives: Incarnations) -> None:
+    container = await lives.start(images=replace(IMAGES, interval_s=0.01, deletions_delay_s=0.01))  # type: ignore[arg-type]
+    assert container.images is not None
+    await until_written(container, 1)
+    await container.create("s/a", rollover_bytes=10)
+    await append(container, "s/a", bytes(100))
+    await container.writer.flush_all()
+    await container.truncate("s/a", 100)
+    await container.writer.flush_all()
+    await until(lambda: not any(name.startswith("s/a") for name in stored_names(lives)))
+    # One that is idle writes none.
+    count = -1
+    async with asyncio.timeout(60):
+        while count != container.images.written_count:
+            count = container.images.written_count
+            await asyncio.sleep(0.2)
+    assert len(await images_of(lives.chunks)) == 1
+
+
+async def until_written(container: SegmentContainer, count: int) -> None:
+    images = container.images
+    assert images is not None
+    await until(lambda: images.written_count >= count)
+
+
+@pytest.mark.parametrize("has_effect", [False, True])
+async def test_an_image_that_fails_leaves_what_was_there(lives: Incarnations, has_effect: bool) -> None:
+    """The flush that asked for it hears of that; no chunk is deleted; the next one succeeds."""
+    container = await lives.start()
+    await container.create("s/a", rollover_bytes=10)
+    await append(container, "s/a", bytes(100))
+    await container.flush()
+    names = {info.name for info in await lives.chunks.list("s/a")}
+    await container.truncate("s/a", 100)
+    await container.writer.flush_all()
+    assert container.images is not None
+    lives.chunks.fail("write", has_effect=has_effect)
+    with pytest.raises(StorageError, match="injected failure"):
+        await container.images.write()
+    assert {info.name for info in await lives.chunks.list("s/a")} == names
+    other = await rebuilt(lives)
+    await other.start()
+    await other.close()
+    await container.flush()
+    assert await lives.chunks.list("s/a") == []
+    assert len(await images_of(lives.chunks)) == 1
+
+
+async def test_an_image_that_hangs_is_given_up(lives: Incarnations) -> None:
+    container = await lives.start(images=replace(IMAGES, timeout_s=0.05))  # type: ignore[arg-type]
+    lives.chunks.hold("write")
+    assert container.images is not None
+    with pytest.raises(StorageNotRespondingError, match="was not written within"):
+        await container.images.write()
+    assert container.pipeline.recorder is None
+    lives.chunks.heal()
+
+
+async def test_on_full_storage_chunks_are_deleted_and_earlier_images_go(lives: Incarnations) -> None:
+    """Only deletions make room. Nobody is to build a store from an image whose chunks are gone."""
+    container = await lives.start()
+    await container.create("s/a", rollover_bytes=10)
+    await append(container, "s/a", bytes(100))
+    await container.flush()
+    await container.truncate("s/a", 100)
+    await container.writer.flush_all()
+    assert container.images is not None
+    create = lives.chunks.create_with_content
+
+    async def full(name: str, data: Sequence[Buffer]) -> int:
+        raise StorageFullError("no space left on device")
+
+    lives.chunks.create_with_content = full  # type: ignore[method-assign]
+    with pytest.raises(StorageFullError):
+        await container.images.write()
+    assert await lives.chunks.list("s/a") == []
+    assert await images_of(lives.chunks) == []
+    lives.chunks.create_with_content = create  # type: ignore[method-assign]
+    await container.images.write()
+    assert len(await images_of(lives.chunks)) == 1
+
+
+async def test_an_overtaken_container_writes_no_image_behind_a_later_one(lives: Incarnations) -> None:
+    """It ends, and what it would have deleted stays."""
+    old = await lives.start()
+    await old.create("s/a", rollover_bytes=10)
+    await append(old, "s/a", bytes(100))
+    await old.flush()
+    later = ContainerImage(ImageName(0, old.epoch + 5, 1), 1, 0, [])
+    await lives.chunks.create_with_content(later.name.name, later.encode())
+    await old.truncate("s/a", 100)
+    await old.writer.flush_all()
+    assert old.images is not None
+    with pytest.raises(StorageNotPrimaryError):
+        await old.images.write()
+    assert (await images_of(lives.chunks))[-1] == later.name
+    assert await lives.chunks.list("s/a")
+
+
+async def test_too_much_that_waits_is_no_image(lives: Incarnations) -> None:
+    container = await lives.start(images=replace(IMAGES, bytes_max=10_000))  # type: ignore[arg-type]
+    await container.create("s/a")
+    await append(container, "s/a", bytes(6000))
+    assert container.images is not None
+    with pytest.raises(ImageTooLongError, match="6000 bytes wait for long-term storage, 5000 may"):
+        await container.images.write()
+    await container.flush()
+
+
+async def test_images_are_taken_under_load(lives: Incarnations) -> None:
+    """What was acknowledged before one was asked for is in it, and nothing that a writer did not write."""
+    container = await lives.start(images=replace(IMAGES, bytes_max=1 << 30))  # type: ignore[arg-type]
+    await container.create("s/a", rollover_bytes=100)
+    written = 0
+    is_over = False
+
+    async def write() -> None:
+        nonlocal written
+        while not is_over:
+            piece = b"%08d" % written
+            await append(container, "s/a", piece)
+            written += 1
+
+    writers = [asyncio.ensure_future(write()) for _ in range(1)]
+    assert container.images is not None
+    for _ in range(10):
+        before = written
+        await container.writer.flush_all()
+        await container.images.write()
+        other = await rebuilt(lives)
+        data = await read_all(await other.start(), "s/a")
+        await other.close()
+        assert data == b"".join(b"%08d" % number for number in range(len(data) // 8))
+        assert len(data) // 8 >= before
+    is_over = True
+    await asyncio.gather(*writers)
+
+
+async def test_without_the_setting_there_is_no_image_and_chunks_go_at_once() -> None:
+    lives = Incarnations(replace(SETTINGS, images=ImageSettings()))
+    container = await lives.start()
+    assert container.images is None
+    await container.create("s/a", rollover_bytes=10)
+    await append(container, "s/a", bytes(100))
+    await container.flush()
+    await container.truncate("s/a", 100)
+    await container.flush()
+    assert await lives.chunks.list("s/a") == []
+    assert await images_of(lives.chunks) == []
+    await lives.close()
+
+
+# Bytes of images.
+
+
+IMAGE = ContainerImage(ImageName(3, 7, 11), 4, 1234, [b"first frame", b"", b"third" * 10])
+
+
+def test_an_image_is_read_back() -> None:
+    data = b"".join(IMAGE.encode())
+    assert ContainerImage.decode(IMAGE.name, data) == IMAGE
+    assert ImageName.parse(IMAGE.name.name) == IMAGE.name
+    for name in (f"{IMAGE.name.name}0", f"x{IMAGE.name.name}", "s/a", "_system/containers/_sysjournal.container1"):
+        assert ImageName.parse(name) is None
+    assert ImageName(0, 2, 1) > ImageName(0, 1, 99)
+    assert ImageName(0, 16, 1).name > ImageName(0, 9, 1).name, "names are in order, too"
+
+
+def test_an_image_that_is_cut_anywhere_is_told_from_a_damaged_one() -> None:
+    """SS-227."""
+    data = b"".join(IMAGE.encode())
+    for length in range(len(data)):
+        with pytest.raises(PartialImageError):
+            ContainerImage.decode(IMAGE.name, data[:length])
+
+
+def test_a_flipped_bit_anywhere_in_an_image_is_found() -> None:
+    data = b"".join(IMAGE.encode())
+    for position in range(len(data)):
+        damaged = bytearray(data)
+        damaged[position] ^= 1 << position % 8
+        with pytest.raises(CorruptionError):
+            ContainerImage.decode(IMAGE.name, bytes(damaged))
+    with pytest.raises(CorruptionError):
+        ContainerImage.decode(IMAGE.name, data + b"x")
+    with pytest.raises(CorruptionError, match="image 11 of container 3"):
+        ContainerImage.decode(ImageName(3, 7, 12), data)
+
+
+def test_a_recorder_begins_with_a_checkpoint_and_is_bounded() -> None:
+    recorder = FrameRecorder(10)
+    recorder.add(0, [b"before"], 6, 1)
+    # Part of a record that needs several frames: the last that ended is from before.
+    recorder.add(1, [b"a", b"b"], 2, 1)
+    recorder.begin(1)
+    recorder.add(2, [b"c"], 1, 2)
+    recorder.add(3, [b"d"], 1, 3)
+    assert recorder.frames(2) == ([b"ab", b"c"], [crc32c(b"ab", 0), crc32c(b"c", 0)])
+    recorder.add(4, [b"e"], 1, 4)
+    with pytest.raises(ImageTooLongError):
+        recorder.frames(4)
+
+
+async def test_held_deletions_are_bounded_and_done_when_they_are_let_go() -> None:
+    chunks = HeldDeletions(MemoryChunkStorage(), held_max=2)
+    assert not chunks.supports_concat
+    with pytest.raises(PenstockError):
+        await chunks.concat("a", 1, [("b", 1)])
+    for name in "abc":
+        await chunks.create_with_content(name, [b"x"])
+        await chunks.delete(name)
+        assert await chunks.exists(name)
+    assert chunks.waiting() == ["b", "c"], "the oldest is left to a later start"
+    with pytest.raises(NoSuchChunkError):
+        await chunks.delete("never there")
+    await chunks.release(["c", "never there"])
+    assert chunks.waiting() == ["b"]
+    with pytest.raises(NoSuchChunkError):
+        await chunks.info("c")
+    assert await chunks.exists("a")
+
+
+async def test_a_deleted_segment_stays_deleted_in_an_image(lives: Incarnations) -> None:
+    container = await lives.start()
+    await container.create("s/a")
+    await append(container, "s/a", b"x" * 100)
+    await container.flush()
+    await container.delete("s/a")
+    await container.flush()
+    other = await rebuilt(lives)
+    again = await other.start()
+    with pytest.raises(NoSuchSegmentError):
+        await again.find("s/a")
+    assert isinstance(other.logs, MemoryLogFactory)
+    await other.close()
