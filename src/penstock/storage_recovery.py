@@ -88,17 +88,13 @@ async def recover_store(settings: StandaloneSettings, runtime: Runtime, show_pro
             raise StorageUnavailableError(f"{chunks.place} is not the long-term storage of a store: it has no identity")
         cluster_id = StorageIdentity.decode(stored, chunks.place).cluster_id
         names = await _image_names(chunks)
-        # One at a time is in memory; the first tells how many there should be.
+        # All are read before anything is made, one at a time in memory.
         count = await _check_complete(chunks, names)
         await runtime.work.run(directory.begin)
         held.callback(directory.close)
         containers: list[RecoveredContainer] = []
         for container_id in range(count):
             image, passed_over = await _newest_whole(chunks, names[container_id])
-            if image.container_count != count:
-                raise NotRecoverableError(
-                    f"{image.name.name} is of a store with {image.container_count} containers, others are of {count}"
-                )
             await _write_log(directory, image, settings, runtime)
             length = sum(map(len, image.frames))
             containers.append(
@@ -124,22 +120,31 @@ async def _image_names(chunks: ChunkStorage) -> dict[int, list[ImageName]]:
 
 
 async def _check_complete(chunks: ChunkStorage, names: dict[int, list[ImageName]]) -> int:
-    """Return how many containers the store has. Raises `NotRecoverableError` unless each has an image."""
+    """Return how many containers the store has. Raises `NotRecoverableError` unless each has an image that is whole."""
     if not names:
         raise NotRecoverableError(
             f"there is no image of a container in {chunks.place}: none were written, the setting "
             "segment_store.container.images.interval_s was 0"
         )
-    image, _ = await _newest_whole(chunks, names[min(names)])
-    missing = sorted(set(range(image.container_count)) - set(names))
-    strange = sorted(set(names) - set(range(image.container_count)))
+    counts: dict[int, int] = {}
+    for container_id in sorted(names):
+        image, _ = await _newest_whole(chunks, names[container_id])
+        counts[container_id] = image.container_count
+    count = counts[min(counts)]
+    if set(counts.values()) != {count}:
+        raise NotRecoverableError(
+            f"{chunks.place} has images of stores with different numbers of containers: "
+            + ", ".join(f"{number} by that of container {one}" for one, number in counts.items())
+        )
+    missing = sorted(set(range(count)) - set(names))
+    strange = sorted(set(names) - set(range(count)))
     if missing or strange:
         ids = ", ".join(map(str, missing or strange))
         raise NotRecoverableError(
-            f"{chunks.place} is of a store with {image.container_count} containers, and has "
-            f"{'no image' if missing else 'images'} of {ids}"
+            f"{chunks.place} is of a store with {count} containers, and has {'no image' if missing else 'images'} of "
+            f"{ids}"
         )
-    return image.container_count
+    return count
 
 
 async def _newest_whole(chunks: ChunkStorage, names: Sequence[ImageName]) -> tuple[ContainerImage, Sequence[str]]:

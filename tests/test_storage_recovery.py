@@ -1,0 +1,193 @@
+"""`recover_store`: a data directory from long-term storage alone, in this process; with real servers: tests/e2e."""
+
+from __future__ import annotations
+
+import asyncio
+import shutil
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from penstock.data_directory import DataDirectory, DataDirectoryError
+from penstock.long_term_storage import open_long_term_storage
+from penstock.model.errors import InvalidArgumentError, StorageUnavailableError
+from penstock.model.segments import TableUpdate
+from penstock.runtime.runtime import Runtime, real_runtime
+from penstock.segmentstore.settings import ContainerSettings, ImageSettings, SegmentStoreSettings
+from penstock.segmentstore.store import SegmentStore
+from penstock.segmentstore.tier1.local_log import LocalLogFactory
+from penstock.segmentstore.tier1.log_settings import LocalLogSettings
+from penstock.settings import StandaloneSettings
+from penstock.storage_administration import CheckProgress
+from penstock.storage_recovery import NotRecoverableError, RecoveryReport, recover_store
+
+DATA = bytes(range(256)) * 1000
+NAMES = [f"s/{number}/0.#epoch.0" for number in range(6)]
+
+
+def settings_of(tmp_path: Path, *, data_dir: str = "data", interval_s: float = 3600.0) -> StandaloneSettings:
+    container = ContainerSettings(
+        flush_age_s=1e9, writer_interval_s=0.01, images=ImageSettings(interval_s=interval_s, deletions_delay_s=1e9)
+    )
+    return StandaloneSettings(
+        data_dir=str(tmp_path / data_dir),
+        tier2=str(tmp_path / "long-term"),
+        segment_store=SegmentStoreSettings(container_count=2, container=container),
+        durable_log=LocalLogSettings(first_file_length_bytes=64 * 1024, file_length_bytes=4 * 1024 * 1024),
+    )
+
+
+@asynccontextmanager
+async def running(settings: StandaloneSettings) -> AsyncIterator[SegmentStore]:
+    runtime: Runtime = real_runtime(2)
+    directory = DataDirectory(settings.data_dir, runtime)
+    identity = directory.open(settings.segment_store.container_count)
+    store = SegmentStore(
+        logs=LocalLogFactory(directory.tier1, runtime, settings.durable_log),
+        chunks=open_long_term_storage(settings, directory, runtime),
+        cluster_id=identity.cluster_id,
+        runtime=runtime,
+        settings=settings.segment_store,
+    )
+    await store.start()
+    try:
+        yield store
+    finally:
+        await store.stop()
+        directory.close()
+        await runtime.work.close()
+
+
+@contextmanager
+def unseen(total_bytes: int) -> Iterator[CheckProgress]:
+    class Unseen:
+        def note(self, chunk_count: int, length_bytes: int) -> None:
+            pass
+
+    yield Unseen()
+
+
+async def recover(settings: StandaloneSettings) -> RecoveryReport:
+    runtime = real_runtime(2)
+    try:
+        return await recover_store(settings, runtime, unseen)
+    finally:
+        await runtime.work.close()
+
+
+async def fill(settings: StandaloneSettings) -> None:
+    """Let a store run: segments, one of them empty, and a table, flushed; then more, which is not."""
+    async with running(settings) as store:
+        for name in NAMES:
+            await store.create_segment(name)
+            await store.append(name, DATA)
+        await store.create_segment("s/empty/0.#epoch.0")
+        await store.create_table("s/table")
+        await store.table_put("s/table", [TableUpdate(b"key", b"value")])
+        await asyncio.gather(*(container.flush() for container in store.containers))
+        for name in NAMES:
+            await store.append(name, b"not flushed")
+
+
+def images(settings: StandaloneSettings, container: int) -> list[Path]:
+    return sorted(Path(settings.tier2, "_system", "containers").glob(f"_sysjournal.container{container}.*"))
+
+
+@pytest.fixture
+async def lost(tmp_path: Path) -> StandaloneSettings:
+    """Settings of a store whose data directory is gone."""
+    settings = settings_of(tmp_path)
+    await fill(settings)
+    shutil.rmtree(settings.data_dir)
+    return settings
+
+
+async def test_all_that_was_flushed_is_there_and_the_store_goes_on(lost: StandaloneSettings, tmp_path: Path) -> None:
+    """Into another directory; long-term storage is not touched; the new one can be lost as well."""
+    for number in range(2):
+        settings = replace(lost, data_dir=str(tmp_path / f"new{number}"))
+        before = {path: path.read_bytes() for path in Path(lost.tier2).rglob("*") if path.is_file()}
+        report = await recover(settings)
+        assert {path: path.read_bytes() for path in Path(lost.tier2).rglob("*") if path.is_file()} == before
+        assert not report.check.problems
+        assert [container.id for container in report.containers] == [0, 1]
+        assert all(not container.passed_over for container in report.containers)
+        async with running(settings) as store:
+            for name in NAMES:
+                expected = DATA + b"more" * number
+                assert (await store.segment_info(name)).length == len(expected)
+                found = await store.read(name, 0, len(expected))
+                assert found.joined() == expected[: len(found.joined())]
+                assert found.joined()
+                await store.append(name, b"more")
+            info = await store.segment_info("s/empty/0.#epoch.0")
+            assert info.length == 0
+            (entry,) = await store.table_get("s/table", [b"key"])
+            assert entry is not None
+            assert entry.value == b"value"
+            await asyncio.gather(*(container.flush() for container in store.containers))
+            epochs = [container.epoch for container in store.containers]
+            assert min(epochs) > 65536 * (number + 1)
+        shutil.rmtree(settings.data_dir)
+
+
+async def test_an_image_that_was_not_written_to_its_end_is_passed_over(lost: StandaloneSettings) -> None:
+    (image,) = images(lost, 1)
+    partial = image.with_name(image.name[:-1] + "9")
+    partial.write_bytes(image.read_bytes()[:-1])
+    report = await recover(lost)
+    assert [list(container.passed_over) for container in report.containers] == [
+        [],
+        [f"_system/containers/{partial.name}"],
+    ]
+    assert report.containers[1].image == f"_system/containers/{image.name}"
+
+
+async def test_what_cannot_be_recovered_is_refused_and_nothing_is_made(
+    lost: StandaloneSettings, tmp_path: Path
+) -> None:
+    (image,) = images(lost, 1)
+    content = image.read_bytes()
+    image.write_bytes(content[:-1] + bytes([content[-1] ^ 1]))
+    with pytest.raises(NotRecoverableError, match="container 1 has no image that is whole"):
+        await recover(lost)
+    image.unlink()
+    with pytest.raises(NotRecoverableError, match="of a store with 2 containers, and has no image of 1"):
+        await recover(lost)
+    images(lost, 0)[0].unlink()
+    with pytest.raises(NotRecoverableError, match=r"there is no image of a container.*interval_s was 0"):
+        await recover(lost)
+    with pytest.raises(StorageUnavailableError, match="it has no identity"):
+        await recover(replace(lost, tier2=str(tmp_path / "elsewhere")))
+    with pytest.raises(InvalidArgumentError, match="say with --tier2"):
+        await recover(replace(lost, tier2=""))
+    assert not Path(lost.data_dir).exists()
+
+
+async def test_a_directory_with_anything_in_it_is_not_taken(lost: StandaloneSettings) -> None:
+    """Nor is one that a recovery which was cut off has left."""
+    Path(lost.data_dir).mkdir()
+    Path(lost.data_dir, "file").write_bytes(b"")
+    with pytest.raises(DataDirectoryError, match=r"is not empty \(file\)"):
+        await recover(lost)
+    Path(lost.data_dir, "file").unlink()
+    assert not (await recover(lost)).check.problems
+    Path(lost.data_dir, "penstock.toml").unlink()
+    with pytest.raises(DataDirectoryError, match=r"is not empty \(tier1\)"):
+        await recover(lost)
+    with pytest.raises(DataDirectoryError, match="is not empty"):
+        async with running(lost):
+            pass
+
+
+async def test_chunks_that_are_gone_are_told(lost: StandaloneSettings) -> None:
+    """As when images were switched off later: what is there is recovered."""
+    for path in Path(lost.tier2, "s", "3").iterdir():
+        path.unlink()
+    report = await recover(lost)
+    assert {problem.kind for problem in report.check.problems} == {"chunk_missing"}
+    async with running(lost) as store:
+        assert (await store.read(NAMES[1], 0, 10)).joined() == DATA[:10]
