@@ -220,6 +220,29 @@ class SpaceSettings:
 
 
 @dataclass(frozen=True, slots=True)
+class ImageSettings:
+    """Images of containers in long-term storage, from which a store is built anew whose machine is gone.
+
+    See docs/recovery.md.
+
+    Attributes:
+        interval_s: a container that has changed writes one so long after the last; 0: it never writes any.
+        deletions_delay_s: while chunks wait for one to be deleted, so long after the last.
+        retry_s: pause after one that could not be written.
+        timeout_s: how long writing one may take.
+        bytes_max: of one image, and of what may wait for long-term storage, in the container, when one is written.
+        deletions_max: chunks remembered that wait to be deleted; more are left to the sweep of a later start.
+    """
+
+    interval_s: float = 0.0
+    deletions_delay_s: float = 30.0
+    retry_s: float = 5.0
+    timeout_s: float = 120.0
+    bytes_max: int = 64 * MIB
+    deletions_max: int = 100_000
+
+
+@dataclass(frozen=True, slots=True)
 class OrphanSettings:
     """How chunks are looked for and deleted that no record leads to. See docs/orphan-chunks.md.
 
@@ -243,29 +266,6 @@ class OrphanSettings:
     sweep_interval_s: float = 86_400.0
     sweep_names: int = 1000
     sweep_pause_s: float = 0.1
-
-
-@dataclass(frozen=True, slots=True)
-class ImageSettings:
-    """Images of containers in long-term storage, from which a store is built anew whose machine is gone.
-
-    See docs/recovery.md.
-
-    Attributes:
-        interval_s: a container that has changed writes one so long after the last; 0: it never writes any.
-        deletions_delay_s: while chunks wait for one to be deleted, so long after the last.
-        retry_s: pause after one that could not be written.
-        timeout_s: how long writing one may take.
-        bytes_max: of one image, and of what may wait for long-term storage, in the container, when one is written.
-        deletions_max: chunks remembered that wait to be deleted; more are left to the sweep of a later start.
-    """
-
-    interval_s: float = 0.0
-    deletions_delay_s: float = 30.0
-    retry_s: float = 5.0
-    timeout_s: float = 120.0
-    bytes_max: int = 64 * MIB
-    deletions_max: int = 100_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -348,10 +348,10 @@ class ContainerSettings:
             container's own; who takes a container over from one that may live waits as long. See docs/ownership.md.
         ownership_drift_percent: how much slower another machine's clock may be; who waits, waits longer by it.
         index: sorted indexes.
+        images: what a store is built from whose machine is gone.
         activity: statistics, and indexes of borders between appends.
         space: what happens when file systems run out of room.
         orphans: how chunks that no record leads to are deleted.
-        images: what a store is built from whose machine is gone.
     """
 
     checkpoint_log_bytes: int = 64 * MIB
@@ -418,10 +418,10 @@ class ContainerSettings:
     ownership_lease_s: float = 10.0
     ownership_drift_percent: int = 1
     index: IndexSettings = field(default_factory=IndexSettings)
+    images: ImageSettings = field(default_factory=ImageSettings)
     activity: ActivitySettings = field(default_factory=ActivitySettings)
     space: SpaceSettings = field(default_factory=SpaceSettings)
     orphans: OrphanSettings = field(default_factory=OrphanSettings)
-    images: ImageSettings = field(default_factory=ImageSettings)
 
 
 @dataclass(frozen=True, slots=True)
