@@ -303,3 +303,21 @@ async def test_a_change_of_a_stream_that_was_sealed_right_before_it_is_refused(p
         await _truncate(first)
     await first.delete_stream("scope", "stream")
     assert not [name for name in cluster.store.segments if name.startswith("scope/stream/")]
+
+
+async def test_a_truncation_waits_for_five_writes_one_after_another(pair, cluster, monkeypatch):
+    """Announcement; record and state; segments; record and state; withdrawal: what a caller feels is logs."""
+    _, service, _ = pair
+    await service.truncate_stream("scope", "stream", {0: 1, 1: 1})
+    steps = []
+    for name in ("table_put", "table_remove", "truncate_segments", "delete_segments"):
+        call = getattr(cluster.store, name)
+
+        async def noting(*arguments, name=name, call=call, **named):
+            if steps[-1:] != [name] or name.startswith("table"):
+                steps.append(name)
+            return await call(*arguments, **named)
+
+        monkeypatch.setattr(cluster.store, name, noting)
+    await service.truncate_stream("scope", "stream", CUT)
+    assert steps == ["table_put", "table_put", "truncate_segments", "table_put", "table_remove"]

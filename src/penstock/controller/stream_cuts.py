@@ -88,8 +88,11 @@ class PositionFold:
 
     def begin(self, segments: Iterable[SegmentRecord]) -> Steps[None]:
         """Take the segments of the first epoch."""
+        cut, records = self._cut, self._records
         for page in pages(segments):
-            self._records.update((segment.id, segment) for segment in page if segment.id in self._cut)
+            for segment in page:
+                if (number := segment.id) in cut:
+                    records[number] = segment
             yield
 
     def add(self, changes: Iterable[Change]) -> Steps[None]:
@@ -105,6 +108,8 @@ class PositionFold:
         if missing := self._cut.keys() - self._records.keys():
             raise InvalidArgumentError(f"segment {min(missing)} is not, and never was, a segment of the stream")
         newest, ends = self._newest, self._ends
+        if not ends:
+            return Position(self._cut, self._records, dict.fromkeys(self._cut, newest))
         span: dict[int, int] = {}
         for page in pages(self._cut):
             span.update((segment, min(newest, ends.get(segment, newest + 1) - 1)) for segment in page)
@@ -300,6 +305,8 @@ def is_equal_or_after(position: Position, other: Position) -> Steps[bool]:
         if any(segment in cut and cut[segment] < offset for segment, offset in page):
             return False
         yield
+    if (yield from are_in_same_segments(position, other)):
+        return all(other.span[segment] <= epoch for segment, epoch in position.span.items())
     its = yield from _key_map(
         (found.key_start, found.key_end, other.span[segment]) for segment, found in other.records.items()
     )
@@ -447,7 +454,11 @@ def size_between(
     """Return the bytes between two cuts. An unknown size and an offset of a future segment count as 0."""
     total = 0
     for segment in between:
-        until = max(0, end[segment.id]) if segment.id in end else sealed_sizes.get(segment.id, 0)
-        since = max(0, start.get(segment.id, 0))
-        total += max(0, until - since)
+        number = segment.id
+        until = end[number] if number in end else sealed_sizes.get(number, 0)
+        since = start.get(number, 0)
+        if since < 0:  # Plain comparisons, since there may be thousands of segments.
+            since = 0
+        if until > since:
+            total += until - since
     return total

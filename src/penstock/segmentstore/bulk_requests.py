@@ -24,8 +24,9 @@ from penstock.segmentstore.container.segment import Segment
 T = TypeVar("T")
 Name = TypeVar("Name")
 
-#: Segments that are looked at, or changed, before others have their turn: less than a millisecond of work.
-SEGMENTS_PER_TURN = 64
+#: Segments that are looked at, or changed, before others have their turn: a millisecond of work. What is changed in one
+#: turn goes to the log together, and no second sync is waited for.
+SEGMENTS_PER_TURN = 256
 
 
 class BulkHost(Protocol):

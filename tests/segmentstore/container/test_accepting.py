@@ -82,7 +82,7 @@ CASES = {
     "create": Case("accept_create", lambda container: container.create("s/t/2.#epoch.0")),
     "append": Case("accept_append", _append),
     "seal": Case("accept_seal", lambda container: container.seal(A)),
-    "truncate": Case("accept_truncate", lambda container: container.truncate(A, 2)),
+    "truncate": Case("accept_truncations", lambda container: container.truncate(A, 2)),
     "delete": Case("accept_delete", lambda container: container.delete(A)),
     "merge": Case("accept_merge", lambda container: container.merge(A, B, [AttributeUpdate(W, 0, 1, 0)])),
     "policy": Case("accept_policy", lambda container: container.update_policy(A, scale_type=1, target_rate=2)),

@@ -47,6 +47,8 @@ class EpochTables(TransactionTables):
         super().__init__(records, scope, stream, stream_id)
         self.metadata: str = layout.stream_metadata(scope, stream, stream_id)
         self._time_index = TimeIndex(records, self.metadata)
+        #: What was read last: an epoch never changes, and one with very many segments takes long to read.
+        self._last_read: EpochRecord | None = None
 
     async def need(self, key: str, kind: type[R]) -> Versioned[R]:
         """Read a record that every stream has. 1 read."""
@@ -67,12 +69,19 @@ class EpochTables(TransactionTables):
 
     async def current_epoch(self) -> EpochRecord:
         """Read the current epoch. 1 read."""
-        return (await self.need(layout.CURRENT_EPOCH, EpochRecord)).record
+        self._last_read = (await self.need(layout.CURRENT_EPOCH, EpochRecord)).record
+        return self._last_read
 
     async def epoch(self, epoch: int) -> EpochRecord | None:
-        """Read one epoch's record; None when there is none. 1 read."""
+        """Read one epoch's record; None when there is none. 1 read, none for what these tables have read last."""
+        known = self._last_read
+        if known is not None and known.epoch == epoch:
+            return known
         found = await self.records.get(self.metadata, layout.epoch_key(epoch), EpochRecord)
-        return None if found is None else found.record
+        if found is None:
+            return None
+        self._last_read = found.record
+        return found.record
 
     async def need_epoch(self, epoch: int) -> EpochRecord:
         """As `epoch`. Raises `NoSuchStreamError` when there is none."""

@@ -60,6 +60,14 @@ class CommitView:
     current: EpochRecord
 
 
+@dataclass(frozen=True, slots=True)
+class TruncationView:
+    """What a truncation starts from: the stream's state, and where it begins."""
+
+    state: Versioned[StateRecord]
+    truncation: Versioned[TruncationRecord]
+
+
 class StreamTables(EpochTables):
     """All records of the stream `scope`/`stream` with id `stream_id`.
 
@@ -210,9 +218,30 @@ class StreamTables(EpochTables):
         """Read where the stream begins. 1 read."""
         return await self.need(layout.TRUNCATION, TruncationRecord)
 
-    async def put_truncation(self, record: TruncationRecord, version: int) -> int:
-        """Replace the truncation record read at `version`."""
-        return await self.records.put(self.metadata, layout.TRUNCATION, record, version=version)
+    async def truncation_view(self) -> TruncationView:
+        """Read all that a truncation starts from. 2 reads in one request."""
+        state_row, truncation_row = await self.records.get_rows(self.metadata, [layout.STATE, layout.TRUNCATION])
+        state = self.records.decoded(self.metadata, state_row, StateRecord)
+        truncation = self.records.decoded(self.metadata, truncation_row, TruncationRecord)
+        if state is None or truncation is None:
+            raise NoSuchStreamError(f"stream {self.name} is not completely created")
+        return TruncationView(state, truncation)
+
+    async def put_truncation(self, record: TruncationRecord, view: TruncationView) -> TruncationView:
+        """Write where the stream begins, and the state that goes with it, at the versions of `view`. 1 write.
+
+        A record that is being carried out begins a truncation, or goes on with it; another one ends it, the state is
+        ACTIVE then. Returns what is there then. Raises `MetadataConflictError` when the state does not allow it, or
+        something has changed.
+        """
+        following = StreamState.TRUNCATING if record.is_updating else StreamState.ACTIVE
+        self._check_transition(view.state.record.state, following)
+        rows: list[tuple[str, object, int]] = [
+            (layout.TRUNCATION, record, view.truncation.version),
+            (layout.STATE, StateRecord(following), view.state.version),
+        ]
+        truncation, state = await self.records.put_all(self.metadata, rows)
+        return TruncationView(Versioned(StateRecord(following), state), Versioned(record, truncation))
 
     # Commits.
 

@@ -1,24 +1,30 @@
 """Truncating a stream at a stream cut.
 
-Order: check; announce; truncation record with the new cut, updating; state TRUNCATING; truncate the segments of the cut
-and delete those before it; record no longer updating; state ACTIVE; withdraw the announcement. What is deleted is in no
-record: it lies between the beginning that the stream had, which the record keeps until then, and the new one.
+Order: check; announce; truncation record with the new cut, updating, and state TRUNCATING; truncate the segments of the
+cut and delete those before it; record no longer updating, and state ACTIVE; withdraw the announcement. What is deleted
+is in no record: it lies between the beginning that the stream had, which the record keeps until then, and the new one.
 Source: controller internals specification, section 7.6.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Mapping
-from dataclasses import replace
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 
 from penstock.controller.metadata.announcements import Announcement
 from penstock.controller.metadata.pending_work import TruncateStream
 from penstock.controller.metadata.record_store import Versioned
-from penstock.controller.metadata.records import SegmentRecord, StreamState, TruncationRecord
+from penstock.controller.metadata.records import StreamState, TruncationRecord
 from penstock.controller.metadata.stream_tables import StreamTables
 from penstock.controller.steps import in_turns, pages
-from penstock.controller.stream_cuts import Position, epoch_bounds, is_equal_or_after, size_between
+from penstock.controller.stream_cuts import (
+    Position,
+    are_in_same_segments,
+    epoch_bounds,
+    is_equal_or_after,
+    size_between,
+)
 from penstock.controller.stream_positions import (
     beginning_of,
     position_of_span,
@@ -30,24 +36,40 @@ from penstock.model.errors import InvalidArgumentError, StreamSealedError
 from penstock.model.names import segment_name
 
 
+@dataclass(frozen=True, slots=True)
+class _Plan:
+    """A truncation that can be made, and what was found out for that.
+
+    Attributes:
+        record: what it begins with, in place of one with the version `replaces`.
+        before: where what is to be deleted begins; None if that is still to be found out.
+        beginning: where the stream is to begin.
+        offsets: where segments are to begin, by name, of those that something lies before.
+    """
+
+    record: TruncationRecord
+    replaces: int
+    before: Position | None
+    beginning: Position
+    offsets: Mapping[str, int]
+
+
 async def truncate_stream(context: WorkflowContext, tables: StreamTables, cut: Mapping[int, int]) -> None:
     """Make the stream begin at `cut`. The caller holds the stream's lock and has finished what was pending.
 
     Raises `StreamSealedError`; `InvalidArgumentError` for a cut that is not valid, or before the present beginning.
     """
-    state = (await tables.state()).record.state
-    if state in (StreamState.SEALING, StreamState.SEALED):
+    view = await tables.truncation_view()
+    if view.state.record.state in (StreamState.SEALING, StreamState.SEALED):
         raise StreamSealedError(f"stream {tables.name} is sealed and cannot be truncated")
-    present = await tables.truncation()
-    checked = Versioned(await _next_record(tables, cut, present.record), present.version)
-    await _check_offsets(context, tables, cut)
+    plan = await _plan(tables, cut, view.truncation)
+    await _check_offsets(context, plan.offsets)
     order = TruncateStream(dict(cut))
     announced = await context.begin(tables.subject, order, tables.stream_id)
-    await resume_truncate(context, tables, announced, order, checked=checked)
+    await resume_truncate(context, tables, announced, order, plan=plan)
 
 
-async def _check_offsets(context: WorkflowContext, tables: StreamTables, cut: Mapping[int, int]) -> None:
-    offsets = await _offsets_by_name(tables, cut)
+async def _check_offsets(context: WorkflowContext, offsets: Mapping[str, int]) -> None:
     infos = await context.segments.infos(list(offsets))
     for page in pages(offsets.items()):
         for name, offset in page:
@@ -71,49 +93,55 @@ async def resume_truncate(
     announced: Announcement,
     order: TruncateStream,
     *,
-    checked: Versioned[TruncationRecord] | None = None,
+    plan: _Plan | None = None,
 ) -> None:
     """Bring an announced truncation to its end.
 
-    `checked` is its record, if it was made just now, with the version of the one that it replaces. Raises
+    `plan` was made just now, and holds as long as its record can take the place of the one that is there. Raises
     `StreamSealedError`, with nothing done and nothing announced, when the stream was sealed before the announcement.
     """
-    cut = order.stream_cut
-    found = await tables.truncation()
-    record, version = found.record, found.version
-    state = await tables.state()
-    if record.is_updating or record.stream_cut != cut:
-        if state.record.state in (StreamState.SEALING, StreamState.SEALED):
+    view = await tables.truncation_view()
+    record, state = view.truncation.record, view.state.record.state
+    if record.is_updating or record.stream_cut != order.stream_cut:
+        if state in (StreamState.SEALING, StreamState.SEALED):
             await context.announcements.withdraw(announced)
             raise StreamSealedError(f"stream {tables.name} was sealed before it could be truncated")
-        if record.stream_cut != cut:  # Also when an earlier truncation was given up half-way.
-            is_checked = checked is not None and checked.version == version
-            record = checked.record if checked is not None and is_checked else await _next_record(tables, cut, record)
-        # Written again if it is there already: the version of whoever began this is gone then.
-        version = await tables.put_truncation(record, version)
-        state = await tables.set_state(StreamState.TRUNCATING, of=state)
-        await context.segments.truncate_all(await _offsets_by_name(tables, record.stream_cut))
-        before = await position_of_span(tables, {}, record.previous_span)
-        async for page in _segments_till(tables, before, await beginning_of(tables, record)):
-            await context.segments.delete_all([segment_name(tables.scope, tables.stream, one.id) for one in page])
-        await tables.put_truncation(replace(record, previous_span={}, is_updating=False), version)
-    if state.record.state is StreamState.TRUNCATING:
-        await tables.set_state(StreamState.ACTIVE, of=state)
+        if plan is not None and plan.replaces != view.truncation.version:
+            plan = None
+        if record.stream_cut != order.stream_cut:  # Also when an earlier truncation was given up half-way.
+            plan = plan or await _plan(tables, order.stream_cut, view.truncation)
+            record = plan.record
+        # Written again if it is there already: the versions of whoever began this are gone then.
+        view = await tables.put_truncation(record, view)
+        offsets = plan.offsets if plan else await _offsets_by_name(tables, record.stream_cut)
+        await context.segments.truncate_all(offsets)
+        before = plan.before if plan else None
+        await _delete_between(
+            context,
+            tables,
+            before or await position_of_span(tables, {}, record.previous_span),
+            plan.beginning if plan else await beginning_of(tables, record),
+        )
+        await tables.put_truncation(replace(record, previous_span={}, is_updating=False), view)
+    elif state is StreamState.TRUNCATING:
+        await tables.set_state(StreamState.ACTIVE, of=view.state)
     await context.announcements.withdraw(announced)
 
 
-async def _segments_till(
-    tables: StreamTables, before: Position, beginning: Position
-) -> AsyncIterator[list[SegmentRecord]]:
-    """Yield the segments from where the stream began before to where it begins now, which are not of it any more."""
+async def _delete_between(
+    context: WorkflowContext, tables: StreamTables, before: Position, beginning: Position
+) -> None:
+    """Delete the segments from where the stream began before to where it begins now, which are not of it any more."""
+    if await in_turns(are_in_same_segments(before, beginning)):
+        return
     async for page in segments_between(tables, [before], beginning):
-        yield [segment for segment in page if segment.id not in beginning.cut]
+        gone = [segment_name(tables.scope, tables.stream, one.id) for one in page if one.id not in beginning.cut]
+        await context.segments.delete_all(gone)
 
 
-async def _next_record(
-    tables: StreamTables, cut: Mapping[int, int], previous: TruncationRecord
-) -> TruncationRecord:
-    """Check a cut against the stream and its present beginning; return the record of the truncation."""
+async def _plan(tables: StreamTables, cut: Mapping[int, int], present: Versioned[TruncationRecord]) -> _Plan:
+    """Check a cut against the stream and its present beginning; return the truncation to it."""
+    previous = present.record
     position = await valid_position_of(tables, cut)
     if position is None:
         _, newest = epoch_bounds(cut)
@@ -127,7 +155,7 @@ async def _next_record(
     async for page in segments_between(tables, [before], position):
         sizes = await tables.sealed_sizes(segment.id for segment in page if segment.id not in cut)
         size_bytes += size_between(before.cut, cut, page, sizes)
-    return TruncationRecord(
+    record = TruncationRecord(
         stream_cut=dict(sorted(cut.items())),
         span=dict(sorted(position.span.items())),
         # What an earlier truncation was to delete, and did not, is deleted now.
@@ -135,3 +163,5 @@ async def _next_record(
         size_till_bytes=previous.size_till_bytes + size_bytes,
         is_updating=True,
     )
+    offsets = await _offsets_by_name(tables, cut)
+    return _Plan(record, present.version, None if previous.is_updating else before, position, offsets)

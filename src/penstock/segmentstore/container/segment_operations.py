@@ -299,39 +299,31 @@ class SegmentOperations:
     def begin_truncations(self, offsets: Sequence[tuple[Segment, int]]) -> None:
         """Accept truncations of segments, each named once, which can be made: with one record of the log for all."""
         moved = [(segment, offset) for segment, offset in offsets if offset > segment.start_offset]
-        if len(moved) <= 1:
-            for segment, offset in moved:
-                self._accept_truncate(segment, offset)
-            return
+        if moved:
+            self._accept_truncations(moved)
+
+    def _accept_truncations(self, moved: Sequence[tuple[Segment, int]]) -> None:
         time_ms = self._runtime.wall_clock_ms()
-        operation = TruncateMany([segment.id for segment, _ in moved], [offset for _, offset in moved], time_ms)
+        operation: Truncate | TruncateMany
+        if len(moved) == 1:
+            ((segment, offset),) = moved
+            operation = Truncate(segment.id, offset, time_ms)
+        else:
+            operation = TruncateMany([segment.id for segment, _ in moved], [offset for _, offset in moved], time_ms)
 
         def done(error: BaseException | None) -> None:
             if error is None:
-                for segment, offset in moved:
-                    self.state.durable_truncate(segment, number, offset)
+                self.state.durable_truncations(moved, number)
 
         with self.pipeline.accepting():
-            for segment, offset in moved:
-                self.state.accept_truncate(segment, offset, time_ms)
-            number = self.pipeline.add_operation(operation, done)
-
-    def _accept_truncate(self, segment: Segment, offset: int) -> None:
-        operation = Truncate(segment.id, offset, self._runtime.wall_clock_ms())
-
-        def done(error: BaseException | None) -> None:
-            if error is None:
-                self.state.durable_truncate(segment, number, offset)
-
-        with self.pipeline.accepting():
-            self.state.accept_truncate(segment, offset, operation.time_ms)
+            self.state.accept_truncations(moved, time_ms)
             number = self.pipeline.add_operation(operation, done)
 
     def _truncate_table(self, segment: Segment, offset: int) -> None:
         """Truncate a table whose head was compacted, unless it is gone."""
         self.pipeline.check_open()
         if not segment.is_deleted and offset > segment.start_offset:
-            self._accept_truncate(segment, offset)
+            self._accept_truncations([(segment, offset)])
 
     async def delete(self, name: str) -> None:
         """Delete a segment; its storage is freed in the background. Raises `NoSuchSegmentError`."""

@@ -149,12 +149,14 @@ class ContainerState:
         segment.last_modified_ms = time_ms
         self.activity.ended(segment)
 
-    def accept_truncate(self, segment: Segment, offset: int, time_ms: int) -> None:
-        """Move the accepted start."""
-        if self.cut is not None:
-            self.cut.keep(segment)
-        segment.start_offset = max(segment.start_offset, offset)
-        segment.last_modified_ms = time_ms
+    def accept_truncations(self, offsets: Iterable[tuple[Segment, int]], time_ms: int) -> None:
+        """Move the accepted starts."""
+        for segment, offset in offsets:
+            if self.cut is not None:
+                self.cut.keep(segment)
+            if offset > segment.start_offset:
+                segment.start_offset = offset
+            segment.last_modified_ms = time_ms
 
     def accept_attributes(self, segment: Segment, values: dict[bytes, int]) -> None:
         """Set attributes; `NO_VALUE` removes."""
@@ -283,12 +285,15 @@ class ContainerState:
         segment.wake_readers()
         self.on_storage_work()
 
-    def durable_truncate(self, segment: Segment, sequence_number: int, offset: int) -> None:
-        """Refuse reads before the new start and free what lies before it."""
-        segment.durable_start_offset = max(segment.durable_start_offset, offset)
-        segment.index.truncate(segment.durable_start_offset)
-        segment.pending.note_truncate(sequence_number, offset, self._loop.time())
-        self.unflushed[segment.id] = segment
+    def durable_truncations(self, offsets: Iterable[tuple[Segment, int]], sequence_number: int) -> None:
+        """Refuse reads before the new starts and free what lies before them."""
+        now_s = self._loop.time()
+        for segment, offset in offsets:
+            if offset > segment.durable_start_offset:
+                segment.durable_start_offset = offset
+            segment.index.truncate(segment.durable_start_offset)
+            segment.pending.note_truncate(sequence_number, offset, now_s)
+            self.unflushed[segment.id] = segment
         self.on_truncation()
 
     def durable_delete(self, segment: Segment) -> None:
@@ -440,8 +445,9 @@ class ContainerState:
         segment = self.metadata.by_id[segment_id]
         if offset > segment.length:
             raise ValueError(f"truncation of {segment.name} at {offset}, beyond {segment.length}")
-        self.accept_truncate(segment, offset, time_ms)
-        self.durable_truncate(segment, sequence_number, offset)
+        truncated = ((segment, offset),)
+        self.accept_truncations(truncated, time_ms)
+        self.durable_truncations(truncated, sequence_number)
 
     def _replay_carried_merge(self, sequence_number: int, operation: CarriedMerge) -> None:
         target, source = self.metadata.by_id[operation.target_id], self.metadata.by_id[operation.source_id]

@@ -443,6 +443,8 @@ class ReadIndex(Generic[S]):
     def truncate(self, start_offset: int) -> None:
         """Drop blocks that lie wholly before `start_offset` and are not waited for by the storage writer."""
         limit = min(start_offset, self._segment.storage_length)
+        if not self._starts or self._starts[0] >= limit:
+            return
         count = 0
         for entry in self._entries:
             if type(entry) is not _Block or entry.end > limit:
