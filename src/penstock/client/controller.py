@@ -45,6 +45,7 @@ from penstock.model.errors import (
     NoSuchStreamError,
     OutcomeUnknownError,
     PenstockError,
+    ReplyTooLongError,
     ScopeExistsError,
     ScopeNotEmptyError,
     StreamError,
@@ -76,6 +77,8 @@ _FINAL_CODES = frozenset(
 )
 #: A controller has no code of its own for a lease out of its bounds, or cuts in the wrong order: it says these words.
 _BAD_LEASE = "lease value too"
+#: gRPC has one code for want of room, which may pass, and for a message above the limit of one end, which does not.
+_TOO_LONG = "larger than max"
 #: Where UNKNOWN says that a question makes no sense: so many answers of it are believed.
 _UNKNOWN_COUNT_MAX = 2
 _RETRY_DELAY_INITIAL_S = 0.01
@@ -176,6 +179,7 @@ class ControllerClient(MarkCalls, ReaderGroupCalls, ScaleCalls, TableCalls, Tran
             # In fact the shortest time-out of one attempt to connect; gRPC's own 20 s would stall a fail-over.
             ("grpc.min_reconnect_backoff_ms", round(settings.connect_timeout_s * 1000)),
             ("grpc.enable_http_proxy", 0),
+            ("grpc.max_receive_message_length", settings.controller_reply_bytes_max),
         ]
         if use_tls:
             channel = grpc.aio.secure_channel(target, grpc.ssl_channel_credentials(), options=options)
@@ -424,6 +428,8 @@ class ControllerClient(MarkCalls, ReaderGroupCalls, ScaleCalls, TableCalls, Tran
                     # Not chained: all that gRPC knows is in the text, and its own error is a page of channel state.
                     if code in _FINAL_CODES:
                         raise _final_error(code, details) from None
+                    if code == grpc.StatusCode.RESOURCE_EXHAUSTED and _TOO_LONG in (error.details() or ""):
+                        raise ReplyTooLongError(f"{details} (controller_reply_bytes_max)") from None
                     if code == grpc.StatusCode.UNKNOWN and _BAD_LEASE in (error.details() or ""):
                         raise InvalidArgumentError(f"{details} (in ms)") from None
                     if code == grpc.StatusCode.UNKNOWN and unknown_means is not None:
@@ -487,8 +493,10 @@ def _final_error(code: grpc.StatusCode, details: str) -> PenstockError:
         return NoSuchStreamError(details)
     if code == grpc.StatusCode.ALREADY_EXISTS:
         return StreamExistsError(details)
-    if code in (grpc.StatusCode.INVALID_ARGUMENT, grpc.StatusCode.OUT_OF_RANGE):
+    if code == grpc.StatusCode.INVALID_ARGUMENT:
         return InvalidArgumentError(details)
+    if code == grpc.StatusCode.OUT_OF_RANGE:
+        return ReplyTooLongError(details)
     if code == grpc.StatusCode.UNIMPLEMENTED:
         return UnsupportedOperationError(details)
     return StreamError(details)

@@ -22,6 +22,7 @@ class ClientSettings:
         bulk_request_count_max: requests of one bulk call that wait for replies at the same time.
 
         controller_request_timeout_s: one attempt of a controller call.
+        controller_reply_bytes_max: longest reply of a controller.
         controller_attempt_count_max: attempts of a controller call that fails in a passing way; most often the
             time is used up before.
         first_contact_timeout_s: how long a client that has never reached its controller waits for a connection.
@@ -97,6 +98,7 @@ class ClientSettings:
     bulk_request_count_max: int = 256
 
     controller_request_timeout_s: float = 30.0
+    controller_reply_bytes_max: int = 64 * _MIB
     controller_attempt_count_max: int = 1000
     first_contact_timeout_s: float = 1.5
 

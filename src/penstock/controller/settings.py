@@ -136,7 +136,8 @@ class ControllerSettings:
         page_entries_max: names in one page of a listing.
         id_cache_entries_max: scope and stream ids remembered.
         rpc_concurrency_max: gRPC calls served at the same time; further ones are answered RESOURCE_EXHAUSTED.
-        message_bytes_max: largest gRPC message.
+        message_bytes_max: largest gRPC message; a call with a longer reply is answered OUT_OF_RANGE. Java's client
+            takes no more than 4 MiB.
         auto_scaling: how streams are scaled by their load.
         watermarks: how watermarks are made of the times that writers note.
         retention: how streams are truncated as their policies say.

@@ -16,13 +16,13 @@ from penstock.controller.grpc.status import status_of
 from penstock.controller.grpc.table import call_table, services
 from penstock.controller.service import ControllerService
 from penstock.controller.settings import ControllerSettings
-from penstock.model.errors import ControllerUnavailableError, PenstockError
+from penstock.model.errors import ControllerUnavailableError, PenstockError, ReplyTooLongError
 from penstock.runtime.sockets import check_port_is_unused
 
 _logger = logging.getLogger(__name__)
 
-_Context = grpc.aio.ServicerContext[bytes, Message]
-_Call = Callable[[bytes, _Context], Awaitable[Message]]
+_Context = grpc.aio.ServicerContext[bytes, bytes]
+_Call = Callable[[bytes, _Context], Awaitable[bytes]]
 
 
 class GrpcServer:
@@ -116,29 +116,34 @@ class GrpcServer:
     ) -> None:
         await self.stop()
 
-    def _handlers(self) -> list[grpc.GenericRpcHandler[bytes, Message]]:
+    def _handlers(self) -> list[grpc.GenericRpcHandler[bytes, bytes]]:
         built = call_table(self._front)
+        reply_bytes_max = self._settings.message_bytes_max
         found = []
         for described in services():
             handlers = {}
             for method in described.methods:
                 handlers[method.name] = grpc.unary_unary_rpc_method_handler(
-                    _guarded(method.name, GetMessageClass(method.input_type), built[method.name]),
-                    # Requests stay bytes up to the guard: what gRPC itself says about bad ones is not for clients.
-                    response_serializer=_serialize,
+                    # Bytes up to the guard, and from it on: what gRPC itself says of bad ones is not for clients.
+                    _guarded(method.name, GetMessageClass(method.input_type), built[method.name], reply_bytes_max)
                 )
             found.append(grpc.method_handlers_generic_handler(described.full_name, handlers))
         return found
 
 
-def _serialize(message: Message) -> bytes:
-    return message.SerializeToString()
-
-
-def _guarded(name: str, kind: type[Message], answer: Callable[..., Awaitable[Message]]) -> _Call:
-    async def serve(request: bytes, context: _Context) -> Message:
+def _guarded(
+    name: str, kind: type[Message], answer: Callable[..., Awaitable[Message]], reply_bytes_max: int
+) -> _Call:
+    async def serve(request: bytes, context: _Context) -> bytes:
         try:
-            return await answer(kind.FromString(request))
+            reply = (await answer(kind.FromString(request))).SerializeToString()
+            if len(reply) > reply_bytes_max:
+                # gRPC would answer RESOURCE_EXHAUSTED, and every client would ask again and again.
+                raise ReplyTooLongError(
+                    f"the reply to {name} has {len(reply)} bytes, at most {reply_bytes_max} may be sent "
+                    "(message_bytes_max of the controller): there are too many segments for names so long"
+                )
+            return reply
         except DecodeError:
             code, text = grpc.StatusCode.INVALID_ARGUMENT, f"the request is not a {kind.DESCRIPTOR.name}"
         except PenstockError as error:

@@ -17,6 +17,7 @@ from penstock.model.errors import (
     NoSuchStreamError,
     NoSuchTableError,
     PenstockError,
+    ReplyTooLongError,
     ScopeExistsError,
     ScopeNotEmptyError,
     StorageFullError,
@@ -45,6 +46,8 @@ class FinalArgumentError(InvalidArgumentError):
 _STATUS_BY_ERROR: tuple[tuple[type[PenstockError], grpc.StatusCode], ...] = (
     (LateArgumentError, grpc.StatusCode.UNKNOWN),
     (FinalArgumentError, grpc.StatusCode.INVALID_ARGUMENT),
+    # No client asks again.
+    (ReplyTooLongError, grpc.StatusCode.OUT_OF_RANGE),
     (InvalidArgumentError, grpc.StatusCode.INTERNAL),
     (WorkflowTimeoutError, grpc.StatusCode.DEADLINE_EXCEEDED),
     (NoSuchScopeError, grpc.StatusCode.NOT_FOUND),

@@ -4,6 +4,7 @@
     ├── InvalidArgumentError            the caller's mistake; also a ValueError
     │   ├── InvalidNameError
     │   ├── EventTooLargeError          fields `length_bytes`, `length_bytes_max`
+    │   ├── ReplyTooLongError           of a controller, about very many segments with long names
     │   ├── TableReadTooLongError       one reply cannot have so many entries, or entries so long: ask for fewer
     │   └── SerializationError          a value is not one of the serializer's, or an event's bytes are not
     │       └── UndecodableEventError   ... of an event that was read: says which, and what to do
@@ -83,6 +84,7 @@ from penstock.model.errors.root import (
     OutcomeUnknownError,
     PenstockError,
     ProtocolError,
+    ReplyTooLongError,
     SerializationError,
     TableReadTooLongError,
     UndecodableEventError,
@@ -208,6 +210,7 @@ __all__ = [
     "OwnershipUnconfirmedError",
     "PenstockError",
     "ProtocolError",
+    "ReplyTooLongError",
     "ScopeExistsError",
     "ScopeNotEmptyError",
     "SegmentBackloggedError",

@@ -53,6 +53,14 @@ class EventTooLargeError(InvalidArgumentError):
         self.length_bytes_max = length_bytes_max
 
 
+class ReplyTooLongError(InvalidArgumentError):
+    """A controller's reply is longer than it may send, or than this client takes. Asking again changes nothing.
+
+    A reply about a stream names it for each segment: ten thousand segments fit if scope and stream have 180 characters
+    each. The limits are the controller's `message_bytes_max` and the client's `controller_reply_bytes_max`.
+    """
+
+
 class TableReadTooLongError(InvalidArgumentError):
     """A read of a table asks for more keys, or for more bytes of entries, than one reply may have. Ask for fewer.
 
