@@ -48,6 +48,8 @@ class ScopeDeletion:
         if scope == SYSTEM_SCOPE:
             raise ScopeNotEmptyError(f"scope {scope} belongs to the system")
         subject = Subject(SubjectKind.SCOPE, scope)
+        # As for any call about a scope: one who has given up meanwhile is to be heard before anything is begun.
+        await self._context.announcements.check_is_member()
 
         async def run() -> None:
             try:

@@ -276,9 +276,11 @@ class ControllerService:
     async def create_scope(self, scope: str) -> None:
         """Create a scope. Raises `InvalidNameError`, `ScopeExistsError`."""
         check_scope_name(scope)
+        # Not in the task, which goes on without its caller: one who has given up meanwhile, and has asked another
+        # controller, is to be heard first.
+        await self._context.announcements.check_is_member()
 
         async def run() -> None:
-            await self._context.announcements.check_is_member()
             # Its deletion meanwhile would not find the tables that are still to be made.
             async with self._locks.hold(scope):
                 await self._catalog.create_scope(scope, self._context.new_id())
@@ -289,8 +291,9 @@ class ControllerService:
         """Delete a scope that holds no stream, reader group or table. Raises `NoSuchScopeError`, `ScopeNotEmptyError`.
         """
 
+        await self._context.announcements.check_is_member()
+
         async def run() -> None:
-            await self._context.announcements.check_is_member()
             async with self._locks.hold(scope):
                 await self._catalog.delete_scope(scope)
 
