@@ -222,6 +222,61 @@ def test_balancing_ends_fair(segment_count, readers):
         assert sum(counts) == segment_count
 
 
+@settings(max_examples=200, deadline=None)
+@given(st.data())
+def test_balancing_moves_no_more_segments_than_it_must(data):
+    """Readers join and leave a group at rest. Each gives up what it saw that it has too many of, perhaps long ago.
+
+    What moves from one reader to another is what the others have too many of by the fairest count, and not one more;
+    what a reader that left had is handed out once.
+    """
+    state = group(data.draw(st.integers(0, 12)), data.draw(st.lists(st.sampled_from(READERS), min_size=1, unique=True)))
+    for _ in range(data.draw(st.integers(1, 4))):
+        state, _ = rested(data, state)
+        before = {reader: set(member.segments) for reader, member in state.readers.items()}
+        joining = [reader for reader in READERS if reader not in before]
+        if joining and (len(before) == 1 or data.draw(st.booleans())):
+            state = rgs.join(state, joining[0], "again")
+        elif len(before) > 1:
+            state = rgs.leave(state, data.draw(st.sampled_from(sorted(before))))
+        stayed = {reader: held for reader, held in before.items() if reader in state.readers}
+        state, given_up = rested(data, state)
+        floor, extra = divmod(state.segment_count, len(state.readers))
+        # As many as may keep one more than the others do.
+        most = sorted((len(held) for held in stayed.values()), reverse=True)
+        fewest = sum(max(held - floor - (index < extra), 0) for index, held in enumerate(most))
+        assert given_up == fewest
+        lost = sum(len(held - set(state.readers[reader].segments)) for reader, held in stayed.items())
+        assert lost == fewest
+        counts = [len(member.segments) for member in state.readers.values()]
+        assert max(counts) - min(counts) <= 1
+        assert not state.unassigned
+
+
+def rested(data, state):
+    """Let readers look, and act on what they saw, in any order, until nothing changes; count what they gave up."""
+    given_up = 0
+    seen = {}
+    for _ in range(100):
+        for member in data.draw(st.permutations(sorted(state.readers))):
+            if member not in seen or data.draw(st.booleans()):
+                seen[member] = rgs.surplus(state, member)
+            before = len(state.readers[member].segments)
+            state = rgs.give_up(state, member, at_held(state, member, seen.pop(member)))
+            given_up += before - len(state.readers[member].segments)
+            state = rgs.acquire(state, member, 100)
+            # Seen now, acted upon with the next turn: others come between.
+            seen[member] = rgs.surplus(state, member)
+        if not state.unassigned and not any(rgs.surplus(state, member) for member in state.readers):
+            return state, given_up
+    return pytest.fail("balancing does not come to rest")
+
+
+def at_held(state, reader, segments):
+    mine = state.readers[reader].segments
+    return {segment: mine[segment] for segment in segments if segment in mine}
+
+
 def of(stream, number=0):
     return segment_name("retail", stream, number)
 

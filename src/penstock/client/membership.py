@@ -286,7 +286,7 @@ class Membership:
             state = rgs.join(state, self._name, self._incarnation)
             for segment, (end, successors) in ends.items():
                 state = rgs.finish(state, self._name, segment, end, successors)
-            state = rgs.release(state, self._name, leaving)
+            state = rgs.give_up(state, self._name, leaving)
             if is_beat:
                 state = rgs.beat(state, self._name, positions, handed_out)
             return rgs.acquire(state, self._name, self._settings.reader_segment_count_max)

@@ -359,12 +359,10 @@ def surplus(state: GroupState, name: str) -> list[str]:
     others = [len(other.segments) for key, other in state.readers.items() if key != name]
     ceiling = floor + (1 if extra else 0)
     held = len(reader.segments)
-    if held > ceiling:
-        count = held - ceiling
-    elif held > floor and not state.unassigned and any(other < floor for other in others):
-        count = 1
-    else:
-        count = 0
+    short = sum(max(floor - other, 0) for other in others)
+    coming = len(state.unassigned) + sum(max(other - ceiling, 0) for other in others)
+    # One more than the even share may stay, unless others cannot come to theirs in another way.
+    count = held - ceiling if held > ceiling else int(held > floor and short > coming)
     return sorted(reader.segments, key=_order, reverse=True)[:count]
 
 
@@ -386,6 +384,16 @@ def release(state: GroupState, name: str, positions: Mapping[str, HeldSegment]) 
         state, readers=_with_reader(state, name, renewed), redeliveries=_pruned(state.redeliveries, freed)
     )
     return _freed(changed, freed)
+
+
+def give_up(state: GroupState, name: str, positions: Mapping[str, HeldSegment]) -> GroupState:
+    """As `release`, but of no more segments than the reader has too many of by now, the newest first.
+
+    What another reader was short of when this one looked may have come from a third one since.
+    """
+    count = len(surplus(state, name))
+    chosen = sorted(positions, key=_order, reverse=True)[:count]
+    return release(state, name, {segment: positions[segment] for segment in chosen})
 
 
 def finish(
