@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from penstock.client.batch_reads import BatchRange
     from penstock.client.connecting import connect
     from penstock.client.event import Event, EventBatch
+    from penstock.client.group_overview import GroupOverview, StreamOfGroup
     from penstock.client.reader import Positions
     from penstock.client.reader_group import GroupDescription
     from penstock.client.revisioned_stream import Revision
@@ -126,6 +127,7 @@ __all__ = [
     "EventWriter",
     "ForkedError",
     "GroupDescription",
+    "GroupOverview",
     "GroupRetention",
     "InvalidArgumentError",
     "InvalidNameError",
@@ -163,6 +165,7 @@ __all__ = [
     "StreamExistsError",
     "StreamHistory",
     "StreamNotSealedError",
+    "StreamOfGroup",
     "StreamSealedError",
     "Table",
     "TableChange",
@@ -215,6 +218,7 @@ _HOME = {
     "EventBatch": "penstock.client.event",
     "EventWriter": "penstock.client.sync",
     "GroupDescription": "penstock.client.reader_group",
+    "GroupOverview": "penstock.client.group_overview",
     "GroupRetention": "penstock.model.policies",
     "Positions": "penstock.client.reader",
     "Reader": "penstock.client.sync",
@@ -233,6 +237,7 @@ _HOME = {
     "StreamCut": "penstock.model.stream_cuts",
     "StreamEpoch": "penstock.client.stream_history",
     "StreamHistory": "penstock.client.stream_history",
+    "StreamOfGroup": "penstock.client.group_overview",
     "Table": "penstock.client.sync",
     "TableChange": "penstock.client.tables",
     "TableConfig": "penstock.model.tables",

@@ -127,7 +127,10 @@ def test_a_group_is_created_described_reset_and_deleted(
     assert penstock("group", "create", "groups/audit", "groups/stream").ok.stdout == (
         "reader group groups/audit is created\n"
     )
-    assert penstock("group", "list", "groups").ok.lines == ["groups/audit"]
+    assert [line.split() for line in penstock("group", "list", "groups").ok.lines] == [
+        ["GROUP", "MADE", "BY", "RETENTION", "STREAM", "ACKNOWLEDGED"],
+        ["groups/audit", "penstock", "none", "groups/stream"],
+    ]
     assert "groups/audit" in penstock("group", "list", "--json").ok.stdout
     penstock("write", "groups/stream", stdin=b"aa\nbb\n").ok  # noqa: B018
     assert penstock("group", "lag", "groups/audit", "--json").ok.json["unread_bytes"] == {"groups/stream": 20}
@@ -174,7 +177,15 @@ def test_a_group_holds_its_streams_until_they_are_acknowledged(
         f"reader group held/audit needs nothing before {tail}\n"
     )
     assert not penstock("group", "acknowledge", "held/audit", head, "--json").ok.json["is_new"]
+    assert f"  held/stream: acknowledged: {tail}" in penstock("group", "describe", "held/audit").ok.lines
+    assert penstock("group", "describe", "held/audit", "--json").ok.json["acknowledged"] == {"held/stream": tail}
+    listed = penstock("group", "list", "held", "--json").ok.json
+    assert listed["groups"] == ["held/audit"]
+    assert listed["overviews"][0]["streams"]["held/stream"]["acknowledged"] == tail
     penstock("group", "create", "held/other", "held/stream", "--retention", "automatic").ok  # noqa: B018
+    assert penstock("group", "list", "held").ok.lines[2].split() == [
+        "held/other", "penstock", "automatic", "held/stream", "nothing",
+    ]  # fmt: skip
     assert penstock("group", "describe", "held/other").ok.lines[1] == "  its streams keep what it has not read"
 
 

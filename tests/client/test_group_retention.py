@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+import uuid
 
 import pytest
 
 from penstock.client.client import Client
-from penstock.client.reader_group_calls import Publication, ReaderGroupCalls
+from penstock.client.group_overview import StreamOfGroup
+from penstock.client.reader_group_calls import Publication, ReaderGroupCalls, RegisteredGroup
 from penstock.client.settings import ClientSettings
-from penstock.model.errors import InvalidArgumentError, StreamError
+from penstock.model.errors import InvalidArgumentError, NoSuchReaderGroupError, NoSuchScopeError, StreamError
 from penstock.model.policies import GroupRetention
 from penstock.model.stream_cuts import StreamCut
 from penstock.testing import memory_server
@@ -211,6 +213,49 @@ async def test_retention_of_a_group_changes_with_its_subscription(server, stream
         await client.delete_reader_group(name)
         answer = await client._controller_client.publish_cut(name, group._record.group_id, 4, cut_at(stream, 0))
         assert answer is Publication.NO_SUBSCRIBER
+
+
+async def test_all_groups_are_told_with_what_each_holds_whoever_made_them(server, stream):
+    """One that waits for its first stream reads none. What is only registered, as Java's are, is one of them."""
+    scope, _, _ = stream.partition("/")
+    async with Client(server.uri, SELDOM) as client:
+        await write(client, stream)
+        await write(client, stream + "-2")
+        async with client.reader_group("held", [stream, stream + "-2"], retention="manual") as group:
+            await group.reset("latest")
+            assert await group.acknowledge(cut_at(stream, 2 * EVENT_BYTES))
+            assert (await group.describe()).acknowledged == {
+                stream: cut_at(stream, 2 * EVENT_BYTES), stream + "-2": None,
+            }  # fmt: skip
+            await group.remove_streams([stream + "-2"])
+            await group.add_streams([stream + "-2"])
+        async with client.reader_group("waits", [f"{scope}/none-*"], scope=scope, retention="automatic"):
+            pass
+        async with client.reader_group("none", [stream]) as group:
+            assert (await group.describe()).acknowledged == {}
+        java = RegisteredGroup(str(uuid.uuid4()), 0, {stream: {}}, GroupRetention.AUTOMATIC)
+        await client._controller_client.create_reader_group(scope, "theirs", java)
+        found = {one.name: one async for one in client.group_overviews(scope)}
+        assert list(found) == [f"{scope}/{each}" for each in ("held", "none", "theirs", "waits")]
+        held, none, theirs, waits = found.values()
+        assert [one.made_by for one in found.values()] == ["penstock", "penstock", "java", "penstock"]
+        assert [one.generation for one in found.values()] == [2, 0, 0, 0]
+        assert held.retention is GroupRetention.MANUAL
+        assert held.streams[stream].acknowledged == cut_at(stream, 2 * EVENT_BYTES)
+        assert 0 <= held.streams[stream].age_s < 3600
+        assert held.streams[stream + "-2"].is_subscribed
+        assert none.streams == {stream: StreamOfGroup(False, None, 0.0)}
+        assert (theirs.streams[stream].is_subscribed, theirs.streams[stream].acknowledged) == (True, None)
+        assert waits.streams == {}
+        # A stream that is gone keeps nothing.
+        await client.seal_stream(stream)
+        await client.delete_stream(stream)
+        found = {one.name: one async for one in client.group_overviews(scope)}
+        assert not found[f"{scope}/theirs"].streams[stream].is_subscribed
+        with pytest.raises(NoSuchScopeError):
+            [one async for one in client.group_overviews("nowhere")]
+        with pytest.raises(NoSuchReaderGroupError):
+            await client._controller_client.group_overview(scope, "nobody")
 
 
 async def test_group_that_has_read_to_its_end_holds_nothing_any_more(server, stream):

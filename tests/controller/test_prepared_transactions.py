@@ -431,10 +431,14 @@ async def test_calls_of_our_service_each_have_one_row():
     assert [call.name for call in ADDITIONS] == [method.name for method in described.methods]
     assert not {call.name for call in ADDITIONS} & {call.name for call in CALLS}
     request = additions_pb2.PrepareTransactionRequest(streamInfo=pb.StreamInfo(scope="s", stream="t"))
-    assert {call.name: call.access(request) for call in ADDITIONS} == {
+    groups = additions_pb2.DescribeReaderGroupsRequest(scopeInfo=pb.ScopeInfo(scope="s"))
+    requests = {"describeReaderGroups": groups}
+    assert {call.name: call.access(requests.get(call.name, request)) for call in ADDITIONS} == {
         "prepareTransaction": Access("prn::/scope:s/stream:t", Permission.READ_UPDATE),
         "describeTransaction": Access("prn::/scope:s/stream:t", Permission.READ),
         "listOpenTransactions": Access("prn::/scope:s/stream:t", Permission.READ),
+        "explainRetention": Access("prn::/scope:s/stream:t", Permission.READ),
+        "describeReaderGroups": Access("prn::/scope:s", Permission.READ),
     }
 
 

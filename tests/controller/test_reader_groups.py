@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import uuid
+from dataclasses import replace
 
 import grpc
 import pytest
@@ -17,6 +18,7 @@ from penstock.controller.errors import (
     StreamCutBehindError,
     SubscriberGenerationError,
 )
+from penstock.controller.group_overviews import GroupOverviews
 from penstock.controller.metadata.scope_records import ChildState, GroupCut, GroupRetention, ReaderGroupConfig
 from penstock.controller.metadata.subscribers import add_subscriber, read_subscriber, remove_subscriber
 from penstock.controller.settings import ControllerSettings
@@ -66,6 +68,30 @@ async def test_group_is_created_once_with_its_stream(groups, service, cluster):
     assert await groups.create("scope", "g", config("b"), OTHER_ID) == made == await groups.get("scope", "g")
     # Internal streams are listed like others.
     assert "_RGg" in (await service.list_streams("scope", "")).names
+
+
+async def test_groups_are_described_page_by_page(groups, service):
+    """Behind a token, whole; those that are deleted meanwhile are left out, and a page of such is passed over."""
+    settings = replace(service.settings, described_groups_max=2, described_groups_at_once=1)
+    for number in range(5):
+        await groups.create("scope", f"g{number}", config("a", retention=GroupRetention.MANUAL))
+    listed = groups.list
+
+    async def with_some_that_are_gone(scope, token, limit):
+        page = await listed(scope, token, limit)
+        for name in {"g0", "g1"}.intersection(page.names):
+            await groups.delete(scope, name)
+        return page
+
+    overviews = GroupOverviews(replace(service._context, settings=settings), groups)
+    groups.list = with_some_that_are_gone
+    first = await overviews.page("scope", "")
+    second = await overviews.page("scope", first.token)
+    assert [[one.name for one in page.groups] for page in (first, second)] == [["g2", "g3"], ["g4"]]
+    assert (await overviews.page("scope", second.token)).groups == []
+    with pytest.raises(NoSuchReaderGroupError):
+        await overviews.one("scope", "g0")
+    assert (await overviews.one("scope", "g4")).streams[0].is_subscribed
 
 
 async def test_group_without_a_chosen_id_gets_one(groups):

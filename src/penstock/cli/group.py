@@ -14,6 +14,7 @@ from penstock.cli.output import confirm, in_bytes, table, tell
 
 if TYPE_CHECKING:
     from penstock.client.client import Client
+    from penstock.client.group_overview import GroupOverview, StreamOfGroup
     from penstock.client.reader_group import GroupDescription, ReaderGroup
 
 T = TypeVar("T")
@@ -49,12 +50,60 @@ def list_groups(
 ) -> None:
     """List the reader groups, those of other clients, too."""
     from penstock.cli.session import connected
+    from penstock.model.errors import UnsupportedOperationError
 
     with failures_told(as_json=as_json), connected(uri) as session:
         client = session.client
         scopes = [scope] if scope else [name for name in session.iterate(client.scopes()) if not name.startswith("_")]
-        names = sorted(f"{each}/{name}" for each in scopes for name in session.iterate(client.reader_groups(each)))
-    tell("groups", {"groups": names}, names, as_json=as_json)
+        try:
+            found = sorted(
+                (one for each in scopes for one in session.iterate(client.group_overviews(each))),
+                key=lambda one: one.name,
+            )
+        except UnsupportedOperationError:
+            # The controller is Pravega's: names are all that it tells.
+            names = sorted(f"{each}/{name}" for each in scopes for name in session.iterate(client.reader_groups(each)))
+            found = None
+    if found is None:
+        tell("groups", {"groups": names}, names, as_json=as_json)
+        return
+    fields: dict[str, object] = {
+        "groups": [one.name for one in found],
+        "overviews": [_overview_fields(one) for one in found],
+    }
+    rows = [row for one in found for row in _rows(one)]
+    lines = table(("group", "made by", "retention", "stream", "acknowledged"), rows)
+    tell("groups", fields, lines if rows else [], as_json=as_json)
+
+
+def _overview_fields(found: GroupOverview) -> dict[str, object]:
+    return {
+        "group": found.name,
+        "made_by": found.made_by,
+        "retention": found.retention.name.lower(),
+        "generation": found.generation,
+        "streams": {
+            stream: {
+                "is_subscribed": one.is_subscribed,
+                "acknowledged": None if one.acknowledged is None else one.acknowledged.to_text(),
+                "age_s": one.age_s,
+            }
+            for stream, one in found.streams.items()
+        },
+    }
+
+
+def _rows(found: GroupOverview) -> list[tuple[str, str, str, str, str]]:
+    """Return a line for each stream of a group; of the group itself only the first says something."""
+    told = [(stream, _acknowledged(one)) for stream, one in sorted(found.streams.items())] or [("", "")]
+    heads = [(found.name, found.made_by, found.retention.name.lower()), *[("", "", "")] * (len(told) - 1)]
+    return [(*head, *rest) for head, rest in zip(heads, told, strict=True)]
+
+
+def _acknowledged(found: StreamOfGroup) -> str:
+    if not found.is_subscribed:
+        return ""
+    return "nothing" if found.acknowledged is None else found.acknowledged.to_text()
 
 
 @group.command()
@@ -96,6 +145,9 @@ def describe(group: Group, uri: Uri = URI, as_json: AsJson = False) -> None:
         "patterns": list(found.patterns),
         "ends": {stream: cut.to_text() for stream, cut in found.ends.items()},
         "retention": found.retention.name.lower(),
+        "acknowledged": {
+            stream: None if cut is None else cut.to_text() for stream, cut in found.acknowledged.items()
+        },
     }
     tell("group", fields, _described(group, found), as_json=as_json)
 
@@ -109,6 +161,8 @@ def _described(group: str, found: GroupDescription) -> list[str]:
         *_HELD[found.retention.name],
         *(f"  {stream}: {in_bytes(lag)} unread, at {found.positions[stream].to_text()}"
           for stream, lag in sorted(found.unread_bytes.items())),
+        *(f"  {stream}: acknowledged: {'nothing' if cut is None else cut.to_text()}"
+          for stream, cut in sorted(found.acknowledged.items())),
         *(f"  {line}" for line in table(("reader", "segment"), [*holders, *idle, *waiting])),
     ]  # fmt: skip
 

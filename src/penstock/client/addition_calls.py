@@ -6,12 +6,21 @@ A controller that is Pravega's own, or of an earlier release, has none of them: 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import AsyncIterator
 from typing import Protocol
 
 from penstock.client.controller_messages import retention_from_message
+from penstock.client.group_overview import GroupOverview, StreamOfGroup
+from penstock.client.reader_group_calls import STATE_STREAM_PREFIX
 from penstock.client.retention import RecordedCut, RetentionExplanation, RetentionSubscriber, StreamPlace
 from penstock.client.unary_call import Reply, Request, UnaryCall
-from penstock.model.errors import TransactionError
+from penstock.model.errors import (
+    NoSuchReaderGroupError,
+    NoSuchScopeError,
+    NoSuchStreamError,
+    TransactionError,
+)
+from penstock.model.policies import GroupRetention
 from penstock.model.stream_cuts import StreamCut
 from penstock.rpc import additions_pb2 as added
 from penstock.rpc import controller_pb2 as pb
@@ -22,6 +31,7 @@ class AdditionStub(Protocol):
 
     prepareTransaction: UnaryCall[added.PrepareTransactionRequest, added.PrepareTransactionReply]
     explainRetention: UnaryCall[added.ExplainRetentionRequest, added.RetentionExplanation]
+    describeReaderGroups: UnaryCall[added.DescribeReaderGroupsRequest, added.DescribeReaderGroupsReply]
 
 
 class AdditionCalls(ABC):
@@ -57,6 +67,31 @@ class AdditionCalls(ABC):
             raise await self.over_error(scope, stream, transaction, "prepare")
         return reply.leftMillis / 1000
 
+    async def group_overviews(self, scope: str) -> AsyncIterator[GroupOverview]:
+        """Iterate over the registered reader groups of a scope. Raises `NoSuchScopeError`."""
+        request = added.DescribeReaderGroupsRequest(scopeInfo=pb.ScopeInfo(scope=scope))
+        while True:
+            try:
+                reply = await self._ask(
+                    self._stub.describeReaderGroups, request, f"describe the reader groups of scope {scope}"
+                )
+            except NoSuchStreamError as error:
+                raise NoSuchScopeError(f"scope {scope} does not exist") from error
+            if not reply.groups:
+                return
+            for found in reply.groups:
+                yield _overview(scope, found)
+            request = added.DescribeReaderGroupsRequest(scopeInfo=pb.ScopeInfo(scope=scope), token=reply.token)
+
+    async def group_overview(self, scope: str, group: str) -> GroupOverview:
+        """Return what a reader group holds of its streams. Raises `NoSuchReaderGroupError`."""
+        request = added.DescribeReaderGroupsRequest(scopeInfo=pb.ScopeInfo(scope=scope), readerGroup=group)
+        try:
+            reply = await self._ask(self._stub.describeReaderGroups, request, f"describe reader group {scope}/{group}")
+        except NoSuchStreamError as error:
+            raise NoSuchReaderGroupError(f"reader group {scope}/{group} does not exist") from error
+        return _overview(scope, reply.groups[0])
+
     async def explain_retention(self, scope: str, stream: str) -> RetentionExplanation:
         """Return what the next look at a stream would truncate, and why. Raises `NoSuchStreamError`."""
         request = added.ExplainRetentionRequest(streamInfo=pb.StreamInfo(scope=scope, stream=stream))
@@ -90,6 +125,23 @@ class AdditionCalls(ABC):
             reply.intervalMillis / 1000,
             reply.nextLookMillis / 1000 if reply.HasField("nextLookMillis") else None,
         )
+
+
+def _overview(scope: str, found: added.ReaderGroupOverview) -> GroupOverview:
+    streams = {}
+    for one in found.streams:
+        info = one.streamInfo
+        if info.stream == f"{STATE_STREAM_PREFIX}{found.name}":
+            continue  # It waits for its first stream, see `reader_group_calls`.
+        cut = StreamCut(info.scope, info.stream, dict(one.cut)) if one.cut else None
+        streams[f"{info.scope}/{info.stream}"] = StreamOfGroup(one.isSubscribed, cut, one.ageMillis / 1000)
+    return GroupOverview(
+        f"{scope}/{found.name}",
+        "penstock" if found.isPenstock else "java",
+        GroupRetention(found.retention),
+        found.generation,
+        streams,
+    )
 
 
 def _row_name(row: added.RetentionExplanation.Row) -> str:

@@ -10,6 +10,7 @@ from penstock.client import creation
 from penstock.client.batch_reads import BatchRange, BatchReader
 from penstock.client.byte_stream import ByteReader, ByteWriter
 from penstock.client.event_writer import EventWriter
+from penstock.client.group_overview import GroupOverview
 from penstock.client.open_transactions import open_transactions
 from penstock.client.opening import Opening
 from penstock.client.reader_group import ReaderGroup
@@ -294,6 +295,15 @@ class Client(StreamCalls):
     def reader_groups(self, scope: str) -> AsyncIterator[str]:
         """Iterate over the names of the reader groups of `scope`, other clients' too. Raises `NoSuchScopeError`."""
         return self._controller_client.reader_groups(scope)
+
+    async def group_overviews(self, scope: str) -> AsyncIterator[GroupOverview]:
+        """Iterate over the reader groups of `scope`, whoever made them: what each holds of its streams.
+
+        Those of Pravega's Rust and PyPI clients are known to no controller, and left out.
+        Raises `NoSuchScopeError`; `UnsupportedOperationError` where the controller is not Penstock's.
+        """
+        async for found in self._controller_client.group_overviews(scope):
+            yield found
 
     async def delete_reader_group(self, group: str, *, scope: str | None = None) -> None:
         """Delete a reader group: ``scope/group``, or `group` and `scope`. Raises `NoSuchReaderGroupError`."""

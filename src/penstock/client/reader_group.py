@@ -29,7 +29,13 @@ from penstock.client.reader_group_streams import GroupStreams, Sources, ends_of
 from penstock.client.serializers import Serializer, Value
 from penstock.client.starts import Start, checked_cuts, checked_start, cuts_of, end_cuts, positions_in, start_cuts
 from penstock.client.value_reader import ValueReader
-from penstock.model.errors import InvalidArgumentError, NoSuchReaderGroupError, NoSuchSegmentError, PenstockError
+from penstock.model.errors import (
+    InvalidArgumentError,
+    NoSuchReaderGroupError,
+    NoSuchSegmentError,
+    PenstockError,
+    UnsupportedOperationError,
+)
 from penstock.model.names import check_scope_name, check_user_name, parse_segment_name
 from penstock.model.policies import GroupRetention
 from penstock.model.stream_cuts import StreamCut
@@ -73,6 +79,7 @@ class GroupDescription:
         patterns: streams that come and match one of these are read, too.
         ends: where the group ends, in the streams in which it does.
         retention: whether it subscribes to its streams, and who says what it needs no more.
+        acknowledged: what it has said so of, in the streams that it subscribes to; None: of nothing yet.
     """
 
     scope: str
@@ -86,6 +93,7 @@ class GroupDescription:
     patterns: Sequence[str] = ()
     ends: Mapping[str, StreamCut] = field(default_factory=dict)
     retention: GroupRetention = GroupRetention.NONE
+    acknowledged: Mapping[str, StreamCut | None] = field(default_factory=dict)
 
 
 class ReaderGroup(LifeCycle):
@@ -410,7 +418,17 @@ class ReaderGroup(LifeCycle):
             state.patterns,
             cuts_of(state.ends),
             state.retention,
+            await self._acknowledged(state),
         )
+
+    async def _acknowledged(self, state: GroupState) -> dict[str, StreamCut | None]:
+        if state.retention is GroupRetention.NONE:
+            return {}
+        try:
+            found = await self._cluster.controller.group_overview(self.scope, self.name)
+        except UnsupportedOperationError:
+            return {}  # The controller is Pravega's, which tells nobody.
+        return {stream: one.acknowledged for stream, one in found.streams.items() if one.is_subscribed}
 
     async def _unread(self, state: GroupState) -> dict[str, int]:
         unread = dict.fromkeys(state.streams, 0)

@@ -19,6 +19,7 @@ from penstock.controller.coordinator import Coordinator
 from penstock.controller.deferred_removals import DeferredRemovals
 from penstock.controller.epochs import Successor
 from penstock.controller.errors import WorkTakenOverError
+from penstock.controller.group_overviews import GroupOverviews
 from penstock.controller.in_process_coordinator import InProcessCoordinator
 from penstock.controller.key_value_tables import KeyValueTables
 from penstock.controller.locator import ContainerLocator, endpoint_of_segment
@@ -174,6 +175,7 @@ class ControllerService:
             buckets = Buckets("scaling by load", self.settings.auto_scaling.bucket_count, peers)
             self._auto_scaler = AutoScaler(advisor, self._context, self._runner, locator.container_count, buckets)
         self.reader_groups: ReaderGroups = ReaderGroups(self._context, self._runner)
+        self.group_overviews: GroupOverviews = GroupOverviews(self._context, self.reader_groups)
         self.writer_marks: WriterMarks = WriterMarks(self._context)
         self._watermarks = Watermarks(self._context, self.watermarking_buckets)
         self._retention = Retention(self._context, self.retention_buckets, self.truncate_stream)

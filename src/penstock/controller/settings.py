@@ -134,6 +134,8 @@ class ControllerSettings:
         retention_bucket_count: buckets of streams whose retention is looked after, shared out among the controllers.
         watermarking_bucket_count: the same of streams with marks of writers.
         page_entries_max: names in one page of a listing.
+        described_groups_max: reader groups in one page that says what each holds of its streams.
+        described_groups_at_once: those of them that are looked at at the same time.
         id_cache_entries_max: scope and stream ids remembered.
         rpc_concurrency_max: gRPC calls served at the same time; further ones are answered RESOURCE_EXHAUSTED.
         message_bytes_max: largest gRPC message; a call with a longer reply is answered OUT_OF_RANGE. Java's client
@@ -181,6 +183,8 @@ class ControllerSettings:
     retention_bucket_count: int = 1
     watermarking_bucket_count: int = 100
     page_entries_max: int = 1000
+    described_groups_max: int = 100
+    described_groups_at_once: int = 16
     id_cache_entries_max: int = 10_000
     rpc_concurrency_max: int = 1024
     message_bytes_max: int = 4 * 1024 * 1024

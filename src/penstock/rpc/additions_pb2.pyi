@@ -206,3 +206,53 @@ class RetentionExplanation(_message.Message):
     intervalMillis: int
     nextLookMillis: int
     def __init__(self, policy: _Optional[_Union[_controller_pb2.RetentionPolicy, _Mapping[str, object]]] = ..., isSealed: bool = ..., isEnabled: bool = ..., row: _Optional[_Union[RetentionExplanation.Row, str]] = ..., head: _Optional[_Union[RetentionExplanation.Place, _Mapping[str, object]]] = ..., tail: _Optional[_Union[RetentionExplanation.Place, _Mapping[str, object]]] = ..., chosen: _Optional[_Union[RetentionExplanation.Place, _Mapping[str, object]]] = ..., bound: _Optional[_Union[RetentionExplanation.Place, _Mapping[str, object]]] = ..., minCut: _Optional[_Union[RetentionExplanation.RecordedCut, _Mapping[str, object]]] = ..., maxCut: _Optional[_Union[RetentionExplanation.RecordedCut, _Mapping[str, object]]] = ..., cuts: _Optional[_Iterable[_Union[RetentionExplanation.RecordedCut, _Mapping[str, object]]]] = ..., cutCount: _Optional[int] = ..., subscribers: _Optional[_Iterable[_Union[RetentionExplanation.Subscriber, _Mapping[str, object]]]] = ..., subscriberCount: _Optional[int] = ..., isCutDue: bool = ..., intervalMillis: _Optional[int] = ..., nextLookMillis: _Optional[int] = ...) -> None: ...
+
+class DescribeReaderGroupsRequest(_message.Message):
+    __slots__ = ("scopeInfo", "token", "readerGroup")
+    SCOPEINFO_FIELD_NUMBER: _ClassVar[int]
+    TOKEN_FIELD_NUMBER: _ClassVar[int]
+    READERGROUP_FIELD_NUMBER: _ClassVar[int]
+    scopeInfo: _controller_pb2.ScopeInfo
+    token: str
+    readerGroup: str
+    def __init__(self, scopeInfo: _Optional[_Union[_controller_pb2.ScopeInfo, _Mapping[str, object]]] = ..., token: _Optional[str] = ..., readerGroup: _Optional[str] = ...) -> None: ...
+
+class DescribeReaderGroupsReply(_message.Message):
+    __slots__ = ("groups", "token")
+    GROUPS_FIELD_NUMBER: _ClassVar[int]
+    TOKEN_FIELD_NUMBER: _ClassVar[int]
+    groups: _containers.RepeatedCompositeFieldContainer[ReaderGroupOverview]
+    token: str
+    def __init__(self, groups: _Optional[_Iterable[_Union[ReaderGroupOverview, _Mapping[str, object]]]] = ..., token: _Optional[str] = ...) -> None: ...
+
+class ReaderGroupOverview(_message.Message):
+    __slots__ = ("name", "isPenstock", "retention", "generation", "streams")
+    class StreamOfGroup(_message.Message):
+        __slots__ = ("streamInfo", "isSubscribed", "cut", "ageMillis")
+        class CutEntry(_message.Message):
+            __slots__ = ("key", "value")
+            KEY_FIELD_NUMBER: _ClassVar[int]
+            VALUE_FIELD_NUMBER: _ClassVar[int]
+            key: int
+            value: int
+            def __init__(self, key: _Optional[int] = ..., value: _Optional[int] = ...) -> None: ...
+        STREAMINFO_FIELD_NUMBER: _ClassVar[int]
+        ISSUBSCRIBED_FIELD_NUMBER: _ClassVar[int]
+        CUT_FIELD_NUMBER: _ClassVar[int]
+        AGEMILLIS_FIELD_NUMBER: _ClassVar[int]
+        streamInfo: _controller_pb2.StreamInfo
+        isSubscribed: bool
+        cut: _containers.ScalarMap[int, int]
+        ageMillis: int
+        def __init__(self, streamInfo: _Optional[_Union[_controller_pb2.StreamInfo, _Mapping[str, object]]] = ..., isSubscribed: bool = ..., cut: _Optional[_Mapping[int, int]] = ..., ageMillis: _Optional[int] = ...) -> None: ...
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    ISPENSTOCK_FIELD_NUMBER: _ClassVar[int]
+    RETENTION_FIELD_NUMBER: _ClassVar[int]
+    GENERATION_FIELD_NUMBER: _ClassVar[int]
+    STREAMS_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    isPenstock: bool
+    retention: _controller_pb2.ReaderGroupConfiguration.RetentionType
+    generation: int
+    streams: _containers.RepeatedCompositeFieldContainer[ReaderGroupOverview.StreamOfGroup]
+    def __init__(self, name: _Optional[str] = ..., isPenstock: bool = ..., retention: _Optional[_Union[_controller_pb2.ReaderGroupConfiguration.RetentionType, str]] = ..., generation: _Optional[int] = ..., streams: _Optional[_Iterable[_Union[ReaderGroupOverview.StreamOfGroup, _Mapping[str, object]]]] = ...) -> None: ...

@@ -11,6 +11,7 @@ from typing import cast, overload
 from penstock.client.batch_reads import BatchRange
 from penstock.client.client import Key, State, Update, Value
 from penstock.client.event_writer import EventWriter as AsyncEventWriter
+from penstock.client.group_overview import GroupOverview
 from penstock.client.opening import Opening
 from penstock.client.revisioned_stream import RevisionedStream as AsyncRevisionedStream
 from penstock.client.serializers import Serializer
@@ -264,6 +265,14 @@ class Client(StreamCalls):
     def reader_groups(self, scope: str) -> Iterator[str]:
         """Iterate over the names of the reader groups of `scope`, other clients' too. Raises `NoSuchScopeError`."""
         return self._portal.iterate(self._part.reader_groups(scope))
+
+    def group_overviews(self, scope: str) -> Iterator[GroupOverview]:
+        """Iterate over the reader groups of `scope`, whoever made them: what each holds of its streams.
+
+        Those of Pravega's Rust and PyPI clients are known to no controller, and left out.
+        Raises `NoSuchScopeError`; `UnsupportedOperationError` where the controller is not Penstock's.
+        """
+        return self._portal.iterate(self._part.group_overviews(scope))
 
     def delete_reader_group(self, group: str, *, scope: str | None = None) -> None:
         """Delete a reader group: ``scope/group``, or `group` and `scope`. Raises `NoSuchReaderGroupError`."""

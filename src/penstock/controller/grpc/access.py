@@ -14,6 +14,7 @@ from enum import IntEnum
 from google.protobuf.message import Message
 
 from penstock.model.errors import InvalidArgumentError
+from penstock.rpc import additions_pb2 as added
 from penstock.rpc import controller_pb2 as pb
 
 _GROUP_PREFIX = "_RG"
@@ -100,6 +101,8 @@ def _scope_of(request: Message) -> str:
     match request:
         case pb.ScopeInfo() | pb.KeyValueTableConfig() | pb.ReaderGroupConfiguration() | pb.ReaderGroupInfo():
             return request.scope
+        case added.DescribeReaderGroupsRequest():
+            return request.scopeInfo.scope
         case pb.StreamsInScopeRequest() | pb.StreamsInScopeWithTagRequest() | pb.KVTablesInScopeRequest():
             return request.scope.scope
         case _:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from penstock.controller.group_overviews import GroupOverview
 from penstock.controller.grpc import convert
 from penstock.controller.grpc.call import Front
+from penstock.rpc import additions_pb2 as added
 from penstock.rpc import controller_pb2 as pb
 
 
@@ -65,3 +67,33 @@ async def update_subscriber_stream_cut(front: Front, request: pb.SubscriberStrea
         info.scope, info.stream, request.subscriber, group_id, request.generation, dict(request.streamCut.cut)
     )
     return pb.UpdateSubscriberStatus(status=pb.UpdateSubscriberStatus.SUCCESS)
+
+
+async def describe_reader_groups(
+    front: Front, request: added.DescribeReaderGroupsRequest
+) -> added.DescribeReaderGroupsReply:
+    """Answer describeReaderGroups, a call of Penstock's own."""
+    scope = request.scopeInfo.scope
+    overviews = front.service.group_overviews
+    if request.readerGroup:
+        return added.DescribeReaderGroupsReply(groups=[_overview(await overviews.one(scope, request.readerGroup))])
+    page = await overviews.page(scope, request.token)
+    return added.DescribeReaderGroupsReply(groups=[_overview(found) for found in page.groups], token=page.token)
+
+
+def _overview(found: GroupOverview) -> added.ReaderGroupOverview:
+    return added.ReaderGroupOverview(
+        name=found.name,
+        isPenstock=found.is_penstock,
+        retention=int(found.record.config.retention),  # type: ignore[arg-type]  # an open enum
+        generation=found.record.generation,
+        streams=[
+            added.ReaderGroupOverview.StreamOfGroup(
+                streamInfo=pb.StreamInfo(scope=one.scope, stream=one.stream),
+                isSubscribed=one.is_subscribed,
+                cut=one.cut,
+                ageMillis=one.age_ms,
+            )
+            for one in found.streams
+        ],
+    )

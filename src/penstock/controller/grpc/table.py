@@ -296,6 +296,7 @@ ADDITIONS: tuple[Call, ...] = (
         # It was truncated in the midst of it: asked again, it can be told.
         {MetadataConflictError: ControllerUnavailableError},
     ),
+    Call("describeReaderGroups", reader_groups.describe_reader_groups, access.scope(_READ), _LATE),
 )  # fmt: skip
 
 
