@@ -24,7 +24,7 @@ ALLOWED = {
     "controller": {"model", "runtime", "wire", "rpc", "segmentstore", "client"},
     "spark": {"model", "runtime", "client"},
     # Stands in for the outside world, and runs a whole cluster in a simulation; nothing imports it but tests.
-    "testing": {"model", "runtime", "wire", "rpc", "segmentstore", "client", "controller", "top"},
+    "testing": {"model", "runtime", "wire", "rpc", "segmentstore", "client", "controller", "spark", "top"},
     # The top: what is assembled for users.
     "top": {"model", "runtime", "wire", "rpc", "segmentstore", "client", "controller", "spark", "quickstart", "cli"},
     "quickstart": {"model", "runtime", "client", "spark", "top"},

@@ -97,11 +97,12 @@ def result(hour: str, carrier: str, flights: int, delay: int | None = 5) -> byte
     return json.dumps(fields | ({} if delay is None else {"delay_minutes": delay, "delay_minutes_max": delay})).encode()
 
 
-def test_a_repeated_result_counts_once() -> None:
+def test_a_repeated_result_is_an_error() -> None:
     events = [result("h1", "AA", 2), result("h2", "AA", 3, None), result("h1", "AA", 2)]
     results = parse_results(pa.array(events))
     assert (results.table.num_rows, results.repeated_count, results.flight_count) == (2, 1, 5)
-    check_accounts(results, pa.array(["AA"] * 5), pa.array(["h1"] * 2 + ["h2"] * 3))
+    with pytest.raises(AccountingError, match="1 results are in the stream twice"):
+        check_accounts(results, pa.array(["AA"] * 5), pa.array(["h1"] * 2 + ["h2"] * 3))
 
 
 def test_two_results_of_one_window_that_differ_are_an_error() -> None:

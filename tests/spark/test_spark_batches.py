@@ -11,10 +11,10 @@ pytest.importorskip("pyspark", reason="needs pyspark")
 
 from pyspark.sql.types import BinaryType, LongType, StringType, StructType  # noqa: E402
 
-from penstock.model.errors import CorruptionError, InvalidArgumentError  # noqa: E402
+from penstock.model.errors import CorruptionError, InvalidArgumentError, PenstockError  # noqa: E402
 from penstock.model.events import frame_events  # noqa: E402
 from penstock.spark import batches as batches_module  # noqa: E402
-from penstock.spark import sink  # noqa: E402
+from penstock.spark import sink, sink_rows  # noqa: E402
 from penstock.spark.batches import record_batches  # noqa: E402
 from penstock.spark.options import COLUMN_TYPES, SinkOptions, StoreSettings  # noqa: E402
 
@@ -165,7 +165,7 @@ def test_a_null_event_is_refused(writer: RecordingWriter) -> None:
     ],
 )
 def test_a_writable_schema_passes(schema: StructType) -> None:
-    sink.check_sink_schema(schema)
+    sink_rows.check_sink_schema(schema)
 
 
 @pytest.mark.parametrize(
@@ -180,4 +180,51 @@ def test_a_writable_schema_passes(schema: StructType) -> None:
 )
 def test_a_schema_that_cannot_be_written_is_refused(schema: StructType, complaint: str) -> None:
     with pytest.raises(InvalidArgumentError, match=complaint):
-        sink.check_sink_schema(schema)
+        sink_rows.check_sink_schema(schema)
+
+
+def test_streams_may_come_from_a_column(writer: RecordingWriter, monkeypatch: pytest.MonkeyPatch) -> None:
+    from penstock.spark.store import StoredStream
+
+    opened = []
+    monkeypatch.setattr(StoredStream, "writer", lambda self: opened.append(self.name) or writer)
+    batch = pa.record_batch(
+        {
+            "stream": pa.array(["b", "a/c", "b"]),
+            "event": pa.array([b"1", b"2", b"3"], pa.binary()),
+            "routing_key": pa.array(["k", None, None], pa.string()),
+        }
+    )
+    written = sink.write_batches(SinkOptions(StoreSettings(), "a", None), iter([batch, batch]))
+    assert opened == ["a/b", "a/c"]
+    assert writer.written == [(b"1", "k"), (b"3", None), (b"2", None)] * 2
+    assert written.event_count == 6
+
+
+@pytest.mark.parametrize(
+    ("streams", "complaint"),
+    [
+        (["b", None], "1 of 2 rows have no stream"),
+        (["b", "x/c"], "names 'x/c', but option 'scope' is 'a'"),
+        (["b", "a b"], "stream name 'a b'"),
+        ([f"s{at}" for at in range(257)], "more than 256 streams: repartition"),
+    ],
+)
+def test_a_stream_that_cannot_be_written_to_is_refused(
+    writer: RecordingWriter, streams: list[str], complaint: str
+) -> None:
+    batch = pa.record_batch({"stream": pa.array(streams, pa.string()), "event": pa.array([b"1"] * len(streams))})
+    with pytest.raises(PenstockError, match=complaint):
+        sink.write_batches(SinkOptions(StoreSettings(), "a", None), iter([batch]))
+
+
+def test_a_schema_needs_the_column_stream_just_where_the_option_is_missing() -> None:
+    schema = StructType().add("event", StringType())
+    with pytest.raises(InvalidArgumentError, match="'stream' is missing"):
+        sink_rows.check_sink_schema(schema, has_stream=True)
+    schema.add("stream", StringType())
+    sink_rows.check_sink_schema(schema, has_stream=True)
+    with pytest.raises(InvalidArgumentError, match="'stream' has no place"):
+        sink_rows.check_sink_schema(schema)
+    with pytest.raises(InvalidArgumentError, match="'stream' is bigint"):
+        sink_rows.check_sink_schema(StructType().add("event", StringType()).add("stream", LongType()), has_stream=True)

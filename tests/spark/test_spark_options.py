@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from penstock.model.errors import InvalidArgumentError, InvalidNameError, UnsupportedOperationError
+from penstock.model.errors import InvalidArgumentError, InvalidNameError
 from penstock.spark.options import (
     COLUMN_TYPES,
     SourceOptions,
@@ -137,16 +137,46 @@ def test_an_unknown_column_names_the_nearest_one() -> None:
         source_columns({"columns": "ofset"})
 
 
-def test_exactly_once_is_refused_rather_than_faked() -> None:
-    assert parse_sink_options({"stream": "a/b", "exactly_once": "false"}).scope == "a"
-    with pytest.raises(UnsupportedOperationError, match="at least once"):
-        parse_sink_options({"stream": "a/b", "exactlyOnce": "true"})
+def test_a_sink_writes_exactly_once_unless_it_is_told_not_to() -> None:
+    assert parse_sink_options({"stream": "a/b"}).is_exactly_once
+    assert parse_sink_options({"stream": "a/b", "exactlyOnce": "TRUE"}).is_exactly_once
+    assert not parse_sink_options({"stream": "a/b", "exactly_once": "false"}).is_exactly_once
     with pytest.raises(InvalidArgumentError, match="give true or false"):
         parse_sink_options({"stream": "a/b", "exactlyOnce": "perhaps"})
 
 
-def test_read_options_are_unknown_to_the_sink() -> None:
-    with pytest.raises(InvalidArgumentError, match="unknown option 'minPartitions' of the penstock sink"):
-        parse_sink_options({"stream": "a/b", "minPartitions": "2"})
-    # But for this one, which a SQL view needs.
-    assert parse_sink_options({"stream": "a/b", "columns": "event"}).stream == "b"
+def test_who_writes_is_an_application_with_batches_or_a_job() -> None:
+    assert parse_sink_options({"stream": "a/b"}).app is None
+    application = parse_sink_options({"stream": "a/b", "appId": "revenue", "batchId": "7"})
+    assert (application.app, application.batch) == ("revenue", 7)
+    job = parse_sink_options({"stream": "a/b", "jobId": "backfill-2026-11"})
+    assert (job.app, job.batch) == ("backfill-2026-11", 0)
+    assert parse_sink_options({"stream": "a/b", "transactionLimit": "2h"}).transaction_limit_s == 7200.0
+
+
+@pytest.mark.parametrize(
+    ("options", "complaint"),
+    [
+        ({"batchId": "7"}, "give its 'appId' as well"),
+        ({"appId": "a", "jobId": "j"}, "exclude each other"),
+        ({"jobId": "j", "batchId": "1"}, "a job is one batch"),
+        ({"appId": "a", "batchId": "-1"}, "give at least 0"),
+        ({"transactionLimit": "500ms"}, "at least '1s'"),
+    ],
+)
+def test_a_contradiction_about_who_writes_is_refused(options: dict[str, str], complaint: str) -> None:
+    with pytest.raises(InvalidArgumentError, match=complaint):
+        parse_sink_options({"stream": "a/b"} | options)
+
+
+def test_streams_named_by_a_column_need_a_scope() -> None:
+    options = parse_sink_options({"scope": "a"})
+    assert (options.scope, options.stream, options.target) == ("a", None, "a/*")
+    with pytest.raises(InvalidArgumentError, match="option 'scope' alone will do"):
+        parse_sink_options({})
+
+
+def test_a_view_is_read_and_written_with_the_options_of_both() -> None:
+    options = {"stream": "a/b", "minPartitions": "2", "columns": "event", "jobId": "j", "transactionLimit": "1h"}
+    assert parse_sink_options(options).app == "j"
+    assert parse_source_options(options).partition_count_min == 2

@@ -27,7 +27,7 @@ from penstock.client import client as aio
 from penstock.model.errors import UnsupportedOperationError
 from penstock.standalone_process import StandaloneProcess
 
-pytestmark = [pytest.mark.spark, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.spark, pytest.mark.timeout(600)]
 
 
 def read(spark, store, stream: str, **options: object):

@@ -42,7 +42,7 @@ class Results:
 
 
 def parse_results(events: pa.BinaryArray | pa.ChunkedArray) -> Results:
-    """Parse result events and drop repetitions, which an at-least-once sink may write.
+    """Parse result events and count repetitions, of which a sink that writes exactly once leaves none.
 
     Raises:
         AccountingError: two results for one window of a carrier that differ.
@@ -77,10 +77,12 @@ def check_accounts(results: Results, carriers: pa.Array, hours: pa.Array) -> Non
     Compares the count of every window of every carrier, not only the sum.
 
     Raises:
-        AccountingError: any count differs, with the first few.
+        AccountingError: any count differs, with the first few; or a result is there twice.
     """
     import pyarrow as pa
 
+    if results.repeated_count:
+        raise AccountingError(f"{results.repeated_count} results are in the stream twice: the sink writes exactly once")
     wanted = pa.table({"hour": hours, "carrier": carriers}).group_by(list(KEY_COLUMNS)).aggregate([([], "count_all")])
     expected = _by_key(wanted.to_pylist(), "count_all")
     found = _by_key(results.table.to_pylist(), "flights")

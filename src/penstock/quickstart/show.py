@@ -132,8 +132,8 @@ def _show_accounts(console: Console, report: Report) -> None:
     late_hours = report.latest_straggler.total_seconds() / 3600
     console.print(
         f"  {report.dropped_count} rows dropped as late: the latest flight came {late_hours:.0f} h behind others "
-        f"processed before, the watermark waits {WATERMARK_DELAY}; the sink, which writes at least once, repeated "
-        f"{results.repeated_count:,} results, counted once"
+        f"processed before, the watermark waits {WATERMARK_DELAY}; the sink, which writes exactly once, repeated "
+        f"{results.repeated_count:,} results"
     )
     rates = Table(title="Rates", title_justify="left")
     for column in ("phase", "events", "seconds", "events/s", "MB/s"):

@@ -67,13 +67,15 @@ class PenstockDataSource(DataSource):
         return PenstockStreamWriter(self._sink_options(schema, overwrite))
 
     def _sink_options(self, schema: StructType, overwrite: bool) -> SinkOptions:
-        from penstock.spark.sink import check_sink_schema
+        from penstock.spark.sink_rows import check_sink_schema
+        from penstock.spark.store import prepare_target
 
         options = parse_sink_options(self.options)
-        check_sink_schema(schema)
+        check_sink_schema(schema, has_stream=options.stream is None)
         if overwrite:
             raise UnsupportedOperationError(
-                f"cannot overwrite stream {options.scope}/{options.stream}: the penstock sink only appends; use mode "
+                f"cannot overwrite stream {options.target}: the penstock sink only appends; use mode "
                 "'append' (streaming: output mode append), or write to a new stream"
             )
+        prepare_target(options)
         return options

@@ -13,7 +13,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from penstock.model.errors import InvalidArgumentError, UnsupportedOperationError
+from penstock.model.errors import InvalidArgumentError
 from penstock.model.names import check_scope_name, check_stream_name, split_scoped_name
 
 #: Columns of the source, in order, with their Spark types. The order and names of Pravega's own Spark connector.
@@ -24,6 +24,9 @@ COLUMN_TYPES: Mapping[str, str] = {
     "segment_id": "bigint",
     "offset": "bigint",
 }
+
+#: How long what a task has written waits for the driver, unless option `transactionLimit` says.
+TRANSACTION_LIMIT_S = 86_400.0
 
 # Canonical option name -> every spelling of it.
 _SHARED = {
@@ -47,7 +50,16 @@ _WRITE = _SHARED | {
     "columns": ("columns",),
     "exactlyOnce": ("exactlyOnce", "exactly_once"),
     "writeTimeout": ("writeTimeout",),
+    "appId": ("appId",),
+    "jobId": ("jobId",),
+    "batchId": ("batchId",),
+    "transactionLimit": ("transactionLimit",),
 }
+
+#: Every spelling of every option, in lower case.
+_SPELLINGS = frozenset(
+    spelling.lower() for known in (_READ, _WRITE) for spellings in known.values() for spelling in spellings
+)
 
 #: Keys that Spark adds by itself.
 _NOISE = frozenset(
@@ -127,15 +139,36 @@ class SourceOptions:
 
 @dataclass(frozen=True, slots=True)
 class SinkOptions:
-    """Settings of one write."""
+    """Settings of one write.
+
+    Attributes:
+        stream: None: column `stream` names it, row by row.
+        is_exactly_once: by transactions; else events are appended, and again when a task or a batch is repeated.
+        app: who writes, over all of its runs; None: the streaming query's own id, or of a batch write nobody who would
+            come again.
+        batch: number of the batch, of a batch write.
+        transaction_limit_s: how long what tasks have prepared waits for the driver.
+    """
 
     store: StoreSettings
     scope: str
-    stream: str
+    stream: str | None
+    is_exactly_once: bool = True
+    app: str | None = None
+    batch: int = 0
+    transaction_limit_s: float = TRANSACTION_LIMIT_S
+
+    @property
+    def target(self) -> str:
+        """``scope/stream``, or ``scope/*`` where rows name their streams."""
+        return f"{self.scope}/{self.stream or '*'}"
 
 
 def _canonical(options: Mapping[str, str], known: Mapping[str, tuple[str, ...]], role: str) -> dict[str, str]:
-    """Return the options under their canonical names; complain about unknown, doubled and contradicting ones."""
+    """Return the options under their canonical names; complain about unknown, doubled and contradicting ones.
+
+    Those of the other role are left out: a view is read and written with the same ones.
+    """
     by_spelling = {spelling.lower(): (name, spelling) for name, spellings in known.items() for spelling in spellings}
     found: dict[str, str] = {}
     spelt: dict[str, str] = {}
@@ -143,6 +176,8 @@ def _canonical(options: Mapping[str, str], known: Mapping[str, tuple[str, ...]],
         lowered = key.lower()
         if lowered not in by_spelling:
             if lowered in _NOISE or lowered.startswith(_NOISE_PREFIXES):
+                continue
+            if lowered in _SPELLINGS:
                 continue
             raise InvalidArgumentError(_unknown(key, by_spelling, role))
         name, spelling = by_spelling[lowered]
@@ -274,20 +309,42 @@ def parse_sink_options(options: Mapping[str, str]) -> SinkOptions:
     """Check the options of a write.
 
     Raises:
-        InvalidArgumentError: an unknown key or a missing stream.
-        UnsupportedOperationError: exactly-once was asked for.
+        InvalidArgumentError: an unknown key, a missing stream, or a value that cannot be used.
     """
     found = _canonical(options, _WRITE, "sink")
-    scope, stream = _scoped_stream(found)
-    exactly_once = found.get("exactlyOnce", "false").strip().lower()
+    scope, stream = _target(found)
+    exactly_once = found.get("exactlyOnce", "true").strip().lower()
     if exactly_once not in ("true", "false"):
         raise InvalidArgumentError(f"option 'exactlyOnce' is {exactly_once!r}: give true or false")
-    if exactly_once == "true":
-        raise UnsupportedOperationError(
-            "the penstock sink writes at least once: a retried task or a replayed batch repeats its events. "
-            "Leave option 'exactlyOnce' out, and deduplicate where it matters"
-        )
     store = StoreSettings(
         uri=found.get("uri", "").strip() or _default_uri(), outage_s_max=_timeout_s(found, "writeTimeout")
     )
-    return SinkOptions(store, scope, stream)
+    app = _app(found)
+    if "batchId" in found and app is None:
+        raise InvalidArgumentError("option 'batchId' counts the batches of an application: give its 'appId' as well")
+    limit_s = _duration_s(found, "transactionLimit", TRANSACTION_LIMIT_S)
+    if limit_s < 1:
+        raise InvalidArgumentError(f"option 'transactionLimit' is {found['transactionLimit']!r}: give at least '1s'")
+    return SinkOptions(store, scope, stream, exactly_once == "true", app, _count(found, "batchId", 0, 0), limit_s)
+
+
+def _target(found: Mapping[str, str]) -> tuple[str, str | None]:
+    if found.get("stream", "").strip():
+        return _scoped_stream(found)
+    if found.get("scope", "").strip():
+        return check_scope_name(found["scope"].strip()), None
+    raise InvalidArgumentError(
+        "option 'stream' is required: write it as 'scope/stream', or add option 'scope'. Where a column 'stream' names "
+        "each row's stream, option 'scope' alone will do"
+    )
+
+
+def _app(found: Mapping[str, str]) -> str | None:
+    app, job = found.get("appId", "").strip(), found.get("jobId", "").strip()
+    if app and job:
+        raise InvalidArgumentError(
+            "options 'appId' and 'jobId' exclude each other: a job is written once, an application batch by batch"
+        )
+    if job and "batchId" in found:
+        raise InvalidArgumentError("option 'batchId' goes with 'appId': a job is one batch")
+    return app or job or None

@@ -1,139 +1,228 @@
-"""The Spark sink: Arrow batches to events. At least once.
+"""The Spark sink: Arrow batches to events. Exactly once, or with `exactlyOnce` false at least once.
 
-Each task appends through a writer of its own and waits until its events are durable before it reports success, so
-nothing that Spark counts as written is lost. Nothing is undone: a retried task and a replayed micro-batch append
-their events again.
+Exactly once: each task writes into a transaction and prepares it, and the driver commits those of the tasks that
+counted, after it has put on record which they are (`exactly_once.py`). At least once: each task appends through a
+writer and waits until its events are durable; nothing is undone, and a retried task or a replayed micro-batch repeats
+them.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
+import logging
+from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, TypeVar
 
 from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowWriter, WriterCommitMessage
-from pyspark.sql.types import BinaryType, StringType, StructType
 
-from penstock.model.errors import InvalidArgumentError
+from penstock.model.errors import PenstockError, UnsupportedOperationError
+from penstock.spark.exactly_once import BatchIdentity, Decisions, SinkBatch, SinkLimits, SinkTask, by_stream
+from penstock.spark.ledger import SinkIdentity
 from penstock.spark.options import SinkOptions
+from penstock.spark.sink_rows import SinkRows
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
     from penstock import EventWriter
+    from penstock.aio import Client
 
-EVENT_COLUMN = "event"
-ROUTING_KEY_COLUMN = "routing_key"
+_log = logging.getLogger(__name__)
+
+T = TypeVar("T")
+
+#: What Spark sets in each task of a streaming query. Names of its own, which no version promises: a test pins them.
+QUERY_ID_PROPERTY = "sql.streaming.queryId"
+BATCH_ID_PROPERTY = "streaming.sql.batchId"
 
 
 @dataclass
 class TaskWritten(WriterCommitMessage):
-    """What one task has made durable: events, and the bytes of their payloads."""
+    """What one task has made durable: events, and the bytes of their payloads.
+
+    Attributes:
+        transactions: stream -> id of what it has prepared there.
+        identity: the batch that it was written for; None: at least once, or a batch write without an id.
+    """
 
     event_count: int
     payload_bytes: int
-
-
-def check_sink_schema(schema: StructType) -> None:
-    """Check that a DataFrame's columns can be written.
-
-    Raises:
-        InvalidArgumentError: `event` is missing or neither binary nor string, `routing_key` is not a string, or
-            there is any other column.
-    """
-    by_name = {field.name.lower(): field.dataType for field in schema.fields}
-    listing = ", ".join(f"{field.name} {field.dataType.simpleString()}" for field in schema.fields) or "none"
-    wanted = "the penstock sink takes the columns event (binary or string) and routing_key (string, optional)"
-    if EVENT_COLUMN not in by_name:
-        raise InvalidArgumentError(f"column 'event' is missing: {wanted}; the DataFrame has: {listing}")
-    if not isinstance(by_name[EVENT_COLUMN], BinaryType | StringType):
-        raise InvalidArgumentError(
-            f"column 'event' is {by_name[EVENT_COLUMN].simpleString()}: {wanted}; use to_json(...) or cast it"
-        )
-    routing_key = by_name.get(ROUTING_KEY_COLUMN)
-    if routing_key is not None and not isinstance(routing_key, StringType):
-        raise InvalidArgumentError(f"column 'routing_key' is {routing_key.simpleString()}: {wanted}; cast it")
-    others = sorted(set(by_name) - {EVENT_COLUMN, ROUTING_KEY_COLUMN})
-    if others:
-        raise InvalidArgumentError(f"column {others[0]!r} has no place in an event: {wanted}; select those first")
+    transactions: Mapping[str, str] = field(default_factory=dict)
+    identity: BatchIdentity | None = None
 
 
 def write_batches(options: SinkOptions, batches: Iterator[pa.RecordBatch]) -> TaskWritten:
-    """Append the rows of `batches` in order and return once all of them are durable.
+    """Append the rows of `batches` in order and return once all of them are durable. At least once.
 
     Rows with a routing key keep their order per key; the others are spread over the segments.
 
     Raises:
-        InvalidArgumentError: a row's event is null.
+        InvalidArgumentError: a row's event is null, or the stream that it names is none.
     """
-    import pyarrow as pa
-    import pyarrow.compute as pc
-
     from penstock.spark.store import StoredStream
 
-    event_count = payload_bytes = 0
-    # An empty partition calls this with no batch: the writer is opened at the first row.
-    filled = (batch for batch in batches if batch.num_rows)
-    first = next(filled, None)
-    if first is None:
-        return TaskWritten(0, 0)
-    names = [name.lower() for name in first.schema.names]
-    event_at = names.index(EVENT_COLUMN)
-    key_at = names.index(ROUTING_KEY_COLUMN) if ROUTING_KEY_COLUMN in names else None
-    with StoredStream(options.store, options.scope, options.stream).writer() as writer:
-        batch: pa.RecordBatch | None = first
-        while batch is not None:
-            events = batch.column(event_at)
-            if events.null_count:
-                raise InvalidArgumentError(
-                    f"{events.null_count} of {len(events)} rows have a null event: filter them out before the sink"
-                )
-            events = events.cast(pa.binary())
-            _write(writer, events, None if key_at is None else batch.column(key_at))
-            event_count += len(events)
-            payload_bytes += pc.sum(pc.binary_length(events)).as_py()
-            batch = next(filled, None)
-        writer.flush()
-    return TaskWritten(event_count, payload_bytes)
+    rows = SinkRows(options)
+    with ExitStack() as opened:
+        writers: dict[str, EventWriter] = {}
+
+        def write(stream: str, events: pa.Array, keys: pa.Array | None) -> None:
+            if stream not in writers:
+                scope, name = stream.split("/")
+                writers[stream] = opened.enter_context(StoredStream(options.store, scope, name).writer())
+            writers[stream].write_many(events, routing_keys=keys)
+
+        # An empty partition has no batch: a writer is opened at its first row.
+        rows.write_all(batches, write)
+        for writer in writers.values():
+            writer.flush()
+    return TaskWritten(rows.event_count, rows.payload_bytes)
 
 
-def _write(writer: EventWriter, events: pa.Array, keys: pa.Array | None) -> None:
-    """Write `events`; rows whose key is null go without one, after those of the same batch that have one."""
-    if keys is None:
-        writer.write_many(events)
-        return
-    if not keys.null_count:
-        writer.write_many(events, routing_keys=keys)
-        return
-    keyed = keys.is_valid()
-    if keys.null_count < len(keys):
-        writer.write_many(events.filter(keyed), routing_keys=keys.filter(keyed))
-    writer.write_many(events.filter(keys.is_null()))
+def prepare_batches(
+    options: SinkOptions, batches: Iterator[pa.RecordBatch], identity: BatchIdentity | None
+) -> TaskWritten:
+    """Write the rows of `batches` into a transaction for each stream, and prepare these for the driver's decision.
+
+    Order and errors as in `write_batches`; and `BatchOvertakenError`. After an error nothing of it is ever read.
+    """
+    from penstock.spark.store import run_in_client
+
+    rows, store = SinkRows(options), options.store
+    task: SinkTask | None = None
+
+    async def begin(client: Client) -> SinkTask:
+        begun = SinkTask(client, identity, _limits(options))
+        await begun.begin()
+        return begun
+
+    def write(stream: str, events: pa.Array, keys: pa.Array | None) -> None:
+        nonlocal task
+        started = task = run_in_client(store, begin) if task is None else task
+        run_in_client(store, lambda client: started.write(stream, events, keys))
+
+    def end(step: Callable[[SinkTask], Coroutine[object, object, T]]) -> T | None:
+        ended = task
+        return None if ended is None else run_in_client(store, lambda client: step(ended))
+
+    try:
+        rows.write_all(batches, write)
+        transactions = end(SinkTask.prepare) or {}
+    except BaseException:
+        end(SinkTask.abort)
+        raise
+    return TaskWritten(rows.event_count, rows.payload_bytes, transactions, identity)
 
 
 class PenstockBatchWriter(DataSourceArrowWriter):
-    """Appends a DataFrame to a stream, at least once."""
+    """Appends a DataFrame to a stream."""
 
     def __init__(self, options: SinkOptions) -> None:
         self._options = options
+        self._identity = None
+        if options.is_exactly_once and options.app is not None:
+            self._identity = BatchIdentity(SinkIdentity(options.app, options.target), options.batch)
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
-        """Append one task's rows; see `write_batches`."""
-        return write_batches(self._options, iterator)
+        """Append one task's rows; see `prepare_batches` and `write_batches`."""
+        if not self._options.is_exactly_once:
+            return write_batches(self._options, iterator)
+        return prepare_batches(self._options, iterator, self._identity)
+
+    def commit(self, messages: list[WriterCommitMessage | None]) -> None:
+        """Commit what the tasks have prepared. Where there is an id, a job that is run again ends what this began."""
+        if self._options.is_exactly_once:
+            _commit(self._options, _written(messages), self._identity)
+
+    def abort(self, messages: list[WriterCommitMessage | None]) -> None:
+        """Abort what the tasks have prepared, unless it is to commit."""
+        if self._options.is_exactly_once:
+            _abort(self._options, _written(messages), self._identity)
 
 
 class PenstockStreamWriter(DataSourceStreamArrowWriter):
-    """Appends each micro-batch to a stream, at least once: a replayed batch appends its events again."""
+    """Appends each micro-batch to a stream."""
 
     def __init__(self, options: SinkOptions) -> None:
         self._options = options
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
-        """Append one task's rows; see `write_batches`."""
-        return write_batches(self._options, iterator)
+        """Append one task's rows; see `prepare_batches` and `write_batches`."""
+        if not self._options.is_exactly_once:
+            return write_batches(self._options, iterator)
+        return prepare_batches(self._options, iterator, _identity_of_task(self._options))
 
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
-        """Do nothing: the events were durable when their tasks ended."""
+        """See to it that the batch is in its stream once, whatever has become of earlier runs of it."""
+        written = _written(messages)
+        if self._options.is_exactly_once and written:
+            _commit(self._options, written, _identity_of_batch(self._options, written, batchId))
 
     def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
-        """Do nothing: appended events stay, and the batch is appended again when Spark replays it."""
+        """Abort what the tasks have prepared, unless it is to commit: the batch comes again, and finishes that."""
+        written = _written(messages)
+        if self._options.is_exactly_once and written:
+            _abort(self._options, written, _identity_of_batch(self._options, written, batchId))
+
+
+def _limits(options: SinkOptions) -> SinkLimits:
+    return SinkLimits(options.transaction_limit_s, options.store.outage_s_max)
+
+
+def _written(messages: Sequence[WriterCommitMessage | None]) -> list[TaskWritten]:
+    return [message for message in messages if isinstance(message, TaskWritten)]
+
+
+def _identity_of_task(options: SinkOptions) -> BatchIdentity:
+    """Return the micro-batch that this task is for. Raises `UnsupportedOperationError` if Spark does not say."""
+    from pyspark import TaskContext
+
+    context = TaskContext.get()
+    query = batch = None
+    if context is not None:
+        query, batch = context.getLocalProperty(QUERY_ID_PROPERTY), context.getLocalProperty(BATCH_ID_PROPERTY)
+    app = options.app or query
+    if not app or batch is None:
+        raise UnsupportedOperationError(
+            f"this Spark does not tell a task its query and batch ({QUERY_ID_PROPERTY}, {BATCH_ID_PROPERTY}), so that "
+            "batches cannot be written exactly once: use option exactlyOnce=false, or foreachBatch and a batch write "
+            "with appId and batchId"
+        )
+    return BatchIdentity(SinkIdentity(app, options.target), int(batch))
+
+
+def _identity_of_batch(options: SinkOptions, written: Sequence[TaskWritten], batch: int) -> BatchIdentity:
+    for each in written:
+        # Tasks say whose query it is: the driver's side is not told.
+        if each.identity is not None and each.identity.batch == batch:
+            return each.identity
+    raise UnsupportedOperationError(f"no task of batch {batch} writing to {options.target} says which query it is of")
+
+
+def _commit(options: SinkOptions, written: Sequence[TaskWritten], identity: BatchIdentity | None) -> None:
+    from penstock.spark.store import run_in_client
+
+    prepared, limits = by_stream(each.transactions for each in written), _limits(options)
+    if identity is None:
+        run_in_client(options.store, lambda client: Decisions(client, limits).commit(prepared))
+    else:
+        named = identity
+        run_in_client(options.store, lambda client: SinkBatch(client, named, prepared, limits).commit())
+
+
+def _abort(options: SinkOptions, written: Sequence[TaskWritten], identity: BatchIdentity | None) -> None:
+    """As said in `SinkBatch.abort`. What fails is said and no more: limits end it, and Spark has an error to report."""
+    from penstock.spark.store import run_in_client
+
+    prepared, limits = by_stream(each.transactions for each in written), _limits(options)
+
+    async def abort(client: Client) -> None:
+        if identity is None:
+            await Decisions(client, limits).abort((stream, each) for stream, ids in prepared.items() for each in ids)
+        else:
+            await SinkBatch(client, identity, prepared, limits).abort()
+
+    try:
+        run_in_client(options.store, abort)
+    except PenstockError as error:
+        _log.warning("what was prepared for %s was not aborted: %s", identity or options.target, error)

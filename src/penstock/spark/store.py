@@ -10,25 +10,29 @@ import atexit
 import os
 import time
 from collections import OrderedDict
-from collections.abc import Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, TypeVar
 
 from penstock.model.errors import (
     InvalidArgumentError,
+    NoSuchScopeError,
     NoSuchSegmentError,
     OutcomeUnknownError,
     PenstockError,
     SegmentTruncatedError,
+    StreamSealedError,
 )
 from penstock.model.events import EVENT_HEADER_LENGTH, framed_length_at
 from penstock.model.names import segment_name
 from penstock.model.segments import READ_LENGTH_MAX, Buffer
 from penstock.spark.boundaries import boundaries_at
-from penstock.spark.options import StoreSettings
+from penstock.spark.options import SinkOptions, StoreSettings
 from penstock.spark.planner import Extent
 
 if TYPE_CHECKING:
-    from penstock import Client, EventWriter
+    from penstock import Client, EventWriter, aio
+
+T = TypeVar("T")
 
 #: Clients kept open in one process. More than one only when a session talks to several stores.
 CLIENT_COUNT_MAX = 8
@@ -74,6 +78,29 @@ def client_of(settings: StoreSettings) -> Client:
                 oldest.close()
     _clients.move_to_end(key)
     return client
+
+
+def run_in_client(settings: StoreSettings, step: Callable[[aio.Client], Coroutine[object, object, T]]) -> T:
+    """Run `step` with the async client behind this process's client, in its loop; return its result."""
+    client = client_of(settings)
+    return client._portal.call(step(client._part))
+
+
+def prepare_target(options: SinkOptions) -> None:
+    """See in the driver, before any task, that what is to be written to is there; make its ledger if it needs one.
+
+    Raises `NoSuchStreamError`, `StreamSealedError`, `NoSuchScopeError`.
+    """
+    from penstock.spark.ledger import create_ledger
+
+    client = client_of(options.store)
+    if options.stream is None:
+        if options.scope not in client.scopes():
+            raise NoSuchScopeError(f"scope {options.scope} does not exist: create it and its streams first")
+    elif not client.segments_of(options.target):
+        raise StreamSealedError(f"stream {options.target} is sealed and takes no more events")
+    if options.is_exactly_once:
+        run_in_client(options.store, lambda aio_client: create_ledger(aio_client, options.target))
 
 
 def close_clients() -> None:

@@ -59,6 +59,7 @@ from penstock.testing.mutations.promises import PROMISE_MUTATIONS
 from penstock.testing.mutations.readers import READER_MUTATIONS
 from penstock.testing.mutations.scaling import SCALING_MUTATIONS
 from penstock.testing.mutations.shortages import SHORTAGE_MUTATIONS
+from penstock.testing.mutations.sinks import SINK_MUTATIONS
 from penstock.testing.mutations.stuck import STUCK_MUTATIONS
 from penstock.testing.mutations.subscribers import SUBSCRIBER_MUTATIONS
 from penstock.testing.mutations.tables import TABLE_MUTATIONS
@@ -482,6 +483,7 @@ MUTATIONS: tuple[Mutation, ...] = (
     *GROUP_MUTATIONS,
     *PROMISE_MUTATIONS,
     *PREPARED_MUTATIONS,
+    *SINK_MUTATIONS,
 )  # fmt: skip
 """All planted bugs."""
 

@@ -24,6 +24,7 @@ from penstock.testing.workloads.prepared_transactions import PreparedTransaction
 from penstock.testing.workloads.profile import Profile
 from penstock.testing.workloads.reincarnations import Reincarnations
 from penstock.testing.workloads.segments import ByteAppender, ByteReader, SegmentLives
+from penstock.testing.workloads.sinks import Sinks
 from penstock.testing.workloads.stream_lives import StreamLives
 from penstock.testing.workloads.subscribers import Subscribers
 from penstock.testing.workloads.tables import CounterClient, TableClient
@@ -49,12 +50,15 @@ TRANSACTION_CROWD_SIZE = 5
 _RARE_SHARE = 0.4
 
 #: Users that stand for themselves: in profiles of their own, see `mutations.promises`.
-_OF_USERS: Mapping[str, type[UserGroups | UserCalls | HandedTransactions | PreparedTransactions | Subscribers]] = {
+_OF_USERS: Mapping[
+    str, type[UserGroups | UserCalls | HandedTransactions | PreparedTransactions | Sinks | Subscribers]
+] = {
     "subscribers": Subscribers,
     "user groups": UserGroups,
     "user calls": UserCalls,
     "handed transactions": HandedTransactions,
     "prepared transactions": PreparedTransactions,
+    "sinks": Sinks,
 }
 
 

@@ -1,0 +1,16 @@
+"""What can go wrong with a batch of the sink, beyond what goes wrong with the store."""
+
+from __future__ import annotations
+
+from penstock.model.errors import PenstockError
+
+
+class BatchOvertakenError(PenstockError):
+    """A later batch of the same sink is on record: another run of the query is ahead. Nothing was written."""
+
+
+class LostBatchError(PenstockError):
+    """A batch was to be written, and a part of its transactions was aborted, or all of them behind Spark's back.
+
+    That takes a limit that ran out (`transactionLimit`), or somebody who aborted them by hand.
+    """

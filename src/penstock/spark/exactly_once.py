@@ -1,0 +1,359 @@
+"""A batch of a sink, written exactly once: tasks prepare transactions, the driver says which before it commits any.
+
+`SinkTask` is what a task does, `SinkBatch` what the driver does. Whatever dies, hangs, is repeated or has a second one
+of its kind beside it: the events of a batch are read once, or the batch failed before any of them could be. Why that is
+so, case by case: ``docs/exactly-once.md``. Spark is not needed here.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections import defaultdict
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, TypeVar
+
+from penstock.model.errors import (
+    MetadataConflictError,
+    NoSuchTransactionError,
+    OutcomeUnknownError,
+    PenstockError,
+    TransactionAbortedError,
+    TransactionCommittedError,
+    TransactionStreamDeletedError,
+)
+from penstock.spark.errors import BatchOvertakenError, LostBatchError
+from penstock.spark.ledger import Announcement, BatchState, Ledger, LedgerRow, SinkIdentity
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from penstock.aio import Client, Transaction
+
+_log = logging.getLogger(__name__)
+
+Answer = TypeVar("Answer")
+
+#: Transactions that are decided upon at once.
+DECISIONS_AT_ONCE = 16
+#: Looks in a row at the ledger that another driver may thwart.
+LOOKS_MAX = 8
+#: Pauses between looks whether the events of a decided transaction can be read yet.
+_LOOK_FIRST_S, _LOOK_MAX_S = 0.005, 0.25
+
+
+@dataclass(frozen=True, slots=True)
+class BatchIdentity:
+    """Which batch of which sink. Batches are numbered from 0, and each comes after the one before it is done."""
+
+    sink: SinkIdentity
+    batch: int
+
+    def __str__(self) -> str:
+        return f"batch {self.batch} of {self.sink}"
+
+
+@dataclass(frozen=True, slots=True)
+class SinkLimits:
+    """How patient a sink is.
+
+    Attributes:
+        prepared_s: how long what a task has prepared waits for the driver; then it is aborted.
+        visible_s: how long the driver waits until the events of a batch can be read.
+    """
+
+    prepared_s: float = 86_400.0
+    visible_s: float = 120.0
+
+
+class SinkTask:
+    """The transactions of one attempt of a task: one for each stream, begun with its first event.
+
+    Args:
+        client: an open client.
+        identity: None: there is no ledger, and who commits has to know what became of the task.
+    """
+
+    def __init__(self, client: Client, identity: BatchIdentity | None, limits: SinkLimits) -> None:
+        self._client = client
+        self._identity = identity
+        self._limits = limits
+        self._ledger: Ledger | None = None
+        self._open: dict[str, Transaction] = {}
+        #: The batch is done, as another run of it has seen to.
+        self.is_done_before = False
+
+    async def begin(self) -> None:
+        """Look what is on record of the batch. Raises `BatchOvertakenError`."""
+        if self._identity is None:
+            return
+        self._ledger = await Ledger.open(self._client, self._identity.sink)
+        row, _ = await self._ledger.look()
+        _check_not_overtaken(self._identity, row)
+        self.is_done_before = row.batch == self._identity.batch and row.state is BatchState.DONE
+
+    async def write(
+        self, stream: str, events: pa.Array | Sequence[bytes], routing_keys: pa.Array | Sequence[str] | None = None
+    ) -> None:
+        """Write events into the task's transaction on a stream."""
+        if self.is_done_before:
+            return
+        transaction = self._open.get(stream)
+        if transaction is None:
+            transaction = self._open[stream] = await self._client.begin_transaction(stream)
+            if self._ledger is not None and self._identity is not None:
+                await self._ledger.announce(Announcement(self._identity.batch, stream, transaction.id))
+        await transaction.write_many(events, routing_keys)
+
+    async def prepare(self) -> Mapping[str, str]:
+        """Make everything durable, and let only a decision end it; return stream -> id."""
+        await asyncio.gather(*(each.prepare(limit_s=self._limits.prepared_s) for each in self._open.values()))
+        await self._leave()
+        return {stream: each.id for stream, each in self._open.items()}
+
+    async def abort(self) -> None:
+        """Undo the task: what it wrote is never read. Where that fails it is said; a lease or a limit ends it then."""
+        for stream, transaction in self._open.items():
+            try:
+                await transaction.abort()
+            except PenstockError as error:
+                _log.warning("transaction %s on %s was not aborted: %s", transaction.id, stream, error)
+        await self._leave()
+
+    async def _leave(self) -> None:
+        for transaction in self._open.values():
+            await transaction.close()
+        if self._ledger is not None:
+            await self._ledger.close()
+
+
+class SinkBatch:
+    """A batch at its end: all of its tasks have succeeded, or it has failed.
+
+    Args:
+        client: an open client.
+        transactions: stream -> ids, as the tasks have prepared them.
+        now_ms: the driver's clock, for people who look at the ledger.
+    """
+
+    def __init__(
+        self, client: Client, identity: BatchIdentity, transactions: Mapping[str, Sequence[str]], limits: SinkLimits,
+        now_ms: Callable[[], int] = lambda: time.time_ns() // 1_000_000,
+    ) -> None:  # fmt: skip
+        self._decisions = Decisions(client, limits)
+        self._client = client
+        self._identity = identity
+        self._own = {stream: tuple(ids) for stream, ids in transactions.items() if ids}
+        self._now_ms = now_ms
+
+    async def commit(self) -> None:
+        """See to it that the batch is in its streams once: these transactions, or those of an earlier run of it.
+
+        Raises:
+            BatchOvertakenError: a later batch is on record.
+            LostBatchError: a part of it is there, and the rest was aborted.
+            PenstockError: it is not known to be there; repeat the batch, or this.
+        """
+        ledger = await Ledger.open(self._client, self._identity.sink)
+        try:
+            for _ in range(LOOKS_MAX):
+                try:
+                    done = await self._attempt(ledger)
+                except MetadataConflictError:
+                    continue
+                await self._clean(ledger, done)
+                return
+            raise MetadataConflictError(
+                f"{self._identity}: the ledger was written by others {LOOKS_MAX} times in a row; only one driver may "
+                "run a query"
+            )
+        finally:
+            await ledger.close()
+
+    async def abort(self) -> None:
+        """Abort what the tasks have prepared, unless the ledger names it: then it is to commit.
+
+        Raises `PenstockError`: some of it may be left, until its limit or the next batch.
+        """
+        ledger = await Ledger.open(self._client, self._identity.sink)
+        try:
+            # A commit that was cut short may have left a write behind that names them, and comes yet: not any more now.
+            row = await ledger.fence(self._now_ms())
+            named = _ids(row.transactions)
+            others = [(stream, each) for stream, each in _pairs(self._own) if each not in named]
+            await self._decisions.abort(others)
+            batch = self._identity.batch
+            await ledger.forget(Announcement(batch, stream, each) for stream, each in others)
+        finally:
+            await ledger.close()
+
+    async def _attempt(self, ledger: Ledger) -> LedgerRow:
+        """Do what the row asks for; return it as it is then, with the batch done. Raises `MetadataConflictError`."""
+        identity, decisions = self._identity, self._decisions
+        row, version = await ledger.look()
+        _check_not_overtaken(identity, row)
+        if row.state is BatchState.INTENT:
+            named = BatchIdentity(row.sink, row.batch)
+            refusal = await decisions.hold(row.transactions)
+            if refusal is None:
+                row, version = await self._finish(ledger, row, version)
+            else:
+                # None of them is to commit any more, by whomever, before others take their place.
+                if await decisions.abort(_pairs(row.transactions)):
+                    raise _lost(named, "a part of its transactions is committed, the rest was aborted", refusal)
+                if named.batch < identity.batch:
+                    raise _lost(named, "all of its transactions were aborted, and Spark takes it for written", refusal)
+                if isinstance(refusal, NoSuchTransactionError):
+                    raise _lost(named, "its transactions ended so long ago that nobody knows how", refusal)
+        if row.batch == identity.batch and row.state is BatchState.DONE:
+            return row
+        if not self._own and row.state is not BatchState.INTENT:
+            return row
+        # What its tasks have prepared may have waited for long: it has its whole limit from here on.
+        refusal = await decisions.hold(self._own)
+        if refusal is not None:
+            raise refusal
+        row = LedgerRow(identity.sink, identity.batch, BatchState.INTENT, self._own, self._now_ms())
+        version = await ledger.replace(row, version)
+        row, _ = await self._finish(ledger, row, version)
+        return row
+
+    async def _finish(self, ledger: Ledger, row: LedgerRow, version: int) -> tuple[LedgerRow, int]:
+        """Commit what the row names, and say so in the row."""
+        try:
+            await self._decisions.commit(row.transactions)
+        except (TransactionAbortedError, NoSuchTransactionError, TransactionStreamDeletedError) as error:
+            named = BatchIdentity(row.sink, row.batch)
+            raise _lost(named, "one of its transactions cannot be committed", error) from error
+        row = replace(row, state=BatchState.DONE, changed_ms=self._now_ms())
+        return row, await ledger.replace(row, version)
+
+    async def _clean(self, ledger: Ledger, row: LedgerRow) -> None:
+        """Abort what attempts of this batch and of earlier ones have left behind.
+
+        Only behind the row's new version: a driver that still held the version before could name it otherwise.
+        """
+        try:
+            announced = await ledger.announced(row.batch)
+            named = _ids(row.transactions)
+            left = [(each.stream, each.transaction) for each in announced if each.transaction not in named]
+            await self._decisions.abort(left)
+            await ledger.forget(announced)
+        except PenstockError as error:
+            _log.warning("%s: what is left of other attempts stays until the next batch: %s", self._identity, error)
+
+
+class Decisions:
+    """What is decided upon transactions by their ids, some at once. Without a ledger this is all of a commit."""
+
+    def __init__(self, client: Client, limits: SinkLimits) -> None:
+        self._client = client
+        self._limits = limits
+
+    async def hold(self, transactions: Mapping[str, Sequence[str]]) -> PenstockError | None:
+        """Have all of them wait for their whole limit from now on; return why not, if one was aborted or is unknown.
+
+        Those that are committed need not wait.
+        """
+
+        async def prepare(stream: str, transaction: str) -> PenstockError | None:
+            try:
+                await self._client.prepare_transaction(stream, transaction, limit_s=self._limits.prepared_s)
+            except TransactionCommittedError:
+                pass
+            except (TransactionAbortedError, NoSuchTransactionError, TransactionStreamDeletedError) as error:
+                return error
+            return None
+
+        answers = await _some_at_once(prepare, _pairs(transactions))
+        refusals = [error for error in answers if error is not None]
+        # The one that says least: who asks may go on where all are known to be aborted.
+        refusals.sort(key=lambda error: not isinstance(error, NoSuchTransactionError))
+        return refusals[0] if refusals else None
+
+    async def commit(self, transactions: Mapping[str, Sequence[str]]) -> None:
+        """Commit all of them, and return once their events can be read.
+
+        Raises `TransactionAbortedError`, `NoSuchTransactionError`, `OutcomeUnknownError`.
+        """
+
+        async def commit(stream: str, transaction: str) -> None:
+            await self._client.commit_transaction(stream, transaction)
+            loop = asyncio.get_running_loop()
+            give_up_s, pause_s = loop.time() + self._limits.visible_s, _LOOK_FIRST_S
+            while await self._client.transaction_state(stream, transaction) == "COMMITTING":
+                if loop.time() > give_up_s:
+                    raise OutcomeUnknownError(
+                        f"transaction {transaction} on {stream} is to commit, but its events could not be read after "
+                        f"{self._limits.visible_s:g} s; the batch is finished when it is repeated"
+                    )
+                await asyncio.sleep(pause_s)
+                pause_s = min(2 * pause_s, _LOOK_MAX_S)
+
+        await _some_at_once(commit, _pairs(transactions))
+
+    async def abort(self, transactions: Iterable[tuple[str, str]]) -> int:
+        """Abort them, and return how many are committed all the same. What has ended already is fine."""
+
+        async def abort(stream: str, transaction: str) -> int:
+            try:
+                await self._client.abort_transaction(stream, transaction)
+            except TransactionCommittedError:
+                return 1
+            except (NoSuchTransactionError, TransactionStreamDeletedError):
+                pass
+            return 0
+
+        return sum(await _some_at_once(abort, list(transactions)))
+
+
+async def _some_at_once(
+    decide: Callable[[str, str], Awaitable[Answer]], transactions: Sequence[tuple[str, str]]
+) -> list[Answer]:
+    """Call `decide` with each stream and id, `DECISIONS_AT_ONCE` at a time; raise the first error when all are done."""
+    free = asyncio.Semaphore(DECISIONS_AT_ONCE)
+
+    async def one(stream: str, transaction: str) -> tuple[Answer]:
+        # In a tuple, since an answer may be an error: one that is returned, and not raised.
+        async with free:
+            return (await decide(stream, transaction),)
+
+    done: list[Answer] = []
+    for answer in await asyncio.gather(*(one(*each) for each in transactions), return_exceptions=True):
+        if isinstance(answer, BaseException):
+            raise answer
+        done += answer
+    return done
+
+
+def by_stream(tasks: Iterable[Mapping[str, str]]) -> dict[str, tuple[str, ...]]:
+    """Return stream -> ids of what tasks have prepared, in the order of the tasks."""
+    found: defaultdict[str, list[str]] = defaultdict(list)
+    for transactions in tasks:
+        for stream, transaction in transactions.items():
+            found[stream].append(transaction)
+    return {stream: tuple(ids) for stream, ids in found.items()}
+
+
+def _pairs(transactions: Mapping[str, Sequence[str]]) -> list[tuple[str, str]]:
+    return [(stream, each) for stream, ids in transactions.items() for each in ids]
+
+
+def _ids(transactions: Mapping[str, Sequence[str]]) -> set[str]:
+    return {each for ids in transactions.values() for each in ids}
+
+
+def _check_not_overtaken(identity: BatchIdentity, row: LedgerRow) -> None:
+    if row.batch > identity.batch:
+        raise BatchOvertakenError(
+            f"{identity}: batch {row.batch} is on record already. Another run of the query is ahead, or its checkpoint "
+            "was lost and batches are counted anew: end the other run, or use another appId"
+        )
+
+
+def _lost(identity: BatchIdentity, what: str, error: PenstockError) -> LostBatchError:
+    return LostBatchError(
+        f"{identity}: {what} ({error}). Compare its events with the stream, and go on with another appId or checkpoint"
+    )

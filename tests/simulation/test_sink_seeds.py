@@ -1,0 +1,17 @@
+"""A sink that writes exactly once, whose drivers are cut off, come again, and have a second one beside them."""
+
+from __future__ import annotations
+
+import pytest
+
+from penstock.testing.mutations.sinks import SINKS
+from penstock.testing.runner import run
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_batches_are_there_once(seed: int) -> None:
+    """Each event once, and nothing is left of attempts that did not count; no driver meets one that is ahead."""
+    outcome = run(seed, SINKS)
+    assert outcome.violations == ()
+    for done in ("batches", "batches that came again", "batches cut short", "drivers beside drivers"):
+        assert outcome.counts[done], done

@@ -1,0 +1,310 @@
+"""The protocol of the sink, cut off at each of its steps: the events of a batch are read once. No Spark needed."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+from collections import Counter
+from collections.abc import Awaitable, Callable, Iterator
+from typing import Any, cast
+
+import pytest
+
+import penstock.aio
+from penstock.client.client import Client
+from penstock.model.errors import CorruptionError, MetadataConflictError, OutcomeUnknownError, PenstockError
+from penstock.spark.errors import BatchOvertakenError, LostBatchError
+from penstock.spark.exactly_once import BatchIdentity, SinkBatch, SinkLimits, SinkTask, by_stream
+from penstock.spark.ledger import BatchState, Ledger, LedgerRow, SinkIdentity, create_ledger, ledger_table
+from penstock.testing import MemoryServer, memory_server
+
+LIMITS = SinkLimits(prepared_s=3600.0, visible_s=20.0)
+_numbers = itertools.count(1)
+
+
+class Death(BaseException):
+    """The process of a driver or task ends here."""
+
+
+class MortalPart:
+    """Stands before a part of a client: at the `at`-th call of any such part something happens."""
+
+    def __init__(self, part: object, calls: Iterator[int], at: int, how: str) -> None:
+        self._part, self._calls, self._at, self._how = part, calls, at, how
+
+    def __getattr__(self, name: str) -> Any:
+        found = getattr(self._part, name)
+        if name in ("id", "name", "close", "scan"):
+            return found
+
+        async def call(*args: Any, **options: Any) -> Any:
+            is_now = next(self._calls) == self._at
+            if is_now and self._how == "before":
+                raise Death(name)
+            result = await found(*args, **options)
+            if is_now:
+                raise Death(name) if self._how == "behind" else OutcomeUnknownError(f"the reply of {name} was lost")
+            if name in ("table", "begin_transaction"):
+                return MortalPart(result, self._calls, self._at, self._how)
+            return result
+
+        return call
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[MemoryServer]:
+    with memory_server() as running:
+        yield running
+
+
+class Driver:
+    """What Spark does with a sink: tasks, then a commit, or an abort when the commit fails."""
+
+    def __init__(self, client: Client, stream: str, app: str = "app") -> None:
+        self.client, self.stream, self.app = client, stream, app
+
+    def identity(self, batch: int) -> BatchIdentity:
+        return BatchIdentity(SinkIdentity(self.app, self.stream), batch)
+
+    async def write(self, batch: int, events: list[bytes], task_count: int, client: Client | None = None) -> None:
+        """Run a batch in so many tasks; `client` is mortal."""
+        used = client or self.client
+        prepared = []
+        for at in range(task_count):
+            mine = events[at::task_count]
+            task = SinkTask(used, self.identity(batch), LIMITS)
+            await task.begin()
+            try:
+                if mine:
+                    await task.write(self.stream, mine)
+                prepared.append(await task.prepare())
+            except PenstockError:
+                await SinkTask.abort(task)
+                raise
+        ended = SinkBatch(used, self.identity(batch), by_stream(prepared), LIMITS)
+        try:
+            await ended.commit()
+        except PenstockError:
+            await SinkBatch(self.client, self.identity(batch), by_stream(prepared), LIMITS).abort()
+            raise
+
+    async def events(self) -> Counter[bytes]:
+        name = f"reading-{next(_numbers)}"
+        async with (
+            self.client.reader_group(name, [self.stream], until="latest") as group,
+            group.reader("r") as reader,
+        ):
+            return Counter([event.data async for event in reader])
+
+    async def left(self) -> list[object]:
+        """Return what has not been decided upon yet: announcements and transactions."""
+        ledger = await Ledger.open(self.client, SinkIdentity(self.app, self.stream))
+        found: list[object] = list(await ledger.announced(1000))
+        await ledger.close()
+        found += [each.id async for each in self.client.open_transactions(self.stream)]
+        return found
+
+
+def events_of(batch: int) -> list[bytes]:
+    return [b"batch %d event %d" % (batch, number) for number in range(7)]
+
+
+def run(server: MemoryServer, step: Callable[[Driver], Awaitable[None]]) -> None:
+    async def running() -> None:
+        async with penstock.aio.connect(server.uri) as client:
+            stream = f"once/sink-{next(_numbers)}"
+            await client.create_stream(stream, scaling=penstock.Scaling.fixed(2))
+            await create_ledger(client, stream)
+            await step(Driver(client, stream))
+
+    asyncio.run(running())
+
+
+def test_batches_are_there_once_however_often_they_are_run(server: MemoryServer) -> None:
+    async def step(driver: Driver) -> None:
+        for batch in range(3):
+            await driver.write(batch, events_of(batch), 2)
+        await driver.write(2, events_of(2), 3)
+        assert await driver.events() == Counter(events_of(0) + events_of(1) + events_of(2))
+        assert await driver.left() == []
+
+    run(server, step)
+
+
+@pytest.mark.parametrize("how", ["before", "behind", "lost"])
+def test_a_batch_that_is_cut_off_anywhere_is_there_once_when_it_is_run_again(server: MemoryServer, how: str) -> None:
+    """The driver dies before or behind each request, or its reply is lost; then the batch comes in other tasks."""
+
+    async def step(driver: Driver) -> None:
+        expected = Counter[bytes]()
+        for at in itertools.count():
+            calls = itertools.count()
+            mortal = cast(Client, MortalPart(driver.client, calls, at, how))
+            try:
+                await driver.write(at, events_of(at), 2, mortal)
+            except (Death, PenstockError):
+                await driver.write(at, events_of(at), 3)
+            expected += Counter(events_of(at))
+            if next(calls) <= at:
+                break
+        assert at > 15
+        assert await driver.events() == expected
+        await driver.write(at + 1, [b"last"], 1)
+        left = [each for each in await driver.left() if each]
+        # What was begun and never announced has a lease, which nobody renews; nothing is prepared.
+        assert all(isinstance(each, str) for each in left)
+        for each in left:
+            assert (await driver.client.transaction_state(driver.stream, cast(str, each))) == "OPEN"
+
+    run(server, step)
+
+
+def test_a_driver_that_comes_late_is_refused(server: MemoryServer) -> None:
+    async def step(driver: Driver) -> None:
+        await driver.write(0, events_of(0), 1)
+        await driver.write(1, events_of(1), 1)
+        with pytest.raises(BatchOvertakenError, match="batch 1 is on record already"):
+            await driver.write(0, events_of(0), 1)
+        assert await driver.events() == Counter(events_of(0) + events_of(1))
+
+    run(server, step)
+
+
+def test_two_drivers_of_one_batch_write_it_once(server: MemoryServer) -> None:
+    async def step(driver: Driver) -> None:
+        for batch in range(5):
+            await asyncio.gather(
+                *(driver.write(batch, events_of(batch), 2) for _ in range(3)), return_exceptions=True
+            )
+            await driver.write(batch, events_of(batch), 1)
+        assert await driver.events() == Counter(event for batch in range(5) for event in events_of(batch))
+        assert await driver.left() == []
+
+    run(server, step)
+
+
+async def prepared(driver: Driver, batch: int, events: list[bytes]) -> dict[str, tuple[str, ...]]:
+    task = SinkTask(driver.client, driver.identity(batch), LIMITS)
+    await task.begin()
+    await task.write(driver.stream, events)
+    return by_stream([await task.prepare()])
+
+
+async def intend(driver: Driver, batch: int, transactions: dict[str, tuple[str, ...]]) -> None:
+    """A driver that has written its intent, and died."""
+    sink = driver.identity(batch).sink
+    ledger = await Ledger.open(driver.client, sink)
+    _, version = await ledger.look()
+    await ledger.replace(LedgerRow(sink, batch, BatchState.INTENT, transactions), version)
+    await ledger.close()
+
+
+def test_an_intent_that_was_aborted_as_a_whole_gives_way_to_the_batch_that_comes_again(server: MemoryServer) -> None:
+    """Its limit has run out, as the driver was away for so long."""
+
+    async def step(driver: Driver) -> None:
+        one, two = await prepared(driver, 0, [b"one"]), await prepared(driver, 0, [b"two"])
+        named = {driver.stream: one[driver.stream] + two[driver.stream]}
+        await intend(driver, 0, named)
+        await driver.client.abort_transaction(driver.stream, named[driver.stream][0])
+        await driver.write(0, events_of(0), 2)
+        assert await driver.events() == Counter(events_of(0))
+        assert await driver.left() == []
+
+    run(server, step)
+
+
+def test_an_intent_of_which_a_part_is_committed_and_a_part_aborted_is_never_guessed_about(server: MemoryServer) -> None:
+    async def step(driver: Driver) -> None:
+        one, two = await prepared(driver, 0, [b"one"]), await prepared(driver, 0, [b"two"])
+        named = {driver.stream: one[driver.stream] + two[driver.stream]}
+        await intend(driver, 0, named)
+        await driver.client.commit_transaction(driver.stream, named[driver.stream][0])
+        await driver.client.abort_transaction(driver.stream, named[driver.stream][1])
+        with pytest.raises(LostBatchError, match=r"batch 0 of 'app' writing to once/.* a part of its transactions"):
+            await driver.write(0, events_of(0), 2)
+        assert await driver.events() == Counter([b"one"])
+
+    run(server, step)
+
+
+def test_an_earlier_batch_that_was_aborted_behind_its_intent_stops_the_query(server: MemoryServer) -> None:
+    async def step(driver: Driver) -> None:
+        named = await prepared(driver, 0, [b"one"])
+        await intend(driver, 0, named)
+        await driver.client.abort_transaction(driver.stream, named[driver.stream][0])
+        with pytest.raises(LostBatchError, match="all of its transactions were aborted"):
+            await driver.write(1, events_of(1), 1)
+        assert await driver.events() == Counter()
+
+    run(server, step)
+
+
+def test_an_earlier_batch_that_was_left_at_its_intent_is_finished_first(server: MemoryServer) -> None:
+    async def step(driver: Driver) -> None:
+        await intend(driver, 0, await prepared(driver, 0, [b"one"]))
+        await driver.write(1, events_of(1), 1)
+        assert await driver.events() == Counter([b"one", *events_of(1)])
+
+    run(server, step)
+
+
+def test_an_abort_spares_what_is_to_commit_and_shuts_out_a_write_that_is_still_under_way(server: MemoryServer) -> None:
+    async def step(driver: Driver) -> None:
+        own = await prepared(driver, 0, [b"one"])
+        sink = driver.identity(0).sink
+        ledger = await Ledger.open(driver.client, sink)
+        _, version = await ledger.look()
+        await SinkBatch(driver.client, driver.identity(0), own, LIMITS).abort()
+        # The intent that names them comes late.
+        with pytest.raises(MetadataConflictError):
+            await ledger.replace(LedgerRow(sink, 0, BatchState.INTENT, own), version)
+        assert await driver.client.transaction_state(driver.stream, own[driver.stream][0]) == "ABORTED"
+
+        named = await prepared(driver, 0, [b"two"])
+        await intend(driver, 0, named)
+        await SinkBatch(driver.client, driver.identity(0), named, LIMITS).abort()
+        await driver.write(0, events_of(0), 1)
+        assert await driver.events() == Counter([b"two"])
+        await ledger.close()
+
+    run(server, step)
+
+
+def test_a_batch_without_events_costs_the_ledger_nothing_and_ends_an_intent(server: MemoryServer) -> None:
+    async def step(driver: Driver) -> None:
+        await driver.write(0, [], 2)
+        ledger = await Ledger.open(driver.client, driver.identity(0).sink)
+        assert (await ledger.look())[1] == -1
+        named = await prepared(driver, 1, [b"one"])
+        await intend(driver, 1, named)
+        await driver.client.abort_transaction(driver.stream, named[driver.stream][0])
+        await driver.write(1, [], 1)
+        assert (await ledger.look())[0].state is BatchState.DONE
+        await driver.write(2, [b"two"], 1)
+        assert await driver.events() == Counter([b"two"])
+        await ledger.close()
+
+    run(server, step)
+
+
+def test_sinks_of_one_application_count_their_batches_apart(server: MemoryServer) -> None:
+    async def step(driver: Driver) -> None:
+        other = Driver(driver.client, f"{driver.stream}-b")
+        await driver.client.create_stream(other.stream)
+        await driver.write(5, [b"five"], 1)
+        await other.write(5, [b"five"], 1)
+        assert await driver.events() == await other.events() == Counter([b"five"])
+
+    run(server, step)
+
+
+def test_a_row_that_is_none_is_reported() -> None:
+    row = LedgerRow(SinkIdentity("a", "s/t"), 3, BatchState.INTENT, {"s/t": ("00" * 16,)}, 17)
+    assert LedgerRow.decode(row.encode(), "here") == row
+    for damaged in (b"", b"{}", row.encode()[:-1], row.encode().replace(b"intent", b"indent")):
+        with pytest.raises(CorruptionError, match="here"):
+            LedgerRow.decode(damaged, "here")
+    with pytest.raises(CorruptionError, match="version 2 is not known"):
+        LedgerRow.decode(row.encode().replace(b'"v":1', b'"v":2'), "here")
+    assert ledger_table("s/t") == "s/spark-ledger"

@@ -1,0 +1,218 @@
+"""The sink that writes exactly once, in a real Spark session against a real store, and through real kills."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("pyspark", reason="needs pyspark: pip install 'penstock[spark]'")
+
+from pyspark.sql import functions as F
+
+import penstock
+import penstock.aio
+from penstock.spark.ledger import BatchState, Ledger, LedgerRow, SinkIdentity
+
+pytestmark = [pytest.mark.spark, pytest.mark.timeout(600)]
+
+GUARD_S = 240.0
+
+
+def rows_of(spark, count: int, first: int = 0):
+    return spark.range(first, first + count, numPartitions=3).select(
+        F.concat(F.lit("row "), F.col("id")).alias("event"), (F.col("id") % 5).cast("string").alias("routing_key")
+    )
+
+
+def expected(count: int, first: int = 0) -> Counter[bytes]:
+    return Counter(b"row %d" % number for number in range(first, first + count))
+
+
+def write(frame, store, stream: str | None, **options: object) -> None:
+    given = {"uri": store.uri, **options} | ({} if stream is None else {"stream": stream})
+    frame.write.format("penstock").options(**given).mode("append").save()
+
+
+def events(client, stream: str) -> Counter[bytes]:
+    with (
+        client.reader_group(f"look-{time.time_ns()}", [stream], until="latest") as group,
+        group.reader("r") as reader,
+    ):
+        return Counter(event.data for event in reader)
+
+
+def row_of(uri: str, app: str, stream: str) -> LedgerRow:
+    async def look() -> LedgerRow:
+        async with penstock.aio.connect(uri) as client:
+            return (await (await Ledger.open(client, SinkIdentity(app, stream))).look())[0]
+
+    return asyncio.run(look())
+
+
+def open_transactions(client, stream: str) -> list[str]:
+    return [each.id for each in client.open_transactions(stream)]
+
+
+def test_a_batch_write_is_there_as_a_whole(spark, store, client, new_stream) -> None:
+    stream = new_stream(2)
+    write(rows_of(spark, 1000), store, stream)
+    assert events(client, stream) == expected(1000)
+    assert open_transactions(client, stream) == []
+
+
+def test_a_batch_write_that_fails_leaves_nothing_to_read(spark, store, client, new_stream) -> None:
+    """One row of a thousand is null: the tasks that had been written by then are undone."""
+    stream = new_stream(2)
+    frame = rows_of(spark, 1000).withColumn("event", F.when(F.col("event") != "row 999", F.col("event")))
+    with pytest.raises(Exception, match="null event"):
+        write(frame, store, stream)
+    assert events(client, stream) == Counter()
+    assert open_transactions(client, stream) == []
+
+
+def test_a_job_that_is_run_again_writes_nothing_more(spark, store, client, new_stream) -> None:
+    stream = new_stream(2)
+    for _ in range(2):
+        write(rows_of(spark, 200), store, stream, jobId="backfill")
+    assert events(client, stream) == expected(200)
+    row = row_of(store.uri, "backfill", stream)
+    assert (row.batch, row.state, len(row.transactions[stream])) == (0, BatchState.DONE, 3)
+    write(rows_of(spark, 100, 200), store, stream, jobId="another")
+    assert events(client, stream) == expected(300)
+
+
+def test_rows_name_their_streams(spark, store, client, new_stream) -> None:
+    even, odd = new_stream(1), new_stream(1)
+    scope = even.split("/")[0]
+    frame = rows_of(spark, 100).withColumn(
+        "stream", F.when(F.substring("event", -1, 1).cast("int") % 2 == 0, even).otherwise(odd.split("/")[1])
+    )
+    write(frame, store, None, scope=scope, appId="apart", batchId=0)
+    assert events(client, even) == Counter(b"row %d" % number for number in range(0, 100, 2))
+    assert events(client, odd) == Counter(b"row %d" % number for number in range(1, 100, 2))
+
+
+def test_what_is_wrong_with_the_target_is_found_before_any_task(spark, store, client, new_stream) -> None:
+    sealed = new_stream(1)
+    client.seal_stream(sealed)
+    for stream, complaint in ((sealed, "is sealed and takes no more"), ("spark-tests/absent", "absent")):
+        with pytest.raises(Exception, match=complaint) as failure:
+            write(rows_of(spark, 10), store, stream)
+        assert "Job aborted" not in str(failure.value)
+    with pytest.raises(Exception, match="scope no-such-scope does not exist"):
+        write(rows_of(spark, 10).withColumn("stream", F.lit("s")), store, None, scope="no-such-scope")
+
+
+def test_a_query_goes_by_its_own_id_and_batches(spark, store, client, new_stream, tmp_path: Path) -> None:
+    """Spark says them to each task under names of its own: `sql.streaming.queryId`, `streaming.sql.batchId`."""
+    source, target = new_stream(2), new_stream(2)
+    write(rows_of(spark, 300), store, source)
+    query = (
+        spark.readStream.format("penstock")
+        .options(uri=store.uri, stream=source, start="earliest", columns="event", maxBytesPerTrigger=2000)
+        .load()
+        .writeStream.format("penstock")
+        .options(uri=store.uri, stream=target, checkpointLocation=str(tmp_path))
+        .trigger(availableNow=True)
+        .start()
+    )
+    query.awaitTermination()
+    assert query.exception() is None
+    last = max(int(path.name) for path in (tmp_path / "commits").iterdir() if path.name.isdigit())
+    assert last >= 2
+    row = row_of(store.uri, query.id, target)
+    assert (row.batch, row.state) == (last, BatchState.DONE)
+    assert events(client, target) == expected(300)
+
+
+DRIVER = """
+import sys
+
+from penstock.spark import ensure_java
+
+ensure_java()
+
+from pyspark.sql import SparkSession
+
+uri, source, target, checkpoint = sys.argv[1:]
+spark = SparkSession.builder.master("local[2]").config("spark.ui.enabled", "false").getOrCreate()
+frame = spark.readStream.format("penstock").options(
+    uri=uri, stream=source, start="earliest", columns="event", maxBytesPerTrigger=3000, minPartitions=2
+).load()
+query = frame.writeStream.format("penstock").options(
+    uri=uri, stream=target, checkpointLocation=checkpoint, appId="killed"
+).trigger(availableNow=True).start()
+query.awaitTermination()
+"""
+
+
+def test_drivers_that_are_killed_write_each_row_once(store, client, new_stream, write_rows, tmp_path: Path) -> None:
+    """Driver, JVM and workers are killed as soon as an intent is seen, twice; a third run ends the query."""
+    source, target = new_stream(2), new_stream(2)
+    count = write_rows(source, 2000)
+    script, checkpoint = tmp_path / "driver.py", tmp_path / "checkpoint"
+    script.write_text(DRIVER)
+    arguments = [sys.executable, str(script), store.uri, source, target, str(checkpoint)]
+    batch_seen = 0
+    with (tmp_path / "driver.log").open("wb") as log:
+
+        def start() -> subprocess.Popen[bytes]:
+            return subprocess.Popen(arguments, stdout=log, stderr=log, start_new_session=True)
+
+        for _ in range(2):
+            driver = start()
+            try:
+                batch_seen = await_intent(store.uri, target, batch_seen, driver, Path(log.name))
+            finally:
+                os.killpg(driver.pid, signal.SIGKILL)
+                driver.wait()
+        assert start().wait(GUARD_S) == 0, (tmp_path / "driver.log").read_text()[-3000:]
+    assert events(client, target) == Counter({b"row %d" % number: 1 for number in range(count)})
+    assert open_transactions(client, target) == []
+    row = row_of(store.uri, "killed", target)
+    offsets = json.loads((checkpoint / "offsets" / str(row.batch)).read_text().splitlines()[-1])
+    assert {int(segment): at for segment, at in offsets["positions"].items()} == client.tail(source).positions
+
+
+def await_intent(uri: str, target: str, batch_before: int, driver: subprocess.Popen[bytes], log: Path) -> int:
+    """Wait for an intent of a later batch than one seen before; return its number."""
+
+    async def look() -> int:
+        async with penstock.aio.connect(uri) as client:
+            ledger = None
+            deadline_s = time.monotonic() + GUARD_S
+            while time.monotonic() < deadline_s:
+                assert driver.poll() is None, f"it ended before it could be killed: {log.read_text()[-3000:]}"
+                try:
+                    ledger = ledger or await Ledger.open(client, SinkIdentity("killed", target))
+                    row, _ = await ledger.look()
+                except penstock.NoSuchTableError:
+                    await asyncio.sleep(0.05)
+                    continue
+                if row.batch > batch_before and (row.state is BatchState.INTENT or row.batch > batch_before + 5):
+                    return row.batch
+                await asyncio.sleep(0.002)
+        raise AssertionError(f"no batch behind {batch_before} in {GUARD_S:g} s")
+
+    return asyncio.run(look())
+
+
+@pytest.fixture
+def write_rows(client):
+    """Return a function that writes so many numbered rows and returns how many."""
+
+    def write_all(stream: str, count: int) -> int:
+        with client.event_writer(stream) as writer:
+            writer.write_many([b"row %d" % number for number in range(count)])
+        return count
+
+    return write_all
