@@ -8,9 +8,12 @@ from dataclasses import replace
 
 from penstock.client import reader_group_state
 from penstock.client.reader_group_state import GroupState, HeldSegment
+from penstock.controller.metadata.record_store import Versioned
+from penstock.controller.metadata.records import CommittingTransactions, EpochRecord
 from penstock.controller.metadata.stream_tables import StreamTables
 from penstock.controller.workflows import commit, roll_transactions
 from penstock.controller.workflows.context import WorkflowContext
+from penstock.controller.workflows.roll_transactions import MergeInto
 from penstock.testing.mutations.mutation import Mutation, patched, short_profile
 
 
@@ -21,6 +24,25 @@ def _leave_rolled_segments_open() -> AbstractContextManager[None]:
         return dict.fromkeys(segments, 0)
 
     return patched(roll_transactions, "seal_segments", seal_segments)
+
+
+@contextmanager
+def _take_a_roll_that_was_cut_short_for_done() -> Iterator[None]:
+    original = commit.roll_transactions
+
+    async def roll(
+        context: WorkflowContext,
+        tables: StreamTables,
+        committing: Versioned[CommittingTransactions],
+        origin: EpochRecord,
+        merge: MergeInto,
+    ) -> Versioned[CommittingTransactions]:
+        if committing.record.active_epoch is not None:
+            return committing
+        return await original(context, tables, committing, origin, merge)
+
+    with patched(commit, "roll_transactions", roll):
+        yield
 
 
 @contextmanager
@@ -57,11 +79,20 @@ _TRANSACTIONS = replace(
     short_profile("transactions across scales", "readers", "transaction crowd", kinds=("Pause",)),
     scale_rate=1.0, scale_gap_s=1.0, pace=2.0,
 )  # fmt: skip
+#: Writes take long, so that crashes fall into the midst of a roll.
+_ROLLS_CUT_SHORT = replace(
+    short_profile("rolls cut short", "readers", "transaction crowd"),
+    scale_rate=1.0, scale_gap_s=1.0, pace=2.0, work_stall_rate=0.05,
+)  # fmt: skip
 
 SCALING_MUTATIONS: tuple[Mutation, ...] = (
     Mutation(
         "leave segments open that a roll replaces", "events of one key stay in order",
         _ROLLS, _leave_rolled_segments_open,
+    ),
+    Mutation(
+        "take a roll that was cut short for done", "a commit that was begun is finished by whoever comes next",
+        _ROLLS_CUT_SHORT, _take_a_roll_that_was_cut_short_for_done,
     ),
     Mutation(
         "merge transactions in another order into some segments", "transactions have one order in all segments",
