@@ -28,7 +28,7 @@ def _leave_rolled_segments_open() -> AbstractContextManager[None]:
 
 @contextmanager
 def _take_a_roll_that_was_cut_short_for_done() -> Iterator[None]:
-    original = commit.roll_transactions
+    original = roll_transactions.roll_transactions
 
     async def roll(
         context: WorkflowContext,
