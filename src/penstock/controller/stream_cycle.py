@@ -16,6 +16,7 @@ from penstock.controller.buckets import Buckets
 from penstock.controller.metadata.catalog import Catalog
 from penstock.controller.metadata.listed_streams import ListedStream, ListedStreams
 from penstock.controller.metadata.stream_tables import StreamTables
+from penstock.controller.steps import pages
 from penstock.model.errors import NoSuchStreamError, OutcomeUnknownError, PenstockError
 from penstock.runtime.bulk import for_each
 
@@ -98,13 +99,17 @@ class StreamCycle(Generic[S]):
     async def once(self) -> None:
         """Look at each stream once. Raises what the list of streams cannot be read for, and nothing of a stream."""
         listed = [each async for each in self._streams.all() if self._buckets.owned(each.scope, each.stream)]
-        before = self._known
-        self._known = {
-            (each.scope, each.stream): before.get((each.scope, each.stream)) or _Known(self._new_seen())
-            for each in listed
-        }
+        known: dict[tuple[str, str], _Known[S]] = {}
+        seen: list[tuple[ListedStream, S]] = []
+        for page in pages(listed):  # There may be very many: others have their turn.
+            for each in page:
+                key = (each.scope, each.stream)
+                found = known[key] = self._known.get(key) or _Known(self._new_seen())
+                seen.append((each, found.seen))
+            await asyncio.sleep(0)
+        self._known = known
         if self._due is not None:
-            listed = list(await self._due([(each, self._known[each.scope, each.stream].seen) for each in listed]))
+            listed = list(await self._due(seen))
         results = await for_each(listed, self._look_at, self._pace.streams_at_once)
         for each, result in zip(listed, results, strict=True):
             self._note_problem(each, str(result) if isinstance(result, PenstockError) else "")

@@ -103,15 +103,21 @@ class Retention:
                     else:
                         due.append(each)
             await asyncio.sleep(0)
+        names: list[str] = []
+        for some in pages(resting):
+            names += [name for _, seen in some for name in seen.lengths]
+            await asyncio.sleep(0)
         try:
-            infos = await self._context.segments.infos([name for _, seen in resting for name in seen.lengths])
+            infos = await self._context.segments.infos(names)
         except PenstockError as error:
             # One of them is away, or gone: the look at its stream tells.
             _logger.debug("it is not known which streams got something new: %s", error)
             return due + [each for each, _ in resting]
-        for each, seen in resting:
-            if any(infos[name].is_sealed or infos[name].length != length for name, length in seen.lengths.items()):
-                due.append(each)
+        for some in pages(resting):
+            for each, seen in some:
+                if any(infos[name].is_sealed or infos[name].length != length for name, length in seen.lengths.items()):
+                    due.append(each)
+            await asyncio.sleep(0)
         return due
 
     def next_look_s(self, scope: str, stream: str) -> float | None:
