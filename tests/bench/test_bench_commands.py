@@ -41,6 +41,8 @@ COMMANDS = {
     "latency": (["--read"], {"append_to_ack", "write_to_reader"}),
     "many_segments": ([], {"many", "baseline"}),
     "recovery": ([], {"sizes"}),
+    "retained_disk": ([], {"minutes", "is_bounded"}),
+    "retention": ([], {"bound", "cycles", "truncation"}),
     "segments": ([], {"median_mb_per_s", "to_first_count"}),
     "slow_tier2": ([], {"append_to_ack", "append_to_ack_with_slow_syncs", "p50_ratio"}),
     "cluster_statistics": ([], {"few", "many"}),
