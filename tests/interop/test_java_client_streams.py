@@ -12,6 +12,7 @@ from collections.abc import Sequence
 import pytest
 
 import penstock
+from penstock import StreamCut
 from support import java_calls_streams as calls
 from support.java_client import JavaCallError, JavaProcess, kill_and_restart
 from support.standalone_process import StandaloneProcess
@@ -100,6 +101,10 @@ def test_a_killed_server_loses_and_doubles_no_event(java: JavaProcess, server: S
     cut = java.run(calls.tail_cut, "orders")
     java.run(calls.write_events, "orders", count, count + 10, KEY_COUNT)
     kill_and_restart(server)
+    # Each reads the other's text of a cut.
+    read = StreamCut.from_text(cut)
+    assert read == StreamCut("shop", "orders", {segment: end for segment, (_, end) in ranges.items()})
+    cut = read.to_pravega_text()
     later, later_ranges = java.run(calls.read_batch, "orders", cut, "")
     assert sorted(later) == sorted(f"key{number % KEY_COUNT}:{number}" for number in range(count, count + 10))
     assert all(begin == ranges[segment][1] for segment, (begin, _) in later_ranges.items())
