@@ -5,11 +5,13 @@ from __future__ import annotations
 import os
 import signal
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, settings
 
+from support.hdfs_server import HdfsServer, HdfsUnavailableError, shared_hdfs
 from support.s3_server import S3Server, S3UnavailableError
 from support.standalone_process import StandaloneProcess
 
@@ -81,3 +83,17 @@ def s3_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[S3Server]:
         pytest.skip(str(error))
     yield server
     server.kill()
+
+
+@pytest.fixture(scope="session")
+def hdfs_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[HdfsServer]:
+    """Run a real HDFS until the end, one for all processes of this run."""
+    folder = tmp_path_factory.getbasetemp()
+    if "PYTEST_XDIST_WORKER" in os.environ:
+        folder = folder.parent
+    with ExitStack() as stack:
+        try:
+            server = stack.enter_context(shared_hdfs(folder / "hdfs"))
+        except HdfsUnavailableError as error:
+            pytest.skip(str(error))
+        yield server

@@ -1,4 +1,4 @@
-"""`open_long_term_storage`: the chunk storage that the settings name, be it a directory or a bucket."""
+"""`open_long_term_storage`: the chunk storage that the settings name, be it a directory, a bucket or in HDFS."""
 
 from __future__ import annotations
 
@@ -6,11 +6,13 @@ from dataclasses import replace
 
 from penstock.data_directory import DataDirectory
 from penstock.runtime.descriptors import descriptor_limit, share_descriptors
+from penstock.runtime.files import FilePlace
 from penstock.runtime.objects import ObjectPlace
 from penstock.runtime.runtime import Runtime
 from penstock.segmentstore.settings import SegmentStoreSettings
 from penstock.segmentstore.tier2.chunk_storage import ChunkStorage
 from penstock.segmentstore.tier2.directory import DirectoryChunkStorage
+from penstock.segmentstore.tier2.hdfs_storage import HdfsChunkStorage
 from penstock.segmentstore.tier2.object_storage import ObjectChunkStorage
 from penstock.settings import StandaloneSettings
 
@@ -18,8 +20,12 @@ from penstock.settings import StandaloneSettings
 def open_long_term_storage(settings: StandaloneSettings, directory: DataDirectory, runtime: Runtime) -> ChunkStorage:
     """Return long-term storage; nothing is asked of it yet.
 
-    Raises `InvalidArgumentError` for settings that cannot work, and when the library of object stores is not installed.
+    Raises `InvalidArgumentError` for settings that cannot work, and when the libraries for it are not installed.
     """
+    if settings.is_hdfs_storage:
+        folder = FilePlace.parse(settings.tier2)
+        files = runtime.open_files(folder, settings.hdfs_storage.files, runtime.work)
+        return HdfsChunkStorage(files, runtime.rng, folder.root, settings.hdfs_storage)
     if not settings.is_object_storage:
         budget = share_descriptors(
             descriptor_limit(), settings.descriptors, has_segment_store=True, has_controller=False

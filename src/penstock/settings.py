@@ -9,10 +9,12 @@ from dataclasses import dataclass, field, fields, is_dataclass
 from penstock.controller.settings import ControllerSettings
 from penstock.model.errors import InvalidArgumentError
 from penstock.runtime.descriptors import DescriptorSettings
+from penstock.runtime.files import FILE_SCHEMES, FilePlace
 from penstock.runtime.objects import ObjectPlace
 from penstock.segmentstore.settings import SegmentStoreSettings
 from penstock.segmentstore.tier1.local_log import LocalLogSettings
 from penstock.segmentstore.tier2.directory import DirectoryChunkStorageSettings
+from penstock.segmentstore.tier2.hdfs_storage import HdfsStorageSettings
 from penstock.segmentstore.tier2.object_storage import ObjectStorageSettings
 
 CONTROLLER_PORT = 9090
@@ -105,8 +107,8 @@ class StandaloneSettings:
 
     Attributes:
         data_dir: directory of everything stored; created if absent.
-        tier2: where long-term storage is: a bucket (``s3://bucket/prefix``; also ``gs://``, ``az://``) or a directory.
-            Empty: ``tier2`` in `data_dir`. Fixed once there are data.
+        tier2: where long-term storage is: a bucket (``s3://bucket/prefix``; also ``gs://``, ``az://``), a folder of
+            HDFS (``hdfs://host:port/path``) or a directory. Empty: ``tier2`` in `data_dir`. Fixed once there are data.
         is_memory: keep everything in memory instead and lose it at the end. For tests.
         host: address both ports listen on.
         controller_port, segment_store_port: 0 takes any free port.
@@ -122,7 +124,8 @@ class StandaloneSettings:
         store_processes: how segment stores are watched when there are several.
         segment_store, controller, durable_log: settings of the parts.
         long_term_storage: settings of long-term storage in a directory ...
-        object_storage: ... and of that in a bucket.
+        object_storage: ... of that in a bucket ...
+        hdfs_storage: ... and of that in HDFS.
     """
 
     data_dir: str = "penstock-data"
@@ -143,6 +146,7 @@ class StandaloneSettings:
     durable_log: LocalLogSettings = field(default_factory=LocalLogSettings)
     long_term_storage: DirectoryChunkStorageSettings = field(default_factory=DirectoryChunkStorageSettings)
     object_storage: ObjectStorageSettings = field(default_factory=ObjectStorageSettings)
+    hdfs_storage: HdfsStorageSettings = field(default_factory=HdfsStorageSettings)
 
     def __post_init__(self) -> None:
         """Check what no type says. Raises `InvalidArgumentError`."""
@@ -167,7 +171,9 @@ class StandaloneSettings:
             self._check_several_stores()
         if self.tier2 and self.is_memory:
             raise InvalidArgumentError(f"tier2 is {self.tier2!r}, but everything is to be kept in memory: choose one")
-        if self.is_object_storage:
+        if self.is_hdfs_storage:
+            FilePlace.parse(self.tier2)
+        elif self.is_object_storage:
             ObjectPlace.parse(self.tier2)
         cache, throttle = self.segment_store.cache, self.segment_store.throttle
         if not cache.target_percent + throttle.cache_margin_percent < cache.essential_percent <= 100:
@@ -222,8 +228,13 @@ class StandaloneSettings:
 
     @property
     def is_object_storage(self) -> bool:
-        """Whether long-term storage is a bucket, and not a directory."""
-        return "://" in self.tier2
+        """Whether long-term storage is a bucket, and no directory."""
+        return "://" in self.tier2 and not self.is_hdfs_storage
+
+    @property
+    def is_hdfs_storage(self) -> bool:
+        """Whether long-term storage is in HDFS."""
+        return self.tier2.partition("://")[0] in FILE_SCHEMES and "://" in self.tier2
 
     @property
     def advertised_host(self) -> str:

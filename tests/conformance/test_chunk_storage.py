@@ -29,11 +29,14 @@ from penstock.runtime.obstore_objects import ObstoreObjects
 from penstock.runtime.runtime import real_runtime
 from penstock.segmentstore.tier2.chunk_storage import ChunkInfo, ChunkStorage
 from penstock.segmentstore.tier2.directory import DirectoryChunkStorage, DirectoryChunkStorageSettings
+from penstock.segmentstore.tier2.hdfs_storage import HdfsChunkStorage, HdfsStorageSettings
 from penstock.segmentstore.tier2.memory import MemoryChunkStorage
 from penstock.segmentstore.tier2.object_storage import ObjectChunkStorage
 from penstock.segmentstore.tier2.wrapped import WrappedChunkStorage
 from penstock.testing.chunk_faults import FaultyChunkStorage
+from penstock.testing.simulation.files import FileFaults, SimulatedFiles, SimulatedFileSystem
 from penstock.testing.simulation.objects import SimulatedBucket, SimulatedObjects
+from support.hdfs_server import HdfsServer
 from support.s3_server import S3Server
 
 NAME = "scope/stream/0.#epoch.0.E-1-O-0.7f0c"
@@ -58,9 +61,10 @@ BAD_NAMES = [
 
 STORAGES = [
     "directory", "directory-one-file-open", "memory", "memory-no-append", "faulty", "wrapped",
-    "obstore-memory", "obstore-local", "simulated-objects",
-    # A real S3 server, as other programs that tests drive.
+    "obstore-memory", "obstore-local", "simulated-objects", "simulated-files",
+    # A real S3 server and a real HDFS, as other programs that tests drive.
     pytest.param("versitygw", marks=pytest.mark.interop),
+    pytest.param("hdfs", marks=pytest.mark.interop),
 ]  # fmt: skip
 
 
@@ -72,8 +76,8 @@ async def storage(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterat
         case "directory":
             made = DirectoryChunkStorage(str(tmp_path / "chunks"), runtime)
         case "directory-one-file-open":
-            settings = DirectoryChunkStorageSettings(open_files_max=1, known_directories_max=1, copy_buffer_bytes=7)
-            made = DirectoryChunkStorage(str(tmp_path / "chunks"), runtime, settings)
+            one = DirectoryChunkStorageSettings(open_files_max=1, known_directories_max=1, copy_buffer_bytes=7)
+            made = DirectoryChunkStorage(str(tmp_path / "chunks"), runtime, one)
         case "memory":
             made = MemoryChunkStorage()
         case "memory-no-append":
@@ -89,6 +93,14 @@ async def storage(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterat
             server: S3Server = request.getfixturevalue("s3_server")
             bucket = server.make_bucket(f"b{uuid.uuid4().hex[:12]}").bucket
             made = ObjectChunkStorage(server.open(bucket), runtime.rng, prefix="some/prefix")
+        case "hdfs":
+            hdfs: HdfsServer = request.getfixturevalue("hdfs_server")
+            folder = hdfs.new_folder()
+            made = HdfsChunkStorage(hdfs.open(folder, runtime), runtime.rng, folder.root)
+        case "simulated-files":
+            files = SimulatedFiles(SimulatedFileSystem(), random.Random(1), FileFaults(0.0001, 0.001, recovery_s=0.01))
+            settings = HdfsStorageSettings(lease_poll_s=0.01)
+            made = HdfsChunkStorage(files, runtime.rng, "/some/root", settings)
         case "simulated-objects":
             made = ObjectChunkStorage(SimulatedObjects(SimulatedBucket(), random.Random(1)), runtime.rng)
         case _:
@@ -169,6 +181,12 @@ async def replace_identity(storage: ChunkStorage, tmp_path: Path, identity: byte
         await storage.objects.delete(storage.identity_key)
         if identity is not None:
             await storage.objects.put_new(storage.identity_key, identity, "somebody else's")
+        return
+    if isinstance(storage, HdfsChunkStorage):
+        if await storage.read_identity() is not None:
+            await storage.files.delete(storage.identity_path)
+        if identity is not None:
+            await storage.files.create(storage.identity_path, identity)
         return
     file = tmp_path / "chunks" / "penstock-storage.toml"
     if identity is None:

@@ -32,7 +32,10 @@ def quickstart(
         Path | None, typer.Option(help="For the store, the checkpoint and the logs; must be empty. Default: temporary.")
     ] = None,
     tier2: Annotated[
-        str | None, typer.Option(help="Long-term storage of the store: s3://bucket/prefix. Default: in the directory.")
+        str | None,
+        typer.Option(
+            help="Long-term storage of the store: s3://bucket/prefix, hdfs://host:port/path. Default: in the directory."
+        ),
     ] = None,
     keep: Annotated[bool, typer.Option("--keep", help="Keep the directory afterwards.")] = False,
     limit: Annotated[int | None, typer.Option(min=1, help="Only the first so many flights of the year.")] = None,

@@ -22,7 +22,8 @@ def standalone(
     tier2: Annotated[
         str | None,
         typer.Option(
-            help="Long-term storage elsewhere: s3://bucket/prefix (gs://, az://) or a directory. "
+            help="Long-term storage elsewhere: s3://bucket/prefix (gs://, az://), hdfs://host:port/path, or a "
+            "directory. "
             "[default: tier2 in --data-dir]"
         ),
     ] = None,

@@ -15,6 +15,8 @@ from collections.abc import Callable
 
 from penstock.model.errors import InvalidArgumentError
 from penstock.runtime.disk import Disk, LocalDisk
+from penstock.runtime.files import FilePlace, FileStore, FileStoreSettings, OpenFileStore
+from penstock.runtime.hdfs_files import open_file_store
 from penstock.runtime.objects import ObjectPlace, ObjectStore, ObjectStoreSettings, OpenObjectStore
 from penstock.runtime.obstore_objects import open_object_store
 from penstock.runtime.program import WatchProgram, resident_bytes, watch_program
@@ -36,10 +38,12 @@ class Runtime:
         resident_bytes: memory that this process takes now; 0 where nobody knows, as in a simulation. Never waits.
         watch_program: has somebody told of this program's forks and of its exit; None if no program stands behind this.
         open_objects: opens a bucket of an object store.
+        open_files: opens somebody else's file system.
     """
 
     __slots__ = (
-        "disk", "monotonic_s", "open_objects", "resident_bytes", "rng", "wall_clock_ms", "watch_program", "work",
+        "disk", "monotonic_s", "open_files", "open_objects", "resident_bytes", "rng", "wall_clock_ms",
+        "watch_program", "work",
     )  # fmt: skip
 
     def __init__(
@@ -53,6 +57,7 @@ class Runtime:
         resident_bytes: Callable[[], int] = lambda: 0,
         watch_program: WatchProgram | None = None,
         open_objects: OpenObjectStore | None = None,
+        open_files: OpenFileStore | None = None,
     ) -> None:
         self.disk: Disk = disk
         self.work: BlockingWork = work
@@ -62,6 +67,7 @@ class Runtime:
         self.resident_bytes: Callable[[], int] = resident_bytes
         self.watch_program: WatchProgram | None = watch_program
         self.open_objects: OpenObjectStore = open_objects or _no_objects
+        self.open_files: OpenFileStore = open_files or _no_files
 
     def random_id(self) -> bytes:
         """Return 16 random bytes."""
@@ -82,11 +88,16 @@ def real_runtime(thread_count_max: int = 8) -> Runtime:
         resident_bytes=resident_bytes,
         watch_program=watch_program,
         open_objects=open_object_store,
+        open_files=open_file_store,
     )
 
 
 def _no_objects(place: ObjectPlace, settings: ObjectStoreSettings) -> ObjectStore:
     raise InvalidArgumentError(f"{place}: there are no object stores in these surroundings")
+
+
+def _no_files(place: FilePlace, settings: FileStoreSettings, work: BlockingWork) -> FileStore:
+    raise InvalidArgumentError(f"{place}: there are no remote file systems in these surroundings")
 
 
 def _loop_time_s() -> float:

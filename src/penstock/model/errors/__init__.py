@@ -48,11 +48,14 @@
     │   ├── StorageFullError
     │   ├── StorageUnreachableError     no connection, or it broke: what was asked for may have happened
     │   ├── StorageThrottledError       too many requests; a retry later is safe
+    │   ├── StorageSafeModeError        a file system that takes no changes for now; a retry later is safe
     │   ├── StorageNotRespondingError   it hangs; what was asked of it may still happen
     │   ├── StorageNotPrimaryError      a later epoch owns the stored segment
     │   ├── StorageConflictError        the records of a stored segment were changed meanwhile
     │   ├── ChunkError                  NoSuchChunkError, ChunkExistsError, BadChunkOffsetError
-    │   └── ObjectError                 NoSuchObjectError, ObjectExistsError, ObjectRangeError (inside a segment store)
+    │   ├── ObjectError                 NoSuchObjectError, ObjectExistsError, ObjectRangeError (inside a segment store)
+    │   └── RemoteFileError             NoSuchRemoteFileError, RemoteFileExistsError, RemoteFileLeasedError,
+    │                                   RemoteFileLengthError, RemoteFileNotClosedError (inside a segment store)
     ├── DataDirectoryInUseError         a second process on one data directory
     └── StreamError                     control plane: NoSuchScopeError, ScopeExistsError, ScopeNotEmptyError,
         │                               NoSuchStreamError, StreamExistsError, StreamNotSealedError,
@@ -124,9 +127,15 @@ from penstock.model.errors.storage import (
     MissingChunkError,
     NoSuchChunkError,
     NoSuchObjectError,
+    NoSuchRemoteFileError,
     ObjectError,
     ObjectExistsError,
     ObjectRangeError,
+    RemoteFileError,
+    RemoteFileExistsError,
+    RemoteFileLeasedError,
+    RemoteFileLengthError,
+    RemoteFileNotClosedError,
     StorageBucketMissingError,
     StorageClockError,
     StorageConflictError,
@@ -137,6 +146,7 @@ from penstock.model.errors.storage import (
     StorageNotPrimaryError,
     StorageNotRespondingError,
     StorageRefusedError,
+    StorageSafeModeError,
     StorageThrottledError,
     StorageUnavailableError,
     StorageUnreachableError,
@@ -198,6 +208,7 @@ __all__ = [
     "NoSuchChunkError",
     "NoSuchObjectError",
     "NoSuchReaderGroupError",
+    "NoSuchRemoteFileError",
     "NoSuchScopeError",
     "NoSuchSegmentError",
     "NoSuchStreamError",
@@ -210,6 +221,11 @@ __all__ = [
     "OwnershipUnconfirmedError",
     "PenstockError",
     "ProtocolError",
+    "RemoteFileError",
+    "RemoteFileExistsError",
+    "RemoteFileLeasedError",
+    "RemoteFileLengthError",
+    "RemoteFileNotClosedError",
     "ReplyTooLongError",
     "ScopeExistsError",
     "ScopeNotEmptyError",
@@ -231,6 +247,7 @@ __all__ = [
     "StorageNotPrimaryError",
     "StorageNotRespondingError",
     "StorageRefusedError",
+    "StorageSafeModeError",
     "StorageThrottledError",
     "StorageUnavailableError",
     "StorageUnreachableError",

@@ -100,6 +100,12 @@ class StorageThrottledError(StorageError):
     is_retriable = True
 
 
+class StorageSafeModeError(StorageError):
+    """The file system of long-term storage takes no changes for now, as HDFS does after its start. It did nothing."""
+
+    is_retriable = True
+
+
 class StorageNotPrimaryError(StorageError):
     """A container incarnation of a later epoch (`owner_epoch`) owns the stored segment. This one must stop."""
 
@@ -180,3 +186,45 @@ class ObjectExistsError(ObjectError):
 
 class ObjectRangeError(ObjectError):
     """A read began at or behind the end of the object."""
+
+
+class RemoteFileError(StorageError):
+    """A request about one file of a remote file system failed. `path` is its path."""
+
+    def __init__(self, path: str, message: str) -> None:
+        super().__init__(f"file {path}: {message}")
+        self.path = path
+
+
+class NoSuchRemoteFileError(RemoteFileError):
+    """There is no such file, or what is there is a folder."""
+
+    def __init__(self, path: str) -> None:
+        super().__init__(path, "no such file")
+
+
+class RemoteFileExistsError(RemoteFileError):
+    """The file was not created because there is one.
+
+    `is_own`: it is open, and this client has its lease: an earlier request of this client has created it.
+    """
+
+    def __init__(self, path: str, message: str, *, is_own: bool = False) -> None:
+        super().__init__(path, f"there is one already ({message})")
+        self.is_own = is_own
+
+
+class RemoteFileLeasedError(RemoteFileError):
+    """The file is open for somebody who writes to it, or did when his program died. Nothing was done."""
+
+
+class RemoteFileLengthError(RemoteFileError):
+    """The file's length is not the offset that something was to be appended at. Nothing was done."""
+
+    def __init__(self, path: str, *, length_bytes: int, offset: int) -> None:
+        super().__init__(path, f"it has {length_bytes} bytes, and was to be appended to at {offset}")
+        self.length_bytes = length_bytes
+
+
+class RemoteFileNotClosedError(RemoteFileError):
+    """All that was written is durable, and can be read; but the file is still open, or nobody knows."""

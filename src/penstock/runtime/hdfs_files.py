@@ -1,0 +1,266 @@
+"""`HdfsFiles`: `FileStore` by hdfs-native, and by HDFS's HTTP service where hdfs-native cannot.
+
+hdfs-native (Rust) blocks, and panics with what is no `Exception` where it is asked for bytes behind the end. So each
+call runs in a thread of a bounded pool, asks for no more than there is, and lets nothing out but our errors. It does
+not survive a fork: a child is refused. Of a file that is written to it does not see the last block, and so WebHDFS
+reads that.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import getpass
+import logging
+import os
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, TypeVar
+
+from penstock.model.errors import (
+    InvalidArgumentError,
+    NoSuchRemoteFileError,
+    PenstockError,
+    RemoteFileExistsError,
+    RemoteFileLeasedError,
+    RemoteFileLengthError,
+    RemoteFileNotClosedError,
+    StorageError,
+)
+from penstock.model.segments import Buffer
+from penstock.runtime.files import WEBHDFS_PORT, FileInfo, FilePlace, FileStoreSettings
+from penstock.runtime.hdfs_errors import hdfs_error
+from penstock.runtime.webhdfs import WebHdfs
+from penstock.runtime.work import BlockingWork, WorkPool
+
+if TYPE_CHECKING:
+    from hdfs_native import FileWriter
+
+T = TypeVar("T")
+
+_log = logging.getLogger(__name__)
+
+#: What HDFS takes unless somebody set ``dfs.namenode.fs-limits.max-component-length``.
+_NAME_PART_BYTES_MAX = 255
+_CLOSE_TIMEOUT_S = 1.0
+_USER_VARIABLE = "HADOOP_USER_NAME"
+#: How HDFS says that a file is open, and that its lease is the asking client's.
+_OWN_LEASE = "already the current lease holder"
+
+
+def open_file_store(place: FilePlace, settings: FileStoreSettings, work: BlockingWork) -> HdfsFiles:
+    """Return the file system of `place`. See `penstock.runtime.files.OpenFileStore`."""
+    try:
+        import hdfs_native
+        import httpx
+    except ImportError as error:
+        raise InvalidArgumentError(
+            f"{place} needs libraries that are not installed: pip install 'penstock[hdfs]'"
+        ) from error
+    del hdfs_native, httpx
+    if settings.user and os.environ.setdefault(_USER_VARIABLE, settings.user) != settings.user:
+        # hdfs-native takes the user from there alone.
+        raise InvalidArgumentError(
+            f"the user of HDFS is {settings.user!r} in the settings, {os.environ[_USER_VARIABLE]!r} in {_USER_VARIABLE}"
+        )
+    return HdfsFiles(place, settings, work)
+
+
+class HdfsFiles:
+    """See the module."""
+
+    def __init__(self, place: FilePlace, settings: FileStoreSettings, work: BlockingWork) -> None:
+        from hdfs_native import Client
+
+        self._place = place.file_system
+        self._settings = settings
+        try:
+            self._client = Client(place.file_system)
+        except (RuntimeError, ValueError, OSError) as error:
+            raise InvalidArgumentError(f"{place} cannot be used: {error}") from error
+        user = os.environ.get(_USER_VARIABLE) or getpass.getuser()
+        url = settings.webhdfs or f"http://{place.host}:{WEBHDFS_PORT}"
+        self._web = WebHdfs(url, place.file_system, user, settings)
+        self._reads = work.pool("hdfs-reads", settings.reads)
+        self._writes = work.pool("hdfs-writes", settings.writes)
+        self._names = work.pool("hdfs-names", settings.names)
+        self._process_id = os.getpid()
+
+    @property
+    def place(self) -> str:
+        """See `FileStore.place`."""
+        return self._place
+
+    @property
+    def name_part_bytes_max(self) -> int:
+        """See `FileStore.name_part_bytes_max`."""
+        return _NAME_PART_BYTES_MAX
+
+    async def create(self, path: str, content: Buffer) -> None:
+        """See `FileStore.create`."""
+        await self._run(self._writes, path, lambda: self._create(path, content))
+
+    async def append(self, path: str, offset: int, content: Buffer) -> None:
+        """See `FileStore.append`."""
+        await self._run(self._writes, path, lambda: self._append(path, offset, content))
+
+    async def read(self, path: str, offset: int, length: int) -> bytes:
+        """See `FileStore.read`."""
+        return await self._run(self._reads, path, lambda: self._read(path, offset, length))
+
+    async def stat(self, path: str) -> FileInfo:
+        """See `FileStore.stat`."""
+        return await self._run(self._names, path, lambda: self._stat(path))
+
+    async def list(self, folder: str) -> Sequence[FileInfo]:
+        """See `FileStore.list`."""
+        return await self._run(self._names, folder, lambda: self._list(folder))
+
+    async def rename_new(self, source: str, target: str) -> None:
+        """See `FileStore.rename_new`."""
+        await self._run(self._names, source, lambda: self._client.rename(source, target, overwrite=False))
+
+    async def delete(self, path: str) -> None:
+        """See `FileStore.delete`."""
+        await self._run(self._names, path, lambda: self._delete(path))
+
+    async def recover_lease(self, path: str) -> bool:
+        """See `FileStore.recover_lease`."""
+        return await self._run(self._names, path, lambda: self._recover_lease(path))
+
+    async def truncate(self, path: str, length: int) -> bool:
+        """See `FileStore.truncate`."""
+        return await self._run(self._names, path, lambda: self._web.truncate(path, length))
+
+    async def concat(self, target: str, sources: Sequence[str]) -> None:
+        """See `FileStore.concat`."""
+        await self._run(self._names, target, lambda: self._web.concat(target, sources))
+
+    async def close(self) -> None:
+        """See `FileStore.close`."""
+        pools = (self._reads, self._writes, self._names)
+        for pool in pools:
+            pool.close()
+        try:
+            async with asyncio.timeout(_CLOSE_TIMEOUT_S):
+                for pool in pools:
+                    await pool.drained(with_abandoned=True)
+        except TimeoutError:
+            _log.warning("calls to %s still go on after %g s, and are left behind", self._place, _CLOSE_TIMEOUT_S)
+        self._web.close()
+
+    async def _run(self, pool: WorkPool, path: str, function: Callable[[], T]) -> T:
+        """Run what blocks in a thread; one that is not waited for any more has its effect later, or never."""
+        if pool.is_closed:
+            raise StorageError(f"the file system {self._place} is closed")
+        return await pool.run(self._translated, path, function)
+
+    # -- in threads ---------------------------------------------------------------------------------------------
+
+    def _translated(self, path: str, function: Callable[[], T]) -> T:
+        if os.getpid() != self._process_id:
+            raise StorageError(f"{self._place} was opened before this process was forked, and cannot be used in it")
+        try:
+            return function()
+        except PenstockError:
+            raise
+        except BaseException as error:  # A panic of the library is no `Exception`.
+            raise hdfs_error(error, self._place, path) from error
+
+    def _create(self, path: str, content: Buffer) -> None:
+        from hdfs_native import WriteOptions
+
+        settings = self._settings
+        options = WriteOptions(
+            block_size=settings.block_bytes or None, replication=settings.replication or None, create_parent=True
+        )
+        try:
+            writer = self._client.create(path, options)
+        except FileExistsError as error:
+            # It is open, or it is not: there is one.
+            raise RemoteFileExistsError(path, str(error), is_own=_OWN_LEASE in str(error)) from error
+        try:
+            self._write(path, writer, content)
+        except RemoteFileNotClosedError:
+            raise
+        except StorageError as problem:
+            # This call has created it, and nobody else writes to it.
+            try:
+                self._client.delete(path)
+            except BaseException as second:  # noqa: BLE001  # As above.
+                problem.add_note(f"and what is there of {path} could not be deleted: {second}")
+            raise
+
+    def _append(self, path: str, offset: int, content: Buffer) -> None:
+        try:
+            writer = self._client.append(path)
+        except FileExistsError as error:
+            raise hdfs_error(error, self._place, path, said=f"a lease: {error}") from error
+        # Nobody else changes it now.
+        length_bytes = self._client.get_file_info(path).length
+        if length_bytes != offset:
+            writer.close()
+            raise RemoteFileLengthError(path, length_bytes=length_bytes, offset=offset)
+        self._write(path, writer, content)
+
+    def _write(self, path: str, writer: FileWriter, content: Buffer) -> None:
+        """Write, sync and close. Before the sync nothing counts: the library takes bytes of a writer shut out."""
+        try:
+            if len(content):
+                writer.write(content)
+                writer.hsync()
+        except BaseException as error:  # As above.
+            raise hdfs_error(error, self._place, path) from error
+        try:
+            writer.close()
+        except BaseException as error:  # As above.
+            raise RemoteFileNotClosedError(path, f"written and synced, but not closed: {error}") from error
+
+    def _read(self, path: str, offset: int, length: int) -> bytes:
+        reader = self._client.read(path)
+        closed_bytes = len(reader)
+        end = offset + length
+        if end > closed_bytes:
+            # At the end, or in the last block of a file that somebody writes to.
+            end = min(end, max(closed_bytes, self._client.get_file_info(path).length))
+        if end <= offset:
+            return b""
+        parts: list[bytes] = []
+        if offset < closed_bytes:
+            parts.append(bytes(reader.read_range(offset, min(end, closed_bytes) - offset)))
+        if end > closed_bytes:
+            start = max(offset, closed_bytes)
+            parts.append(self._web.read(path, start, end - start))
+        data = parts[0] if len(parts) == 1 else b"".join(parts)
+        if len(data) != end - offset:
+            raise StorageError(f"{self._place}: {len(data)} of {end - offset} bytes of {path} came from {offset} on")
+        return data
+
+    def _stat(self, path: str) -> FileInfo:
+        found = self._client.get_file_info(path)
+        return FileInfo(path.rpartition("/")[2], found.isdir, found.length)
+
+    def _list(self, folder: str) -> Sequence[FileInfo]:
+        try:
+            found = [
+                FileInfo(entry.path.rpartition("/")[2], entry.isdir, entry.length)
+                for entry in self._client.list_status(folder)
+                if entry.path != folder  # A file is listed as itself.
+            ]
+        except BaseException as error:  # As above.
+            problem = hdfs_error(error, self._place, folder)
+            if isinstance(problem, NoSuchRemoteFileError):
+                return []
+            raise problem from error
+        return sorted(found, key=lambda info: info.name)
+
+    def _delete(self, path: str) -> None:
+        if self._client.get_file_info(path).isdir or not self._client.delete(path):
+            raise NoSuchRemoteFileError(path)
+
+    def _recover_lease(self, path: str) -> bool:
+        try:
+            return bool(self._client.recover_lease(path))
+        except BaseException as error:  # As above.
+            problem = hdfs_error(error, self._place, path)
+            if isinstance(problem, RemoteFileLeasedError):
+                return False  # Somebody else's recovery is under way.
+            raise problem from error

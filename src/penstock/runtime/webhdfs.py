@@ -1,0 +1,85 @@
+"""`WebHdfs`: what HDFS's HTTP service can and hdfs-native cannot: concat, truncate, and reads of files still open.
+
+All calls block, each step of one for `request_timeout_s` at most. Nothing is sent twice.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
+from urllib.parse import quote
+
+from penstock.model.errors import StorageError, StorageNotRespondingError, StorageUnreachableError
+from penstock.runtime.files import FileStoreSettings
+from penstock.runtime.hdfs_errors import hdfs_error
+
+if TYPE_CHECKING:
+    import httpx
+
+
+class WebHdfs:
+    """The service at `url`. May be used by several threads.
+
+    `place`: the file system, for people; `user`: who this is.
+    """
+
+    def __init__(self, url: str, place: str, user: str, settings: FileStoreSettings) -> None:
+        import httpx
+
+        self._url = url.rstrip("/")
+        self._place = place
+        self._user = user
+        # What leads to the world outside is not meant for the NameNode next door.
+        self._client = httpx.Client(
+            timeout=httpx.Timeout(settings.request_timeout_s, connect=settings.connect_timeout_s),
+            follow_redirects=True,
+            trust_env=False,
+        )
+
+    def read(self, path: str, offset: int, length: int) -> bytes:
+        """Return `length` bytes from `offset` on, which must be there; of a file that is open, too."""
+        answer = self._ask("GET", path, {"op": "OPEN", "offset": str(offset), "length": str(length)})
+        return bytes(answer.content)
+
+    def truncate(self, path: str, length: int) -> bool:
+        """Cut a file; say whether that is done, or goes on."""
+        answer = self._ask("POST", path, {"op": "TRUNCATE", "newlength": str(length)})
+        return bool(answer.json()["boolean"])
+
+    def concat(self, target: str, sources: Sequence[str]) -> None:
+        """Move the blocks of files behind those of `target`. No path may have a comma."""
+        self._ask("POST", target, {"op": "CONCAT", "sources": ",".join(sources)})
+
+    def close(self) -> None:
+        """Close the connections."""
+        self._client.close()
+
+    def _ask(self, method: str, path: str, query: Mapping[str, str]) -> httpx.Response:
+        import httpx
+
+        url = f"{self._url}/webhdfs/v1{quote(path)}"
+        try:
+            answer = self._client.request(method, url, params={**query, "user.name": self._user})
+        except httpx.ConnectTimeout as error:
+            raise StorageUnreachableError(f"{self._url} did not take a connection: {error}") from error
+        except httpx.TimeoutException as error:
+            raise StorageNotRespondingError(
+                f"{self._url} did not answer about {path} in time; what was asked may still happen: {error}"
+            ) from error
+        except httpx.HTTPError as error:
+            raise StorageUnreachableError(
+                f"{self._url} cannot be reached, or the connection broke: is WebHDFS there, or must webhdfs be set? "
+                f"{type(error).__name__}: {error}"
+            ) from error
+        if answer.is_success:
+            return answer
+        raise self._refusal(answer, path)
+
+    def _refusal(self, answer: httpx.Response, path: str) -> StorageError:
+        """Return what an answer means that is none of success."""
+        try:
+            told = answer.json()["RemoteException"]
+            said = f"{told['javaClassName']}: {told['message']}"
+        except (ValueError, KeyError, TypeError):
+            return StorageError(f"{self._url} answered {answer.status_code} about {path}, with nothing that is known")
+        return hdfs_error(StorageError(said), self._place, path, said=said)

@@ -1,0 +1,530 @@
+"""`HdfsChunkStorage`: chunks as files of a remote file system, as HDFS is one. Concatenates by moving blocks.
+
+A chunk's name is its path below `root`. A file has one writer, who holds its lease; the storage holds one for no longer
+than a call. Nobody is shut out by leases: that is done by names, of which each epoch makes its own, so nobody ever
+appends to a chunk but the one instance whose epoch created it. A lease that it finds on such a chunk is of a call of
+its own that was given up, and it recovers it.
+
+**When an answer is lost.**
+
+1. *Creation.* It is sent again. If there is a file by then, and it is open with the lease of this client, an earlier
+   sending has made it: it is deleted and created anew. Any other file proves nothing, as files have no tags: the
+   outcome stays unknown, and is told as an error. Nobody else knows of the name, so nothing is ever read from it; it
+   is deleted as an orphan.
+2. *Append.* What was synced is durable, be the file closed after that or not. Before, the outcome is unknown, and told.
+   The next append recovers the lease, which shuts out what may still be on its way, and compares the length: with
+   bytes behind its offset it does nothing and says so, and the caller begins another chunk.
+3. *Deletion.* The file is looked at: if it is gone, it was deleted.
+4. *Concatenation* is one step. It was done if the sources are gone and the target is as long as all together.
+5. *Reads, looks and lists* are repeated, `retries_max` times.
+
+A call that did not answer in time is not repeated: its work may still go on.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import random
+from collections import deque
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from typing import TypeVar
+
+from penstock.model.errors import (
+    BadChunkOffsetError,
+    ChunkError,
+    ChunkExistsError,
+    InvalidArgumentError,
+    NoSuchChunkError,
+    NoSuchRemoteFileError,
+    RemoteFileExistsError,
+    RemoteFileLeasedError,
+    RemoteFileLengthError,
+    RemoteFileNotClosedError,
+    StorageError,
+    StorageIdentityError,
+    StorageNotRespondingError,
+    StorageSafeModeError,
+    StorageUnavailableError,
+    StorageUnreachableError,
+)
+from penstock.model.segments import Buffer
+from penstock.runtime.disk import DiskSpace
+from penstock.runtime.files import FileInfo, FileStore, FileStoreSettings
+from penstock.segmentstore.tier2.chunk_files import IDENTITY_LENGTH_MAX, IDENTITY_NAME
+from penstock.segmentstore.tier2.chunk_name import (
+    CHUNK_NAME_PART_LENGTH_MAX,
+    RESERVED_NAME_PREFIX,
+    check_chunk_name,
+    check_concat,
+    check_range,
+)
+from penstock.segmentstore.tier2.chunk_storage import ChunkInfo
+
+T = TypeVar("T")
+
+_log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class HdfsStorageSettings:
+    """How long-term storage in HDFS works.
+
+    Attributes:
+        retries_max: how often a request is sent again that met a broken connection.
+        retry_delay_s: pause before the first retry; it doubles.
+        lease_timeout_s: how long the recovery of a file's lease is waited for.
+        lease_poll_s: pause between two looks at one.
+        copy_buffer_bytes: how much is copied at a time where no blocks can be moved.
+        files: how the file system is reached.
+    """
+
+    retries_max: int = 2
+    retry_delay_s: float = 0.2
+    lease_timeout_s: float = 30.0
+    lease_poll_s: float = 0.2
+    copy_buffer_bytes: int = 4 * 1024 * 1024
+    files: FileStoreSettings = field(default_factory=FileStoreSettings)
+
+
+@dataclass(slots=True)
+class _Turn:
+    """Orders the calls that change a chunk. `count`: those that have it or wait for it."""
+
+    lock: asyncio.Lock = field(default_factory=asyncio.Lock)
+    count: int = 0
+
+
+class HdfsChunkStorage:
+    """`ChunkStorage` in the folder `root` of `files`. Closing it closes `files`. See the module."""
+
+    def __init__(
+        self, files: FileStore, rng: random.Random, root: str, settings: HdfsStorageSettings | None = None
+    ) -> None:
+        self.files: FileStore = files
+        self.root: str = root
+        self._rng = rng
+        self._settings = settings or HdfsStorageSettings()
+        self._turns: dict[str, _Turn] = {}
+        self._known_identity: bytes | None = None
+        self._is_closed = False
+
+    @property
+    def supports_append(self) -> bool:
+        """See `ChunkStorage.supports_append`."""
+        return True
+
+    @property
+    def supports_concat(self) -> bool:
+        """See `ChunkStorage.supports_concat`."""
+        return True
+
+    @property
+    def place(self) -> str:
+        """See `ChunkStorage.place`."""
+        return f"{self.files.place}{self.root}"
+
+    @property
+    def name_part_bytes_max(self) -> int:
+        """See `ChunkStorage.name_part_bytes_max`."""
+        return min(CHUNK_NAME_PART_LENGTH_MAX, self.files.name_part_bytes_max)
+
+    # -- identity -----------------------------------------------------------------------------------------------
+
+    @property
+    def identity_path(self) -> str:
+        """The path of the file that is the identity."""
+        return self._path(IDENTITY_NAME)
+
+    async def read_identity(self) -> bytes | None:
+        """See `ChunkStorage.read_identity`."""
+        self._check_open()
+        try:
+            return await self._again(lambda: self.files.read(self.identity_path, 0, IDENTITY_LENGTH_MAX + 1))
+        except NoSuchRemoteFileError:
+            return None
+
+    def hold_to_identity(self, identity: bytes) -> None:
+        """See `ChunkStorage.hold_to_identity`. It costs a read for each creation."""
+        self._known_identity = identity
+
+    async def create_identity(self, identity: bytes) -> None:
+        """See `ChunkStorage.create_identity`. Raises `StorageUnavailableError` where no changes are taken for now.
+
+        Written under a name of this call alone, and then renamed, which is one step. A rename without an answer has
+        been done if that name is gone.
+        """
+        self._check_open()
+        draft = self._path(f"{RESERVED_NAME_PREFIX}{self._rng.randbytes(8).hex()}.new")
+        try:
+            await self._create_file(draft, identity)
+            await self._rename_draft(draft)
+        except StorageSafeModeError as error:
+            raise StorageUnavailableError(str(error)) from error
+
+    async def _rename_draft(self, draft: str) -> None:
+        try:
+            try:
+                await self._again(lambda: self.files.rename_new(draft, self.identity_path))
+            except (RemoteFileExistsError, NoSuchRemoteFileError, StorageUnreachableError, StorageNotRespondingError):
+                # A sending before may have done it: then the draft is gone.
+                if not await self._is_gone(draft):
+                    raise
+        except RemoteFileExistsError:
+            await self._try_delete(draft)
+            raise StorageIdentityError(self.place, "it has an identity already") from None
+        except StorageError:
+            await self._try_delete(draft)
+            raise
+
+    async def _check_identity(self, name: str) -> None:
+        known = self._known_identity
+        if known is not None and (found := await self.read_identity()) != known:
+            what = "is gone" if found is None else "is another one"
+            raise StorageUnavailableError(f"chunk {name} was not created: the identity of {self.place} {what}")
+
+    # -- changes ------------------------------------------------------------------------------------------------
+
+    async def create(self, name: str) -> None:
+        """See `ChunkStorage.create`."""
+        self._check(name)
+        await self._create(name, b"")
+
+    async def create_with_content(self, name: str, data: Sequence[Buffer]) -> int:
+        """See `ChunkStorage.create_with_content`. Of an unknown outcome see the module."""
+        self._check(name)
+        content = _in_one(data)
+        if not len(content):
+            raise InvalidArgumentError(f"chunk {name}: there is no content to create it with")
+        await self._create(name, content)
+        return len(content)
+
+    async def write(self, name: str, offset: int, data: Sequence[Buffer]) -> int:
+        """See `ChunkStorage.write`. Of an unknown outcome see the module."""
+        self._check(name, offset)
+        content = _in_one(data)
+        async with self._turn(name):
+            await self._append(name, offset, content)
+        return len(content)
+
+    async def delete(self, name: str) -> None:
+        """See `ChunkStorage.delete`. Folders stay, empty ones too: a stream's is one."""
+        self._check(name)
+        path = self._path(name)
+        async with self._turn(name):
+            try:
+                await self.files.delete(path)
+            except NoSuchRemoteFileError:
+                raise NoSuchChunkError(name) from None
+            except (StorageUnreachableError, StorageNotRespondingError):
+                if not await self._is_gone(path):
+                    raise
+
+    async def concat(self, target: str, target_length: int, sources: Sequence[tuple[str, int]]) -> int:
+        """See `ChunkStorage.concat`. Moves blocks; copies if the target is empty, or a comma is in a source's name.
+
+        After a failure of a move the sources are whole, but for bytes behind the given lengths; after one of a copy the
+        target has bytes behind `target_length`, too.
+        """
+        check_concat(target, target_length, sources)
+        self._check(target)
+        async with self._turn(target):
+            for name, length in ((target, target_length), *sources):
+                if (found := (await self.info(name)).length) < length:
+                    raise InvalidArgumentError(f"chunk {name}: cannot take {length} bytes of {found}")
+            total = target_length + sum(length for _, length in sources)
+            await self._cut(target, target_length)
+            filled = [(name, length) for name, length in sources if length]
+            # HDFS takes paths with commas between them, and appends no blocks to a file that has none.
+            if filled and target_length and not any("," in self._path(name) for name, _ in filled):
+                for name, length in filled:
+                    await self._cut(name, length)
+                await self._move(target, total, [name for name, _ in filled])
+                filled_names = {name for name, _ in filled}
+            else:
+                await self._copy(target, target_length, filled)
+                filled_names = set()
+            for name, _ in sources:
+                if name not in filled_names:
+                    await self.delete(name)
+        return total
+
+    async def _create(self, name: str, content: Buffer) -> None:
+        self._check_length(name)
+        async with self._turn(name):
+            await self._check_identity(name)
+            try:
+                await self._create_file(self._path(name), content)
+            except RemoteFileExistsError:
+                raise ChunkExistsError(name) from None
+
+    async def _create_file(self, path: str, content: Buffer) -> None:
+        """Create a file; see the module for answers that are lost."""
+        settings = self._settings
+        delay_s = settings.retry_delay_s
+        problem: StorageUnreachableError | None = None
+        for attempt in range(settings.retries_max + 1):
+            if attempt:
+                await asyncio.sleep(delay_s)
+                delay_s *= 2
+            try:
+                await self._create_once(path, content)
+                return
+            except RemoteFileExistsError:
+                if problem is None:
+                    raise
+                raise problem from None  # Of an earlier attempt, or somebody else's: nobody can tell.
+            except StorageUnreachableError as error:
+                problem = error
+        assert problem is not None
+        raise problem
+
+    async def _create_once(self, path: str, content: Buffer) -> None:
+        try:
+            try:
+                await self.files.create(path, content)
+            except RemoteFileExistsError as error:
+                if not error.is_own:
+                    raise
+                # Nobody but an earlier sending of this call: calls on a chunk follow each other.
+                await self.files.delete(path)
+                await self.files.create(path, content)
+        except RemoteFileNotClosedError as error:
+            await self._close_synced(path, error)
+
+    async def _append(self, name: str, offset: int, content: Buffer) -> None:
+        path = self._path(name)
+        for is_recovered in (False, True):
+            try:
+                if not len(content):
+                    await self._compare_length(name, offset)
+                else:
+                    await self.files.append(path, offset, content)
+                return
+            except NoSuchRemoteFileError:
+                raise NoSuchChunkError(name) from None
+            except RemoteFileLengthError as error:
+                raise BadChunkOffsetError(name, expected=error.length_bytes, given=offset) from None
+            except RemoteFileNotClosedError as error:
+                await self._close_synced(path, error)
+                return
+            except RemoteFileLeasedError as error:
+                if is_recovered:
+                    raise
+                _log.info("%s: a call that was given up had it open; its lease is recovered: %s", path, error)
+                await self._recover(path)
+
+    async def _compare_length(self, name: str, offset: int) -> None:
+        length = (await self.info(name)).length
+        if length != offset:
+            raise BadChunkOffsetError(name, expected=length, given=offset)
+
+    async def _close_synced(self, path: str, problem: RemoteFileNotClosedError) -> None:
+        """Have a file closed whose bytes are durable already; so it is no failure if that does not succeed."""
+        try:
+            await self._recover(path)
+        except StorageError as error:
+            _log.warning("%s: %s; it stays open until somebody needs it closed: %s", path, problem, error)
+
+    async def _recover(self, path: str) -> None:
+        """Shut out whoever writes to a file. Raises `StorageNotRespondingError` if it takes too long."""
+        settings, loop = self._settings, asyncio.get_running_loop()
+        deadline_s = loop.time() + settings.lease_timeout_s
+        while not await self._again(lambda: self.files.recover_lease(path)):
+            if loop.time() + settings.lease_poll_s > deadline_s:
+                raise StorageNotRespondingError(
+                    f"{self.files.place}: the lease of {path} was not recovered within {settings.lease_timeout_s:g} s; "
+                    "it is tried again with the next append: do its DataNodes run?"
+                )
+            await asyncio.sleep(settings.lease_poll_s)
+
+    async def _cut(self, name: str, length: int) -> None:
+        """Take off what lies behind `length`."""
+        path = self._path(name)
+        # It may be open, and longer than it says, because a writer died.
+        await self._recover(path)
+        if (await self.info(name)).length > length and not await self.files.truncate(path, length):
+            await self._recover(path)
+
+    async def _move(self, target: str, total: int, sources: Sequence[str]) -> None:
+        paths = [self._path(name) for name in sources]
+        try:
+            await self.files.concat(self._path(target), paths)
+        except (StorageUnreachableError, StorageNotRespondingError):
+            if not all([await self._is_gone(path) for path in paths]) or (await self.info(target)).length != total:
+                raise
+
+    async def _copy(self, target: str, offset: int, sources: Sequence[tuple[str, int]]) -> None:
+        for name, length in sources:
+            for start in range(0, length, self._settings.copy_buffer_bytes):
+                count = min(self._settings.copy_buffer_bytes, length - start)
+                piece = await self.read(name, start, count)
+                if len(piece) != count:
+                    raise ChunkError(name, f"{len(piece)} of {count} bytes came from {start} on")
+                await self._append(target, offset, piece)
+                offset += count
+
+    # -- looks --------------------------------------------------------------------------------------------------
+
+    async def read(self, name: str, offset: int, length: int) -> bytes:
+        """See `ChunkStorage.read`."""
+        self._check(name, offset, length)
+        try:
+            if length and (data := await self._again(lambda: self.files.read(self._path(name), offset, length))):
+                return data
+        except NoSuchRemoteFileError:
+            raise NoSuchChunkError(name) from None
+        found = (await self.info(name)).length
+        if offset > found:
+            raise InvalidArgumentError(f"chunk {name}: offset {offset} is beyond its length {found}")
+        return b""
+
+    async def info(self, name: str) -> ChunkInfo:
+        """See `ChunkStorage.info`. Of a chunk whose writer died: what was synced, or more."""
+        self._check(name)
+        try:
+            found = await self._again(lambda: self.files.stat(self._path(name)))
+        except NoSuchRemoteFileError:
+            raise NoSuchChunkError(name) from None
+        if found.is_folder:
+            raise NoSuchChunkError(name)
+        return ChunkInfo(name, found.length_bytes)
+
+    async def exists(self, name: str) -> bool:
+        """See `ChunkStorage.exists`."""
+        try:
+            await self.info(name)
+        except NoSuchChunkError:
+            return False
+        return True
+
+    async def list(self, prefix: str = "") -> Sequence[ChunkInfo]:
+        """See `ChunkStorage.list`."""
+        self._check_open()
+        folder = prefix.rpartition("/")[0]
+        if folder or prefix.startswith("/"):
+            check_chunk_name(folder)
+        found: list[ChunkInfo] = []
+        pending = [folder]
+        while pending:
+            relative = pending.pop()
+            for entry in await self._entries(relative):
+                name = f"{relative}/{entry.name}" if relative else entry.name
+                if entry.is_folder and (name.startswith(prefix) or prefix.startswith(f"{name}/")):
+                    pending.append(name)
+                elif not entry.is_folder and name.startswith(prefix):
+                    found.append(ChunkInfo(name, entry.length_bytes))
+        return sorted(found, key=lambda info: info.name)
+
+    async def names(self, *, limit: int, after: str = "") -> Sequence[str]:
+        """See `ChunkStorage.names`. In the order of the names' parts."""
+        self._check_open()
+        behind = after.split("/") if after else []
+        found: list[str] = []
+        #: Folders under way, and what is left of each, last first.
+        pending = [("", await self._entries_behind("", behind))]
+        while pending and len(found) < limit:
+            relative, entries = pending[-1]
+            if not entries:
+                pending.pop()
+                continue
+            entry = entries.pop()
+            name = f"{relative}/{entry.name}" if relative else entry.name
+            if entry.is_folder:
+                pending.append((name, await self._entries_behind(name, behind)))
+            elif name.split("/") > behind:
+                found.append(name)
+        return found
+
+    async def space(self) -> DiskSpace | None:
+        """See `ChunkStorage.space`. Nobody can say."""
+        return None
+
+    async def close(self) -> None:
+        """See `ChunkStorage.close`."""
+        if not self._is_closed:
+            self._is_closed = True
+            await self.files.close()
+
+    async def _entries(self, relative: str) -> Sequence[FileInfo]:
+        path = self._path(relative) if relative else self.root
+        found = await self._again(lambda: self.files.list(path))
+        if not relative:
+            found = [entry for entry in found if not entry.name.startswith(RESERVED_NAME_PREFIX)]
+        return found
+
+    async def _entries_behind(self, relative: str, behind: Sequence[str]) -> deque[FileInfo]:
+        """Return what may come behind `behind` in a folder, last first."""
+        entries = await self._entries(relative)
+        parts = relative.split("/") if relative else []
+        if len(parts) < len(behind) and parts == list(behind[: len(parts)]):
+            entries = [entry for entry in entries if entry.name >= behind[len(parts)]]
+        return deque(sorted(entries, key=lambda entry: entry.name, reverse=True))
+
+    async def _is_gone(self, path: str) -> bool:
+        """Say whether it is certain that there is no such file."""
+        try:
+            await self._again(lambda: self.files.stat(path))
+        except NoSuchRemoteFileError:
+            return True
+        except StorageError:
+            pass
+        return False
+
+    async def _try_delete(self, path: str) -> None:
+        try:
+            await self.files.delete(path)
+        except StorageError as error:
+            _log.info("%s is of no more use, and could not be deleted: %s", path, error)
+
+    # -- what all share -----------------------------------------------------------------------------------------
+
+    async def _again(self, call: Callable[[], Awaitable[T]]) -> T:
+        """Make a call that may be made twice; again when its connection breaks."""
+        delay_s = self._settings.retry_delay_s
+        for _ in range(self._settings.retries_max):
+            try:
+                return await call()
+            except StorageUnreachableError as error:
+                _log.info("asked again: %s", error)
+            await asyncio.sleep(delay_s)
+            delay_s *= 2
+        return await call()
+
+    @asynccontextmanager
+    async def _turn(self, name: str) -> AsyncIterator[None]:
+        turn = self._turns.setdefault(name, _Turn())
+        turn.count += 1
+        try:
+            async with turn.lock:
+                yield
+        finally:
+            turn.count -= 1
+            if not turn.count:
+                del self._turns[name]
+
+    def _path(self, name: str) -> str:
+        return f"{self.root}/{name}"
+
+    def _check(self, name: str, offset: int = 0, length: int = 0) -> None:
+        check_chunk_name(name)
+        check_range(name, offset, length)
+        self._check_open()
+
+    def _check_length(self, name: str) -> None:
+        length = max(len(part.encode()) for part in name.split("/"))
+        if length > self.name_part_bytes_max:
+            raise InvalidArgumentError(
+                f"chunk {name}: a part of its name has {length} bytes, {self.place} takes {self.name_part_bytes_max}"
+            )
+
+    def _check_open(self) -> None:
+        if self._is_closed:
+            raise StorageError(f"the chunk storage in {self.place} is closed")
+
+
+def _in_one(data: Sequence[Buffer]) -> Buffer:
+    """Return all bytes in one piece: copied once, unless they are. A thread reads it while the loop turns."""
+    return bytes(data[0]) if len(data) == 1 else b"".join(data)

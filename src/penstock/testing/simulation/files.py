@@ -1,0 +1,378 @@
+"""`SimulatedFiles`: the twin of `penstock.runtime.hdfs_files`, a file system in memory that fails as HDFS does.
+
+A `SimulatedFileSystem` outlives its clients, which are processes that may die: what they had open stays leased. A
+request of a client may take long, be refused, or be lost on its way there or back; or it is given up and arrives later.
+A write may end in its midst. Nothing is sent twice by a client, but a creation (`SENT_TWICE`). Each fault is a named
+value (`FileFault`) with a rate, all drawn from one generator; `inject` makes a given call fail in a given way. Time is
+the running loop's.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections import Counter, deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import TypeVar
+
+from penstock.model.errors import (
+    InvalidArgumentError,
+    NoSuchRemoteFileError,
+    RemoteFileExistsError,
+    RemoteFileLeasedError,
+    RemoteFileLengthError,
+    RemoteFileNotClosedError,
+    StorageError,
+    StorageNotRespondingError,
+    StorageSafeModeError,
+    StorageUnreachableError,
+)
+from penstock.model.segments import Buffer
+from penstock.runtime.files import FileInfo
+
+T = TypeVar("T")
+
+
+class FileFault(StrEnum):
+    """What may happen to a request.
+
+    Attributes:
+        SLOW: it takes longer.
+        LOST_REQUEST: it does not arrive: `StorageUnreachableError`.
+        LOST_REPLY: it has its effect, and the answer is lost: `StorageUnreachableError`. A write has only opened
+            its file then, which stays open.
+        LATE: nobody waits for it any more when it has its effect: `StorageNotRespondingError`.
+        SENT_TWICE: the creation of a file is done twice: the second finds the first one's.
+        HALF_WRITTEN: a write ends in its midst, and nothing more than a part of it was synced, if that; the file stays
+            open: `StorageUnreachableError`.
+        NOT_CLOSED: all is written and synced, and the file stays open: `RemoteFileNotClosedError`.
+    """
+
+    SLOW = "slow"
+    LOST_REQUEST = "lost request"
+    LOST_REPLY = "lost reply"
+    LATE = "late"
+    SENT_TWICE = "sent twice"
+    HALF_WRITTEN = "half written"
+    NOT_CLOSED = "not closed"
+
+
+
+
+@dataclass(frozen=True, slots=True)
+class FileFaults:
+    """Rates are probabilities per request.
+
+    Attributes:
+        latency_s_min: every request takes at least this ...
+        latency_s_max: ... and at most this, drawn evenly.
+        slow_s: what a `SLOW` request takes on top.
+        late_s_max: how long after it was given up a `LATE` one has its effect, at most.
+        recovery_s: how long the recovery of a lease takes.
+        rates: of each fault.
+        is_reachable: whether any request arrives.
+        is_safe_mode: whether changes are refused.
+    """
+
+    latency_s_min: float = 0.001
+    latency_s_max: float = 0.01
+    slow_s: float = 2.0
+    late_s_max: float = 20.0
+    recovery_s: float = 1.0
+    rates: tuple[tuple[FileFault, float], ...] = ()
+    is_reachable: bool = True
+    is_safe_mode: bool = False
+
+    def __post_init__(self) -> None:
+        """Check the bounds. Raises `InvalidArgumentError`."""
+        if not 0 <= self.latency_s_min <= self.latency_s_max:
+            raise InvalidArgumentError(f"latency_s_min {self.latency_s_min} is above latency_s_max")
+        if not all(0 <= rate <= 1 for _, rate in self.rates):
+            raise InvalidArgumentError(f"a rate is a probability: {self.rates}")
+
+
+@dataclass(slots=True)
+class SimulatedFile:
+    """What is stored of a file.
+
+    Attributes:
+        data: all that arrived.
+        synced_bytes: how much of it is certain.
+        stated_bytes: what a look says while it is open.
+        holder: whose lease it is; None when it is closed.
+        recovered_s: when a recovery that was begun is done.
+    """
+
+    data: bytearray
+    synced_bytes: int = 0
+    stated_bytes: int = 0
+    holder: object | None = None
+    recovered_s: float | None = None
+
+    def close(self) -> None:
+        """All that arrived is part of it now."""
+        self.holder = self.recovered_s = None
+        self.synced_bytes = self.stated_bytes = len(self.data)
+
+
+class SimulatedFileSystem:
+    """What is stored. `files`: by path. Folders are what is above files."""
+
+    def __init__(self) -> None:
+        self.files: dict[str, SimulatedFile] = {}
+
+    def is_folder(self, path: str) -> bool:
+        """Say whether anything is below a path."""
+        return any(each.startswith(f"{path}/") for each in self.files)
+
+    def file(self, path: str) -> SimulatedFile:
+        """Return a file. Raises `NoSuchRemoteFileError`."""
+        found = self.files.get(path)
+        if found is None:
+            raise NoSuchRemoteFileError(path)
+        return found
+
+
+class SimulatedFiles:
+    """`FileStore` of one client of `system`.
+
+    Attributes:
+        faults: may be replaced at any time, for instance by `FileFaults()` to heal.
+        fault_counts: faults so far.
+    """
+
+    def __init__(self, system: SimulatedFileSystem, rng: random.Random, faults: FileFaults | None = None) -> None:
+        self.system = system
+        self.faults: FileFaults = faults or FileFaults()
+        self.fault_counts: Counter[FileFault] = Counter()
+        self._rng = rng
+        self._injected: dict[str, deque[FileFault]] = {}
+        self._is_closed = False
+
+    def inject(self, call: str, *faults: FileFault) -> None:
+        """Let the next requests named `call` (``"append"``...) meet these faults, one each, in this order."""
+        self._injected.setdefault(call, deque()).extend(faults)
+
+    @property
+    def place(self) -> str:
+        """See `FileStore.place`."""
+        return "hdfs://simulated"
+
+    @property
+    def name_part_bytes_max(self) -> int:
+        """See `FileStore.name_part_bytes_max`."""
+        return 255
+
+    async def create(self, path: str, content: Buffer) -> None:
+        """See `FileStore.create`."""
+        data = bytes(content)
+
+        def begin() -> SimulatedFile:
+            self._demand_changes()
+            there = self.system.files.get(path)
+            if there is not None:
+                raise RemoteFileExistsError(path, "simulated", is_own=there.holder is self)
+            if self.system.is_folder(path) or any(path.startswith(f"{each}/") for each in self.system.files):
+                raise StorageError(f"simulated: {path} lies above or below a file")
+            made = self.system.files[path] = SimulatedFile(bytearray(), holder=self)
+            return made
+
+        def effect() -> None:
+            if self._strikes("create", FileFault.SENT_TWICE):
+                begin()
+            made = begin()
+            self._lose_reply("create")
+            self._write("create", path, made, data)
+
+        await self._request("create", effect)
+
+    async def append(self, path: str, offset: int, content: Buffer) -> None:
+        """See `FileStore.append`."""
+        data = bytes(content)
+
+        def effect() -> None:
+            self._demand_changes()
+            found = self.system.file(path)
+            if found.holder is not None:
+                raise RemoteFileLeasedError(path, "simulated")
+            if len(found.data) != offset:
+                raise RemoteFileLengthError(path, length_bytes=len(found.data), offset=offset)
+            found.holder = self
+            self._lose_reply("append")
+            self._write("append", path, found, data)
+
+        await self._request("append", effect)
+
+    async def read(self, path: str, offset: int, length: int) -> bytes:
+        """See `FileStore.read`."""
+        return await self._request("read", lambda: self._synced(path)[offset : offset + length])
+
+    async def stat(self, path: str) -> FileInfo:
+        """See `FileStore.stat`."""
+
+        def effect() -> FileInfo:
+            name = path.rpartition("/")[2]
+            if self.system.is_folder(path):
+                return FileInfo(name, True, 0)
+            return FileInfo(name, False, self._stated_bytes(self.system.file(path)))
+
+        return await self._request("stat", effect)
+
+    async def list(self, folder: str) -> Sequence[FileInfo]:
+        """See `FileStore.list`."""
+
+        def effect() -> Sequence[FileInfo]:
+            found: dict[str, FileInfo] = {}
+            for path, file in self.system.files.items():
+                if path.startswith(f"{folder}/"):
+                    name, below, _ = path[len(folder) + 1 :].partition("/")
+                    found[name] = FileInfo(name, bool(below), 0 if below else self._stated_bytes(file))
+            return sorted(found.values(), key=lambda info: info.name)
+
+        return await self._request("list", effect)
+
+    async def rename_new(self, source: str, target: str) -> None:
+        """See `FileStore.rename_new`."""
+
+        def effect() -> None:
+            self._demand_changes()
+            file = self.system.file(source)
+            if target in self.system.files:
+                raise RemoteFileExistsError(target, "simulated")
+            self.system.files[target] = file
+            del self.system.files[source]
+
+        await self._request("rename_new", effect)
+
+    async def delete(self, path: str) -> None:
+        """See `FileStore.delete`."""
+
+        def effect() -> None:
+            self._demand_changes()
+            self.system.file(path)
+            del self.system.files[path]
+
+        await self._request("delete", effect)
+
+    async def recover_lease(self, path: str) -> bool:
+        """See `FileStore.recover_lease`."""
+
+        def effect() -> bool:
+            self._demand_changes()
+            file = self.system.file(path)
+            now_s = asyncio.get_running_loop().time()
+            if file.holder is not None and file.recovered_s is None:
+                file.recovered_s = now_s + self.faults.recovery_s
+            if file.recovered_s is not None and file.recovered_s > now_s:
+                return False
+            if file.holder is not None:
+                # Bytes behind the last sync stay, or are lost with their writer.
+                kept_bytes = self._rng.randint(file.synced_bytes, len(file.data))
+                del file.data[kept_bytes:]
+                file.close()
+            return True
+
+        return await self._request("recover_lease", effect)
+
+    async def truncate(self, path: str, length: int) -> bool:
+        """See `FileStore.truncate`."""
+
+        def effect() -> bool:
+            self._demand_changes()
+            file = self.system.file(path)
+            if file.holder is not None:
+                raise RemoteFileLeasedError(path, "simulated")
+            del file.data[length:]
+            file.close()
+            # Within a block it goes on for a while, and the file is open.
+            file.holder = "truncation"
+            return False
+
+        return await self._request("truncate", effect)
+
+    async def concat(self, target: str, sources: Sequence[str]) -> None:
+        """See `FileStore.concat`."""
+
+        def effect() -> None:
+            self._demand_changes()
+            files = [self.system.file(path) for path in (target, *sources)]
+            if any(file.holder is not None or not file.data for file in files):
+                raise StorageError(f"simulated: {target} and {sources} are to be closed, and not empty")
+            for path, file in zip(sources, files[1:], strict=True):
+                files[0].data += file.data
+                del self.system.files[path]
+            files[0].close()
+
+        await self._request("concat", effect)
+
+    async def close(self) -> None:
+        """See `FileStore.close`."""
+        self._is_closed = True
+
+    def _write(self, call: str, path: str, file: SimulatedFile, data: bytes) -> None:
+        """Write to a file whose lease this client has."""
+        if self._strikes(call, FileFault.HALF_WRITTEN):
+            arrived_bytes = self._rng.randint(0, len(data))
+            file.synced_bytes = len(file.data)
+            file.data += data[:arrived_bytes]
+            raise StorageUnreachableError(f"simulated: the connection broke while {path} was written")
+        file.stated_bytes = len(file.data)
+        file.data += data
+        file.synced_bytes = len(file.data)
+        if self._strikes(call, FileFault.NOT_CLOSED):
+            file.stated_bytes = file.synced_bytes
+            raise RemoteFileNotClosedError(path, "simulated")
+        file.close()
+
+    def _lose_reply(self, call: str) -> None:
+        """Lose the answer to the first of several requests: the file is open, and nothing is written."""
+        if self._strikes(call, FileFault.LOST_REPLY):
+            raise StorageUnreachableError(f"simulated: the reply to {call} was lost")
+
+    def _synced(self, path: str) -> bytes:
+        file = self.system.file(path)
+        return bytes(file.data[: file.synced_bytes])
+
+    def _stated_bytes(self, file: SimulatedFile) -> int:
+        return len(file.data) if file.holder is None else file.stated_bytes
+
+    def _demand_changes(self) -> None:
+        if self.faults.is_safe_mode:
+            raise StorageSafeModeError("simulated: in safe mode")
+
+    async def _request(self, call: str, effect: Callable[[], T]) -> T:
+        if self._is_closed:
+            raise StorageError("simulated: the file system is closed")
+        faults, loop = self.faults, asyncio.get_running_loop()
+        half_s = self._rng.uniform(faults.latency_s_min, faults.latency_s_max) / 2
+        await asyncio.sleep(half_s + (faults.slow_s if self._strikes(call, FileFault.SLOW) else 0.0))
+        if not self.faults.is_reachable or self._strikes(call, FileFault.LOST_REQUEST):
+            raise StorageUnreachableError(f"simulated: {call} did not arrive")
+        if self._strikes(call, FileFault.LATE):
+            loop.call_later(self._rng.uniform(0, faults.late_s_max), _have_effect, effect)
+            raise StorageNotRespondingError(f"simulated: {call} was not answered in time")
+        result = effect()
+        await asyncio.sleep(half_s)
+        if call not in ("create", "append"):
+            self._lose_reply(call)
+        return result
+
+    def _strikes(self, call: str, fault: FileFault) -> bool:
+        injected = self._injected.get(call)
+        if injected and injected[0] is fault:
+            injected.popleft()
+        else:
+            rate = dict(self.faults.rates).get(fault, 0.0)
+            if not rate or self._rng.random() >= rate:
+                return False
+        self.fault_counts[fault] += 1
+        return True
+
+
+def _have_effect(effect: Callable[[], object]) -> None:
+    try:
+        effect()
+    except StorageError:
+        pass  # Refused, and nobody hears of it.
