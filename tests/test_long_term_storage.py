@@ -27,6 +27,9 @@ async def test_a_directory_or_a_bucket_is_opened_as_the_settings_say(tmp_path: P
     bucket = opened(StandaloneSettings(tier2="s3://bucket/some/prefix/"), tmp_path)
     assert bucket.place == "s3://bucket/some/prefix"
     assert not bucket.supports_append
+    folder = opened(StandaloneSettings(tier2="hdfs://node:8020/some/root/"), tmp_path)
+    assert folder.place == "hdfs://node:8020/some/root"
+    assert folder.supports_append
 
 
 def test_a_flush_to_a_bucket_is_one_long_object() -> None:
@@ -41,7 +44,8 @@ def test_a_flush_to_a_bucket_is_one_long_object() -> None:
 
 
 @pytest.mark.parametrize(
-    "values", [{"tier2": "file:///tmp"}, {"tier2": "s3://"}, {"tier2": "s3://bucket", "is_memory": True}]
+    "values",
+    [{"tier2": "file:///tmp"}, {"tier2": "s3://"}, {"tier2": "s3://bucket", "is_memory": True}, {"tier2": "hdfs://node"}],
 )
 def test_places_that_cannot_be_are_refused_with_the_settings(values: dict[str, object]) -> None:
     with pytest.raises(InvalidArgumentError):

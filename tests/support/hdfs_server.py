@@ -19,6 +19,7 @@ from pathlib import Path
 from penstock.runtime.files import FilePlace, FileStoreSettings
 from penstock.runtime.hdfs_files import HdfsFiles, open_file_store
 from penstock.runtime.runtime import Runtime
+from penstock.runtime.work import PoolSettings
 
 _DATA_NODE_COUNT = 2
 _START_TIMEOUT_S = 120.0
@@ -50,7 +51,9 @@ class HdfsServer:
     @property
     def settings(self) -> FileStoreSettings:
         """How it is reached."""
-        return FileStoreSettings(webhdfs=self.webhdfs)
+        # The library hangs at times where it appends to a block that was just recovered.
+        writes = PoolSettings(thread_count_max=8, hung_count_max=16, timeout_s=15.0)
+        return FileStoreSettings(webhdfs=self.webhdfs, writes=writes)
 
     def open(self, place: FilePlace, runtime: Runtime) -> HdfsFiles:
         """Return a client of its own, with its own connections."""

@@ -68,7 +68,7 @@ class FileStoreSettings:
         default_factory=lambda: PoolSettings(thread_count_max=8, hung_count_max=16, timeout_s=30.0)
     )
     writes: PoolSettings = field(
-        default_factory=lambda: PoolSettings(thread_count_max=8, hung_count_max=16, timeout_s=60.0)
+        default_factory=lambda: PoolSettings(thread_count_max=8, hung_count_max=16, timeout_s=30.0)
     )
     names: PoolSettings = field(
         default_factory=lambda: PoolSettings(thread_count_max=4, hung_count_max=8, timeout_s=30.0)
@@ -152,7 +152,7 @@ class FileStore(Protocol):
     async def concat(self, target: str, sources: Sequence[str]) -> None:
         """Move the blocks of closed files behind those of another, in one step; the sources are gone then.
 
-        None of them may be empty. Raises `NoSuchRemoteFileError`.
+        All lie in one folder, none is empty, and no path has a comma. Raises `NoSuchRemoteFileError`.
         """
 
     async def close(self) -> None:

@@ -42,6 +42,8 @@ _log = logging.getLogger(__name__)
 _NAME_PART_BYTES_MAX = 255
 _CLOSE_TIMEOUT_S = 1.0
 _USER_VARIABLE = "HADOOP_USER_NAME"
+#: The library would go on for minutes while a NameNode is away. Where there are several, it looks for the active one.
+_SINGLE_NAME_NODE = {"dfs.client.failover.max.attempts": "0"}
 #: How HDFS says that a file is open, and that its lease is the asking client's.
 _OWN_LEASE = "already the current lease holder"
 
@@ -73,7 +75,7 @@ class HdfsFiles:
         self._place = place.file_system
         self._settings = settings
         try:
-            self._client = Client(place.file_system)
+            self._client = Client(place.file_system, config=_SINGLE_NAME_NODE if place.port else {})
         except (RuntimeError, ValueError, OSError) as error:
             raise InvalidArgumentError(f"{place} cannot be used: {error}") from error
         user = os.environ.get(_USER_VARIABLE) or getpass.getuser()
@@ -193,7 +195,10 @@ class HdfsFiles:
         try:
             writer = self._client.append(path)
         except FileExistsError as error:
-            raise hdfs_error(error, self._place, path, said=f"a lease: {error}") from error
+            # That is a lease of somebody, or a folder.
+            if self._client.get_file_info(path).isdir:
+                raise NoSuchRemoteFileError(path) from error
+            raise RemoteFileLeasedError(path, f"somebody writes to it, or did when he died: {error}") from error
         # Nobody else changes it now.
         length_bytes = self._client.get_file_info(path).length
         if length_bytes != offset:

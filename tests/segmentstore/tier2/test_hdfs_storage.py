@@ -82,7 +82,7 @@ def test_the_file_of_another_client_is_never_taken_for_an_own_one() -> None:
         assert isinstance(other.files, SimulatedFiles)
         other.files.inject("append", FileFault.LOST_REPLY)
         with pytest.raises(StorageUnreachableError):
-            await other.write(NAME, 6, [b"x"])
+            await other.files.append(f"{ROOT}/{NAME}", 6, b"x")
         with pytest.raises(ChunkExistsError):
             await storage.create_with_content(NAME, [b"abcdef"])
         assert await other.read(NAME, 0, 10) == b"abcdef"
@@ -138,7 +138,7 @@ def test_an_append_cut_short_is_told_and_what_came_of_it_is_seen_by_the_next(see
         await storage.create_with_content(NAME, [b"abc"])
         files.inject("append", FileFault.HALF_WRITTEN)
         with pytest.raises(StorageUnreachableError):
-            await storage.write(NAME, 3, [b"defghi"])
+            await files.append(f"{ROOT}/{NAME}", 3, b"defghi")
         # The lease is a dead writer's, and the length is an old one.
         assert files.system.file(f"{ROOT}/{NAME}").holder is not None
         assert await storage.read(NAME, 0, 10) == b"abc"
@@ -154,17 +154,46 @@ def test_an_append_cut_short_is_told_and_what_came_of_it_is_seen_by_the_next(see
     simulate(scenario, seed=seed)
 
 
-def test_an_append_that_comes_late_lands_where_it_was_meant_or_not_at_all() -> None:
+@pytest.mark.parametrize("fault", [FileFault.LOST_REQUEST, FileFault.LOST_REPLY, FileFault.HALF_WRITTEN])
+@pytest.mark.parametrize("seed", range(4))
+def test_an_append_whose_connection_breaks_is_made_again_behind_a_recovered_lease(fault: FileFault, seed: int) -> None:
     async def scenario(storage: HdfsChunkStorage, files: SimulatedFiles) -> None:
-        for name, is_overtaken in ((f"{NAME}-1", False), (f"{NAME}-2", True)):
+        await storage.create_with_content(NAME, [b"abc"])
+        files.inject("append", fault)
+        (end,) = await asyncio.gather(storage.write(NAME, 3, [b"defghi"]), return_exceptions=True)
+        if fault is FileFault.HALF_WRITTEN and isinstance(end, BadChunkOffsetError):
+            assert end.given == 3 < end.expected
+        else:
+            assert end == 6
+            assert await storage.read(NAME, 0, 20) == b"abcdefghi"
+        assert files.system.file(f"{ROOT}/{NAME}").holder is None
+
+    assert simulate(scenario, seed=seed).fault_counts == {fault: 1}
+
+
+def test_an_append_that_comes_late_lands_where_it_was_meant_or_not_at_all() -> None:
+    """One that does not answer is made again; whichever comes first lands, and the other is refused."""
+
+    async def scenario(storage: HdfsChunkStorage, files: SimulatedFiles) -> None:
+        for turn in range(20):
+            name = f"{NAME}-{turn}"
             await storage.create_with_content(name, [b"abc"])
             files.inject("append", FileFault.LATE)
-            with pytest.raises(StorageNotRespondingError):
-                await storage.write(name, 3, [b"late"])
-            if is_overtaken:
-                await storage.write(name, 3, [b"second"])
+            (end,) = await asyncio.gather(storage.write(name, 3, [b"def"]), return_exceptions=True)
+            assert end == 3 or (isinstance(end, BadChunkOffsetError) and end.expected == 6)
             await asyncio.sleep(files.faults.late_s_max + 1)
-            assert await storage.read(name, 0, 20) == (b"abcsecond" if is_overtaken else b"abclate")
+            assert await storage.read(name, 0, 20) == b"abcdef"
+
+    assert simulate(scenario).fault_counts == {FileFault.LATE: 20}
+
+
+def test_an_append_that_never_answers_is_told() -> None:
+    async def scenario(storage: HdfsChunkStorage, files: SimulatedFiles) -> None:
+        await storage.create_with_content(NAME, [b"abc"])
+        files.faults = FileFaults(late_s_max=1e6)
+        files.inject("append", *[FileFault.LATE] * (HdfsStorageSettings().retries_max + 1))
+        with pytest.raises(StorageNotRespondingError):
+            await storage.write(NAME, 3, [b"def"])
 
     simulate(scenario)
 
@@ -174,8 +203,6 @@ def test_an_append_whose_lease_is_not_recovered_in_time_is_given_up() -> None:
         await storage.create_with_content(NAME, [b"abc"])
         files.inject("append", FileFault.LOST_REPLY)
         files.faults = FileFaults(recovery_s=1e6)
-        with pytest.raises(StorageUnreachableError):
-            await storage.write(NAME, 3, [b"def"])
         start_s = asyncio.get_running_loop().time()
         with pytest.raises(StorageNotRespondingError, match="lease"):
             await storage.write(NAME, 3, [b"def"])
@@ -220,17 +247,18 @@ def test_a_concatenation_whose_answer_is_lost_succeeded_if_the_sources_are_in_it
 
 
 def test_what_cannot_be_moved_is_copied() -> None:
-    """To a target without blocks, and from a file whose name would end in a list of names."""
+    """To a target without blocks, from another folder, and from a file whose name would end in a list of names."""
 
     async def scenario(storage: HdfsChunkStorage, files: SimulatedFiles) -> None:
         await storage.create("empty")
-        for name in ("one", "two", "a,b"):
+        for name in ("one", "two", "a,b", "folder/one"):
             await storage.create_with_content(name, [name.encode()])
         files.inject("concat", FileFault.LATE)
         assert await storage.concat("empty", 0, [("one", 3), ("two", 0)]) == 3
         assert await storage.concat("empty", 3, [("a,b", 3)]) == 6
-        assert await storage.read("empty", 0, 20) == b"onea,b"
-        assert await storage.list() == [ChunkInfo("empty", 6)]
+        assert await storage.concat("empty", 6, [("folder/one", 10)]) == 16
+        assert await storage.read("empty", 0, 20) == b"onea,bfolder/one"
+        assert await storage.list() == [ChunkInfo("empty", 16)]
 
     assert not simulate(scenario).fault_counts
 

@@ -11,14 +11,15 @@ its own that was given up, and it recovers it.
    sending has made it: it is deleted and created anew. Any other file proves nothing, as files have no tags: the
    outcome stays unknown, and is told as an error. Nobody else knows of the name, so nothing is ever read from it; it
    is deleted as an orphan.
-2. *Append.* What was synced is durable, be the file closed after that or not. Before, the outcome is unknown, and told.
-   The next append recovers the lease, which shuts out what may still be on its way, and compares the length: with
-   bytes behind its offset it does nothing and says so, and the caller begins another chunk.
+2. *Append.* What was synced is durable, be the file closed after that or not. Before that the outcome is unknown. The
+   lease is recovered, which shuts out what may still be on its way, and the append is made again; with bytes behind its
+   offset it does nothing and says so, and the caller begins another chunk. Nobody reads those bytes: what they are can
+   be told, but not whether they are synced.
 3. *Deletion.* The file is looked at: if it is gone, it was deleted.
 4. *Concatenation* is one step. It was done if the sources are gone and the target is as long as all together.
 5. *Reads, looks and lists* are repeated, `retries_max` times.
 
-A call that did not answer in time is not repeated: its work may still go on.
+Of calls that did not answer in time appends alone are repeated: the recovery shuts out what may still go on.
 """
 
 from __future__ import annotations
@@ -223,7 +224,7 @@ class HdfsChunkStorage:
                     raise
 
     async def concat(self, target: str, target_length: int, sources: Sequence[tuple[str, int]]) -> int:
-        """See `ChunkStorage.concat`. Moves blocks; copies if the target is empty, or a comma is in a source's name.
+        """See `ChunkStorage.concat`. Moves blocks; copies if the target is empty, or a source in another folder.
 
         After a failure of a move the sources are whole, but for bytes behind the given lengths; after one of a copy the
         target has bytes behind `target_length`, too.
@@ -237,8 +238,7 @@ class HdfsChunkStorage:
             total = target_length + sum(length for _, length in sources)
             await self._cut(target, target_length)
             filled = [(name, length) for name, length in sources if length]
-            # HDFS takes paths with commas between them, and appends no blocks to a file that has none.
-            if filled and target_length and not any("," in self._path(name) for name, _ in filled):
+            if filled and target_length and self._can_move(target, [name for name, _ in filled]):
                 for name, length in filled:
                     await self._cut(name, length)
                 await self._move(target, total, [name for name, _ in filled])
@@ -295,13 +295,24 @@ class HdfsChunkStorage:
             await self._close_synced(path, error)
 
     async def _append(self, name: str, offset: int, content: Buffer) -> None:
-        path = self._path(name)
-        for is_recovered in (False, True):
+        """Append; see the module for answers that are lost."""
+        if not len(content):
+            await self._compare_length(name, offset)
+            return
+        settings, path = self._settings, self._path(name)
+        delay_s = settings.retry_delay_s
+        problem: StorageError | None = None
+        for _ in range(settings.retries_max + 1):
+            if problem is not None:
+                _log.info("%s is appended to again: %s", path, problem)
+                await asyncio.sleep(delay_s)
+                delay_s *= 2
+                try:
+                    await self._recover(path)
+                except NoSuchRemoteFileError:
+                    raise NoSuchChunkError(name) from None
             try:
-                if not len(content):
-                    await self._compare_length(name, offset)
-                else:
-                    await self.files.append(path, offset, content)
+                await self.files.append(path, offset, content)
                 return
             except NoSuchRemoteFileError:
                 raise NoSuchChunkError(name) from None
@@ -310,11 +321,10 @@ class HdfsChunkStorage:
             except RemoteFileNotClosedError as error:
                 await self._close_synced(path, error)
                 return
-            except RemoteFileLeasedError as error:
-                if is_recovered:
-                    raise
-                _log.info("%s: a call that was given up had it open; its lease is recovered: %s", path, error)
-                await self._recover(path)
+            except (RemoteFileLeasedError, StorageUnreachableError, StorageNotRespondingError) as error:
+                problem = error
+        assert problem is not None
+        raise problem
 
     async def _compare_length(self, name: str, offset: int) -> None:
         length = (await self.info(name)).length
@@ -347,6 +357,11 @@ class HdfsChunkStorage:
         await self._recover(path)
         if (await self.info(name)).length > length and not await self.files.truncate(path, length):
             await self._recover(path)
+
+    def _can_move(self, target: str, sources: Sequence[str]) -> bool:
+        """Say whether HDFS moves blocks of these. It takes paths with commas between them."""
+        folder = target.rpartition("/")[0]
+        return all(name.rpartition("/")[0] == folder and "," not in self._path(name) for name in sources)
 
     async def _move(self, target: str, total: int, sources: Sequence[str]) -> None:
         paths = [self._path(name) for name in sources]

@@ -300,6 +300,8 @@ class SimulatedFiles:
             files = [self.system.file(path) for path in (target, *sources)]
             if any(file.holder is not None or not file.data for file in files):
                 raise StorageError(f"simulated: {target} and {sources} are to be closed, and not empty")
+            if len({path.rpartition("/")[0] for path in (target, *sources)}) > 1 or "," in "".join(sources):
+                raise StorageError(f"simulated: {target} and {sources} are not in one folder, or have a comma")
             for path, file in zip(sources, files[1:], strict=True):
                 files[0].data += file.data
                 del self.system.files[path]
