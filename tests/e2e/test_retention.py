@@ -19,6 +19,9 @@ interval_s = 0.2
 [segment_store.container]
 flush_age_s = 0.2
 writer_interval_s = 0.05
+[segment_store.container.garbage]
+delay_s = 2.0
+interval_s = 0.5
 """
 EVENT = bytes(9_992)
 

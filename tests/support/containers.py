@@ -17,7 +17,7 @@ from penstock.segmentstore.container.container import SegmentContainer
 from penstock.segmentstore.container.log.pipeline import completer
 from penstock.segmentstore.container.reads.cache import Cache
 from penstock.segmentstore.container.segment import Segment
-from penstock.segmentstore.settings import CacheSettings, ContainerSettings, SegmentStoreSettings
+from penstock.segmentstore.settings import CacheSettings, ContainerSettings, GarbageSettings, SegmentStoreSettings
 from penstock.segmentstore.store import SegmentStore
 from penstock.segmentstore.tier1.memory_log import MemoryLogFactory
 from penstock.segmentstore.tier2.memory import MemoryChunkStorage
@@ -25,7 +25,12 @@ from penstock.segmentstore.tier2.wrapped import WrappedChunkStorage
 
 #: The storage writer does nothing by itself but what seals, truncations, merges and deletions wake it for.
 QUIET = ContainerSettings(
-    writer_interval_s=3600.0, writer_retry_s=0.0, flush_age_s=1e9, truncate_delay_s=0.0, stop_timeout_s=2.0
+    writer_interval_s=3600.0,
+    writer_retry_s=0.0,
+    flush_age_s=1e9,
+    truncate_delay_s=0.0,
+    stop_timeout_s=2.0,
+    garbage=GarbageSettings(delay_s=0.0),
 )
 SMALL_CACHE = CacheSettings(bytes_max=1 << 20, block_length=4096, small_append_length=1024)
 

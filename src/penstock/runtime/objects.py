@@ -131,6 +131,9 @@ class ObjectStore(Protocol):
     async def delete(self, key: str) -> None:
         """Delete an object; it is no error if there is none."""
 
+    async def delete_many(self, keys: Sequence[str]) -> None:
+        """Delete objects, those that exist. When it raises, any of them may be gone, and others are left."""
+
     def list(self, folder: str, *, after: str = "") -> AsyncIterator[Sequence[ObjectInfo]]:
         """Yield the objects in and below `folder` whose keys are above `after`, in pages and in the order of the keys.
 

@@ -269,6 +269,39 @@ class OrphanSettings:
 
 
 @dataclass(frozen=True, slots=True)
+class GarbageSettings:
+    """How chunks are deleted that were unlinked: by truncations, deletions, joining. See docs/garbage.md.
+
+    Attributes:
+        delay_s: a chunk is deleted so long after it was unlinked, and up to an eighth of it later, so that who reads it
+            just then still finds it; a new owner of the container begins to count anew. When long-term storage has
+            little room nobody waits. 0: it is deleted at once, by the call that unlinked it.
+        interval_s: how often is looked for what is due, ...
+        retry_s_max: ... less and less often down to this while storage does not answer.
+        tasks_per_batch: tasks done together, each a commit that unlinked chunks; about what is in memory of them ...
+        batch_chunks: ... and chunks in one request, where the storage deletes many in one, ...
+        pause_s: ... with this pause behind each batch of tasks.
+        deletions_max: deletions under way at once, where each is a request.
+        attempts_max: a chunk whose deletion was refused so often is left alone ...
+        given_up_pause_s: ... for so long, and until the next start.
+        leases_max: leases of layouts at once; more are refused. Each holds back what is unlinked behind it.
+        lease_s_max: how long one may last.
+    """
+
+    delay_s: float = 60.0
+    interval_s: float = 5.0
+    retry_s_max: float = 300.0
+    tasks_per_batch: int = 8
+    batch_chunks: int = 1000
+    pause_s: float = 0.01
+    deletions_max: int = 8
+    attempts_max: int = 5
+    given_up_pause_s: float = 86_400.0
+    leases_max: int = 256
+    lease_s_max: float = 3600.0
+
+
+@dataclass(frozen=True, slots=True)
 class ContainerSettings:
     """How one segment container works.
 
@@ -351,7 +384,8 @@ class ContainerSettings:
         images: what a store is built from whose machine is gone.
         activity: statistics, and indexes of borders between appends.
         space: what happens when file systems run out of room.
-        orphans: how chunks that no record leads to are deleted.
+        orphans: how chunks that no record ever led to are deleted.
+        garbage: how chunks are deleted that were unlinked.
     """
 
     checkpoint_log_bytes: int = 64 * MIB
@@ -422,6 +456,7 @@ class ContainerSettings:
     activity: ActivitySettings = field(default_factory=ActivitySettings)
     space: SpaceSettings = field(default_factory=SpaceSettings)
     orphans: OrphanSettings = field(default_factory=OrphanSettings)
+    garbage: GarbageSettings = field(default_factory=GarbageSettings)
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,8 +13,15 @@ from penstock.testing.workloads.profile import Profile
 #: Long-term storage in a bucket, which can neither append nor concatenate, and loses, delays and repeats requests.
 OBJECTS = Profile(name="objects", has_object_storage=True)
 
+#: Much is truncated, deleted and merged, and readers of layouts hold on to what goes.
+GARBAGE = Profile(
+    name="garbage", layout_gap_s=1.0, share=1.0,
+    workloads=("events", "trimmed", "bytes", "lives", "merges", "transactions"),
+)  # fmt: skip
+
+_ALL = (Profile(), USERS, TABLES_AND_STATES, CONTROLLERS, TRANSACTIONS, OBJECTS, SUBSCRIBERS, GARBAGE)
+
 PROFILES: Mapping[str, Profile] = {
-    profile.name: profile
-    for profile in (Profile(), USERS, TABLES_AND_STATES, CONTROLLERS, TRANSACTIONS, OBJECTS, SUBSCRIBERS)
+    profile.name: profile for profile in _ALL
 }
 """By name."""

@@ -26,6 +26,7 @@ from penstock.testing.checks.controller import check_controller
 from penstock.testing.checks.history import EpochStarted, check_history
 from penstock.testing.checks.invariants import InvariantMonitor, check_storage, check_store, check_tables
 from penstock.testing.checks.invariants_indexes import check_catalog, check_indexes
+from penstock.testing.checks.layout_reads import LayoutReads
 from penstock.testing.checks.mechanisms import counted
 from penstock.testing.checks.moments import watched
 from penstock.testing.checks.orphans import check_orphans
@@ -200,6 +201,9 @@ class _Play:
         nuisances = [watch]
         if scenario.has_memory_flips:
             nuisances.append(asyncio.create_task(self._flip_memory(cluster)))
+        if scenario.profile.layout_gap_s:
+            layouts = LayoutReads(cluster, world, self.found, gap_s=scenario.profile.layout_gap_s)
+            nuisances.append(asyncio.create_task(layouts.run()))
         running = [asyncio.create_task(self._step(workload, "run", workload.run())) for workload in workloads]
         _, late = await asyncio.wait(running, timeout=max(world.give_up_s - 60.0 - world.now_s, 0.0))
         if late:

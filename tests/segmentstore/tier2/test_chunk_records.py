@@ -98,7 +98,8 @@ async def test_work_on_a_chunk_touches_as_many_records_however_many_there_are() 
     few, many = await touched(600), await touched(4000)
     assert few == many
     assert all(looked_up <= 8 for looked_up, _, _ in many.values()), many
-    assert all(written <= 6 for _, _, written in many.values()), many
+    # Two of a truncation are the task for its chunks, and the end of that.
+    assert all(written <= 8 for _, _, written in many.values()), many
     listing = many.pop("list")
     assert listing[1] <= 2 * 256
     assert all(handed_out <= 20 for _, handed_out, _ in many.values()), many

@@ -47,6 +47,7 @@
     │   ├── LogClosedError
     │   ├── StorageFullError
     │   ├── StorageUnreachableError     no connection, or it broke: what was asked for may have happened
+    │   ├── TooManyLeasesError          of layouts of chunks; a retry when one ended
     │   ├── StorageThrottledError       too many requests; a retry later is safe
     │   ├── StorageSafeModeError        a file system that takes no changes for now; a retry later is safe
     │   ├── StorageNotRespondingError   it hangs; what was asked of it may still happen
@@ -150,6 +151,7 @@ from penstock.model.errors.storage import (
     StorageThrottledError,
     StorageUnavailableError,
     StorageUnreachableError,
+    TooManyLeasesError,
 )
 from penstock.model.errors.streams import (
     ClosedError,
@@ -262,6 +264,7 @@ __all__ = [
     "TableNotEmptyError",
     "TableReadTooLongError",
     "TooManyActiveSegmentsError",
+    "TooManyLeasesError",
     "TransactionAbortedError",
     "TransactionCommittedError",
     "TransactionError",

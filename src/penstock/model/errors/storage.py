@@ -32,6 +32,12 @@ class InconsistentStateError(CorruptionError):
     """What a container has in memory contradicts itself or its storage: it must start anew from its log."""
 
 
+class TooManyLeasesError(StorageError):
+    """So many layouts of chunks are leased already that no more can be. Nothing was done; try again when one ended."""
+
+    is_retriable = True
+
+
 class StorageUnavailableError(StorageError):
     """Long-term storage as a whole is not there, or is not the place that it was. Nothing was changed; try again."""
 

@@ -246,6 +246,7 @@ class SegmentContainer(SegmentMerges):
                 settings=self._settings,
                 health=self._storage_health,
                 spawn=self.spawn,
+                is_room_short=lambda: self.space.is_storage_low,
             )
             await self.storage.open(self._create, progress)
             self.writer = StorageWriter(
@@ -280,6 +281,7 @@ class SegmentContainer(SegmentMerges):
             self.spawn(self.space.watch_log())
             self.spawn(self.space.watch_storage())
             self.spawn(self.storage.orphans.run())
+            self.spawn(self.storage.collect_garbage())
             self.spawn(self.storage.run_sweeps())
             if self.images is not None:
                 self.spawn(self.images.run())

@@ -31,9 +31,12 @@ from penstock.model.errors import (
 )
 from penstock.model.segments import Buffer
 from penstock.runtime.runtime import Runtime
+from penstock.segmentstore.settings import GarbageSettings
 from penstock.segmentstore.tier2.chunk_name import check_chunk_name, chunk_origin
 from penstock.segmentstore.tier2.chunk_run import ChunkRun, run_of, runs_of
 from penstock.segmentstore.tier2.chunk_storage import ChunkStorage
+from penstock.segmentstore.tier2.garbage import GarbageQueue
+from penstock.segmentstore.tier2.garbage_records import SEGMENTS_FIRST, Place
 from penstock.segmentstore.tier2.metadata import MetadataTable
 from penstock.segmentstore.tier2.orphans import OrphanChunks
 from penstock.segmentstore.tier2.records import SegmentRecord, decode_record, leads_to
@@ -77,7 +80,8 @@ class ChunkLayout:
 class ChunkedStorage:
     """Segments of one container incarnation (`epoch`) in `chunks`, with their records in `metadata`.
 
-    What is left behind of chunks is told to `orphans`.
+    What is left behind of chunks that were never recorded is told to `orphans`; what was unlinked goes to `garbage`,
+    which deletes it at once unless one is given.
 
     Whatever a call raises except for the typed refusals named at each, its outcome is unknown until `open` or `info`
     says what is recorded. Cancelling has the same effect. Repeating the call is always safe: a write that was applied
@@ -96,7 +100,15 @@ class ChunkedStorage:
         runtime: Runtime,
         settings: ChunkedStorageSettings | None = None,
         orphans: OrphanChunks | None = None,
+        garbage: GarbageQueue | None = None,
     ) -> None:
+        self.garbage: GarbageQueue = garbage or GarbageQueue(
+            chunks,
+            metadata,
+            epoch=epoch,
+            settings=GarbageSettings(delay_s=0.0),
+            wall_clock_ms=runtime.wall_clock_ms,
+        )
         self._context = StorageContext(
             chunks,
             metadata,
@@ -104,6 +116,7 @@ class ChunkedStorage:
             runtime=runtime,
             settings=settings or ChunkedStorageSettings(),
             orphans=OrphanChunks(chunks) if orphans is None else orphans,
+            garbage=self.garbage,
         )
         self._locks = _SegmentLocks(self._context.settings.operations_max)
 
@@ -245,8 +258,9 @@ class ChunkedStorage:
         From the one that holds `offset` on (None: the first), `limit` of them at most (None: all): of a segment that
         has very many they are better asked for in pages, the next from where the last chunk of a page ends.
 
-        The listed bytes never change, whatever is written or merged later. Truncation and deletion delete chunks at
-        once: a reader that misses one asks again and goes on from its offset, or learns that it is gone.
+        The listed bytes never change, whatever is written or merged later. Chunks that are unlinked stay for a while
+        (`GarbageSettings.delay_s`), or for as long as a lease that was taken before: see `leased_layout`. A reader
+        that misses one asks again and goes on from its offset, or learns that it is gone.
         """
         if (offset is not None and offset < 0) or (limit is not None and limit <= 0):
             raise InvalidArgumentError(f"{segment}: {limit} chunks from offset {offset} on were asked for")
@@ -262,11 +276,42 @@ class ChunkedStorage:
                 )
             return layouts
 
+    async def leased_layout(
+        self, segment: str, lease_s: float, *, holder: str
+    ) -> tuple[Place, list[ChunkLayout]]:
+        """Return a lease, and a segment's chunks, none of which is deleted while it lasts: whatever becomes of them.
+
+        To be given back with `garbage.leases.release`. Raises `TooManyLeasesError`, and what `chunks_of` raises.
+        """
+        leases = self.garbage.leases
+        lease = await leases.grant(lease_s, holder)
+        try:
+            async with self._locks.hold(segment):
+                await self._settle_doubts(segment)
+            return lease, await self.chunks_of(segment)
+        except BaseException:
+            # Its time will be over, should this fail, too.
+            await leases.release(lease)
+            raise
+
+    async def _settle_doubts(self, segment: str) -> None:
+        """Have a commit on `segment` whose outcome is unknown be done or never; else it might unlink chunks later."""
+        context = self._context
+        if not context.cache.is_doubtful(segment):
+            return
+        transaction = context.transaction()
+        record = await context.load_owned(transaction, segment)
+        if record is not None:
+            transaction.put(record)
+            await context.commit(transaction, segment)
+
     async def list_segments(self) -> AsyncIterator[StoredSegment]:
         """Yield every segment of which something is stored. Those that stay all the while come exactly once."""
         token = b""
         while True:
-            page = await self._context.table.page(limit=self._context.settings.page_length, token=token)
+            page = await self._context.table.page(
+                limit=self._context.settings.page_length, token=token, first=SEGMENTS_FIRST
+            )
             if not page.entries:
                 return
             token = page.token
@@ -280,7 +325,9 @@ class ChunkedStorage:
                 token = runs_of(run.segment)[1]
 
     async def unrecorded(self, names: Sequence[str]) -> list[str]:
-        """Return those of `names`, chunks made by earlier epochs, that none of these records leads to.
+        """Return those of `names`, chunks made by earlier epochs, that none of these records leads to, or ever did.
+
+        What was unlinked and waits in the queue is left to it: leases may hold it back.
 
         As earlier epochs are fenced when this one's table answers, none of these records ever will. Of a chunk of
         this epoch that cannot be said: a commit whose outcome is unknown may still reach it.
@@ -309,6 +356,10 @@ class ChunkedStorage:
             }
             found += (name for name in page if name not in recorded)
             await asyncio.sleep(0)
+        if found:
+            # After the records: what is unlinked in between is in there, or was, and is deleted.
+            queued = await self.garbage.queued(found)
+            found = [name for name in found if name not in queued]
         return found
 
     async def _runs(self, segment: str) -> list[ChunkRun]:

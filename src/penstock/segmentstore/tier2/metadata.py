@@ -189,6 +189,8 @@ class RecordCache:
         self._keys = SortedKeys()
         #: Grows with every commit, so that a read begun before it does not bring an older record back.
         self.change_count: int = 0
+        #: Commits so far whose outcome was unknown.
+        self.doubt_count: int = 0
 
     def get(self, key: bytes) -> VersionedRecord | None:
         """Return what is known about `key`, None if nothing."""
@@ -224,6 +226,7 @@ class RecordCache:
 
     def doubt(self, segment: str) -> None:
         """Note that a change of `segment` may take effect at any time. With too many of these all are in doubt."""
+        self.doubt_count += 1
         self._doubtful[segment] = None
         self._is_all_doubtful = self._is_all_doubtful or len(self._doubtful) > self._records_max
         if self._is_all_doubtful:
@@ -257,6 +260,7 @@ class MetadataTransaction:
         self._read: dict[bytes, VersionedRecord] = {}
         self._staged: dict[bytes, Record] = {}
         self._removed: dict[bytes, None] = {}
+        self._added: list[TableUpdate] = []
 
     async def segment(self, name: str) -> SegmentRecord | None:
         """Return a segment's record, with what this transaction staged. Raises `CorruptionError`."""
@@ -344,6 +348,10 @@ class MetadataTransaction:
         self.put(replace(dead, block_checksums=()) if isinstance(dead, ChunkRecord) else dead)
         self._removed[record.key] = None
 
+    def add(self, key: bytes, value: bytes) -> None:
+        """Stage an entry of another kind than records, which is new and which no cache keeps."""
+        self._added.append(TableUpdate(key, value, VERSION_ABSENT))
+
     async def commit(self) -> None:
         """Write what was staged, all or nothing. Afterwards the cache has it.
 
@@ -356,6 +364,7 @@ class MetadataTransaction:
         updates = [
             TableUpdate(key, encode_record(record), self._read[key].version) for key, record in self._staged.items()
         ]
+        updates += self._added
         removals = [TableRemoval(key) for key in self._removed]
         try:
             versions = await self._table.commit(updates, removals)
@@ -373,7 +382,7 @@ class MetadataTransaction:
             self._cache.forget(self._staged)
             for name in self._staged_segments():
                 self._cache.settle(name)
-            for (key, record), version in zip(self._staged.items(), versions, strict=True):
+            for (key, record), version in zip(self._staged.items(), versions, strict=False):
                 if key not in self._removed:
                     self._cache.put(key, VersionedRecord(record, version))
 

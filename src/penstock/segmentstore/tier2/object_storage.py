@@ -45,6 +45,7 @@ from penstock.model.errors import (
 from penstock.model.segments import Buffer
 from penstock.runtime.disk import DiskSpace
 from penstock.runtime.objects import ObjectInfo, ObjectStore, ObjectStoreSettings
+from penstock.segmentstore.tier2.chunk_deletion import AWAY, delete_each
 from penstock.segmentstore.tier2.chunk_files import IDENTITY_NAME
 from penstock.segmentstore.tier2.chunk_name import (
     CHUNK_NAME_PART_LENGTH_MAX,
@@ -215,6 +216,19 @@ class ObjectChunkStorage:
         """See `ChunkStorage.delete`. Object stores do not tell whether there was one, so it is looked for first."""
         await self.info(name)
         await self.objects.delete(self._folder + name)
+
+    async def delete_many(self, names: Sequence[str], *, limit: int) -> dict[str, StorageError]:
+        """See `DeletesMany`. Up to 1000 in one request, where the service has such requests, and without a look."""
+        for name in names:
+            self._check(name)
+        try:
+            await self.objects.delete_many([self._folder + name for name in names])
+        except AWAY:
+            raise
+        except StorageError:
+            # Nobody says which of them was refused.
+            return await delete_each(self, names, limit=limit)
+        return {}
 
     async def concat(self, target: str, target_length: int, sources: Sequence[tuple[str, int]]) -> int:
         """See `ChunkStorage.concat`."""

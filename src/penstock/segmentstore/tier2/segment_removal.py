@@ -1,7 +1,8 @@
-"""Truncate and delete a stored segment: records of chunks go first, then the chunks.
+"""Truncate and delete a stored segment: records of chunks go, and in the same commit the chunks become garbage.
 
 Both go from the head on, a bounded number of chunks per commit; each commit leaves a valid shorter segment, so that a
-crash in between is continued by the next call. Source: segment store specification, sections 8.7 and 8.8.
+crash in between is continued by the next call. Chunks are deleted later (`garbage`). Source: segment store
+specification, sections 8.7 and 8.8.
 """
 
 from __future__ import annotations
@@ -30,8 +31,9 @@ async def truncate_segment(context: StorageContext, segment: str, offset: int) -
         record, dropped = await drop_head(context, transaction, record, offset)
         check(record)
         transaction.put(replace(record, last_modified_ms=context.runtime.wall_clock_ms()))
+        context.garbage.stage(transaction, dropped)
         await context.commit(transaction, segment)
-        await context.delete_chunks(dropped)
+        await context.garbage.settle()
 
 
 async def delete_segment(context: StorageContext, segment: str) -> None:
@@ -48,8 +50,9 @@ async def delete_segment(context: StorageContext, segment: str) -> None:
             transaction.remove(record)
         else:
             transaction.put(replace(record, is_active=False))
+        context.garbage.stage(transaction, dropped)
         await context.commit(transaction, segment)
-        await context.delete_chunks(dropped)
+        await context.garbage.settle()
         if is_finished:
             return
 

@@ -33,7 +33,8 @@ async def skip_segment(context: StorageContext, segment: str, offset: int) -> No
             )
         check(record)
         transaction.put(replace(record, last_modified_ms=context.runtime.wall_clock_ms()))
+        context.garbage.stage(transaction, dropped)
         await context.commit(transaction, segment)
-        await context.delete_chunks(dropped)
+        await context.garbage.settle()
         if is_finished:
             return

@@ -34,6 +34,7 @@ from penstock.segmentstore.tier2.chunk_name import chunk_origin
 from penstock.segmentstore.tier2.chunk_run import ChunkRun, describe_key, run_of, runs_of
 from penstock.segmentstore.tier2.chunk_storage import ChunkStorage
 from penstock.segmentstore.tier2.chunked_storage import ChunkedStorage
+from penstock.segmentstore.tier2.garbage_records import SEGMENTS_FIRST, check_garbage
 from penstock.segmentstore.tier2.metadata import MetadataTable
 from penstock.segmentstore.tier2.records import (
     ChunkRecord,
@@ -47,6 +48,8 @@ from penstock.segmentstore.tier2.storage_context import let_others_go_on, run_bo
 
 #: Storage as a whole is not there: then nothing can be said of any chunk.
 _AWAY = (StorageUnavailableError, StorageNotRespondingError, StorageUnreachableError, StorageThrottledError)
+#: Each may have the names of very many chunks.
+_GARBAGE_PAGE_LENGTH = 16
 
 
 class ProblemKind(StrEnum):
@@ -187,6 +190,7 @@ class StorageCheck:
         report = self.report
         for container in self._containers:
             for table in container.tables:
+                await self._survey_garbage(container, table)
                 async for entry in self._entries(container, table, is_told=True):
                     record = self._decode(container, entry, is_told=True)
                     if isinstance(record, SegmentRecord):
@@ -195,6 +199,17 @@ class StorageCheck:
                         report.chunk_count += 1
                         report.chunk_bytes += record.length
 
+    async def _survey_garbage(self, container: CheckedContainer, table: MetadataTable) -> None:
+        """Read what waits to be deleted, and the leases: they are no records of segments, and lie before those."""
+        token = b""
+        try:
+            while (page := await table.page(limit=_GARBAGE_PAGE_LENGTH, token=token, last=SEGMENTS_FIRST)).entries:
+                token = page.token
+                for entry in page.entries:
+                    check_garbage(entry.key, entry.value)
+        except CorruptionError as error:
+            self.note(ProblemKind.RECORD_DAMAGED, container.id, str(error), chunk=error.path)
+
     async def _entries(
         self, container: CheckedContainer, table: MetadataTable, *, is_told: bool
     ) -> AsyncIterator[TableEntry]:
@@ -202,7 +217,7 @@ class StorageCheck:
         token = b""
         while True:
             try:
-                page = await table.page(limit=self._settings.page_length, token=token)
+                page = await table.page(limit=self._settings.page_length, token=token, first=SEGMENTS_FIRST)
             except CorruptionError as error:
                 if is_told:
                     self.note(ProblemKind.RECORD_DAMAGED, container.id, str(error), chunk=error.path)
@@ -247,7 +262,7 @@ class StorageCheck:
         token = b""
         while True:
             try:
-                page = await table.page(limit=self._settings.page_length, token=token)
+                page = await table.page(limit=self._settings.page_length, token=token, first=SEGMENTS_FIRST)
             except CorruptionError:
                 return  # The survey has told.
             if not page.entries:

@@ -6,7 +6,7 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 from penstock.model.errors import (
     CorruptionError,
@@ -21,6 +21,9 @@ from penstock.segmentstore.tier2.chunk_storage import ChunkStorage
 from penstock.segmentstore.tier2.metadata import MetadataTable, MetadataTransaction, RecordCache
 from penstock.segmentstore.tier2.orphans import OrphanChunks
 from penstock.segmentstore.tier2.records import Extent, SegmentRecord, check
+
+if TYPE_CHECKING:
+    from penstock.segmentstore.tier2.garbage import GarbageQueue
 
 T = TypeVar("T")
 R = TypeVar("R")
@@ -69,7 +72,7 @@ class ChunkedStorageSettings:
 class StorageContext:
     """Shared by the operations of one `ChunkedStorage`. Attributes are read, not replaced."""
 
-    __slots__ = ("_run_count", "cache", "chunks", "epoch", "orphans", "runtime", "settings", "table")
+    __slots__ = ("_run_count", "cache", "chunks", "epoch", "garbage", "orphans", "runtime", "settings", "table")
 
     def __init__(
         self,
@@ -80,9 +83,11 @@ class StorageContext:
         runtime: Runtime,
         settings: ChunkedStorageSettings,
         orphans: OrphanChunks,
+        garbage: GarbageQueue,
     ) -> None:
         self.chunks: ChunkStorage = chunks
         self.orphans: OrphanChunks = orphans
+        self.garbage: GarbageQueue = garbage
         self.table: MetadataTable = table
         self.epoch: int = epoch
         self.runtime: Runtime = runtime
@@ -136,7 +141,7 @@ class StorageContext:
             raise
 
     async def delete_chunks(self, names: Sequence[str]) -> None:
-        """Delete chunks that no record leads to any more. One that cannot be deleted is tried again later."""
+        """Delete chunks that no record ever led to. One that cannot be deleted is tried again later."""
 
         async def delete(name: str) -> None:
             try:
@@ -144,7 +149,7 @@ class StorageContext:
             except NoSuchChunkError:
                 return  # Deleted before, by a call that failed later.
             except StorageError as error:
-                _log.info("chunk %s is no longer used and could not be deleted, it is tried again: %s", name, error)
+                _log.info("chunk %s is not used and could not be deleted, it is tried again: %s", name, error)
                 self.orphans.add(name)
 
         try:

@@ -26,6 +26,7 @@ from penstock.model.errors import (
 )
 from penstock.model.segments import Buffer
 from penstock.segmentstore.settings import StorageGuardSettings
+from penstock.segmentstore.tier2.chunk_deletion import DeletesMany, delete_each
 from penstock.segmentstore.tier2.chunk_storage import ChunkInfo, ChunkStorage
 from penstock.segmentstore.tier2.storage_identity import StorageIdentity
 from penstock.segmentstore.tier2.wrapped import WrappedChunkStorage
@@ -311,6 +312,15 @@ class GuardedChunkStorage(WrappedChunkStorage):
     async def delete(self, name: str) -> None:
         """See `ChunkStorage.delete`."""
         await self._guarded(lambda: self.inner.delete(name))
+
+    async def delete_many(self, names: Sequence[str], *, limit: int) -> dict[str, StorageError]:
+        """See `DeletesMany`."""
+        inner = self.inner
+        if not isinstance(inner, DeletesMany):
+            return await delete_each(self, names, limit=limit)
+        failed = await self._guarded(lambda: inner.delete_many(names, limit=limit))
+        await self.check()  # It says nothing of what was not there, so all of it may not have been.
+        return failed
 
     async def concat(self, target: str, target_length: int, sources: Sequence[tuple[str, int]]) -> int:
         """See `ChunkStorage.concat`."""

@@ -1,4 +1,7 @@
-"""That chunks which no record leads to are gone after a while. For quiet moments, when storage answers."""
+"""That chunks which no record leads to are gone after a while, also those of the queue of garbage.
+
+For quiet moments, when storage answers.
+"""
 
 from __future__ import annotations
 
@@ -15,19 +18,25 @@ _LOOK_INTERVAL_S = 1.0
 async def check_orphans(container: SegmentContainer) -> list[str]:
     """Return which chunks of a container's earlier starts no record leads to and are still there after `WAIT_S`.
 
-    Of its present start: those that it remembers to delete.
+    Of its present start: those that it remembers or has in its queue; others too, unless a commit may come late.
     """
     deadline_s = asyncio.get_running_loop().time() + WAIT_S
-    while (left := await _orphans(container)) and asyncio.get_running_loop().time() < deadline_s:
+    left = await _orphans(container)
+    while left and asyncio.get_running_loop().time() < deadline_s:
         await asyncio.sleep(_LOOK_INTERVAL_S)
         if container.status is not ContainerStatus.RUNNING:
             return []
+        # A write may have made one, and not have got round to its record.
+        found = await _orphans(container)
+        left = [name for name in left if name in found]
     return [f"container {container.id}: no record leads to chunk {name}, and it is still there" for name in left]
 
 
 async def _orphans(container: SegmentContainer) -> list[str]:
     storage, epoch = container.storage, container._log.epoch
-    earlier: list[str] = []
+    layers = (storage._system, storage._user)
+    is_sure = not any(layer._context.cache.doubt_count for layer in layers)
+    unclear: list[str] = []
     remembered: list[str] = []
     after = ""
     while names := await container._chunks.names(limit=1000, after=after):
@@ -36,6 +45,8 @@ async def _orphans(container: SegmentContainer) -> list[str]:
             origin = chunk_origin(name)
             if name in storage.orphans._orphans:
                 remembered.append(name)
-            elif origin is not None and origin.mark == storage.orphans.mark and origin.epoch < epoch:
-                earlier.append(name)
-    return [*await storage.unrecorded(earlier), *remembered] if earlier else remembered
+            elif origin is not None and origin.mark == storage.orphans.mark and (is_sure or origin.epoch < epoch):
+                unclear.append(name)
+    for layer in layers:
+        remembered += await layer.garbage.queued(unclear)
+    return [*await storage.unrecorded(unclear), *remembered] if unclear else remembered

@@ -14,7 +14,11 @@ from penstock.segmentstore.container.log.pipeline import OnDone, OperationPipeli
 from penstock.segmentstore.tier2.chunk_files import ChunkFiles
 from penstock.segmentstore.tier2.chunk_name import chunk_origin
 from penstock.segmentstore.tier2.directory import DirectoryChunkStorage
+from penstock.segmentstore.tier2.garbage import GarbageQueue
+from penstock.segmentstore.tier2.layout_leases import LayoutLeases
+from penstock.segmentstore.tier2.metadata import MetadataTransaction
 from penstock.segmentstore.tier2.orphans import OrphanChunks
+from penstock.segmentstore.tier2.records import ChunkRecord
 from penstock.segmentstore.tier2.storage_guard import GuardedChunkStorage
 from penstock.testing.mutations.mutation import Mutation, patched, short_profile
 
@@ -82,6 +86,41 @@ def _sweep_before_others_doors() -> AbstractContextManager[None]:
 
 
 @contextmanager
+def _queue_what_a_truncation_ends_in() -> Iterator[None]:
+    original = GarbageQueue.stage
+
+    def stage(self: GarbageQueue, transaction: MetadataTransaction, names: Sequence[str]) -> None:
+        # It was looked at, and stays.
+        others = [
+            known.record.name
+            for key, known in transaction._read.items()
+            if isinstance(known.record, ChunkRecord) and known.record.is_active and key not in transaction._staged
+        ]
+        original(self, transaction, [*names, *others] if names else names)
+
+    with patched(GarbageQueue, "stage", stage):
+        yield
+
+
+def _forget_what_was_unlinked() -> AbstractContextManager[None]:
+    def stage(self: GarbageQueue, transaction: MetadataTransaction, names: Sequence[str]) -> None:
+        pass
+
+    return patched(GarbageQueue, "stage", stage)
+
+
+def _collect_what_is_leased() -> AbstractContextManager[None]:
+    return patched(LayoutLeases, "oldest", None)
+
+
+def _forget_leases_of_earlier_owners() -> AbstractContextManager[None]:
+    async def load(self: LayoutLeases) -> None:
+        self._is_loaded = True
+
+    return patched(LayoutLeases, "load", load)
+
+
+@contextmanager
 def _acknowledge_after_a_while() -> Iterator[None]:
     original = OperationPipeline.add
 
@@ -105,6 +144,9 @@ _stalls = short_profile("stalls and no descriptors", "bytes", "crowd", kinds=("D
 #: Long enough for a call to be given up, and over while the place is looked at.
 _SHORT_STALLS = replace(_stalls, plan=replace(_stalls.plan, lasts_s_max=6.0))
 
+_TRUNCATIONS = short_profile("crashes of truncations", "bytes", "trimmed", "lives", gap_s=1.0)
+_LEASES = replace(_TRUNCATIONS, name="crashes while layouts are read", layout_gap_s=0.3)
+
 SHORTAGE_MUTATIONS: tuple[Mutation, ...] = (
     Mutation(
         "count what a full disk cut short", "what counts as stored is stored",
@@ -123,6 +165,22 @@ SHORTAGE_MUTATIONS: tuple[Mutation, ...] = (
         "sweep chunks of other containers", "only what no record leads to is deleted",
         short_profile("crashes of flushes", "bytes", kinds=("Crash", "CrashAtDiskCall"), gap_s=1.0),
         _sweep_before_others_doors,
+    ),
+    Mutation(
+        "queue the chunk that a truncation ends in", "no record leads to a chunk that is deleted",
+        _TRUNCATIONS, _queue_what_a_truncation_ends_in,
+    ),
+    Mutation(
+        "forget chunks that were unlinked", "what is unlinked is deleted in the end",
+        _TRUNCATIONS, _forget_what_was_unlinked,
+    ),
+    Mutation(
+        "delete chunks that are leased", "a lease holds deletions back",
+        _LEASES, _collect_what_is_leased,
+    ),
+    Mutation(
+        "forget the leases of earlier owners", "a lease holds deletions back, whoever owns the container",
+        _LEASES, _forget_leases_of_earlier_owners,
     ),
     Mutation(
         "acknowledge what the log does not answer in time", "acknowledged means synced",

@@ -14,6 +14,7 @@ from penstock.segmentstore.settings import (
     CacheSettings,
     ContainerSettings,
     DiskCacheSettings,
+    GarbageSettings,
     IndexSettings,
     OrphanSettings,
     SegmentStoreSettings,
@@ -125,6 +126,10 @@ def _draw_basis(rng: random.Random, chunk_rng: random.Random, profile: Profile) 
                 orphans=OrphanSettings(
                     retry_s_min=1.0, retry_s_max=4.0, late_s_max=30.0, sweep_delay_s=3.0, sweep_interval_s=9.0,
                     sweep_names=16, sweep_pause_s=0.01,
+                ),
+                garbage=GarbageSettings(
+                    delay_s=4.0, interval_s=1.0, retry_s_max=4.0, tasks_per_batch=2, batch_chunks=3, attempts_max=2,
+                    given_up_pause_s=8.0,
                 ),
             ),
         ),

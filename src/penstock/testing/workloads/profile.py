@@ -47,6 +47,7 @@ class Profile:
         reserve_file_count: files in reserve for a full disk, many enough for all starts on one; then no container may
             be offline for want of room. 0: a few, or none, and they may.
         has_object_storage: long-term storage is a bucket that fails as those do; else it is a directory.
+        layout_gap_s: mean time between two readers who lease a layout of chunks and read by it for a while; 0: none.
         refused_rate: probability that long-term storage refuses all of one segment, as long as there are faults.
         log_bytes_max: bound of each container's log; 0: as drawn.
         memory_flip_rate: probability that bits flip in what stores have in memory and nowhere else but in their log ...
@@ -84,6 +85,7 @@ class Profile:
     pace: float = 1.0
     has_lowest_limits: bool = False
     has_object_storage: bool = False
+    layout_gap_s: float = 0.0
     refused_rate: float = 0.2
     log_bytes_max: int = 0
     memory_flip_rate: float = 0.1

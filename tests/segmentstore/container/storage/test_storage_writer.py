@@ -569,7 +569,7 @@ async def test_a_truncation_ahead_of_storage_is_completed_by_the_flush(lives: In
     await append(container, A, b"x" * 1000)
     await container.truncate(A, 1500)
     flushing = asyncio.ensure_future(container.flush())
-    await turns(20)
+    await turns(60)
     assert not flushing.done()
     assert await read_all(container, A) == b"x" * 500
     container_a = container.segment(A)

@@ -38,7 +38,9 @@ from penstock.segmentstore.tier2.chunked_storage import (
     ChunkLayout,
     StoredSegment,
 )
-from penstock.segmentstore.tier2.metadata import MemoryMetadataTable
+from penstock.segmentstore.tier2.garbage import GarbageQueue
+from penstock.segmentstore.tier2.garbage_records import Place
+from penstock.segmentstore.tier2.metadata import MemoryMetadataTable, MetadataTable
 from penstock.segmentstore.tier2.orphans import OrphanChunks
 from penstock.segmentstore.tier2.storage_context import ChunkedStorageSettings, run_bounded
 from penstock.segmentstore.tier2.storage_health import StorageHealth
@@ -172,6 +174,7 @@ class ContainerStorage:
         settings: ContainerSettings,
         health: StorageHealth,
         spawn: Spawn,
+        is_room_short: Callable[[], bool] = lambda: False,
     ) -> None:
         #: What was found damaged or missing in storage, by chunk, record or segment; the latest of it.
         self.damages: OrderedDict[str, str] = OrderedDict()
@@ -190,16 +193,19 @@ class ContainerStorage:
         pinned = state.metadata.pinned
         #: What was left behind of chunks.
         self.orphans: OrphanChunks = OrphanChunks(chunks, settings.orphans, mark=pinned.get(_MARK_KEY, b""))
+        self._is_room_short = is_room_short
+        table = MemoryMetadataTable(
+            [TableEntry(key, value, 0) for key, value in pinned.items() if key != _MARK_KEY],
+            persist=self._persist_pinned,
+        )
         self._system = ChunkedStorage(
             chunks,
-            MemoryMetadataTable(
-                [TableEntry(key, value, 0) for key, value in pinned.items() if key != _MARK_KEY],
-                persist=self._persist_pinned,
-            ),
+            table,
             epoch=epoch,
             runtime=runtime,
             settings=self._storage_settings,
             orphans=self.orphans,
+            garbage=self._garbage(table),
         )
         self._user: ChunkedStorage
 
@@ -235,15 +241,28 @@ class ContainerStorage:
             table = await create(name, flags=SegmentFlags.TABLE | SegmentFlags.SYSTEM)
         else:
             await self._resolve(table)
+        records = SegmentMetadataTable(self._tables, table, self._spawn)
         self._user = ChunkedStorage(
             self._chunks,
-            SegmentMetadataTable(self._tables, table, self._spawn),
+            records,
             epoch=self._epoch,
             runtime=self._runtime,
             settings=self._storage_settings,
             orphans=self.orphans,
+            garbage=self._garbage(records),
         )
         return table
+
+    def _garbage(self, table: MetadataTable) -> GarbageQueue:
+        return GarbageQueue(
+            self._chunks,
+            table,
+            epoch=self._epoch,
+            settings=self._settings.garbage,
+            wall_clock_ms=self._runtime.wall_clock_ms,
+            check_owner=self.check_owner,
+            is_room_short=self._is_room_short,
+        )
 
     async def _resolve_all(self, segments: Sequence[Segment], progress: Callable[[], None]) -> None:
         """Resolve all, those that storage must be asked about several at a time."""
@@ -414,6 +433,10 @@ class ContainerStorage:
         if segment.is_table:
             yield table_index_segment(segment)
 
+    async def collect_garbage(self) -> None:
+        """Delete what was unlinked of chunks, again and again, for as long as the container runs."""
+        await asyncio.gather(*(storage.garbage.run(self.judge) for storage in (self._system, self._user)))
+
     async def run_sweeps(self) -> None:
         """Look for what earlier starts left behind of chunks, every so often."""
         await self.orphans.run_sweeps(self._epoch, self.unrecorded)
@@ -430,6 +453,16 @@ class ContainerStorage:
             # A record may be gone that is removed in memory alone. Were that lost, the next incarnation would have it.
             await self.check_owner()
         return left
+
+    async def leased_layout(
+        self, segment: Segment, lease_s: float, *, holder: str
+    ) -> tuple[Place, Sequence[ChunkLayout]]:
+        """Return as `layout`, with a lease under which none of these chunks is deleted. See `ChunkedStorage`."""
+        return await self.of(segment).leased_layout(segment.name, lease_s, holder=holder)
+
+    async def release_layout(self, segment: Segment, lease: Place) -> None:
+        """Give a lease of `leased_layout` back."""
+        await self.of(segment).garbage.leases.release(lease)
 
     async def layout(self, segment: Segment) -> Sequence[ChunkLayout]:
         """Return the chunks that hold a segment, for readers that go to storage themselves."""

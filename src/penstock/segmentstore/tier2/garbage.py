@@ -1,0 +1,250 @@
+"""`GarbageQueue`: chunks that were unlinked, until they are deleted.
+
+What unlinks chunks (truncation, deletion, joining of small ones) stages a task with their names in the very commit, so
+none is ever forgotten, and none is ever in the queue that a record leads to. Tasks lie in the order in which they were
+made. They are done from the first on, some at a time, once they are `delay_s` old and no lease holds them back:
+
+1. read tasks; 2. have an empty operation go through the log, which shows that what was read is durable, and that the
+container is still ours; 3. delete the chunks; 4. remove the tasks, and put what was refused into a new one, at the end.
+
+Whatever ends between two of these steps is repeated by the next round, here or with the next owner: a chunk that is
+gone already is no error. See docs/garbage.md for the failure cases.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import deque
+from collections.abc import Awaitable, Callable, Collection, Sequence
+
+from penstock.model.errors import (
+    CorruptionError,
+    InconsistentStateError,
+    LogFencedError,
+    PenstockError,
+    StorageNotPrimaryError,
+)
+from penstock.model.segments import VERSION_ABSENT, TableRemoval, TableUpdate
+from penstock.segmentstore.settings import GarbageSettings
+from penstock.segmentstore.tier2.chunk_deletion import delete_chunks
+from penstock.segmentstore.tier2.chunk_storage import ChunkStorage
+from penstock.segmentstore.tier2.garbage_records import (
+    GIVEN_UP_PREFIX,
+    TASK_PREFIX,
+    GarbageTask,
+    Place,
+    decode_task,
+    encode_task,
+)
+from penstock.segmentstore.tier2.layout_leases import LayoutLeases
+from penstock.segmentstore.tier2.metadata import MetadataTable, MetadataTransaction
+
+logger: logging.Logger = logging.getLogger(__name__)
+
+#: Into so many parts of itself `delay_s` is divided: a chunk is deleted so much of it late.
+_DELAY_PARTS = 8
+#: More need not be known, however long a round takes: the oldest of them is old enough.
+_MARKS_MAX = 8 * _DELAY_PARTS
+#: Behind the last key of any place.
+_KEY_END = b"\xff" * 17
+
+
+async def _nothing() -> None:
+    """Records that are visible are durable."""
+
+
+class GarbageQueue:
+    """The garbage of one table of storage records, and one container epoch. All methods run on the event loop.
+
+    Attributes:
+        leases: what holds deletions back.
+        deleted_count: chunks deleted so far, as far as is known.
+        given_up_count: chunks given up so far.
+    """
+
+    def __init__(
+        self,
+        chunks: ChunkStorage,
+        table: MetadataTable,
+        *,
+        epoch: int,
+        settings: GarbageSettings,
+        wall_clock_ms: Callable[[], int],
+        check_owner: Callable[[], Awaitable[None]] = _nothing,
+        is_room_short: Callable[[], bool] = lambda: False,
+    ) -> None:
+        self.deleted_count: int = 0
+        self.given_up_count: int = 0
+        self._chunks = chunks
+        self._table = table
+        self._epoch = epoch
+        self._settings = settings
+        self._wall_clock_ms = wall_clock_ms
+        self._check_owner = check_owner
+        self._is_room_short = is_room_short
+        self._next_number = 1
+        #: (time, the number that was next then), oldest first.
+        self._marks: deque[tuple[float, int]] = deque(maxlen=_MARKS_MAX)
+        self._lock = asyncio.Lock()
+        self.leases: LayoutLeases = LayoutLeases(
+            table, settings, next_place=self._next_place, wall_clock_ms=wall_clock_ms
+        )
+
+    @property
+    def is_immediate(self) -> bool:
+        """Whether nobody waits for what is unlinked: then `settle` deletes it."""
+        return self._settings.delay_s <= 0
+
+    def stage(self, transaction: MetadataTransaction, names: Sequence[str]) -> None:
+        """Have chunks deleted some time after `transaction`, which removes their records, was committed."""
+        if names:
+            self._note()
+            task = GarbageTask(self._next_place(), self._wall_clock_ms(), 0, tuple(names))
+            transaction.add(task.place.key(TASK_PREFIX), encode_task(task))
+
+    async def settle(self) -> None:
+        """Delete what is due, if nobody need wait; failures leave it to `run`. To be called behind a commit."""
+        if not self.is_immediate:
+            return
+        try:
+            await self.collect()
+        except (PenstockError, OSError) as error:
+            logger.info("chunks that are no longer used could not be deleted yet: %s", error)
+
+    async def run(self, report: Callable[[CorruptionError], Awaitable[None]]) -> None:
+        """Delete what is due, again and again, for as long as the container runs; `report` is told of damage."""
+        settings = self._settings
+        pause_s = settings.interval_s
+        given_up_due_s = asyncio.get_running_loop().time()
+        while True:
+            await asyncio.sleep(pause_s)
+            try:
+                await self.collect()
+                if asyncio.get_running_loop().time() >= given_up_due_s:
+                    await self.take_up_again()
+                    given_up_due_s = asyncio.get_running_loop().time() + settings.given_up_pause_s
+            except (InconsistentStateError, LogFencedError, StorageNotPrimaryError):
+                raise
+            except CorruptionError as error:
+                await report(error)
+                pause_s = settings.retry_s_max
+            except (PenstockError, OSError) as error:
+                logger.info("chunks that are no longer used could not be deleted yet: %s", error)
+                pause_s = min(2 * pause_s, settings.retry_s_max)
+            else:
+                pause_s = settings.interval_s
+
+    async def collect(self) -> int:
+        """Delete what is due, all of it; return how many chunks.
+
+        Raises what says that storage is away or the container shut out; what is left stays in the queue.
+        """
+        async with self._lock:
+            await self.leases.end_due()
+            before = self._due()
+            # The range is closed: nothing lies between the last key and its end.
+            last = before.key(TASK_PREFIX)
+            token = TASK_PREFIX
+            count = 0
+            while tasks := await self._tasks(token, last, before):
+                token = tasks[-1].place.key(TASK_PREFIX) + b"\0"
+                count += await self._do(tasks)
+                await asyncio.sleep(0.0 if self.is_immediate else self._settings.pause_s)
+            return count
+
+    async def take_up_again(self) -> None:
+        """Put what was given up back into the queue, a page of it."""
+        page = await self._table.page(
+            limit=self._settings.tasks_per_batch, first=GIVEN_UP_PREFIX, last=GIVEN_UP_PREFIX + _KEY_END
+        )
+        for entry in page.entries:
+            task = decode_task(entry.key, entry.value)
+            again = GarbageTask(self._next_place(), task.made_ms, 0, task.names)
+            await self._table.commit(
+                [TableUpdate(again.place.key(TASK_PREFIX), encode_task(again), VERSION_ABSENT)],
+                [TableRemoval(entry.key)],
+            )
+
+    async def queued(self, names: Collection[str]) -> set[str]:
+        """Return those of `names` that wait in the queue, those apart that were given up."""
+        wanted = set(names)
+        found: set[str] = set()
+        token = TASK_PREFIX
+        while tasks := await self._tasks(token, TASK_PREFIX + _KEY_END):
+            token = tasks[-1].place.key(TASK_PREFIX) + b"\0"
+            for task in tasks:
+                found |= wanted.intersection(task.names)
+            await asyncio.sleep(0)
+        return found
+
+    def _next_place(self) -> Place:
+        self._next_number += 1
+        return Place(self._epoch, self._next_number - 1)
+
+    def _note(self) -> None:
+        """Note how far numbers have come by now."""
+        now_s = asyncio.get_running_loop().time()
+        if not self._marks:
+            # What earlier epochs left is as old as this one at least.
+            self._marks.append((now_s, 0))
+        elif now_s - self._marks[-1][0] >= self._settings.delay_s / _DELAY_PARTS:
+            self._marks.append((now_s, self._next_number))
+
+    def _due(self) -> Place:
+        """Return the place before which everything may be deleted."""
+        self._note()
+        now_s = asyncio.get_running_loop().time()
+        if self.is_immediate or self._is_room_short():
+            due = Place(self._epoch, self._next_number)
+        else:
+            due = Place(0, 0)
+            while self._marks and self._marks[0][0] <= now_s - self._settings.delay_s:
+                due = Place(self._epoch, self._marks[0][1])
+                if len(self._marks) == 1 or self._marks[1][0] > now_s - self._settings.delay_s:
+                    break
+                self._marks.popleft()
+        held = self.leases.oldest
+        return due if held is None else min(due, held)
+
+    async def _tasks(self, first: bytes, last: bytes, before: Place | None = None) -> list[GarbageTask]:
+        if first > last:
+            return []
+        page = await self._table.page(limit=self._settings.tasks_per_batch, first=first, last=last)
+        tasks = [decode_task(entry.key, entry.value) for entry in page.entries]
+        return tasks if before is None else [task for task in tasks if task.place < before]
+
+    async def _do(self, tasks: Sequence[GarbageTask]) -> int:
+        settings = self._settings
+        await self._check_owner()
+        refused: dict[str, str] = {}
+        count = 0
+        for names in _batches([name for task in tasks for name in task.names], settings.batch_chunks):
+            failed = await delete_chunks(self._chunks, names, limit=settings.deletions_max)
+            refused.update((name, str(error)) for name, error in failed.items())
+            count += len(names) - len(failed)
+        updates: list[TableUpdate] = []
+        for task in tasks:
+            left = tuple(name for name in task.names if name in refused)
+            if left:
+                updates.append(self._again(task, left, refused[left[0]]))
+        await self._table.commit(updates, [TableRemoval(task.place.key(TASK_PREFIX)) for task in tasks])
+        self.deleted_count += count
+        return count
+
+    def _again(self, task: GarbageTask, names: tuple[str, ...], reason: str) -> TableUpdate:
+        """Return the task that comes in the place of one of which some chunks could not be deleted."""
+        again = GarbageTask(self._next_place(), task.made_ms, task.attempts + 1, names)
+        prefix = TASK_PREFIX
+        if again.attempts >= self._settings.attempts_max:
+            prefix = GIVEN_UP_PREFIX
+            self.given_up_count += len(names)
+            logger.warning(
+                "%d chunks that are no longer used could not be deleted in %d attempts, and are left alone for %g s; "
+                "the first is %s: %s", len(names), again.attempts, self._settings.given_up_pause_s, names[0], reason,
+            )  # fmt: skip
+        return TableUpdate(again.place.key(prefix), encode_task(again), VERSION_ABSENT)
+
+
+def _batches(names: Sequence[str], length: int) -> list[Sequence[str]]:
+    return [names[at : at + length] for at in range(0, len(names), length)]
