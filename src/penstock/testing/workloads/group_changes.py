@@ -16,7 +16,7 @@ from functools import partial
 from penstock.client.event import Event
 from penstock.client.reader import Reader
 from penstock.client.reader_group import ReaderGroup
-from penstock.model.errors import PenstockError
+from penstock.model.errors import NoSuchStreamError, PenstockError
 from penstock.testing.simulation.cancellation import CutShortError
 from penstock.testing.simulation.host import Host
 from penstock.testing.workloads.users import UserHabits, draw_user_settings, maybe_cut
@@ -196,9 +196,18 @@ class GroupChanges(Workload):
         await self._write(stream)
 
     async def _insist_on_stream(self, what: str, attempt: Callable[[], Awaitable[None]]) -> None:
+        is_repeated = False
+
         async def once_more() -> None:
+            nonlocal is_repeated
             if await self.client.stream_exists(what.partition(" ")[2]):
-                await attempt()
+                was_tried, is_repeated = is_repeated, True
+                try:
+                    await attempt()
+                except NoSuchStreamError:
+                    # An attempt before, of which there was no answer, has come about since the look.
+                    if not was_tried:
+                        raise
 
         await self.world.insist(what, once_more)
 
