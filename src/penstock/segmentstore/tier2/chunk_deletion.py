@@ -14,7 +14,7 @@ from penstock.model.errors import (
     StorageUnreachableError,
 )
 from penstock.segmentstore.tier2.chunk_storage import ChunkStorage
-from penstock.segmentstore.tier2.storage_context import run_bounded
+from penstock.segmentstore.tier2.turns import run_bounded
 
 #: What says nothing about a chunk, but about the storage: it need not be asked for the next one.
 AWAY = (StorageUnavailableError, StorageNotRespondingError, StorageUnreachableError, StorageThrottledError)

@@ -13,7 +13,8 @@ from penstock.model.errors import CorruptionError
 from penstock.segmentstore.tier2.chunk_run import ChunkRun, describe_key
 from penstock.segmentstore.tier2.metadata import MetadataTransaction
 from penstock.segmentstore.tier2.records import ChunkRecord, Extent, MergedRun, SegmentRecord
-from penstock.segmentstore.tier2.storage_context import let_others_go_on, missing_extent
+from penstock.segmentstore.tier2.storage_context import missing_extent
+from penstock.segmentstore.tier2.turns import let_others_go_on
 
 #: How many times as many records a scan asks for as the one before it.
 _SCAN_GROWTH = 4

@@ -45,7 +45,8 @@ from penstock.segmentstore.tier2.segment_read import load_existing, placed_chunk
 from penstock.segmentstore.tier2.segment_removal import delete_segment, truncate_segment
 from penstock.segmentstore.tier2.segment_skip import skip_segment
 from penstock.segmentstore.tier2.segment_write import write_segment
-from penstock.segmentstore.tier2.storage_context import ChunkedStorageSettings, StorageContext, let_others_go_on
+from penstock.segmentstore.tier2.storage_context import ChunkedStorageSettings, StorageContext
+from penstock.segmentstore.tier2.turns import let_others_go_on
 
 #: Records taken at a time where the first is wanted. Some, since a table passes over keys that went by so many.
 _RUNS_PAGE_LENGTH = 16

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from penstock.model.errors import InvalidArgumentError, NoSuchChunkError, StorageError, UnsupportedOperationError
 from penstock.segmentstore.tier2.chunk_name import check_chunk_name
 from penstock.segmentstore.tier2.chunk_storage import ChunkStorage
-from penstock.segmentstore.tier2.storage_context import run_bounded
+from penstock.segmentstore.tier2.turns import run_bounded
 from penstock.segmentstore.tier2.wrapped import WrappedChunkStorage
 
 logger: logging.Logger = logging.getLogger(__name__)

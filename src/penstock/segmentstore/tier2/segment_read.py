@@ -22,7 +22,8 @@ from penstock.segmentstore.tier2.block_checksums import block_range, verify_bloc
 from penstock.segmentstore.tier2.chunk_lookup import ChunkWalk, ExtentGoneError, PlacedChunk, find_chunks
 from penstock.segmentstore.tier2.metadata import MetadataTransaction
 from penstock.segmentstore.tier2.records import ChunkRecord, SegmentRecord, check
-from penstock.segmentstore.tier2.storage_context import StorageContext, let_others_go_on, run_bounded
+from penstock.segmentstore.tier2.storage_context import StorageContext
+from penstock.segmentstore.tier2.turns import let_others_go_on, run_bounded
 
 
 async def load_existing(transaction: MetadataTransaction, segment: str) -> SegmentRecord:

@@ -14,7 +14,8 @@ from penstock.segmentstore.tier2.chunk_lookup import ChunkWalk, ExtentGoneError
 from penstock.segmentstore.tier2.chunk_run import describe_key
 from penstock.segmentstore.tier2.metadata import MetadataTransaction
 from penstock.segmentstore.tier2.records import SegmentRecord, check
-from penstock.segmentstore.tier2.storage_context import StorageContext, let_others_go_on
+from penstock.segmentstore.tier2.storage_context import StorageContext
+from penstock.segmentstore.tier2.turns import let_others_go_on
 
 
 async def truncate_segment(context: StorageContext, segment: str, offset: int) -> None:

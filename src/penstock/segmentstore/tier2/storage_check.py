@@ -44,7 +44,7 @@ from penstock.segmentstore.tier2.records import (
     check_extent,
     decode_record,
 )
-from penstock.segmentstore.tier2.storage_context import let_others_go_on, run_bounded
+from penstock.segmentstore.tier2.turns import let_others_go_on, run_bounded
 
 #: Storage as a whole is not there: then nothing can be said of any chunk.
 _AWAY = (StorageUnavailableError, StorageNotRespondingError, StorageUnreachableError, StorageThrottledError)

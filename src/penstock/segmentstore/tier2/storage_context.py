@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING
 
 from penstock.model.errors import (
     CorruptionError,
@@ -21,17 +20,12 @@ from penstock.segmentstore.tier2.chunk_storage import ChunkStorage
 from penstock.segmentstore.tier2.metadata import MetadataTable, MetadataTransaction, RecordCache
 from penstock.segmentstore.tier2.orphans import OrphanChunks
 from penstock.segmentstore.tier2.records import Extent, SegmentRecord, check
+from penstock.segmentstore.tier2.turns import run_bounded
 
 if TYPE_CHECKING:
     from penstock.segmentstore.tier2.garbage import GarbageQueue
 
-T = TypeVar("T")
-R = TypeVar("R")
-
 _log = logging.getLogger(__name__)
-
-#: Chunks that something goes along before other tasks get a turn.
-_SLICE_STEPS = 64
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,43 +155,8 @@ class StorageContext:
             raise
 
 
-async def let_others_go_on(number: int) -> None:
-    """Give other tasks a turn after so many steps of long work. `number`: of the step, from 0.
-
-    A step costs up to some 60 us, and without it nothing in a walk need ever wait.
-    """
-    if number % _SLICE_STEPS == _SLICE_STEPS - 1:
-        await asyncio.sleep(0)
-
-
 def missing_extent(record: SegmentRecord, run: ChunkRun, position: int) -> CorruptionError:
     """Return the error for an offset of a run that a segment's record leads to, and that no record holds."""
     return CorruptionError(
         describe_key(run.key(position)), 0, f"segment {record.name!r} has bytes here, and the record of them is gone"
     )
-
-
-async def run_bounded(function: Callable[[T], Awaitable[R]], items: Sequence[T], limit: int) -> list[R]:
-    """Apply `function` to all items, `limit` at a time, and return the results in order.
-
-    The first error, or a cancellation, stops the others and is raised after they ended.
-    """
-    if len(items) == 1:
-        return [await function(items[0])]
-    results: dict[int, R] = {}
-    pending: Iterator[tuple[int, T]] = iter(enumerate(items))
-
-    async def work() -> None:
-        for index, item in pending:
-            results[index] = await function(item)
-            await let_others_go_on(index)  # Not each of them need wait for something.
-
-    workers = [asyncio.ensure_future(work()) for _ in range(min(limit, len(items)))]
-    try:
-        await asyncio.gather(*workers)
-    except BaseException:
-        for worker in workers:
-            worker.cancel()
-        await asyncio.gather(*workers, return_exceptions=True)
-        raise
-    return [results[index] for index in range(len(items))]

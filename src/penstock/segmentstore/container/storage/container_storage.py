@@ -42,8 +42,9 @@ from penstock.segmentstore.tier2.garbage import GarbageQueue
 from penstock.segmentstore.tier2.garbage_records import Place
 from penstock.segmentstore.tier2.metadata import MemoryMetadataTable, MetadataTable
 from penstock.segmentstore.tier2.orphans import OrphanChunks
-from penstock.segmentstore.tier2.storage_context import ChunkedStorageSettings, run_bounded
+from penstock.segmentstore.tier2.storage_context import ChunkedStorageSettings
 from penstock.segmentstore.tier2.storage_health import StorageHealth
+from penstock.segmentstore.tier2.turns import run_bounded
 
 T = TypeVar("T")
 
