@@ -152,6 +152,8 @@ ORDER_MUTATIONS: tuple[Mutation, ...] = (
         replace(
             short_profile("names used again", "names", "crowd", kinds=_LINKS), cache_bytes_min=_SMALL_CACHE,
             slow_read_rate=0.5,
+            # With its chunks still there, what is read late of a deleted segment is its own.
+            garbage_delay_s=0.05,
         ),
         _read_what_followed,
     ),

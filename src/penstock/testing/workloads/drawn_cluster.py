@@ -128,8 +128,8 @@ def _draw_basis(rng: random.Random, chunk_rng: random.Random, profile: Profile) 
                     sweep_names=16, sweep_pause_s=0.01,
                 ),
                 garbage=GarbageSettings(
-                    delay_s=4.0, interval_s=1.0, retry_s_max=4.0, tasks_per_batch=2, batch_chunks=3, attempts_max=2,
-                    given_up_pause_s=8.0,
+                    delay_s=profile.garbage_delay_s, interval_s=1.0, retry_s_max=4.0, tasks_per_batch=2,
+                    batch_chunks=3, attempts_max=2, given_up_pause_s=8.0,
                 ),
             ),
         ),

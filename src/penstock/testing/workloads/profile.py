@@ -40,6 +40,7 @@ class Profile:
         pace: how many times as fast as usual workloads work.
         has_lowest_limits: as little as ever is kept in memory, see `_with_limits`.
         slow_read_rate: probability that a read of long-term storage takes up to 3 s, in every cluster; None: as drawn.
+        garbage_delay_s: how long chunks stay in long-term storage after nothing leads to them any more.
         late_requests: requests of the controller that arrive late; None: as drawn.
         controller_attempts_max: how often the controller repeats a request; 0: as drawn.
         controller_count_min, controller_count_max: fewest and most controllers; several have hosts of their own.
@@ -79,6 +80,7 @@ class Profile:
     cache_bytes_min: int = 256 * _KIB
     work_stall_rate: float = 0.001
     slow_read_rate: float | None = None
+    garbage_delay_s: float = 4.0
     reserve_file_count: int = 0
     work_cut_rate: float = 0.003
     shared_storage_rate: float = 0.6
