@@ -14,7 +14,7 @@ from penstock.model.errors import PenstockError, SegmentTruncatedError
 from penstock.model.names import segment_name
 from penstock.model.policies import Retention, RetentionKind, Scaling
 from penstock.model.segments import SegmentData
-from penstock.segmentstore.settings import CacheSettings, ContainerSettings, SegmentStoreSettings
+from penstock.segmentstore.settings import CacheSettings, ContainerSettings, GarbageSettings, SegmentStoreSettings
 from penstock.testing.simulation.cluster import ClusterSettings, SimulatedCluster
 from penstock.testing.simulation.disk_nodes import FileNode
 from penstock.testing.simulation.host import Death
@@ -29,7 +29,11 @@ SETTINGS = ClusterSettings(
     segment_store=SegmentStoreSettings(
         container_count=1,
         cache=CacheSettings(bytes_max=32 * 1024 * 1024),
-        container=ContainerSettings(flush_age_s=FLUSH_S, truncate_delay_s=1.0, rollover_bytes_min=1024),
+        container=ContainerSettings(
+            flush_age_s=FLUSH_S, truncate_delay_s=1.0, rollover_bytes_min=1024,
+            # What was truncated stays for so long: written meanwhile, it would be the most of what is there.
+            garbage=GarbageSettings(delay_s=2.0, interval_s=1.0, retry_s_max=4.0),
+        ),
     ),
     client=ClientSettings(
         request_timeout_s=5.0, controller_request_timeout_s=5.0, retry_time_max_s=600.0, retry_delay_max_s=1.0
