@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from penstock.testing.mutations.peers import CONTROLLERS, TRANSACTIONS
+from penstock.testing.mutations.sinks import SINKS
 from penstock.testing.mutations.subscribers import SUBSCRIBERS
 from penstock.testing.mutations.tables import TABLES_AND_STATES
 from penstock.testing.mutations.users import USERS
@@ -19,7 +20,7 @@ GARBAGE = Profile(
     workloads=("events", "trimmed", "bytes", "lives", "merges", "transactions"),
 )  # fmt: skip
 
-_ALL = (Profile(), USERS, TABLES_AND_STATES, CONTROLLERS, TRANSACTIONS, OBJECTS, SUBSCRIBERS, GARBAGE)
+_ALL = (Profile(), USERS, TABLES_AND_STATES, CONTROLLERS, TRANSACTIONS, OBJECTS, SUBSCRIBERS, GARBAGE, SINKS)
 
 PROFILES: Mapping[str, Profile] = {
     profile.name: profile for profile in _ALL
