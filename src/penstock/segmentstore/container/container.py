@@ -246,7 +246,8 @@ class SegmentContainer(SegmentMerges):
                 settings=self._settings,
                 health=self._storage_health,
                 spawn=self.spawn,
-                is_room_short=lambda: self.space.is_storage_low,
+                # The log may lie on the same file system, and want what chunks take that nobody needs.
+                is_room_short=lambda: self.space.is_storage_low or self.space.is_log_low,
             )
             await self.storage.open(self._create, progress)
             self.writer = StorageWriter(
