@@ -83,7 +83,7 @@ class SinkTask:
         self._ledger: Ledger | None = None
         self._open: dict[str, Transaction] = {}
         #: The batch is done, as another run of it has seen to.
-        self.is_done_before = False
+        self.is_done_before: bool = False
 
     async def begin(self) -> None:
         """Look what is on record of the batch. Raises `BatchOvertakenError`."""

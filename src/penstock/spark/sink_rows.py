@@ -70,8 +70,8 @@ class SinkRows:
     def __init__(self, options: SinkOptions) -> None:
         self._options = options
         self._streams: dict[str, str] = {}
-        self.event_count = 0
-        self.payload_bytes = 0
+        self.event_count: int = 0
+        self.payload_bytes: int = 0
 
     def write_all(self, batches: Iterator[pa.RecordBatch], write: WriteEvents) -> None:
         """Write the rows of `batches` in order, each to its stream.
@@ -100,7 +100,7 @@ class SinkRows:
             else:
                 self._write_apart(write, batch.column(by_name[STREAM_COLUMN]), events, keys)
             self.event_count += len(events)
-            self.payload_bytes += pc.sum(pc.binary_length(events)).as_py()
+            self.payload_bytes += int(pc.sum(pc.binary_length(events)).as_py())
 
     def _write_apart(self, write: WriteEvents, streams: pa.Array, events: pa.Array, keys: pa.Array | None) -> None:
         """Write rows whose streams a column names, stream by stream."""
