@@ -20,9 +20,9 @@ FAST = ClientSettings(
     position_interval_s=0.05, reader_group_refresh_s=0.02, reader_group_stream_refresh_s=0.05, reader_timeout_s=0.5,
     reader_group_publish_interval_s=0.05,
 )  # fmt: skip
-#: Publishes when it begins, and not again.
+#: Publishes when it begins, and not again. What is published is given up after an interval of positions.
 SELDOM = ClientSettings(
-    position_interval_s=0.05, reader_group_refresh_s=0.02, reader_timeout_s=0.5, reader_group_publish_interval_s=1000.0
+    position_interval_s=5.0, reader_group_refresh_s=0.02, reader_timeout_s=15.0, reader_group_publish_interval_s=1000.0
 )
 EVENT_BYTES = 9
 
@@ -125,7 +125,9 @@ async def test_last_reader_that_leaves_says_where_the_group_is(server, stream, p
             async with group.reader("a") as reader, group.reader("b"):
                 for _ in range(5):
                     await reader.read(20)
-            assert [cut.positions[0] for _, cut, _ in published] == [0, 5 * EVENT_BYTES]
+            # What it says when it begins may come before anything is read, or not at all: it looks now and then.
+            cuts = [cut.positions[0] for _, cut, _ in published]
+            assert cuts in ([5 * EVENT_BYTES], [0, 5 * EVENT_BYTES])
 
 
 async def test_when_the_reader_that_publishes_dies_another_one_does(server, stream, published):

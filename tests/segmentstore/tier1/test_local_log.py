@@ -537,7 +537,7 @@ async def test_an_open_that_was_given_up_does_not_fence_whoever_came_after_it(tm
             return super().lock(path)
 
     work = ThreadedWork(2)
-    settings = replace(SETTINGS, files=PoolSettings(timeout_s=0.05))
+    settings = replace(SETTINGS, files=PoolSettings(timeout_s=0.5))
 
     def create(disk: Disk, settings: LocalLogSettings) -> LocalLog:
         runtime = Runtime(disk=disk, work=work, rng=random.Random(1), wall_clock_ms=lambda: 0)
