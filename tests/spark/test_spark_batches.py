@@ -15,7 +15,7 @@ from penstock.model.errors import CorruptionError, InvalidArgumentError, Penstoc
 from penstock.model.events import frame_events  # noqa: E402
 from penstock.spark import batches as batches_module  # noqa: E402
 from penstock.spark import sink, sink_rows  # noqa: E402
-from penstock.spark.batches import record_batches  # noqa: E402
+from penstock.spark.batches import Place, record_batches  # noqa: E402
 from penstock.spark.options import COLUMN_TYPES, SinkOptions, StoreSettings  # noqa: E402
 
 NAME = "a/b/0.#epoch.1"
@@ -25,7 +25,7 @@ def batches_of(data: bytes, block_size: int, columns: tuple[str, ...] = tuple(CO
     blocks: Iterator[bytes] = (data[at : at + block_size] for at in range(0, len(data), block_size))
     return list(
         record_batches(
-            blocks, scope="a", stream="b", segment=1 << 32, segment_name=NAME, start=start, columns=columns
+            blocks, scope="a", stream="b", segment=1 << 32, segment_name=NAME, place=Place(start), columns=columns
         )
     )
 

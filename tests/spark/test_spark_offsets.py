@@ -8,7 +8,7 @@ import pytest
 
 from penstock.model.errors import InvalidArgumentError
 from penstock.model.stream_cuts import OFFSET_FUTURE, StreamCut
-from penstock.spark.offsets import from_offset, from_text, to_offset, to_text
+from penstock.spark.offsets import from_offset, from_text, lost_bytes, to_offset, to_text
 
 SEGMENT_OF_EPOCH_1 = 1 << 32
 
@@ -26,6 +26,17 @@ def test_an_offset_of_an_older_checkpoint_is_read() -> None:
     assert from_offset(json.loads(old), "s", "t") == {0: 10, SEGMENT_OF_EPOCH_1: 7}
     assert from_text(old, "s", "t") == {0: 10, SEGMENT_OF_EPOCH_1: 7}
     assert StreamCut.from_text(old) == StreamCut("s", "t", {0: 10, SEGMENT_OF_EPOCH_1: 7})
+
+
+def test_what_was_lost_is_counted_beside_the_cut_and_the_offset_stays_one() -> None:
+    offset = to_offset("s", "t", {0: 10}, 300)
+    assert lost_bytes(offset) == 300
+    assert lost_bytes(to_offset("s", "t", {0: 10})) == 0
+    assert from_offset(offset, "s", "t") == {0: 10}
+    assert from_text(json.dumps(offset), "s", "t") == {0: 10}
+    assert StreamCut.from_text(json.dumps(offset)) == StreamCut("s", "t", {0: 10})
+    with pytest.raises(InvalidArgumentError, match="'lostBytes'"):
+        lost_bytes({**offset, "lostBytes": "many"})
 
 
 def test_an_offset_survives_a_round_trip() -> None:

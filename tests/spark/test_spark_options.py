@@ -120,6 +120,13 @@ def test_a_bad_duration_is_refused(text: str) -> None:
         parse_source_options({"stream": "a/b", "readTimeout": text})
 
 
+def test_lost_data_are_an_error_unless_it_is_said_otherwise() -> None:
+    assert parse_source_options({"stream": "a/b"}).fails_on_loss
+    assert not parse_source_options({"stream": "a/b", "failOnDataLoss": "False"}).fails_on_loss
+    with pytest.raises(InvalidArgumentError, match="'failOnDataLoss' is 'no': give true or false"):
+        parse_source_options({"stream": "a/b", "failOnDataLoss": "no"})
+
+
 def test_columns_narrow_and_order_the_schema() -> None:
     assert parse_source_options({"stream": "a/b", "columns": "offset, Event"}).columns == ("offset", "event")
     assert source_columns({"Columns": "event"}) == ("event",)

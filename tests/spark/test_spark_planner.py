@@ -13,10 +13,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.model.errors import InvalidArgumentError
+from penstock.model.errors import InvalidArgumentError, NoSuchSegmentError, SegmentTruncatedError
 from penstock.model.events import frame_events
 from penstock.spark.boundaries import boundaries_at
-from penstock.spark.planner import ByteRange, Extent, advance, check_ranges, ranges_between, split_ranges
+from penstock.spark.planner import ByteRange, Extent, Losses, advance, check_ranges, ranges_between, split_ranges
 
 
 @dataclass
@@ -152,6 +152,73 @@ def test_ranges_that_the_stream_does_not_hold_are_refused() -> None:
         check_ranges(stream, [ByteRange(0, 0, 20)])
 
 
+@dataclass
+class TruncatedStream(ModelStream):
+    """A stream of which everything before some cut is gone: segments that the cut has left behind are deleted."""
+
+    kept_from: dict[int, int] = field(default_factory=dict)
+
+    def extent(self, segment: int) -> Extent:
+        start_offset = self.kept_from.get(segment, 0)
+        if self._is_replaced(segment):
+            raise NoSuchSegmentError(f"segment {segment} does not exist")
+        return Extent(start_offset, len(self.data[segment]), segment in self.sealed())
+
+    def boundaries(self, segment: int, start: int, targets: Sequence[int]) -> Sequence[int]:
+        if self.extent(segment).start_offset > start:
+            raise SegmentTruncatedError(f"segment {segment}", start_offset=self.kept_from[segment], offset=start)
+        return super().boundaries(segment, start, targets)
+
+    def _is_replaced(self, segment: int) -> bool:
+        """Say whether a segment lies before the cut: the cut has come to one that follows it."""
+        if segment in self.kept_from:
+            return False
+        return any(new in self.kept_from or self._is_replaced(new) for new in self.successors(segment))
+
+
+def truncated(stream: ModelStream, cut: Mapping[int, int]) -> TruncatedStream:
+    return TruncatedStream(stream.data, stream.replaces, kept_from=dict(cut))
+
+
+def test_what_is_gone_stops_a_walk_and_names_the_option_that_passes_it() -> None:
+    stream = truncated(scaled(), {2: 0, 4: 10})
+    with pytest.raises(NoSuchSegmentError) as caught:
+        ranges_between(stream, {0: 10, 1: 0}, stream.tail())
+    assert "set failOnDataLoss to false" in "".join(caught.value.__notes__)
+    with pytest.raises(SegmentTruncatedError):
+        advance(stream, {2: 0, 4: 0}, stream.tail(), 25)
+
+
+def test_what_is_gone_is_passed_and_noted_when_losses_are_asked_for() -> None:
+    stream, losses = truncated(scaled(), {2: 0, 4: 10}), Losses()
+    assert ranges_between(stream, {0: 10, 1: 0}, stream.tail(), losses) == [ByteRange(2, 0, 20), ByteRange(4, 10, 30)]
+    # Nobody knows any more how long 0, 1 and 3 were.
+    assert losses.deleted == {0: 10, 1: 0, 3: 0}
+    assert losses.ranges == [ByteRange(4, 0, 10)]
+    assert losses.byte_count == 10
+    assert str(losses).startswith("bytes [0, 10) of segment 4, all of segment 0 behind byte 10, if anything")
+
+
+def test_a_batch_that_is_replayed_behind_its_own_end_has_nothing_left() -> None:
+    """Its end is on record: it is kept to, though all of the batch is gone meanwhile."""
+    stream, losses = truncated(scaled(), {2: 20, 4: 20}), Losses()
+    assert ranges_between(stream, {0: 0, 1: 0}, {0: 10, 1: 100}, losses) == []
+    assert losses.ranges == [ByteRange(0, 0, 10), ByteRange(1, 0, 100)]
+    assert losses.deleted == {}
+    # So it is where the end lies in a segment that is there, but before what is kept of it.
+    losses = Losses()
+    assert ranges_between(stream, {2: 20, 4: 0}, {2: 20, 4: 10}, losses) == []
+    assert losses.ranges == [ByteRange(4, 0, 10)]
+
+
+def test_nothing_is_noted_where_nothing_is_gone() -> None:
+    stream, losses = scaled(), Losses()
+    assert ranges_between(stream, stream.head(), stream.tail(), losses) == ranges_between(
+        stream, stream.head(), stream.tail()
+    )
+    assert not losses
+
+
 def test_ranges_are_split_at_event_boundaries() -> None:
     stream = ModelStream({0: events(*[2] * 10), 1: events(42)})
     ranges = ranges_between(stream, stream.head(), stream.tail())
@@ -213,6 +280,38 @@ def test_steps_cover_every_byte_once_in_order(stream: ModelStream, bytes_max: in
             assert position[old] == len(stream.data[old])
         position[each.segment] = each.end
     assert position == {segment: len(data) for segment, data in stream.data.items()}
+
+
+@given(stream=streams(), before=st.integers(0, 400), at=st.integers(0, 400), bytes_max=st.integers(1, 500))
+def test_steps_over_what_is_gone_cover_every_byte_that_is_kept_once_in_order(
+    stream: ModelStream, before: int, at: int, bytes_max: int
+) -> None:
+    """A query stands anywhere, the stream is truncated anywhere; it goes on in steps, and to its end."""
+    tail = stream.tail()
+    start = advance(stream, stream.head(), tail, before) if before else stream.head()
+    kept_from = advance(stream, stream.head(), tail, at) if at else stream.head()
+    kept = ranges_between(stream, kept_from, tail)
+    wanted = {
+        (each.segment, byte) for each in kept for byte in range(each.start, each.end)
+    } & {(each.segment, byte) for each in ranges_between(stream, start, tail) for byte in range(each.start, each.end)}
+    gone, cut, seen = truncated(stream, kept_from), start, list[ByteRange]()
+    for _ in range(200):
+        losses = Losses()
+        following = advance(gone, cut, tail, bytes_max, losses)
+        again = Losses()
+        seen.extend(ranges_between(gone, cut, following, again))
+        assert again.byte_count >= losses.byte_count
+        if following == cut:
+            break
+        cut = following
+    assert cut == tail
+    found = [(each.segment, byte) for each in seen for byte in range(each.start, each.end)]
+    assert len(found) == len(set(found))
+    assert set(found) == wanted
+    position: dict[int, int] = {}
+    for each in seen:
+        assert each.start >= position.get(each.segment, 0)
+        position[each.segment] = each.end
 
 
 @given(stream=streams(), bytes_max=st.integers(1, 200), count_min=st.integers(0, 20))

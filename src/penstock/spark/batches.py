@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from penstock.model.errors import InvalidArgumentError
@@ -19,6 +20,13 @@ BATCH_BYTES_TARGET = 4 * 1024 * 1024
 BATCH_ROW_COUNT_MAX = 20_000
 
 
+@dataclass(slots=True)
+class Place:
+    """How far a range has been given out: `at` is the first byte of which nothing has."""
+
+    at: int
+
+
 def record_batches(
     blocks: Iterable[Buffer],
     *,
@@ -26,10 +34,12 @@ def record_batches(
     stream: str,
     segment: int,
     segment_name: str,
-    start: int,
+    place: Place,
     columns: Sequence[str],
 ) -> Iterator[pa.RecordBatch]:
-    """Yield the events in `blocks`, the bytes of a segment from event boundary `start` on, in order.
+    """Yield the events in `blocks`, the bytes of a segment from event boundary `place` on, in order.
+
+    `place` moves with what was yielded.
 
     Batches hold `columns` out of ``event: binary, scope: string, stream: string, segment_id: int64, offset: int64``;
     `offset` is that of the event's header in the segment. Each has about `BATCH_BYTES_TARGET` bytes, more only for
@@ -43,7 +53,7 @@ def record_batches(
 
     shape = _Shape(scope, stream, segment, columns)
     parts: list[Buffer] = []
-    pending_bytes, at = 0, start
+    pending_bytes, start = 0, place.at
     # What must be there before another batch can come out: the usual size, or one large event.
     wanted_bytes = BATCH_BYTES_TARGET
     for block in blocks:
@@ -52,22 +62,25 @@ def record_batches(
         if pending_bytes < wanted_bytes:
             continue
         data = b"".join(parts)
-        events, starts, consumed = unframe(data, source=segment_name, base_offset=at)
-        yield from shape.batches(events, starts, at)
+        events, starts, consumed = unframe(data, source=segment_name, base_offset=place.at)
+        yield from shape.batches(events, starts, place.at)
         rest = data[consumed:]
-        at += consumed
+        place.at += consumed
         parts, pending_bytes = [rest], len(rest)
-        wanted_bytes = max(BATCH_BYTES_TARGET, framed_length_at(rest, source=segment_name, base_offset=at) or 0)
+        wanted_bytes = max(
+            BATCH_BYTES_TARGET, framed_length_at(rest, source=segment_name, base_offset=place.at) or 0
+        )
     data = b"".join(parts)
     if not data:
         return
-    events, starts, consumed = unframe(data, source=segment_name, base_offset=at)
+    events, starts, consumed = unframe(data, source=segment_name, base_offset=place.at)
     if consumed != len(data):
         raise InvalidArgumentError(
-            f"{segment_name}: the range that starts at byte {start} ends at byte {at + len(data)}, inside the event at "
-            f"byte {at + consumed}: the stream cut does not lie on an event boundary"
+            f"{segment_name}: the range that starts at byte {start} ends at byte {place.at + len(data)}, inside the "
+            f"event at byte {place.at + consumed}: the stream cut does not lie on an event boundary"
         )
-    yield from shape.batches(events, starts, at)
+    yield from shape.batches(events, starts, place.at)
+    place.at += consumed
 
 
 class _Shape:

@@ -5,8 +5,10 @@ Spark compares offsets as JSON text and stores them verbatim, so the keys come i
 
     {"positions": {"0": 1048, "4294967297": 0}, "scope": "retail", "stream": "orders", "v": 1}
 
-Checkpoints of before, with `cut` for `positions`, are read too. `positions` maps the 64-bit id of each live segment, as
-a decimal text, to a byte offset. The size of an offset is bounded by the number of segments that are open at once.
+`positions` maps the 64-bit id of each live segment, as a decimal text, to a byte offset. The size of an offset is
+bounded by the number of segments that are open at once. Checkpoints of before, with `cut` for `positions`, are read
+too. A query that goes on in spite of data loss counts, under ``lostBytes``, what it had to pass since its checkpoint
+began; it is absent where that is nothing.
 """
 
 from __future__ import annotations
@@ -20,6 +22,9 @@ from penstock.model.stream_cuts import OFFSET_FUTURE, StreamCut, is_cut_text
 
 OFFSET_VERSION = 1
 
+#: The key of what was lost.
+LOST_BYTES = "lostBytes"
+
 #: A stream cut without its stream's name: segment id -> byte offset, which is an event boundary.
 Cut: TypeAlias = Mapping[int, int]
 
@@ -30,14 +35,23 @@ OffsetText = NewType("OffsetText", str)
 Offset: TypeAlias = dict[str, object]
 
 
-def to_offset(scope: str, stream: str, cut: Cut) -> Offset:
-    """Return the offset of `cut`, keys in their fixed order."""
-    return {
+def to_offset(scope: str, stream: str, cut: Cut, lost_byte_count: int = 0) -> Offset:
+    """Return the offset of `cut`, keys in their fixed order; see the module for `lost_byte_count`."""
+    lost: Offset = {LOST_BYTES: lost_byte_count} if lost_byte_count else {}
+    return lost | {
         "positions": {str(segment): cut[segment] for segment in sorted(cut)},
         "scope": scope,
         "stream": stream,
         "v": OFFSET_VERSION,
     }
+
+
+def lost_bytes(offset: Offset) -> int:
+    """Return how many bytes a query had passed at an offset without there being anything to read, at least."""
+    count = offset.get(LOST_BYTES, 0)
+    if not isinstance(count, int) or isinstance(count, bool) or count < 0:
+        raise InvalidArgumentError(f"offset has {count!r} for {LOST_BYTES!r}: give a number of bytes from 0")
+    return count
 
 
 def to_text(scope: str, stream: str, cut: Cut) -> OffsetText:

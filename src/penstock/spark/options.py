@@ -44,6 +44,7 @@ _READ = _SHARED | {
     "numRetries": ("numRetries",),
     "retryInterval": ("retryInterval",),
     "readTimeout": ("readTimeout",),
+    "failOnDataLoss": ("failOnDataLoss", "fail_on_data_loss"),
 }
 _WRITE = _SHARED | {
     # A SQL view is read and written with the same options: this one makes its rows fit the sink, which ignores it.
@@ -124,6 +125,7 @@ class SourceOptions:
         partition_bytes_max: a segment's range above this is split among tasks; None means never.
         partition_count_min: split until there are about so many tasks; 0 means one task per segment.
         columns: names out of `COLUMN_TYPES`, in the order wanted.
+        fails_on_loss: what was truncated before it was read is an error; else it is passed, and said.
     """
 
     store: StoreSettings
@@ -135,6 +137,7 @@ class SourceOptions:
     partition_bytes_max: int | None = None
     partition_count_min: int = 0
     columns: tuple[str, ...] = tuple(COLUMN_TYPES)
+    fails_on_loss: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -229,6 +232,13 @@ def _count(found: Mapping[str, str], name: str, default: int, minimum: int) -> i
     return value
 
 
+def _flag(found: Mapping[str, str], name: str, *, default: bool) -> bool:
+    text = found.get(name, str(default)).strip().lower()
+    if text not in ("true", "false"):
+        raise InvalidArgumentError(f"option {name!r} is {found[name]!r}: give true or false")
+    return text == "true"
+
+
 def _byte_count(found: Mapping[str, str], name: str) -> int | None:
     text = found.get(name)
     if text is None:
@@ -302,6 +312,7 @@ def parse_source_options(options: Mapping[str, str]) -> SourceOptions:
         partition_bytes_max=_byte_count(found, "maxBytesPerPartition"),
         partition_count_min=_count(found, "minPartitions", 0, 0),
         columns=_columns(found.get("columns")),
+        fails_on_loss=_flag(found, "failOnDataLoss", default=True),
     )
 
 
@@ -313,9 +324,7 @@ def parse_sink_options(options: Mapping[str, str]) -> SinkOptions:
     """
     found = _canonical(options, _WRITE, "sink")
     scope, stream = _target(found)
-    exactly_once = found.get("exactlyOnce", "true").strip().lower()
-    if exactly_once not in ("true", "false"):
-        raise InvalidArgumentError(f"option 'exactlyOnce' is {exactly_once!r}: give true or false")
+    exactly_once = _flag(found, "exactlyOnce", default=True)
     store = StoreSettings(
         uri=found.get("uri", "").strip() or _default_uri(), outage_s_max=_timeout_s(found, "writeTimeout")
     )
@@ -325,7 +334,7 @@ def parse_sink_options(options: Mapping[str, str]) -> SinkOptions:
     limit_s = _duration_s(found, "transactionLimit", TRANSACTION_LIMIT_S)
     if limit_s < 1:
         raise InvalidArgumentError(f"option 'transactionLimit' is {found['transactionLimit']!r}: give at least '1s'")
-    return SinkOptions(store, scope, stream, exactly_once == "true", app, _count(found, "batchId", 0, 0), limit_s)
+    return SinkOptions(store, scope, stream, exactly_once, app, _count(found, "batchId", 0, 0), limit_s)
 
 
 def _target(found: Mapping[str, str]) -> tuple[str, str | None]:

@@ -5,18 +5,27 @@ segment that is sealed and read to its end gives way to its successors, but only
 that those successors replace, so that each cut on the way covers the whole key space once and no event of a routing
 key is read before an older one.
 
+What the stream does not hold any more stops a walk, or with `Losses` is passed and noted there.
+
 Source: Spark integration specification, section 3.4.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Protocol
 
-from penstock.model.errors import InvalidArgumentError
+from penstock.model.errors import InvalidArgumentError, NoSuchSegmentError
 from penstock.spark.offsets import Cut
+
+#: Why bytes are gone, and what to do about it.
+TRUNCATED = (
+    "the stream was truncated (retention, or by hand) before they were read. Keep data longer; to go on, start from "
+    "'earliest' (streaming: with a new checkpoint location), or set failOnDataLoss to false, which passes what is "
+    "gone and says what that was"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,6 +51,33 @@ class ByteRange:
         return self.end - self.start
 
 
+@dataclass(slots=True)
+class Losses:
+    """What a walk has passed without it being there: truncated by retention or by hand, and for ever gone.
+
+    Attributes:
+        ranges: the bytes that are gone, as far as their number is known.
+        deleted: segments that are gone whole, each with the byte from which it was to be read. How much it had there,
+            if anything, is not known any more.
+    """
+
+    ranges: list[ByteRange] = field(default_factory=list)
+    deleted: dict[int, int] = field(default_factory=dict)
+
+    def __bool__(self) -> bool:
+        return bool(self.ranges or self.deleted)
+
+    @property
+    def byte_count(self) -> int:
+        """Number of bytes that are gone, at least."""
+        return sum(each.length for each in self.ranges)
+
+    def __str__(self) -> str:
+        parts = [f"bytes [{each.start}, {each.end}) of segment {each.segment}" for each in self.ranges]
+        parts += [f"all of segment {segment} behind byte {at}, if anything" for segment, at in self.deleted.items()]
+        return ", ".join(parts)
+
+
 class StreamView(Protocol):
     """What planning asks about one stream."""
 
@@ -50,7 +86,7 @@ class StreamView(Protocol):
         """The stream, as ``scope/stream``, for messages."""
 
     def extent(self, segment: int) -> Extent:
-        """Return the bytes that a segment holds now."""
+        """Return the bytes that a segment holds now. Raises `NoSuchSegmentError`: it was truncated whole."""
 
     def successors(self, segment: int) -> Mapping[int, Sequence[int]]:
         """Return each segment that follows the sealed `segment`, with all the segments it replaces."""
@@ -65,18 +101,21 @@ class StreamView(Protocol):
 class _Walk:
     """A cut on its way from a start towards an end, and the ranges it has passed."""
 
-    def __init__(self, view: StreamView, start: Cut, end: Cut) -> None:
+    def __init__(self, view: StreamView, start: Cut, end: Cut, losses: Losses | None) -> None:
         self.view = view
         self.cut = dict(start)
         self.end = end
         self.ranges: list[ByteRange] = []
         self._extents: dict[int, Extent] = {}
+        self._losses = losses
+        #: Segments of which it is known what is gone.
+        self._looked_at: set[int] = set()
 
     def extent(self, segment: int) -> Extent:
         """Return the extent of a segment that the end cut does not name: it must be sealed, so it cannot change."""
         known = self._extents.get(segment)
         if known is None:
-            known = self.view.extent(segment)
+            known = self._found(segment)
             if not known.is_sealed:
                 raise InvalidArgumentError(
                     f"stream {self.view.name}: segment {segment} is still open but the end cut "
@@ -85,6 +124,18 @@ class _Walk:
                 )
             self._extents[segment] = known
         return known
+
+    def _found(self, segment: int) -> Extent:
+        try:
+            return self.view.extent(segment)
+        except NoSuchSegmentError as error:
+            if self._losses is None:
+                error.add_note(f"what the query had not read of it is gone: {TRUNCATED}")
+                raise
+        if segment in self.end:
+            return Extent(self.end[segment], self.end[segment], is_sealed=True)
+        at = self._losses.deleted[segment] = self.cut[segment]
+        return Extent(at, at, is_sealed=True)
 
     def limit(self, segment: int) -> int:
         """Return how far a segment of the present cut may be read."""
@@ -116,8 +167,24 @@ class _Walk:
 
         A successor may itself be sealed and empty, hence the repetition.
         """
+        self._pass_what_is_gone()
         while self._settle_once():
-            pass
+            self._pass_what_is_gone()
+
+    def _pass_what_is_gone(self) -> None:
+        """Move segments to the first byte that is kept, where losses are to be noted."""
+        if self._losses is None:
+            return
+        for segment in sorted(self.cut.keys() - self._looked_at):
+            self._looked_at.add(segment)
+            found = self._found(segment)
+            if segment not in self.end:
+                self._extents.setdefault(segment, found)
+            at, limit = self.cut[segment], self.limit(segment)
+            kept = min(max(found.start_offset, at), limit)
+            if kept > at:
+                self._losses.ranges.append(ByteRange(segment, at, kept))
+                self.cut[segment] = kept
 
     def _settle_once(self) -> bool:
         replaced = False
@@ -159,7 +226,9 @@ class _Walk:
         return (finished, following) if following else None
 
 
-def advance(view: StreamView, start: Cut, end: Cut, bytes_max: int | None) -> dict[int, int]:
+def advance(
+    view: StreamView, start: Cut, end: Cut, bytes_max: int | None, losses: Losses | None = None
+) -> dict[int, int]:
     """Return the cut that is at most `bytes_max` past `start` and not past `end`.
 
     The bytes allowed are shared among the open segments in proportion to what each has left, so that all of them
@@ -167,10 +236,13 @@ def advance(view: StreamView, start: Cut, end: Cut, bytes_max: int | None) -> di
     `bytes_max` is taken all the same: at least one event is passed while there is any. With `bytes_max` None the
     walk goes to `end`.
 
+    With `losses` what is gone is passed, noted there, and takes nothing of `bytes_max`.
+
     Raises:
         InvalidArgumentError: `end` does not follow `start`.
+        NoSuchSegmentError, SegmentTruncatedError: bytes are gone, and there is no `losses`.
     """
-    walk = _Walk(view, start, end)
+    walk = _Walk(view, start, end, losses)
     left = bytes_max
     while True:
         walk.settle()
@@ -200,13 +272,16 @@ def _move_partly(walk: _Walk, pending: Mapping[int, int], total: int, left: int)
         walk.move(segment, walk.view.event_end(segment, walk.cut[segment]))
 
 
-def ranges_between(view: StreamView, start: Cut, end: Cut) -> list[ByteRange]:
+def ranges_between(view: StreamView, start: Cut, end: Cut, losses: Losses | None = None) -> list[ByteRange]:
     """Return the byte ranges from `start` to `end`, a segment's predecessors before it; empty ranges are left out.
+
+    With `losses` what is gone is left out, and noted there.
 
     Raises:
         InvalidArgumentError: `end` does not follow `start`.
+        NoSuchSegmentError: a segment in between is gone, and there is no `losses`.
     """
-    walk = _Walk(view, start, end)
+    walk = _Walk(view, start, end, losses)
     while True:
         walk.settle()
         pending = walk.pending()
@@ -240,8 +315,8 @@ def check_ranges(view: StreamView, ranges: Sequence[ByteRange]) -> None:
         if each.start < extent.start_offset:
             raise InvalidArgumentError(
                 f"stream {view.name}: bytes [{each.start}, {min(each.end, extent.start_offset)}) of segment "
-                f"{each.segment} are gone: the stream was truncated (retention, or by hand) before they were read. "
-                "Start from 'earliest' (streaming: with a new checkpoint location), and keep data longer"
+                f"{each.segment} are gone: "
+                f"{TRUNCATED}"
             )
 
 

@@ -6,23 +6,36 @@ readers that tasks use are copies, which hold options and nothing else.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING
+import logging
+from collections.abc import Callable, Iterator, Sequence
+from typing import TYPE_CHECKING, TypeVar
 
 from pyspark.sql.datasource import DataSourceReader, DataSourceStreamReader, InputPartition
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxBytes, SupportsTriggerAvailableNow
 
-from penstock.model.errors import InvalidArgumentError, UnsupportedOperationError
+from penstock.model.errors import (
+    InvalidArgumentError,
+    NoSuchSegmentError,
+    SegmentTruncatedError,
+    UnsupportedOperationError,
+)
 from penstock.model.stream_cuts import EARLIEST, LATEST
 from penstock.model.times import is_time
-from penstock.spark.offsets import Cut, Offset, from_offset, from_text, to_offset
+from penstock.spark.offsets import Cut, Offset, from_offset, from_text, lost_bytes, to_offset
 from penstock.spark.options import SourceOptions
-from penstock.spark.planner import ByteRange, advance, check_ranges, ranges_between, split_ranges
+from penstock.spark.planner import ByteRange, Losses, advance, check_ranges, ranges_between, split_ranges
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
     from penstock.spark.store import StoredStream
+
+_log = logging.getLogger(__name__)
+
+T = TypeVar("T")
+
+#: How often in a row a plan may find that more was truncated while it was made.
+PLAN_ATTEMPTS_MAX = 5
 
 #: What Pravega's connector calls the open end of a stream: the head as a start, the tail as an end.
 UNBOUNDED = "unbounded"
@@ -60,15 +73,45 @@ def _resolve(
     return from_text(choice, stream.scope, stream.stream)
 
 
+def _planned(options: SourceOptions, plan: Callable[[Losses | None], T]) -> tuple[T, Losses]:
+    """Return a plan and what it passes because it is gone: always nothing where that is an error.
+
+    Raises `SegmentTruncatedError`, `NoSuchSegmentError`: there is something, and that is an error.
+    """
+    if options.fails_on_loss:
+        return plan(None), Losses()
+    for attempt in range(PLAN_ATTEMPTS_MAX):
+        losses = Losses()
+        try:
+            return plan(losses), losses
+        except (SegmentTruncatedError, NoSuchSegmentError):
+            # More was truncated between two looks of the plan.
+            if attempt == PLAN_ATTEMPTS_MAX - 1:
+                raise
+    raise AssertionError("unreachable")
+
+
+def _report(stream: StoredStream, losses: Losses) -> None:
+    if losses:
+        _log.warning("stream %s: data loss, passed as failOnDataLoss is false: %s", stream.name, losses)
+
+
 def _partitions(
     stream: StoredStream, options: SourceOptions, start: Cut, end: Cut, *, is_checked: bool
 ) -> list[InputPartition]:
-    ranges = ranges_between(stream, start, end)
-    if is_checked:
-        check_ranges(stream, ranges)
-    pieces = split_ranges(
-        stream, ranges, bytes_max=options.partition_bytes_max, count_min=options.partition_count_min
-    )
+    def plan(losses: Losses | None) -> list[ByteRange]:
+        ranges = ranges_between(stream, start, end, losses)
+        if losses is not None:
+            # Of a segment that the walk had looked at more may be gone by now.
+            ranges = [kept for kept in (stream.kept(each, losses) for each in ranges) if kept.length]
+        if is_checked:
+            check_ranges(stream, ranges)
+        return split_ranges(
+            stream, ranges, bytes_max=options.partition_bytes_max, count_min=options.partition_count_min
+        )
+
+    pieces, losses = _planned(options, plan)
+    _report(stream, losses)
     return [SegmentRangePartition(each) for each in pieces]
 
 
@@ -76,18 +119,30 @@ def _read(options: SourceOptions, partition: InputPartition) -> Iterator[pa.Reco
     # An empty plan reaches batch readers as one partition without a value.
     if not isinstance(partition, SegmentRangePartition):
         return
-    from penstock.spark.batches import record_batches
+    from penstock.spark.batches import Place, record_batches
 
     stream, wanted = _stored_stream(options), partition.byte_range
-    yield from record_batches(
-        stream.read(wanted.segment, wanted.start, wanted.end),
-        scope=options.scope,
-        stream=options.stream,
-        segment=wanted.segment,
-        segment_name=stream.segment_name(wanted.segment),
-        start=wanted.start,
-        columns=options.columns,
-    )
+    while wanted.length:
+        place = Place(wanted.start)
+        try:
+            yield from record_batches(
+                stream.read(wanted.segment, wanted.start, wanted.end),
+                scope=options.scope,
+                stream=options.stream,
+                segment=wanted.segment,
+                segment_name=stream.segment_name(wanted.segment),
+                place=place,
+                columns=options.columns,
+            )
+            return
+        except (SegmentTruncatedError, NoSuchSegmentError):
+            if options.fails_on_loss:
+                raise
+            losses = Losses()
+            wanted = stream.kept(ByteRange(wanted.segment, place.at, wanted.end), losses)
+            if not losses:
+                raise
+            _report(stream, losses)
 
 
 class PenstockBatchReader(DataSourceReader):
@@ -144,7 +199,10 @@ class PenstockStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             raise UnsupportedOperationError(f"the penstock source limits batches by bytes; Spark asked for {limit!r}")
         stream = _stored_stream(self._options)
         end = self._frozen_end if self._frozen_end is not None else self._end(stream)
-        return self._offset(advance(stream, self._cut(start), end, bytes_max))
+        begin = self._cut(start)
+        cut, losses = _planned(self._options, lambda losses: advance(stream, begin, end, bytes_max, losses))
+        # What it was is said when the batch is planned; here it is asked for again and again.
+        return self._offset(cut, lost_bytes(start) + losses.byte_count)
 
     def reportLatestOffset(self) -> Offset | None:
         """Return the stream's tail, for the progress report."""
@@ -170,8 +228,8 @@ class PenstockStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def _end(self, stream: StoredStream) -> dict[int, int]:
         return _resolve(stream, self._options.end, LATEST[0], LATEST[0], is_end=True)
 
-    def _offset(self, cut: Cut) -> Offset:
-        return to_offset(self._options.scope, self._options.stream, cut)
+    def _offset(self, cut: Cut, lost_byte_count: int = 0) -> Offset:
+        return to_offset(self._options.scope, self._options.stream, cut, lost_byte_count)
 
     def _cut(self, offset: Offset) -> dict[int, int]:
         return from_offset(offset, self._options.scope, self._options.stream)

@@ -27,7 +27,7 @@ from penstock.model.names import segment_name
 from penstock.model.segments import READ_LENGTH_MAX, Buffer
 from penstock.spark.boundaries import boundaries_at
 from penstock.spark.options import SinkOptions, StoreSettings
-from penstock.spark.planner import Extent
+from penstock.spark.planner import TRUNCATED, ByteRange, Extent, Losses
 
 if TYPE_CHECKING:
     from penstock import Client, EventWriter, aio
@@ -202,10 +202,7 @@ class StoredStream:
                     f"{failure_count} failures; raise readTimeout to outlast longer outages"
                 ) from error
             except (SegmentTruncatedError, NoSuchSegmentError) as error:
-                error.add_note(
-                    f"bytes [{at}, {end}) of {name} are gone: the stream was truncated (retention, or by hand) before "
-                    "the query read them. Start from 'earliest' with a new checkpoint location, and keep data longer"
-                )
+                error.add_note(f"bytes [{at}, {end}) of {name} are gone: {TRUNCATED}")
                 raise
             except PenstockError as error:
                 # A read changes nothing, so a lost reply is as harmless here as a refused request.
@@ -219,6 +216,17 @@ class StoredStream:
                     error.add_note(f"gave up reading {name} at byte {at} after {failure_count} failures ({limit})")
                     raise
                 time.sleep(min(settings.retry_interval_s, left_s))
+
+    def kept(self, wanted: ByteRange, losses: Losses) -> ByteRange:
+        """Return what the stream still holds of a range, perhaps an empty range at its end; note what it does not."""
+        try:
+            start_offset = self.extent(wanted.segment).start_offset
+        except NoSuchSegmentError:
+            start_offset = wanted.end
+        kept = min(max(start_offset, wanted.start), wanted.end)
+        if kept > wanted.start:
+            losses.ranges.append(ByteRange(wanted.segment, wanted.start, kept))
+        return ByteRange(wanted.segment, kept, wanted.end)
 
     def writer(self) -> EventWriter:
         """Return a new writer of the stream; its user closes it."""

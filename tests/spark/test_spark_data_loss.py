@@ -1,0 +1,101 @@
+"""Streams that are truncated before a query has read them: an error, or passed and said, as `failOnDataLoss` says."""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("pyspark", reason="needs pyspark: pip install 'penstock[spark]'")
+
+from penstock.model.errors import SegmentTruncatedError
+from penstock.spark.options import parse_source_options
+from penstock.spark.source import PenstockBatchReader
+from support.spark_queries import events_of, follow, read, run_to_the_end, scale
+
+pytestmark = [pytest.mark.spark, pytest.mark.timeout(600)]
+
+#: What 20 bytes of an event take with their header.
+EVENT_BYTES = 28
+
+
+def test_a_batch_goes_on_behind_what_is_gone_only_when_it_is_told_to(spark, store, client, new_stream, write) -> None:
+    stream = new_stream(1)
+    old = client.tail(stream).to_text()
+    write(stream, 10)
+    client.truncate_stream(client.tail(stream))
+    kept = write(stream, 5, first=10)
+    with pytest.raises(Exception, match="set failOnDataLoss to false"):
+        read(spark, store, stream, startingStreamCut=old).count()
+    assert events_of(read(spark, store, stream, startingStreamCut=old, failOnDataLoss="false")) == Counter(kept)
+
+
+@pytest.mark.parametrize("bytes_max", ["1g", str(EVENT_BYTES * 7)])
+def test_a_query_goes_on_over_segments_that_were_deleted(
+    spark, store, client, new_stream, write, tmp_path: Path, bytes_max: str
+) -> None:
+    """While it was away its stream was split, merged and truncated, in the middle of a segment and over whole ones."""
+    stream, out, checkpoint = new_stream(2), tmp_path / "out", tmp_path / "checkpoint"
+    first = write(stream, 20)
+    run_to_the_end(follow(spark, store, stream, start="earliest"), out, checkpoint)
+    write(stream, 20, first=20)
+    segments = sorted(client.tail(stream).positions)
+    scale(store, stream, [segments[0]], [(0.0, 0.2), (0.2, 0.5)])
+    write(stream, 20, first=40)
+    scale(store, stream, [sorted(client.tail(stream).positions)[-1], segments[1]], [(0.2, 1.0)])
+    write(stream, 20, first=60)
+    cut = client.tail(stream)
+    kept = write(stream, 40, first=80)
+    client.truncate_stream(cut)
+    assert sum(cut.positions.values()) > 0
+    options = {"start": "earliest", "maxBytesPerTrigger": bytes_max}
+    with pytest.raises(Exception, match="set failOnDataLoss to false"):
+        run_to_the_end(follow(spark, store, stream, **options), out, checkpoint)
+    query = run_to_the_end(follow(spark, store, stream, **options, failOnDataLoss="false"), out, checkpoint)
+    assert events_of(spark.read.parquet(str(out))) == Counter(first + kept)
+    # What is gone of segments that are still there is counted: in progress reports, and in the checkpoint.
+    lost = [json.loads(report.sources[0].endOffset).get("lostBytes") for report in query.recentProgress]
+    assert lost[-1] == sum(cut.positions.values())
+    later = write(stream, 10, first=120)
+    query = run_to_the_end(follow(spark, store, stream, **options), out, checkpoint)
+    assert events_of(spark.read.parquet(str(out))) == Counter(first + kept + later)
+    assert json.loads(query.lastProgress.sources[0].endOffset)["lostBytes"] == lost[-1]
+
+
+def test_a_task_under_which_its_range_goes_reads_what_is_left_once(store, client, new_stream, write, caplog) -> None:
+    """Truncated between plan and read, and again in the middle of the read."""
+    stream = new_stream(1)
+    write(stream, 2)
+    begin = client.tail(stream)
+    write(stream, 300_000, first=2, size=100)
+    scope, name = stream.split("/")
+    (segment,) = begin.positions
+    options = {"uri": store.uri, "stream": stream, "failOnDataLoss": "false"}
+    passing = PenstockBatchReader(parse_source_options(options))
+    failing = PenstockBatchReader(parse_source_options({**options, "failOnDataLoss": "true"}))
+    (partition,) = passing.partitions()
+
+    client.truncate_stream(begin)
+    with pytest.raises(SegmentTruncatedError):
+        list(failing.read(partition))
+    with caplog.at_level(logging.WARNING, logger="penstock.spark"):
+        batches = passing.read(partition)
+        offsets = next(batches).column("offset").to_pylist()
+        middle = 2 * EVENT_BYTES + 108 * 250_000
+        client.truncate_stream(type(begin)(scope, name, {segment: middle}))
+        offsets += [offset for batch in batches for offset in batch.column("offset").to_pylist()]
+    assert offsets == sorted(set(offsets))
+    assert offsets[0] == begin.positions[segment]
+    assert offsets[-50_000:] == list(range(middle, middle + 108 * 50_000, 108))
+    lost = [record.getMessage() for record in caplog.records]
+    assert lost[0] == (
+        f"stream {stream}: data loss, passed as failOnDataLoss is false: bytes [0, {2 * EVENT_BYTES}) of segment 0"
+    )
+    # What came before the second truncation was noticed is there without a gap; the rest is said.
+    before = offsets[:-50_000]
+    assert before == list(range(before[0], before[-1] + 1, 108))
+    assert lost[1].endswith(f"bytes [{before[-1] + 108}, {middle}) of segment 0")
+    assert len(lost) == 2
