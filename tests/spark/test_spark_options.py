@@ -9,6 +9,8 @@ from penstock.spark.options import (
     COLUMN_TYPES,
     SourceOptions,
     StoreSettings,
+    metadata_name,
+    parse_metadata_options,
     parse_sink_options,
     parse_source_options,
     source_columns,
@@ -118,6 +120,26 @@ def test_durations_have_units(text: str, seconds: float) -> None:
 def test_a_bad_duration_is_refused(text: str) -> None:
     with pytest.raises(InvalidArgumentError, match=r"'readTimeout'.*give a time"):
         parse_source_options({"stream": "a/b", "readTimeout": text})
+
+
+def test_what_is_loaded_or_saved_may_be_the_stream_and_never_a_directory() -> None:
+    assert parse_source_options({"path": "retail/orders"}).stream == "orders"
+    assert parse_sink_options({"path": "retail/orders", "uri": "tcp://h:1"}).target == "retail/orders"
+    assert parse_source_options({"path": "a/b", "stream": "retail/orders"}).stream == "orders"
+    for path in ("file:/warehouse/orders", "orders", "/data/retail/orders", "a/b/c"):
+        with pytest.raises(InvalidArgumentError, match="option 'stream' is required"):
+            parse_source_options({"path": path})
+
+
+def test_a_metadata_table_is_about_a_stream_or_a_scope() -> None:
+    assert metadata_name({"Metadata": " Streams "}) == "Streams"
+    assert metadata_name({"stream": "a/b"}) is None
+    options = {"scope": "retail", "metadata": "Streams"}
+    assert parse_metadata_options(options, needs_stream=False).scope == "retail"
+    assert parse_metadata_options({"stream": "retail/orders"}, needs_stream=False).scope == "retail"
+    assert parse_metadata_options({"stream": "retail/orders"}, needs_stream=True).target == "retail/orders"
+    with pytest.raises(InvalidArgumentError, match="option 'stream' is required"):
+        parse_metadata_options(options, needs_stream=True)
 
 
 def test_lost_data_are_an_error_unless_it_is_said_otherwise() -> None:

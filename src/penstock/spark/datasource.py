@@ -14,16 +14,19 @@ from penstock.model.errors import UnsupportedOperationError
 from penstock.spark.options import (
     COLUMN_TYPES,
     SinkOptions,
+    metadata_name,
+    parse_metadata_options,
     parse_sink_options,
     parse_source_options,
     source_columns,
 )
 
 if TYPE_CHECKING:
+    from pyspark.sql.datasource import DataSourceReader
     from pyspark.sql.types import StructType
 
     from penstock.spark.sink import PenstockBatchWriter, PenstockStreamWriter
-    from penstock.spark.source import PenstockBatchReader, PenstockStreamReader
+    from penstock.spark.source import PenstockStreamReader
 
 FORMAT = "penstock"
 
@@ -37,11 +40,22 @@ class PenstockDataSource(DataSource):
         return FORMAT
 
     def schema(self) -> str:
-        """Return the source's columns: all of `COLUMN_TYPES`, or those of option `columns`."""
+        """Return the source's columns: all of `COLUMN_TYPES`, or those of option `columns`, or a metadata table's."""
+        name = metadata_name(self.options)
+        if name is not None:
+            from penstock.spark.metadata_tables import metadata_table
+
+            return ", ".join(f"`{column}` {kind}" for column, kind in metadata_table(name).columns.items())
         return ", ".join(f"`{name}` {COLUMN_TYPES[name]}" for name in source_columns(self.options))
 
-    def reader(self, schema: StructType) -> PenstockBatchReader:
-        """Return a reader of all that lies between two cuts."""
+    def reader(self, schema: StructType) -> DataSourceReader:
+        """Return a reader of all that lies between two cuts, or of a metadata table."""
+        name = metadata_name(self.options)
+        if name is not None:
+            from penstock.spark.metadata_tables import MetadataReader, metadata_table
+
+            table = metadata_table(name)
+            return MetadataReader(table, parse_metadata_options(self.options, needs_stream=table.needs_stream))
         from penstock.spark.source import PenstockBatchReader, check_batch_start
 
         options = parse_source_options(self.options)
@@ -50,6 +64,10 @@ class PenstockDataSource(DataSource):
 
     def streamReader(self, schema: StructType) -> PenstockStreamReader:
         """Return a reader that follows the stream."""
+        if metadata_name(self.options) is not None:
+            raise UnsupportedOperationError(
+                "option 'metadata' reads a table as it is now, in a batch: use spark.read in place of spark.readStream"
+            )
         from penstock.spark.source import PenstockStreamReader
 
         return PenstockStreamReader(parse_source_options(self.options))

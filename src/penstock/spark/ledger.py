@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING
 from penstock.model.errors import CorruptionError, MetadataConflictError, OutcomeUnknownError, TableConditionError
 
 if TYPE_CHECKING:
+    from penstock import Client as SyncClient
     from penstock.aio import Client, Table
 
 LEDGER_NAME = "spark-ledger"
@@ -213,6 +214,16 @@ class Ledger:
 def ledger_table(target: str) -> str:
     """Return the table (``scope/table``) that the ledger of `target`'s scope is."""
     return f"{target.split('/')[0]}/{LEDGER_NAME}"
+
+
+def ledger_rows(client: SyncClient, scope: str) -> list[LedgerRow]:
+    """Return the rows of a scope's ledger, one for each sink. Raises `NoSuchTableError`: it has none."""
+    with client.table(f"{scope}/{LEDGER_NAME}") as table:
+        return [
+            LedgerRow.decode(entry.value, f"{table.name}, row {entry.key.hex()}")
+            for entry in table.scan()
+            if entry.key[KEY_LENGTH:] == _ROW_KEY
+        ]
 
 
 async def create_ledger(client: Client, target: str) -> None:

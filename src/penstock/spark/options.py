@@ -45,6 +45,7 @@ _READ = _SHARED | {
     "retryInterval": ("retryInterval",),
     "readTimeout": ("readTimeout",),
     "failOnDataLoss": ("failOnDataLoss", "fail_on_data_loss"),
+    "metadata": ("metadata",),
 }
 _WRITE = _SHARED | {
     # A SQL view is read and written with the same options: this one makes its rows fit the sink, which ignores it.
@@ -81,6 +82,9 @@ _NOISE = frozenset(
     }
 )
 _NOISE_PREFIXES = ("option.", "__", "spark.")
+
+#: What `load` and `save` were given, where that is a stream; a table's path is that of a directory.
+_STREAM_PATH = re.compile(r"[^/:\s]+/[^/:\s]+\Z")
 
 _DURATION = re.compile(r"(\d+(?:\.\d+)?)\s*(ms|s|m|min|h)?\Z")
 _DURATION_UNITS_S = {"ms": 0.001, "s": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0, None: 1.0}
@@ -141,6 +145,24 @@ class SourceOptions:
 
 
 @dataclass(frozen=True, slots=True)
+class MetadataOptions:
+    """Settings of a read of a metadata table.
+
+    Attributes:
+        stream: None where the table is about a scope.
+    """
+
+    store: StoreSettings
+    scope: str
+    stream: str | None
+
+    @property
+    def target(self) -> str:
+        """``scope/stream``."""
+        return f"{self.scope}/{self.stream}"
+
+
+@dataclass(frozen=True, slots=True)
 class SinkOptions:
     """Settings of one write.
 
@@ -170,7 +192,8 @@ class SinkOptions:
 def _canonical(options: Mapping[str, str], known: Mapping[str, tuple[str, ...]], role: str) -> dict[str, str]:
     """Return the options under their canonical names; complain about unknown, doubled and contradicting ones.
 
-    Those of the other role are left out: a view is read and written with the same ones.
+    Those of the other role are left out: a view is read and written with the same ones. Without `stream`, what `load`
+    or `save` was given is the stream.
     """
     by_spelling = {spelling.lower(): (name, spelling) for name, spellings in known.items() for spelling in spellings}
     found: dict[str, str] = {}
@@ -191,6 +214,9 @@ def _canonical(options: Mapping[str, str], known: Mapping[str, tuple[str, ...]],
             )
         found[name] = value
         spelt[name] = spelling
+    path = next((value.strip() for key, value in options.items() if key.lower() == "path"), "")
+    if not found.get("stream", "").strip() and _STREAM_PATH.match(path):
+        found["stream"] = path
     return found
 
 
@@ -298,12 +324,7 @@ def parse_source_options(options: Mapping[str, str]) -> SourceOptions:
     found = _canonical(options, _READ, "source")
     scope, stream = _scoped_stream(found)
     return SourceOptions(
-        store=StoreSettings(
-            uri=found.get("uri", "").strip() or _default_uri(),
-            retry_count_max=_count(found, "numRetries", 0, 0) if "numRetries" in found else None,
-            retry_interval_s=_duration_s(found, "retryInterval", StoreSettings().retry_interval_s),
-            outage_s_max=_timeout_s(found, "readTimeout"),
-        ),
+        store=_source_store(found),
         scope=scope,
         stream=stream,
         start=found.get("startingStreamCut"),
@@ -313,6 +334,33 @@ def parse_source_options(options: Mapping[str, str]) -> SourceOptions:
         partition_count_min=_count(found, "minPartitions", 0, 0),
         columns=_columns(found.get("columns")),
         fails_on_loss=_flag(found, "failOnDataLoss", default=True),
+    )
+
+
+def metadata_name(options: Mapping[str, str]) -> str | None:
+    """Return the table that `options` ask for, without looking at anything else; None: they ask for events."""
+    lowered = {key.lower(): value for key, value in options.items()}
+    return lowered.get("metadata", "").strip() or None
+
+
+def parse_metadata_options(options: Mapping[str, str], *, needs_stream: bool) -> MetadataOptions:
+    """Check the options of a read of a metadata table.
+
+    Raises:
+        InvalidArgumentError: an unknown key, a missing stream or scope, or a value that cannot be used.
+    """
+    found = _canonical(options, _READ, "source")
+    if needs_stream:
+        return MetadataOptions(_source_store(found), *_scoped_stream(found))
+    return MetadataOptions(_source_store(found), _target(found)[0], None)
+
+
+def _source_store(found: Mapping[str, str]) -> StoreSettings:
+    return StoreSettings(
+        uri=found.get("uri", "").strip() or _default_uri(),
+        retry_count_max=_count(found, "numRetries", 0, 0) if "numRetries" in found else None,
+        retry_interval_s=_duration_s(found, "retryInterval", StoreSettings().retry_interval_s),
+        outage_s_max=_timeout_s(found, "readTimeout"),
     )
 
 

@@ -1,0 +1,93 @@
+"""Tables about streams as data frames: option `metadata`."""
+
+from __future__ import annotations
+
+import pytest
+
+pytest.importorskip("pyspark", reason="needs pyspark: pip install 'penstock[spark]'")
+
+from support.spark_queries import read, scale
+
+pytestmark = [pytest.mark.spark, pytest.mark.timeout(600)]
+
+
+def table(spark, store, name: str, **options: str):
+    frame = spark.read.format("penstock").options(uri=store.uri, metadata=name, **options).load()
+    return frame.orderBy(frame.columns[0]).collect()
+
+
+def test_streams_of_a_scope(spark, store, client, new_stream) -> None:
+    """As Pravega's own connector names them; it wants a stream as well, of which only the scope counts."""
+    stream = new_stream(1)
+    scope, _, name = stream.partition("/")
+    rows = table(spark, store, "Streams", scope=scope)
+    assert {tuple(row) for row in rows} == {(scope, each) for each in client.streams(scope)}
+    assert len(rows) == len(set(rows))
+    assert name in {row.stream_name for row in rows}
+    assert set(table(spark, store, "streams", stream=stream)) == set(rows)
+
+
+def test_where_a_stream_begins_and_ends_in_texts_that_reads_take(spark, store, client, new_stream, write) -> None:
+    stream = new_stream(2)
+    write(stream, 20)
+    client.truncate_stream(client.tail(stream))
+    write(stream, 10, first=20)
+    (row,) = table(spark, store, "StreamInfo", stream=stream)
+    assert row.head_stream_cut == client.head(stream).to_text()
+    assert row.tail_stream_cut == client.tail(stream).to_text()
+    frame = read(spark, store, stream, start=row.head_stream_cut, until=row.tail_stream_cut)
+    assert frame.count() == 10
+
+
+def test_segments_are_those_that_are_kept(spark, store, client, new_stream, write) -> None:
+    stream = new_stream(2)
+    write(stream, 20)
+    scale(store, stream, [0], [(0.0, 0.25), (0.25, 0.5)])
+    write(stream, 20, first=20)
+    rows = table(spark, store, "Segments", stream=stream)
+    assert [(row.key_low, row.key_high, row.first_epoch, row.is_sealed) for row in rows] == [
+        (0.0, 0.5, 0, True), (0.5, 1.0, 0, False), (0.0, 0.25, 1, False), (0.25, 0.5, 1, False),
+    ]  # fmt: skip
+    assert sum(row.length - row.start_offset for row in rows) == 40 * 28
+    client.truncate_stream(client.tail(stream))
+    rows = table(spark, store, "Segments", stream=stream)
+    assert [row.is_sealed for row in rows] == [False, False, False]
+    assert all(row.start_offset == row.length for row in rows)
+
+
+def test_open_transactions_and_what_sinks_have_on_record(spark, store, client, new_stream) -> None:
+    stream = new_stream(1)
+    scope = stream.partition("/")[0]
+    transaction = client.begin_transaction(stream)
+    transaction.write(b"12345678")
+    transaction.flush()
+    (row,) = table(spark, store, "Transactions", stream=stream)
+    assert (row.transaction_id, row.state, row.length_bytes) == (transaction.id, "OPEN", 16)
+    assert row.age_s >= 0
+    assert row.lease_left_s > 0
+    transaction.abort()
+
+    frame = spark.range(10).selectExpr("cast(id as string) as event")
+    frame.write.format("penstock").options(uri=store.uri, jobId=f"job of {stream}").mode("append").save(stream)
+    assert spark.read.format("penstock").option("uri", store.uri).load(stream).count() == 10
+    mine = [row for row in table(spark, store, "Ledger", scope=scope) if row.target == stream]
+    assert [(row.app_id, row.batch, row.state) for row in mine] == [(f"job of {stream}", 0, "done")]
+    assert mine[0].transaction_count >= 1
+    assert mine[0].changed is not None
+
+
+def test_a_ledger_that_nobody_has_written_is_empty(spark, store, client) -> None:
+    client.create_scope("never-written")
+    assert table(spark, store, "Ledger", scope="never-written") == []
+
+
+def test_what_is_no_table_is_refused_with_the_nearest_one(spark, store, new_stream) -> None:
+    stream = new_stream(1)
+    with pytest.raises(Exception, match="did you mean 'StreamInfo'"):
+        table(spark, store, "StreamInfos", stream=stream)
+    with pytest.raises(Exception, match=r"use spark\.read in place of spark\.readStream"):
+        spark.readStream.format("penstock").options(
+            uri=store.uri, stream=stream, metadata="Segments"
+        ).load().writeStream.format("noop").start().awaitTermination()
+    with pytest.raises(Exception, match="option 'stream' is required"):
+        table(spark, store, "Segments", scope="spark-tests")
