@@ -1,7 +1,7 @@
 """kill -9 under load, many times over: what was acknowledged is there, once, in key order.
 
 The server flushes, checkpoints and rolls its log files much more often than by default, so that the kills hit all of
-that too. `--kill-cycles` says how often (CI: 50), `--kill-seed` draws another load.
+that too. `--kill-cycles` says how often (CI: 20, by night 50), `--kill-seed` draws another load.
 """
 
 from __future__ import annotations

@@ -57,6 +57,16 @@ SLOW = {
     "take a roll that was cut short for done",
     "wait beyond the end of a stream",
     "drop segments before their records are written",
+    "count what failed as read",
+    "close a client without its writers",
+    "remove the event number check",
+    "leave what other attempts of a batch have prepared",
+    "take over without compare-and-set",
+    "publish what was handed out",
+    "begin all streams anew when one comes",
+    "write a state on condition of what is there",
+    "give work up after its retries",
+    "take events while a writer is closed",
 }
 
 

@@ -1,6 +1,6 @@
 """Seeds of the simulation: whole clusters under faults keep every promise.
 
-Here a few, short; the pipeline runs 200 of a minute each, and 20 000 at night: ``python -m penstock.testing run``.
+Here a few, short; the pipeline runs 60 of a minute each, and 20 000 at night: ``python -m penstock.testing run``.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from penstock.testing.runner import run
 from penstock.testing.workloads.profile import Profile
 
 LENGTH_S = 30.0
-SEED_COUNT = 12
+SEED_COUNT = 6
 
 
 @pytest.mark.parametrize("seed", range(SEED_COUNT))

@@ -13,7 +13,7 @@ from penstock.testing.mutations.tables import TABLES_AND_STATES
 from penstock.testing.runner import run
 
 
-@pytest.mark.parametrize("seed", range(20))
+@pytest.mark.parametrize("seed", range(10))
 def test_tables_and_states_are_one_history_to_their_users(seed: int) -> None:
     assert run(seed, TABLES_AND_STATES).violations == ()
 
