@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from penstock.model.errors import CorruptionError
 from penstock.model.events import frame_events
-from penstock.spark.boundaries import BoundaryScan, boundaries_at
+from penstock.spark.boundaries import BoundaryScan, boundaries_at, boundary_behind
 
 
 def blocks_of(data: bytes, size: int) -> Iterator[bytes]:
@@ -34,6 +34,27 @@ def test_each_target_gets_the_last_boundary_not_past_it(
     targets = sorted(start + target for target in wanted)
     found = boundaries_at(blocks_of(data, block_size), source="s", start=start, targets=targets)
     assert found == [max(end for end in ends if end <= target) for target in targets]
+
+
+@given(
+    lengths=st.lists(st.integers(0, 40), max_size=30),
+    block_size=st.integers(1, 50),
+    until=st.integers(0, 30),
+    event_count=st.integers(1, 40),
+    start=st.integers(0, 1 << 40),
+)
+def test_so_many_events_are_counted_and_no_further_than_the_end(
+    lengths: list[int], block_size: int, until: int, event_count: int, start: int
+) -> None:
+    data = frame_events([b"x" * length for length in lengths])
+    ends = [start]
+    for length in lengths:
+        ends.append(ends[-1] + 8 + length)
+    end = ends[min(until, len(lengths))]
+    blocks = blocks_of(data[: end - start], block_size)
+    count = min(event_count, until, len(lengths))
+    found = boundary_behind(blocks, source="s", start=start, end=end, event_count=event_count)
+    assert found == (ends[count], count)
 
 
 def test_reading_stops_once_every_target_is_answered() -> None:
@@ -66,4 +87,7 @@ def test_bytes_that_are_no_header_are_corruption(header: bytes) -> None:
     data = frame_events([b"ab"]) + header + b"abc"
     with pytest.raises(CorruptionError) as caught:
         boundaries_at([data], source="a/b/0.#epoch.0", start=100, targets=[1000])
+    assert (caught.value.path, caught.value.offset) == ("a/b/0.#epoch.0", 110)
+    with pytest.raises(CorruptionError) as caught:
+        boundary_behind([data], source="a/b/0.#epoch.0", start=100, end=1000, event_count=9)
     assert (caught.value.path, caught.value.offset) == ("a/b/0.#epoch.0", 110)

@@ -142,6 +142,18 @@ def test_a_metadata_table_is_about_a_stream_or_a_scope() -> None:
         parse_metadata_options(options, needs_stream=True)
 
 
+def test_a_micro_batch_has_a_most_and_a_least() -> None:
+    given = {"stream": "a/b", "maxEventsPerTrigger": "10", "minBytesPerTrigger": "1k", "maxTriggerDelay": "2m"}
+    options = parse_source_options(given)
+    assert (options.trigger_events_max, options.trigger_bytes_min, options.trigger_delay_s_max) == (10, 1024, 120.0)
+    options = parse_source_options({"stream": "a/b"})
+    assert (options.trigger_events_max, options.trigger_bytes_min, options.trigger_delay_s_max) == (None, 0, 900.0)
+    with pytest.raises(InvalidArgumentError, match="more than 'maxBytesPerTrigger'"):
+        parse_source_options({**given, "maxBytesPerTrigger": "1000"})
+    with pytest.raises(InvalidArgumentError, match="'maxEventsPerTrigger' is 0"):
+        parse_source_options({"stream": "a/b", "maxEventsPerTrigger": "0"})
+
+
 def test_lost_data_are_an_error_unless_it_is_said_otherwise() -> None:
     assert parse_source_options({"stream": "a/b"}).fails_on_loss
     assert not parse_source_options({"stream": "a/b", "failOnDataLoss": "False"}).fails_on_loss

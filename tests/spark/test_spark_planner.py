@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from penstock.model.errors import InvalidArgumentError, NoSuchSegmentError, SegmentTruncatedError
 from penstock.model.events import frame_events
-from penstock.spark.boundaries import boundaries_at
+from penstock.spark.boundaries import boundaries_at, boundary_behind
 from penstock.spark.planner import ByteRange, Extent, Losses, advance, check_ranges, ranges_between, split_ranges
 
 
@@ -39,6 +39,10 @@ class ModelStream:
 
     def boundaries(self, segment: int, start: int, targets: Sequence[int]) -> Sequence[int]:
         return boundaries_at([self.data[segment][start:]], source=str(segment), start=start, targets=targets)
+
+    def boundary_behind(self, segment: int, start: int, end: int, event_count: int) -> tuple[int, int]:
+        blocks = [self.data[segment][start:end]]
+        return boundary_behind(blocks, source=str(segment), start=start, end=end, event_count=event_count)
 
     def event_end(self, segment: int, start: int) -> int:
         return start + 8 + int.from_bytes(self.data[segment][start + 4 : start + 8], "big")
@@ -109,6 +113,19 @@ def test_a_limit_is_shared_in_proportion_and_ends_on_boundaries() -> None:
     assert advance(stream, stream.head(), stream.tail(), 400) == {0: 100, 1: 300}
     # 399 bytes are 99 and 299: back to the boundary before.
     assert advance(stream, stream.head(), stream.tail(), 399) == {0: 90, 1: 290}
+
+
+def test_events_are_shared_among_segments_and_what_rounding_leaves_goes_where_most_is() -> None:
+    stream = ModelStream({0: events(*[2] * 100), 1: events(*[2] * 300)})
+    assert advance(stream, stream.head(), stream.tail(), None, events_max=40) == {0: 100, 1: 300}
+    assert advance(stream, stream.head(), stream.tail(), None, events_max=41) == {0: 100, 1: 310}
+    assert advance(stream, stream.head(), stream.tail(), None, events_max=1) == {0: 0, 1: 10}
+    # Fewer and larger events than its share of the bytes would have: what they leave is not given to others.
+    mixed = ModelStream({0: events(92, 92), 1: events(*[2] * 20)})
+    assert advance(mixed, mixed.head(), mixed.tail(), None, events_max=10) == {0: 200, 1: 50}
+    assert advance(mixed, mixed.head(), mixed.tail(), 100, events_max=1000) == {0: 0, 1: 50}
+    many = ModelStream({segment: events(2) for segment in range(100)})
+    assert sum(advance(many, many.head(), many.tail(), None, events_max=10).values()) == 100
 
 
 def test_an_event_larger_than_the_limit_is_passed_alone() -> None:
@@ -276,6 +293,32 @@ def test_steps_cover_every_byte_once_in_order(stream: ModelStream, bytes_max: in
     for each in seen:
         assert each.start == position[each.segment]
         assert each.end in stream.boundaries(each.segment, 0, [each.end])
+        for old in stream.replaces.get(each.segment, []):
+            assert position[old] == len(stream.data[old])
+        position[each.segment] = each.end
+    assert position == {segment: len(data) for segment, data in stream.data.items()}
+
+
+@given(stream=streams(), bytes_max=st.none() | st.integers(1, 500), events_max=st.integers(1, 9))
+def test_steps_of_so_many_events_cover_every_byte_once_in_order(
+    stream: ModelStream, bytes_max: int | None, events_max: int
+) -> None:
+    cut, tail, seen = stream.head(), stream.tail(), list[ByteRange]()
+    for _ in range(200):
+        following = advance(stream, cut, tail, bytes_max, events_max=events_max)
+        ranges = ranges_between(stream, cut, following)
+        counts = [stream.boundary_behind(each.segment, each.start, each.end, 1000)[1] for each in ranges]
+        assert sum(counts) <= events_max
+        if bytes_max is not None:
+            assert sum(each.length for each in ranges) <= bytes_max or counts == [1]
+        seen.extend(ranges)
+        if following == cut:
+            break
+        cut = following
+    assert cut == tail
+    position = dict.fromkeys(stream.data, 0)
+    for each in seen:
+        assert each.start == position[each.segment]
         for old in stream.replaces.get(each.segment, []):
             assert position[old] == len(stream.data[old])
         position[each.segment] = each.end

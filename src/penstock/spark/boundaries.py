@@ -79,6 +79,38 @@ class BoundaryScan:
         return self.found + [self.boundary] * (len(self._targets) - len(self.found))
 
 
+def boundary_behind(
+    blocks: Iterable[Buffer], *, source: str, start: int, end: int, event_count: int
+) -> tuple[int, int]:
+    """Return the boundary behind `event_count` events, at most `end`, itself a boundary; and how many they are.
+
+    `blocks` are the segment's bytes from the boundary `start` to `end`. Stops reading once it has counted so many.
+
+    Raises `CorruptionError` at bytes that cannot be an event's header.
+    """
+    unpack = _HEADER.unpack_from
+    at, count, fed_to, carry = start, 0, start, b""
+    for block in blocks:
+        base = fed_to - len(carry)
+        data: Buffer = carry + bytes(block) if carry else block
+        fed_to += len(block)
+        carry = b""
+        last_header = len(data) - EVENT_HEADER_LENGTH
+        while count < event_count and at - base <= last_header:
+            length: int = unpack(data, at - base)[0]
+            if length > HEADER_LENGTH_VALUE_MAX:
+                raise bad_header(length, source, at)
+            following = at + EVENT_HEADER_LENGTH + length
+            if following > end:
+                return at, count
+            at, count = following, count + 1
+        if count == event_count or at == end:
+            break
+        if at - base < len(data):
+            carry = bytes(data[at - base :])
+    return at, count
+
+
 def boundaries_at(blocks: Iterable[Buffer], *, source: str, start: int, targets: Sequence[int]) -> list[int]:
     """Return, for each of the ascending `targets`, the last event boundary that is not past it.
 

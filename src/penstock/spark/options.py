@@ -25,6 +25,9 @@ COLUMN_TYPES: Mapping[str, str] = {
     "offset": "bigint",
 }
 
+#: How long `minBytesPerTrigger` holds a micro-batch back, unless option `maxTriggerDelay` says.
+TRIGGER_DELAY_S_MAX = 900.0
+
 #: How long what a task has written waits for the driver, unless option `transactionLimit` says.
 TRANSACTION_LIMIT_S = 86_400.0
 
@@ -38,6 +41,9 @@ _READ = _SHARED | {
     "startingStreamCut": ("startingStreamCut", "start_stream_cut", "start"),
     "endingStreamCut": ("endingStreamCut", "end_stream_cut", "until"),
     "maxBytesPerTrigger": ("maxBytesPerTrigger", "approx_bytes_per_trigger"),
+    "maxEventsPerTrigger": ("maxEventsPerTrigger",),
+    "minBytesPerTrigger": ("minBytesPerTrigger",),
+    "maxTriggerDelay": ("maxTriggerDelay",),
     "maxBytesPerPartition": ("maxBytesPerPartition",),
     "minPartitions": ("minPartitions",),
     "columns": ("columns",),
@@ -126,6 +132,9 @@ class SourceOptions:
         start, end: `earliest`, `latest`, a time in ISO 8601, the text of a stream cut, or None for the default of the
             kind of query.
         trigger_bytes_max: most bytes in one micro-batch; None means all there is.
+        trigger_events_max: most events in one micro-batch; None means all there are.
+        trigger_bytes_min: fewer bytes than this wait for more to come.
+        trigger_delay_s_max: no longer than this since the micro-batch before.
         partition_bytes_max: a segment's range above this is split among tasks; None means never.
         partition_count_min: split until there are about so many tasks; 0 means one task per segment.
         columns: names out of `COLUMN_TYPES`, in the order wanted.
@@ -138,6 +147,9 @@ class SourceOptions:
     start: str | None = None
     end: str | None = None
     trigger_bytes_max: int | None = None
+    trigger_events_max: int | None = None
+    trigger_bytes_min: int = 0
+    trigger_delay_s_max: float = TRIGGER_DELAY_S_MAX
     partition_bytes_max: int | None = None
     partition_count_min: int = 0
     columns: tuple[str, ...] = tuple(COLUMN_TYPES)
@@ -323,13 +335,22 @@ def parse_source_options(options: Mapping[str, str]) -> SourceOptions:
     """
     found = _canonical(options, _READ, "source")
     scope, stream = _scoped_stream(found)
+    bytes_max, bytes_min = _byte_count(found, "maxBytesPerTrigger"), _byte_count(found, "minBytesPerTrigger") or 0
+    if bytes_max is not None and bytes_min > bytes_max:
+        raise InvalidArgumentError(
+            f"option 'minBytesPerTrigger' is {found['minBytesPerTrigger']!r}, more than 'maxBytesPerTrigger', which is "
+            f"{found['maxBytesPerTrigger']!r}: give less"
+        )
     return SourceOptions(
         store=_source_store(found),
         scope=scope,
         stream=stream,
         start=found.get("startingStreamCut"),
         end=found.get("endingStreamCut"),
-        trigger_bytes_max=_byte_count(found, "maxBytesPerTrigger"),
+        trigger_bytes_max=bytes_max,
+        trigger_events_max=_count(found, "maxEventsPerTrigger", 1, 1) if "maxEventsPerTrigger" in found else None,
+        trigger_bytes_min=bytes_min,
+        trigger_delay_s_max=_duration_s(found, "maxTriggerDelay", TRIGGER_DELAY_S_MAX),
         partition_bytes_max=_byte_count(found, "maxBytesPerPartition"),
         partition_count_min=_count(found, "minPartitions", 0, 0),
         columns=_columns(found.get("columns")),

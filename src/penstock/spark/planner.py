@@ -94,6 +94,9 @@ class StreamView(Protocol):
     def boundaries(self, segment: int, start: int, targets: Sequence[int]) -> Sequence[int]:
         """Return for each ascending target the last event boundary not past it, walking from boundary `start`."""
 
+    def boundary_behind(self, segment: int, start: int, end: int, event_count: int) -> tuple[int, int]:
+        """Return the boundary behind `event_count` events from `start`, at most `end`, and how many they are."""
+
     def event_end(self, segment: int, start: int) -> int:
         """Return the end of the event that starts at `start`."""
 
@@ -227,49 +230,86 @@ class _Walk:
 
 
 def advance(
-    view: StreamView, start: Cut, end: Cut, bytes_max: int | None, losses: Losses | None = None
+    view: StreamView,
+    start: Cut,
+    end: Cut,
+    bytes_max: int | None,
+    losses: Losses | None = None,
+    *,
+    events_max: int | None = None,
 ) -> dict[int, int]:
-    """Return the cut that is at most `bytes_max` past `start` and not past `end`.
+    """Return the cut that is at most `bytes_max` and `events_max` past `start` and not past `end`.
 
-    The bytes allowed are shared among the open segments in proportion to what each has left, so that all of them
-    arrive at the end together, and each share ends on an event boundary. An event that alone is larger than
-    `bytes_max` is taken all the same: at least one event is passed while there is any. With `bytes_max` None the
+    What is allowed is shared among the open segments in proportion to the bytes that each has left, so that all of
+    them arrive at the end together, and each share ends on an event boundary. An event that alone is larger than
+    `bytes_max` is taken all the same: at least one event is passed while there is any. With both limits None the
     walk goes to `end`.
 
-    With `losses` what is gone is passed, noted there, and takes nothing of `bytes_max`.
+    With `losses` what is gone is passed, noted there, and takes nothing of what is allowed.
 
     Raises:
         InvalidArgumentError: `end` does not follow `start`.
         NoSuchSegmentError, SegmentTruncatedError: bytes are gone, and there is no `losses`.
     """
     walk = _Walk(view, start, end, losses)
-    left = bytes_max
+    bytes_left, events_left = bytes_max, events_max
     while True:
         walk.settle()
         pending = walk.pending()
         total = sum(pending.values())
         if not total:
             return walk.cut
-        if left is not None and total > left:
-            _move_partly(walk, pending, total, left)
-            walk.settle()
-            return walk.cut
-        for segment, length in pending.items():
-            walk.move(segment, walk.cut[segment] + length)
-        if left is not None:
-            left -= total
+        whole = goals = {segment: walk.cut[segment] + length for segment, length in pending.items()}
+        if bytes_left is not None:
+            if total > bytes_left:
+                goals = _within_bytes(walk, pending, bytes_left)
+            bytes_left -= total
+        if events_left is not None:
+            goals, event_count = _within_events(walk, goals, events_left)
+            events_left -= event_count
+        for segment, goal in goals.items():
+            walk.move(segment, goal)
+        if goals == whole:
+            continue
+        if not walk.ranges:
+            # The first event of every segment is larger than its share: pass one, where most is left.
+            segment = max(pending, key=lambda each: (pending[each], -each))
+            walk.move(segment, walk.view.event_end(segment, walk.cut[segment]))
+        walk.settle()
+        return walk.cut
 
 
-def _move_partly(walk: _Walk, pending: Mapping[int, int], total: int, left: int) -> None:
+def _within_bytes(walk: _Walk, pending: Mapping[int, int], bytes_left: int) -> dict[int, int]:
+    """Return how far each segment goes where so many bytes are shared among them, which are less than they have."""
+    total = sum(pending.values())
+    goals: dict[int, int] = {}
     for segment, length in pending.items():
         at = walk.cut[segment]
-        share = length * left // total
-        if share:
-            walk.move(segment, walk.view.boundaries(segment, at, [at + share])[0])
-    if not walk.ranges:
-        # The first event of every segment is larger than its share: pass one, where most is left.
-        segment = max(pending, key=lambda each: (pending[each], -each))
-        walk.move(segment, walk.view.event_end(segment, walk.cut[segment]))
+        share = length * bytes_left // total
+        goals[segment] = walk.view.boundaries(segment, at, [at + share])[0] if share else at
+    return goals
+
+
+def _within_events(walk: _Walk, goals: Mapping[int, int], events_left: int) -> tuple[dict[int, int], int]:
+    """Return how far each segment goes, at most to its goal, where so many events are shared, and how many it takes.
+
+    No more headers are walked than that: how many events a segment has before its goal is not asked.
+    """
+    lengths = {segment: goal - walk.cut[segment] for segment, goal in goals.items()}
+    total = sum(lengths.values())
+    if not total:
+        return dict(goals), 0
+    shares = {segment: length * events_left // total for segment, length in lengths.items()}
+    # What rounding has left goes to those that have most to read.
+    over = events_left - sum(shares.values())
+    for segment in sorted(lengths, key=lambda each: (-lengths[each], each))[:over]:
+        shares[segment] += 1
+    found, event_count = dict(walk.cut), 0
+    for segment, share in shares.items():
+        if share and lengths[segment]:
+            found[segment], taken = walk.view.boundary_behind(segment, walk.cut[segment], goals[segment], share)
+            event_count += taken
+    return {segment: found[segment] for segment in goals}, event_count
 
 
 def ranges_between(view: StreamView, start: Cut, end: Cut, losses: Losses | None = None) -> list[ByteRange]:

@@ -7,11 +7,18 @@ readers that tasks use are copies, which hold options and nothing else.
 from __future__ import annotations
 
 import logging
+import time
 from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, TypeVar
 
 from pyspark.sql.datasource import DataSourceReader, DataSourceStreamReader, InputPartition
-from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxBytes, SupportsTriggerAvailableNow
+from pyspark.sql.streaming.datasource import (
+    ReadAllAvailable,
+    ReadLimit,
+    ReadMaxBytes,
+    ReadMaxRows,
+    SupportsTriggerAvailableNow,
+)
 
 from penstock.model.errors import (
     InvalidArgumentError,
@@ -166,11 +173,14 @@ class PenstockBatchReader(DataSourceReader):
 class PenstockStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     """Follows a stream by cuts. Offsets are as in `penstock.spark.offsets`."""
 
-    def __init__(self, options: SourceOptions) -> None:
+    def __init__(self, options: SourceOptions, clock: Callable[[], float] = time.monotonic) -> None:
         self._options = options
+        self._clock = clock
         # The end of an AvailableNow run: what comes later, scale events too, is not there for it.
         self._frozen_end: dict[int, int] | None = None
         self._has_planned = False
+        #: When the micro-batch before was planned: the first one waits for nothing.
+        self._batch_s = float("-inf")
 
     def initialOffset(self) -> Offset:
         """Return where a new query starts: `startingStreamCut`, by default the tail."""
@@ -178,9 +188,11 @@ class PenstockStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return self._offset(_resolve(stream, self._options.start, LATEST[0], EARLIEST[0]))
 
     def getDefaultReadLimit(self) -> ReadLimit:
-        """Return the limit set by `maxBytesPerTrigger`."""
-        bytes_max = self._options.trigger_bytes_max
-        return ReadAllAvailable() if bytes_max is None else ReadMaxBytes(bytes_max)
+        """Return the limit set by `maxBytesPerTrigger` or `maxEventsPerTrigger`; with both, that of bytes."""
+        bytes_max, events_max = self._options.trigger_bytes_max, self._options.trigger_events_max
+        if bytes_max is not None:
+            return ReadMaxBytes(bytes_max)
+        return ReadAllAvailable() if events_max is None else ReadMaxRows(events_max)
 
     def prepareForTriggerAvailableNow(self) -> None:
         """Freeze the end of this run at the present tail."""
@@ -189,18 +201,29 @@ class PenstockStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def latestOffset(self, start: Offset, limit: ReadLimit) -> Offset:
         """Return the end of the next micro-batch: at most `limit` past `start`, on event boundaries.
 
-        Returns `start` itself when there is nothing new.
+        Returns `start` itself when there is nothing new, or less than is worth a micro-batch yet.
         """
-        if isinstance(limit, ReadMaxBytes):
-            bytes_max: int | None = limit.max_bytes
-        elif isinstance(limit, ReadAllAvailable):
-            bytes_max = None
-        else:
-            raise UnsupportedOperationError(f"the penstock source limits batches by bytes; Spark asked for {limit!r}")
+        bytes_max = limit.max_bytes if isinstance(limit, ReadMaxBytes) else None
+        # Spark hands one limit on; it asks for all that is there where the options are not to count.
+        events_max = limit.max_rows if isinstance(limit, ReadMaxRows) else self._options.trigger_events_max
+        if isinstance(limit, ReadAllAvailable):
+            events_max = None
+        elif not isinstance(limit, (ReadMaxBytes, ReadMaxRows)):
+            raise UnsupportedOperationError(
+                f"the penstock source limits batches by bytes and by events; Spark asked for {limit!r}"
+            )
         stream = _stored_stream(self._options)
         end = self._frozen_end if self._frozen_end is not None else self._end(stream)
         begin = self._cut(start)
-        cut, losses = _planned(self._options, lambda losses: advance(stream, begin, end, bytes_max, losses))
+        if self._frozen_end is None and self._is_to_wait(stream, begin, end):
+            return start
+
+        def plan(losses: Losses | None) -> dict[int, int]:
+            return advance(stream, begin, end, bytes_max, losses, events_max=events_max)
+
+        cut, losses = _planned(self._options, plan)
+        if cut != begin:
+            self._batch_s = self._clock()
         # What it was is said when the batch is planned; here it is asked for again and again.
         return self._offset(cut, lost_bytes(start) + losses.byte_count)
 
@@ -224,6 +247,14 @@ class PenstockStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         from penstock.spark.store import close_clients
 
         close_clients()
+
+    def _is_to_wait(self, stream: StoredStream, begin: Cut, end: Cut) -> bool:
+        """Say whether there is less than `minBytesPerTrigger`, and time for more to come."""
+        left_s = self._batch_s + self._options.trigger_delay_s_max - self._clock()
+        if not self._options.trigger_bytes_min or left_s <= 0:
+            return False
+        ranges, _ = _planned(self._options, lambda losses: ranges_between(stream, begin, end, losses))
+        return sum(each.length for each in ranges) < self._options.trigger_bytes_min
 
     def _end(self, stream: StoredStream) -> dict[int, int]:
         return _resolve(stream, self._options.end, LATEST[0], LATEST[0], is_end=True)

@@ -25,7 +25,7 @@ from penstock.model.errors import (
 from penstock.model.events import EVENT_HEADER_LENGTH, framed_length_at
 from penstock.model.names import segment_name
 from penstock.model.segments import READ_LENGTH_MAX, Buffer
-from penstock.spark.boundaries import boundaries_at
+from penstock.spark.boundaries import boundaries_at, boundary_behind
 from penstock.spark.options import SinkOptions, StoreSettings
 from penstock.spark.planner import TRUNCATED, ByteRange, Extent, Losses
 
@@ -157,6 +157,12 @@ class StoredStream:
         """See `StreamView.boundaries`."""
         blocks = self.read(segment, start, targets[-1])
         return boundaries_at(blocks, source=self.segment_name(segment), start=start, targets=targets)
+
+    def boundary_behind(self, segment: int, start: int, end: int, event_count: int) -> tuple[int, int]:
+        """See `StreamView.boundary_behind`."""
+        blocks = self.read(segment, start, end)
+        name = self.segment_name(segment)
+        return boundary_behind(blocks, source=name, start=start, end=end, event_count=event_count)
 
     def event_end(self, segment: int, start: int) -> int:
         """See `StreamView.event_end`."""

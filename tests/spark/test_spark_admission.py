@@ -1,0 +1,102 @@
+"""How much a micro-batch takes, at most and at least: `maxEventsPerTrigger`, `minBytesPerTrigger` and its delay."""
+
+from __future__ import annotations
+
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("pyspark", reason="needs pyspark: pip install 'penstock[spark]'")
+
+from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxBytes, ReadMaxRows
+
+from penstock.spark.options import parse_source_options
+from penstock.spark.source import PenstockStreamReader
+from support.spark_queries import events_of, follow, run_to_the_end
+
+pytestmark = [pytest.mark.spark, pytest.mark.timeout(600)]
+
+#: What 20 bytes of an event take with their header.
+EVENT_BYTES = 28
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.now_s = 1000.0
+
+    def __call__(self) -> float:
+        return self.now_s
+
+
+@pytest.fixture
+def clock() -> Clock:
+    """The source's clock."""
+    return Clock()
+
+
+def reader_of(store, stream: str, clock: Clock, **options: str) -> PenstockStreamReader:
+    return PenstockStreamReader(parse_source_options({"uri": store.uri, "stream": stream, **options}), clock)
+
+
+def test_event_limited_batches_read_everything_once(spark, store, new_stream, write, tmp_path: Path) -> None:
+    stream = new_stream(2)
+    events = write(stream, 45)
+    query = run_to_the_end(
+        follow(spark, store, stream, start="earliest", maxEventsPerTrigger=10), tmp_path / "out", tmp_path / "cp"
+    )
+    assert events_of(spark.read.parquet(str(tmp_path / "out"))) == Counter(events)
+    counts = [report.numInputRows for report in query.recentProgress if report.numInputRows]
+    assert max(counts) <= 10
+    assert sum(counts) == 45
+
+
+def test_both_limits_hold_and_none_where_spark_asks_for_all(store, new_stream, write, clock) -> None:
+    stream = new_stream(1)
+    write(stream, 100)
+    reader = reader_of(store, stream, clock, start="earliest", maxEventsPerTrigger="10", maxBytesPerTrigger="1000")
+    start, limit = reader.initialOffset(), reader.getDefaultReadLimit()
+    assert limit == ReadMaxBytes(1000)
+    assert reader.latestOffset(start, limit)["positions"] == {"0": 10 * EVENT_BYTES}
+    assert reader.latestOffset(start, ReadMaxBytes(5 * EVENT_BYTES + 1))["positions"] == {"0": 5 * EVENT_BYTES}
+    assert reader.latestOffset(start, ReadMaxRows(7))["positions"] == {"0": 7 * EVENT_BYTES}
+    assert reader.latestOffset(start, ReadAllAvailable())["positions"] == {"0": 100 * EVENT_BYTES}
+
+
+def test_too_little_waits_for_more_or_until_it_has_waited_long_enough(store, new_stream, write, clock) -> None:
+    """The first micro-batch takes what there is: nobody knows when there was one before."""
+    stream = new_stream(1)
+    write(stream, 1)
+    reader = reader_of(store, stream, clock, start="earliest", minBytesPerTrigger="100", maxTriggerDelay="60s")
+    limit = reader.getDefaultReadLimit()
+    first = reader.latestOffset(reader.initialOffset(), limit)
+    assert first["positions"] == {"0": EVENT_BYTES}
+    write(stream, 3, first=1)
+    clock.now_s += 59
+    assert reader.latestOffset(first, limit) == first
+    write(stream, 1, first=4)
+    second = reader.latestOffset(first, limit)
+    assert second["positions"] == {"0": 5 * EVENT_BYTES}
+    write(stream, 1, first=5)
+    clock.now_s += 59
+    assert reader.latestOffset(second, limit) == second
+    clock.now_s += 1
+    third = reader.latestOffset(second, limit)
+    assert third["positions"] == {"0": 6 * EVENT_BYTES}
+    # Nothing new is no micro-batch: it does not put off the next one.
+    clock.now_s += 60
+    assert reader.latestOffset(third, limit) == third
+    write(stream, 1, first=6)
+    assert reader.latestOffset(third, limit)["positions"] == {"0": 7 * EVENT_BYTES}
+
+
+def test_a_run_to_what_is_there_now_waits_for_nothing(store, new_stream, write, clock) -> None:
+    stream = new_stream(1)
+    write(stream, 4)
+    reader = reader_of(
+        store, stream, clock, start="earliest", minBytesPerTrigger="50", maxTriggerDelay="1h", maxEventsPerTrigger="3"
+    )
+    reader.prepareForTriggerAvailableNow()
+    limit = reader.getDefaultReadLimit()
+    first = reader.latestOffset(reader.initialOffset(), limit)
+    assert reader.latestOffset(first, limit)["positions"] == {"0": 4 * EVENT_BYTES}
