@@ -10,6 +10,7 @@ from penstock.spark.options import (
     SourceOptions,
     StoreSettings,
     metadata_name,
+    narrowed,
     parse_metadata_options,
     parse_sink_options,
     parse_source_options,
@@ -152,6 +153,17 @@ def test_a_micro_batch_has_a_most_and_a_least() -> None:
         parse_source_options({**given, "maxBytesPerTrigger": "1000"})
     with pytest.raises(InvalidArgumentError, match="'maxEventsPerTrigger' is 0"):
         parse_source_options({"stream": "a/b", "maxEventsPerTrigger": "0"})
+
+
+def test_a_schema_narrows_the_columns_to_what_there_is() -> None:
+    options = parse_source_options({"stream": "a/b"})
+    assert narrowed(options, [("Offset", "bigint"), ("event", "binary")]).columns == ("offset", "event")
+    for columns in ([("event", "string")], [("value", "binary")]):
+        with pytest.raises(InvalidArgumentError, match=r"the penstock source has event binary, scope string"):
+            narrowed(options, columns)
+    for columns in ([], [("event", "binary"), ("EVENT", "binary")]):
+        with pytest.raises(InvalidArgumentError, match="name at least one, each once"):
+            narrowed(options, columns)
 
 
 def test_lost_data_are_an_error_unless_it_is_said_otherwise() -> None:

@@ -66,6 +66,16 @@ def test_columns_narrow_the_schema(spark, store, new_stream, write) -> None:
     assert [(row.offset, row.event) for row in frame.collect()] == [(28 * at, each) for at, each in enumerate(events)]
 
 
+def test_a_schema_of_the_users_narrows_the_columns_too(spark, store, new_stream, write) -> None:
+    stream = new_stream(1)
+    events = write(stream, 10)
+    source = spark.read.format("penstock").options(uri=store.uri, stream=stream)
+    frame = source.schema("offset bigint, event binary").load()
+    assert [(row.offset, row.event) for row in frame.collect()] == [(28 * at, each) for at, each in enumerate(events)]
+    with pytest.raises(Exception, match="the schema has column 'event string'"):
+        source.schema("event string").load().collect()
+
+
 def test_an_empty_stream_and_an_empty_range_give_no_rows(spark, store, client, new_stream, write) -> None:
     stream = new_stream(2)
     assert read(spark, store, stream).count() == 0

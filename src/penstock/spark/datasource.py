@@ -14,7 +14,9 @@ from penstock.model.errors import UnsupportedOperationError
 from penstock.spark.options import (
     COLUMN_TYPES,
     SinkOptions,
+    SourceOptions,
     metadata_name,
+    narrowed,
     parse_metadata_options,
     parse_sink_options,
     parse_source_options,
@@ -58,7 +60,7 @@ class PenstockDataSource(DataSource):
             return MetadataReader(table, parse_metadata_options(self.options, needs_stream=table.needs_stream))
         from penstock.spark.source import PenstockBatchReader, check_batch_start
 
-        options = parse_source_options(self.options)
+        options = self._source_options(schema)
         check_batch_start(options)
         return PenstockBatchReader(options)
 
@@ -70,7 +72,7 @@ class PenstockDataSource(DataSource):
             )
         from penstock.spark.source import PenstockStreamReader
 
-        return PenstockStreamReader(parse_source_options(self.options))
+        return PenstockStreamReader(self._source_options(schema))
 
     def writer(self, schema: StructType, overwrite: bool) -> PenstockBatchWriter:
         """Return an appending writer. `overwrite` is refused: a stream only grows."""
@@ -83,6 +85,10 @@ class PenstockDataSource(DataSource):
         from penstock.spark.sink import PenstockStreamWriter
 
         return PenstockStreamWriter(self._sink_options(schema, overwrite))
+
+    def _source_options(self, schema: StructType) -> SourceOptions:
+        columns = [(field.name, field.dataType.simpleString()) for field in schema.fields]
+        return narrowed(parse_source_options(self.options), columns)
 
     def _sink_options(self, schema: StructType, overwrite: bool) -> SinkOptions:
         from penstock.spark.sink_rows import check_sink_schema

@@ -10,8 +10,8 @@ from __future__ import annotations
 
 import difflib
 import re
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 
 from penstock.model.errors import InvalidArgumentError
 from penstock.model.names import check_scope_name, check_stream_name, split_scoped_name
@@ -356,6 +356,22 @@ def parse_source_options(options: Mapping[str, str]) -> SourceOptions:
         columns=_columns(found.get("columns")),
         fails_on_loss=_flag(found, "failOnDataLoss", default=True),
     )
+
+
+def narrowed(options: SourceOptions, columns: Sequence[tuple[str, str]]) -> SourceOptions:
+    """Return `options` with the columns of a schema, each with its Spark type: `spark.read.schema(...)` narrows them.
+
+    Raises:
+        InvalidArgumentError: the source has no such column, or of another type, or one is named twice.
+    """
+    names = tuple(name.lower() for name, _ in columns)
+    for name, (_, kind) in zip(names, columns, strict=True):
+        if COLUMN_TYPES.get(name) != kind:
+            known = ", ".join(f"{column} {its_kind}" for column, its_kind in COLUMN_TYPES.items())
+            raise InvalidArgumentError(f"the schema has column '{name} {kind}'; the penstock source has {known}")
+    if not names or len(set(names)) != len(names):
+        raise InvalidArgumentError(f"the schema has the columns {names}: name at least one, each once")
+    return replace(options, columns=names)
 
 
 def metadata_name(options: Mapping[str, str]) -> str | None:
