@@ -22,7 +22,7 @@ from penstock.model.errors import (
     StorageUnreachableError,
 )
 from penstock.runtime.files import FilePlace, FileStoreSettings
-from penstock.runtime.hdfs_errors import hdfs_error
+from penstock.runtime.hdfs_errors import hdfs_error, told_in_our_words
 from penstock.runtime.hdfs_files import open_file_store
 from penstock.runtime.runtime import real_runtime
 
@@ -76,6 +76,20 @@ def test_what_hdfs_says_has_an_error_of_its_own(error: BaseException, meaning: t
     assert type(found) is meaning
     assert "/root/x" in str(found) or "hdfs://node:8020" in str(found)
     assert len(str(found)) < 1000
+
+
+class PanicException(BaseException):  # The library's name.
+    pass
+
+
+def test_a_panic_is_told_and_what_ends_the_program_passes() -> None:
+    with pytest.raises(StorageError, match="the library panicked about /root/x"):
+        with told_in_our_words("hdfs://node:8020", "/root/x"):
+            raise PanicException("Cannot read past end of the file")
+    for error in (SystemExit(3), KeyboardInterrupt(), NoSuchRemoteFileError("/root/y")):
+        with pytest.raises(type(error)) as caught, told_in_our_words("hdfs://node:8020", "/root/x"):
+            raise error
+        assert caught.value is error
 
 
 def test_a_forked_child_is_refused() -> None:

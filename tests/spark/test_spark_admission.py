@@ -13,6 +13,7 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxBytes, Rea
 
 from penstock.spark.options import parse_source_options
 from penstock.spark.source import PenstockStreamReader
+from support.clock import SetClock
 from support.spark_queries import events_of, follow, run_to_the_end
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(600)]
@@ -21,21 +22,13 @@ pytestmark = [pytest.mark.spark, pytest.mark.timeout(600)]
 EVENT_BYTES = 28
 
 
-class Clock:
-    def __init__(self) -> None:
-        self.now_s = 1000.0
-
-    def __call__(self) -> float:
-        return self.now_s
-
-
 @pytest.fixture
-def clock() -> Clock:
+def clock() -> SetClock:
     """The source's clock."""
-    return Clock()
+    return SetClock()
 
 
-def reader_of(store, stream: str, clock: Clock, **options: str) -> PenstockStreamReader:
+def reader_of(store, stream: str, clock: SetClock, **options: str) -> PenstockStreamReader:
     return PenstockStreamReader(parse_source_options({"uri": store.uri, "stream": stream, **options}), clock)
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Coroutine, Iterator
 
 import pytest
 
@@ -11,7 +11,12 @@ pytest.importorskip("pyspark", reason="needs pyspark")
 
 from pyspark.sql.types import BinaryType, LongType, StringType, StructType  # noqa: E402
 
-from penstock.model.errors import CorruptionError, InvalidArgumentError, PenstockError  # noqa: E402
+from penstock.model.errors import (  # noqa: E402
+    CorruptionError,
+    InvalidArgumentError,
+    OutcomeUnknownError,
+    PenstockError,
+)
 from penstock.model.events import frame_events  # noqa: E402
 from penstock.spark import batches as batches_module  # noqa: E402
 from penstock.spark import sink, sink_rows  # noqa: E402
@@ -148,6 +153,44 @@ def test_an_empty_task_opens_no_writer(writer: RecordingWriter) -> None:
     assert sink.write_batches(OPTIONS, iter([])).event_count == 0
     assert sink.write_batches(OPTIONS, iter([empty])).event_count == 0
     assert (writer.written, writer.flush_count) == ([], 0)
+
+
+class RefusedTask:
+    """A task whose rows the store does not take, and which it does not let be undone either."""
+
+    def __init__(self, client: object, identity: object, limits: object) -> None:
+        pass
+
+    async def begin(self) -> None:
+        pass
+
+    async def write(self, stream: str, events: object, keys: object) -> None:
+        raise KeyboardInterrupt if stream == "a/killed" else InvalidArgumentError("too large")
+
+    async def abort(self) -> None:
+        raise OutcomeUnknownError("nobody answers")
+
+
+@pytest.mark.parametrize(("stream", "ended_by"), [("killed", KeyboardInterrupt), ("b", InvalidArgumentError)])
+def test_what_ended_a_task_is_told_though_it_cannot_be_undone(
+    monkeypatch: pytest.MonkeyPatch, stream: str, ended_by: type[BaseException]
+) -> None:
+    from penstock.spark import store
+
+    def run(settings: object, step: Callable[[object], Coroutine[object, object, object]]) -> object:
+        coroutine = step(None)
+        try:
+            coroutine.send(None)
+        except StopIteration as ended:
+            return ended.value
+        raise AssertionError("it waits")
+
+    monkeypatch.setattr(store, "run_in_client", run)
+    monkeypatch.setattr(sink, "SinkTask", RefusedTask)
+    batch = pa.record_batch({"event": pa.array([b"1"], pa.binary())})
+    with pytest.raises(ended_by) as caught:
+        sink.prepare_batches(SinkOptions(StoreSettings(), "a", stream), iter([batch]), None)
+    assert "nobody answers" in "".join(caught.value.__notes__)
 
 
 def test_a_null_event_is_refused(writer: RecordingWriter) -> None:

@@ -5,14 +5,17 @@ from __future__ import annotations
 import json
 import logging
 from collections import Counter
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 pytest.importorskip("pyspark", reason="needs pyspark: pip install 'penstock[spark]'")
 
-from penstock.model.errors import SegmentTruncatedError
+from penstock.model.errors import NoSuchSegmentError, SegmentTruncatedError
+from penstock.spark import source
 from penstock.spark.options import parse_source_options
+from penstock.spark.planner import ByteRange, Losses
 from penstock.spark.source import PenstockBatchReader
 from support.spark_queries import events_of, follow, read, run_to_the_end, scale
 
@@ -20,6 +23,48 @@ pytestmark = [pytest.mark.spark, pytest.mark.timeout(600)]
 
 #: What 20 bytes of an event take with their header.
 EVENT_BYTES = 28
+
+
+OPTIONS = {"uri": "tcp://nobody:1", "stream": "a/b"}
+
+
+def plans(failure_count: int) -> Callable[[Losses | None], str]:
+    """A plan under which more goes so many times while it is made."""
+    left = iter([SegmentTruncatedError("a/b/0", start_offset=9, offset=0)] * failure_count)
+
+    def plan(losses: Losses | None) -> str:
+        if losses is not None:
+            losses.ranges.append(ByteRange(0, 0, 9))
+        if (error := next(left, None)) is not None:
+            raise error
+        return "planned"
+
+    return plan
+
+
+def test_a_plan_under_which_more_goes_is_made_again_so_many_times() -> None:
+    passing = parse_source_options({**OPTIONS, "failOnDataLoss": "false"})
+    plan, losses = source._planned(passing, plans(source.PLAN_ATTEMPTS_MAX - 1))
+    # What an attempt found that came to nothing is not counted twice.
+    assert (plan, losses.byte_count) == ("planned", 9)
+    with pytest.raises(SegmentTruncatedError):
+        source._planned(passing, plans(source.PLAN_ATTEMPTS_MAX))
+    with pytest.raises(SegmentTruncatedError):
+        source._planned(parse_source_options(OPTIONS), plans(1))
+
+
+def test_a_segment_that_is_deleted_under_a_task_ends_its_range(store, client, new_stream, write) -> None:
+    stream = new_stream(1)
+    write(stream, 10)
+    options = {"uri": store.uri, "stream": stream}
+    passing = PenstockBatchReader(parse_source_options({**options, "failOnDataLoss": "false"}))
+    failing = PenstockBatchReader(parse_source_options(options))
+    (partition,) = passing.partitions()
+    scale(store, stream, [0], [(0.0, 1.0)])
+    client.truncate_stream(client.tail(stream))
+    assert list(passing.read(partition)) == []
+    with pytest.raises(NoSuchSegmentError):
+        list(failing.read(partition))
 
 
 def test_a_batch_goes_on_behind_what_is_gone_only_when_it_is_told_to(spark, store, client, new_stream, write) -> None:

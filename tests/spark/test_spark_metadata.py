@@ -6,6 +6,8 @@ import pytest
 
 pytest.importorskip("pyspark", reason="needs pyspark: pip install 'penstock[spark]'")
 
+from penstock.spark.metadata_tables import metadata_table
+from penstock.spark.options import parse_metadata_options
 from support.spark_queries import read, scale
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(600)]
@@ -53,6 +55,18 @@ def test_segments_are_those_that_are_kept(spark, store, client, new_stream, writ
     rows = table(spark, store, "Segments", stream=stream)
     assert [row.is_sealed for row in rows] == [False, False, False]
     assert all(row.start_offset == row.length for row in rows)
+
+
+def test_segments_of_more_epochs_than_are_asked_for_at_once_come_once_each(store, client, new_stream) -> None:
+    """The oldest begins a page of epochs or two before the latest."""
+    stream = new_stream(2)
+    for _ in range(105):
+        client.scale_stream(stream, seal=[max(client.tail(stream).positions)], key_ranges=[(0.5, 1.0)])
+    options = parse_metadata_options({"uri": store.uri, "stream": stream}, needs_stream=True)
+    rows = list(metadata_table("Segments").rows(client, options))
+    assert sorted((row[0] & 0xFFFFFFFF, row[1]) for row in rows) == [
+        (0, 0), *((number, number - 1) for number in range(1, 107)),
+    ]  # fmt: skip
 
 
 def test_open_transactions_and_what_sinks_have_on_record(spark, store, client, new_stream) -> None:

@@ -277,6 +277,18 @@ def streams(draw: st.DrawFn) -> ModelStream:
     return ModelStream(data, replaces)
 
 
+def check_all_is_covered(stream: ModelStream, seen: Sequence[ByteRange]) -> None:
+    """Every byte once, in order, what a segment replaces before it."""
+    position = dict.fromkeys(stream.data, 0)
+    for each in seen:
+        assert each.start == position[each.segment]
+        assert each.end in stream.boundaries(each.segment, 0, [each.end])
+        for old in stream.replaces.get(each.segment, []):
+            assert position[old] == len(stream.data[old])
+        position[each.segment] = each.end
+    assert position == {segment: len(data) for segment, data in stream.data.items()}
+
+
 @given(stream=streams(), bytes_max=st.integers(1, 500))
 def test_steps_cover_every_byte_once_in_order(stream: ModelStream, bytes_max: int) -> None:
     cut, tail, seen = stream.head(), stream.tail(), list[ByteRange]()
@@ -289,14 +301,7 @@ def test_steps_cover_every_byte_once_in_order(stream: ModelStream, bytes_max: in
             break
         cut = following
     assert cut == tail
-    position = dict.fromkeys(stream.data, 0)
-    for each in seen:
-        assert each.start == position[each.segment]
-        assert each.end in stream.boundaries(each.segment, 0, [each.end])
-        for old in stream.replaces.get(each.segment, []):
-            assert position[old] == len(stream.data[old])
-        position[each.segment] = each.end
-    assert position == {segment: len(data) for segment, data in stream.data.items()}
+    check_all_is_covered(stream, seen)
 
 
 @given(stream=streams(), bytes_max=st.none() | st.integers(1, 500), events_max=st.integers(1, 9))
@@ -316,13 +321,7 @@ def test_steps_of_so_many_events_cover_every_byte_once_in_order(
             break
         cut = following
     assert cut == tail
-    position = dict.fromkeys(stream.data, 0)
-    for each in seen:
-        assert each.start == position[each.segment]
-        for old in stream.replaces.get(each.segment, []):
-            assert position[old] == len(stream.data[old])
-        position[each.segment] = each.end
-    assert position == {segment: len(data) for segment, data in stream.data.items()}
+    check_all_is_covered(stream, seen)
 
 
 @given(stream=streams(), before=st.integers(0, 400), at=st.integers(0, 400), bytes_max=st.integers(1, 500))

@@ -30,7 +30,11 @@ _HDFS = "org.apache.hadoop.hdfs"
 
 
 class HdfsUnavailableError(Exception):
-    """There is no HDFS here, or it cannot run; the message says why."""
+    """There is no HDFS here; the message says why."""
+
+
+class HdfsStartError(HdfsUnavailableError):
+    """There is one, and it does not run."""
 
 
 @dataclass(frozen=True)
@@ -123,12 +127,12 @@ def _start(directory: Path) -> dict[str, object]:
         processes: list[subprocess.Popen[bytes]] = []
         try:
             return _start_once(jars, directory / f"attempt{attempt}", processes)
-        except HdfsUnavailableError as error:
+        except HdfsStartError as error:
             said = str(error)
             for process in processes:
                 process.kill()
                 process.wait()
-    raise HdfsUnavailableError(said)
+    raise HdfsStartError(said)
 
 
 def _start_once(jars: Path, home: Path, processes: list[subprocess.Popen[bytes]]) -> dict[str, object]:
@@ -154,7 +158,7 @@ def _start_once(jars: Path, home: Path, processes: list[subprocess.Popen[bytes]]
             stdout=log, stderr=log, check=False,
         )  # fmt: skip
     if formatted.returncode:
-        raise HdfsUnavailableError(f"HDFS cannot be formatted: {(home / 'format.log').read_text()[-1000:]}")
+        raise HdfsStartError(f"HDFS cannot be formatted: {(home / 'format.log').read_text()[-1000:]}")
     processes.append(_run(jars, home, folder, "namenode.NameNode", "name"))
     for number in range(_DATA_NODE_COUNT):
         own = {
@@ -170,7 +174,7 @@ def _start_once(jars: Path, home: Path, processes: list[subprocess.Popen[bytes]]
     while not _is_ready(http):
         if time.monotonic() > deadline_s or any(process.poll() is not None for process in processes):
             logs = "\n".join(path.read_text()[-500:] for path in sorted(home.glob("*.log")))
-            raise HdfsUnavailableError(f"HDFS does not run: {logs}")
+            raise HdfsStartError(f"HDFS does not run: {logs}")
         time.sleep(0.1)
     return {
         "name_node": name_node, "webhdfs": f"http://{http}", "processes": [process.pid for process in processes],

@@ -20,7 +20,11 @@ _START_ATTEMPTS_MAX = 5
 
 
 class S3UnavailableError(Exception):
-    """There is no versitygw here, or it cannot run; the message says why."""
+    """There is no versitygw here; the message says why."""
+
+
+class S3StartError(S3UnavailableError):
+    """There is one, and it does not run."""
 
 
 def find_versitygw() -> Path:
@@ -94,7 +98,7 @@ class S3Server:
                 self.port = port
                 return self
             self.kill()
-        raise S3UnavailableError(f"versitygw does not run: {(self.directory / 'log').read_text()[-1000:]}")
+        raise S3StartError(f"versitygw does not run: {(self.directory / 'log').read_text()[-1000:]}")
 
     def kill(self) -> None:
         """End it at once."""

@@ -7,10 +7,13 @@ some the text. What is none of Java's is about a connection, or is a panic of hd
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 from penstock.model.errors import (
     CorruptionError,
     NoSuchRemoteFileError,
+    PenstockError,
     RemoteFileExistsError,
     RemoteFileLeasedError,
     StorageCredentialsError,
@@ -35,6 +38,24 @@ _BROKEN = (
     "BlockMissingException", "BlocksNotFound", "sufficiently replicated",
 )  # fmt: skip
 _LENGTH_MAX = 400
+#: The class of what hdfs-native raises when it panics. No module gives it away, and its base is `BaseException`.
+_PANIC = "PanicException"
+
+
+@contextmanager
+def told_in_our_words(place: str, path: str) -> Iterator[None]:
+    """Raise `hdfs_error` of what the libraries raise meanwhile about the file `path` of `place`.
+
+    Our errors pass, and so does what ends a thread or the program: of all that is no `Exception` only panics are told.
+    """
+    try:
+        yield
+    except PenstockError:
+        raise
+    except BaseException as error:
+        if not isinstance(error, Exception) and type(error).__name__ != _PANIC:
+            raise
+        raise hdfs_error(error, place, path) from error
 
 
 def hdfs_error(error: BaseException, place: str, path: str, *, said: str = "") -> StorageError:

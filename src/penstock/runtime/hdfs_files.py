@@ -18,7 +18,6 @@ from typing import TYPE_CHECKING, TypeVar
 from penstock.model.errors import (
     InvalidArgumentError,
     NoSuchRemoteFileError,
-    PenstockError,
     RemoteFileExistsError,
     RemoteFileLeasedError,
     RemoteFileLengthError,
@@ -27,7 +26,7 @@ from penstock.model.errors import (
 )
 from penstock.model.segments import Buffer
 from penstock.runtime.files import WEBHDFS_PORT, FileInfo, FilePlace, FileStoreSettings
-from penstock.runtime.hdfs_errors import hdfs_error
+from penstock.runtime.hdfs_errors import told_in_our_words
 from penstock.runtime.webhdfs import WebHdfs
 from penstock.runtime.work import BlockingWork, WorkPool
 
@@ -160,12 +159,8 @@ class HdfsFiles:
     def _translated(self, path: str, function: Callable[[], T]) -> T:
         if os.getpid() != self._process_id:
             raise StorageError(f"{self._place} was opened before this process was forked, and cannot be used in it")
-        try:
+        with told_in_our_words(self._place, path):
             return function()
-        except PenstockError:
-            raise
-        except BaseException as error:  # A panic of the library is no `Exception`.
-            raise hdfs_error(error, self._place, path) from error
 
     def _create(self, path: str, content: Buffer) -> None:
         from hdfs_native import WriteOptions
@@ -186,8 +181,9 @@ class HdfsFiles:
         except StorageError as problem:
             # This call has created it, and nobody else writes to it.
             try:
-                self._client.delete(path)
-            except BaseException as second:  # noqa: BLE001  # As above.
+                with told_in_our_words(self._place, path):
+                    self._client.delete(path)
+            except StorageError as second:
                 problem.add_note(f"and what is there of {path} could not be deleted: {second}")
             raise
 
@@ -208,15 +204,14 @@ class HdfsFiles:
 
     def _write(self, path: str, writer: FileWriter, content: Buffer) -> None:
         """Write, sync and close. Before the sync nothing counts: the library takes bytes of a writer shut out."""
-        try:
+        with told_in_our_words(self._place, path):
             if len(content):
                 writer.write(content)
                 writer.hsync()
-        except BaseException as error:  # As above.
-            raise hdfs_error(error, self._place, path) from error
         try:
-            writer.close()
-        except BaseException as error:  # As above.
+            with told_in_our_words(self._place, path):
+                writer.close()
+        except StorageError as error:
             raise RemoteFileNotClosedError(path, f"written and synced, but not closed: {error}") from error
 
     def _read(self, path: str, offset: int, length: int) -> bytes:
@@ -245,16 +240,14 @@ class HdfsFiles:
 
     def _list(self, folder: str) -> Sequence[FileInfo]:
         try:
-            found = [
-                FileInfo(entry.path.rpartition("/")[2], entry.isdir, entry.length)
-                for entry in self._client.list_status(folder)
-                if entry.path != folder  # A file is listed as itself.
-            ]
-        except BaseException as error:  # As above.
-            problem = hdfs_error(error, self._place, folder)
-            if isinstance(problem, NoSuchRemoteFileError):
-                return []
-            raise problem from error
+            with told_in_our_words(self._place, folder):
+                found = [
+                    FileInfo(entry.path.rpartition("/")[2], entry.isdir, entry.length)
+                    for entry in self._client.list_status(folder)
+                    if entry.path != folder  # A file is listed as itself.
+                ]
+        except NoSuchRemoteFileError:
+            return []
         return sorted(found, key=lambda info: info.name)
 
     def _delete(self, path: str) -> None:
@@ -263,9 +256,7 @@ class HdfsFiles:
 
     def _recover_lease(self, path: str) -> bool:
         try:
-            return bool(self._client.recover_lease(path))
-        except BaseException as error:  # As above.
-            problem = hdfs_error(error, self._place, path)
-            if isinstance(problem, RemoteFileLeasedError):
-                return False  # Somebody else's recovery is under way.
-            raise problem from error
+            with told_in_our_words(self._place, path):
+                return bool(self._client.recover_lease(path))
+        except RemoteFileLeasedError:
+            return False  # Somebody else's recovery is under way.

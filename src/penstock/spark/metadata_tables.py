@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 from pyspark.sql.datasource import DataSourceReader, InputPartition
 
 from penstock.model.errors import InvalidArgumentError, NoSuchSegmentError, NoSuchTableError
+from penstock.model.names import segment_epoch
 from penstock.spark.options import MetadataOptions
 
 if TYPE_CHECKING:
@@ -51,7 +52,7 @@ def _segments(client: Client, options: MetadataOptions) -> Iterator[Row]:
             seen.add(segment.segment_id)
             kept_count += 1
             yield (
-                *(segment.segment_id, life.first_epoch, segment.key_low, segment.key_high),
+                *(segment.segment_id, segment_epoch(segment.segment_id), segment.key_low, segment.key_high),
                 *(info.start_offset, info.length, info.is_sealed),
             )
         before = history.epochs[0].number

@@ -108,8 +108,11 @@ def prepare_batches(
     try:
         rows.write_all(batches, write)
         transactions = end(SinkTask.prepare) or {}
-    except BaseException:
-        end(SinkTask.abort)
+    except BaseException as error:  # Spark interrupts a task that it kills: what it wrote is undone, too.
+        try:
+            end(SinkTask.abort)
+        except PenstockError as second:
+            error.add_note(f"and what the task had written stays until its lease or limit ends it: {second}")
         raise
     return TaskWritten(rows.event_count, rows.payload_bytes, transactions, identity)
 

@@ -14,6 +14,7 @@ from penstock.segmentstore.container.container import ContainerStatus
 from penstock.segmentstore.settings import ContainerSettings, SegmentStoreSettings
 from penstock.segmentstore.store import SegmentStore
 from penstock.segmentstore.tier1.memory_log import MemoryLog
+from support.clock import SetClock
 from support.containers import QUIET, FaultyChunks, MemoryLogFactory, memory_runtime, memory_store, until
 
 SEGMENT = "shop/orders/0.#epoch.0"
@@ -21,23 +22,13 @@ TABLE = "shop/prices_kvtable/0.#epoch.0"
 LEASE_S = 10.0
 
 
-class Clock:
-    """A monotonic clock that is set."""
-
-    def __init__(self) -> None:
-        self.now_s = 1000.0
-
-    def __call__(self) -> float:
-        return self.now_s
+@pytest.fixture
+def clock() -> SetClock:
+    return SetClock()
 
 
 @pytest.fixture
-def clock() -> Clock:
-    return Clock()
-
-
-@pytest.fixture
-async def store(clock: Clock) -> AsyncIterator[SegmentStore]:
+async def store(clock: SetClock) -> AsyncIterator[SegmentStore]:
     runtime = memory_runtime()
     runtime.monotonic_s = clock
     settings = SegmentStoreSettings(
@@ -55,7 +46,7 @@ async def store(clock: Clock) -> AsyncIterator[SegmentStore]:
 
 
 async def test_nothing_that_may_be_out_of_date_is_answered_after_the_lease(
-    store: SegmentStore, clock: Clock, monkeypatch: pytest.MonkeyPatch
+    store: SegmentStore, clock: SetClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """At its end all is answered, behind it nothing, refusals included; a look at the log begins a new one."""
     container = store.containers[0]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import random
 from collections.abc import Sequence
 
@@ -22,7 +23,7 @@ from penstock.model.errors import (
 from penstock.model.segments import TableRemoval, TableUpdate
 from penstock.segmentstore.settings import GarbageSettings, OrphanSettings, StorageGuardSettings
 from penstock.segmentstore.tier2.chunk_deletion import delete_chunks
-from penstock.segmentstore.tier2.chunked_storage import ChunkedStorage
+from penstock.segmentstore.tier2.chunked_storage import ChunkedStorage, ChunkLayout
 from penstock.segmentstore.tier2.garbage import GarbageQueue
 from penstock.segmentstore.tier2.garbage_records import (
     GIVEN_UP_PREFIX,
@@ -202,6 +203,27 @@ async def test_a_lease_holds_back_what_is_unlinked_behind_it() -> None:
     await storage.garbage.leases.release(lease)
     assert await storage.garbage.collect() == 5
     assert world.keys(b"\0") == []
+
+
+@pytest.mark.parametrize("ended_by", [asyncio.CancelledError, StorageError])
+async def test_a_layout_that_is_given_up_says_why_though_its_lease_cannot_be_given_back(
+    monkeypatch: pytest.MonkeyPatch, ended_by: type[BaseException]
+) -> None:
+    """What ended it is what its caller hears, a cancellation above all; the lease ends by itself."""
+    storage, _ = await World().filled()
+
+    async def chunks_of(segment: str) -> list[ChunkLayout]:
+        raise ended_by
+
+    async def release(place: Place) -> None:
+        raise OutcomeUnknownError("nobody answers")
+
+    monkeypatch.setattr(storage, "chunks_of", chunks_of)
+    monkeypatch.setattr(storage.garbage.leases, "release", release)
+    with pytest.raises(ended_by) as caught:
+        await storage.leased_layout(SEGMENT, 100.0, holder="job 1")
+    assert "nobody answers" in "".join(caught.value.__notes__)
+    assert len(storage.garbage.leases) == 1
 
 
 async def test_a_lease_ends_and_cannot_last_for_ever() -> None:

@@ -25,6 +25,7 @@ from penstock.model.errors import (
     CorruptionError,
     InvalidArgumentError,
     NoSuchSegmentError,
+    PenstockError,
     SegmentError,
     StorageConflictError,
     StorageNotPrimaryError,
@@ -290,9 +291,11 @@ class ChunkedStorage:
             async with self._locks.hold(segment):
                 await self._settle_doubts(segment)
             return lease, await self.chunks_of(segment)
-        except BaseException:
-            # Its time will be over, should this fail, too.
-            await leases.release(lease)
+        except BaseException as error:  # A cancellation, too, leaves nothing behind, and passes.
+            try:
+                await leases.release(lease)
+            except PenstockError as second:
+                error.add_note(f"and its lease lasts until its time is over: {second}")
             raise
 
     async def _settle_doubts(self, segment: str) -> None:

@@ -15,6 +15,7 @@ from collections import Counter, deque
 from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
+from functools import partial
 from typing import TypeVar
 
 from penstock.model.errors import (
@@ -202,7 +203,7 @@ class SimulatedObjects:
     async def delete_many(self, keys: Sequence[str]) -> None:
         """See `ObjectStore.delete_many`. Half of them may be gone when it fails."""
         for part in (keys[: len(keys) // 2], keys[len(keys) // 2 :]):
-            await self._request("delete_many", lambda part=part: self._delete_all(part))  # type: ignore[misc]  # As below.
+            await self._request("delete_many", partial(self._delete_all, part))
 
     def _delete_all(self, keys: Sequence[str]) -> None:
         for key in keys:
@@ -218,7 +219,7 @@ class SimulatedObjects:
                 else 0.0
             )
             as_of_s = asyncio.get_running_loop().time() - past_s
-            lengths = await self._request("list", lambda as_of_s=as_of_s: self.bucket.listed(as_of_s))  # type: ignore[misc]  # Lambdas with defaults have no type of their own.
+            lengths = await self._request("list", partial(self.bucket.listed, as_of_s))
             keys = sorted((key for key in lengths if key.startswith(start) and key > after), key=str.encode)
             page = [ObjectInfo(key, lengths[key]) for key in keys[:_PAGE_LENGTH]]
             if not page:
