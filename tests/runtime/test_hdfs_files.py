@@ -83,11 +83,11 @@ class PanicException(BaseException):  # The library's name.
 
 
 def test_a_panic_is_told_and_what_ends_the_program_passes() -> None:
-    with pytest.raises(StorageError, match="the library panicked about /root/x"):
-        with told_in_our_words("hdfs://node:8020", "/root/x"):
-            raise PanicException("Cannot read past end of the file")
+    place, path = "hdfs://node:8020", "/root/x"
+    with pytest.raises(StorageError, match="the library panicked about /root/x"), told_in_our_words(place, path):
+        raise PanicException("Cannot read past end of the file")
     for error in (SystemExit(3), KeyboardInterrupt(), NoSuchRemoteFileError("/root/y")):
-        with pytest.raises(type(error)) as caught, told_in_our_words("hdfs://node:8020", "/root/x"):
+        with pytest.raises(type(error)) as caught, told_in_our_words(place, path):
             raise error
         assert caught.value is error
 
