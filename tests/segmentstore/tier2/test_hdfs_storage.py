@@ -58,6 +58,32 @@ def test_a_creation_whose_answer_is_lost_is_made_again(fault: FileFault) -> None
     assert simulate(scenario).fault_counts == {fault: 1}
 
 
+@pytest.mark.parametrize("recovery_s", [1.0, 40.0])
+def test_a_truncation_that_goes_on_is_waited_for_without_a_second_recovery(recovery_s: float) -> None:
+    """A recovery of the lease begins another one of the block, which met the next append in a real HDFS: it hung.
+
+    Only what is not done when all of its time is over is recovered after all.
+    """
+    recovered: list[str] = []
+
+    class Watched(SimulatedFiles):
+        async def recover_lease(self, path: str) -> bool:
+            if self.system.file(path).holder is not None:
+                recovered.append(path)
+            return await super().recover_lease(path)
+
+    async def scenario(storage: HdfsChunkStorage, files: SimulatedFiles) -> None:
+        faults = FileFaults(recovery_s=recovery_s)
+        watched = HdfsChunkStorage(Watched(files.system, random.Random(7), faults), random.Random(8), ROOT)
+        await watched.create_with_content("target", [b"abcGARBAGE"])
+        await watched.create_with_content("s/one", [b"def"])
+        assert await watched.concat("target", 3, [("s/one", 3)]) == 6
+        assert await watched.read("target", 0, 10) == b"abcdef"
+
+    simulate(scenario)
+    assert bool(recovered) is (recovery_s > 30.0)
+
+
 def test_a_creation_cut_short_is_made_again_and_leaves_no_part_of_it() -> None:
     async def scenario(storage: HdfsChunkStorage, files: SimulatedFiles) -> None:
         files.inject("create", FileFault.HALF_WRITTEN)

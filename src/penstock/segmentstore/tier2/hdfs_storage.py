@@ -356,7 +356,23 @@ class HdfsChunkStorage:
         # It may be open, and longer than it says, because a writer died.
         await self._recover(path)
         if (await self.info(name)).length > length and not await self.files.truncate(path, length):
-            await self._recover(path)
+            await self._truncated(path, length)
+
+    async def _truncated(self, path: str, length: int) -> None:
+        """Wait until a truncation inside a block is done, and the file closed; asked for again it says so.
+
+        To recover the lease meanwhile would begin another recovery of the block, which may meet the next append.
+        """
+        settings, loop = self._settings, asyncio.get_running_loop()
+        deadline_s = loop.time() + settings.lease_timeout_s
+        while loop.time() < deadline_s:
+            await asyncio.sleep(settings.lease_poll_s)
+            try:
+                if await self._again(lambda: self.files.truncate(path, length)):
+                    return
+            except RemoteFileLeasedError:
+                pass  # It goes on.
+        await self._recover(path)
 
     def _can_move(self, target: str, sources: Sequence[str]) -> bool:
         """Say whether HDFS moves blocks of these. It takes paths with commas between them."""

@@ -61,6 +61,10 @@ class FileFault(StrEnum):
 
 
 
+#: Whose lease it is while a truncation goes on.
+_TRUNCATION = "truncation"
+
+
 @dataclass(frozen=True, slots=True)
 class FileFaults:
     """Rates are probabilities per request.
@@ -282,12 +286,17 @@ class SimulatedFiles:
         def effect() -> bool:
             self._demand_changes()
             file = self.system.file(path)
+            now_s = asyncio.get_running_loop().time()
+            if file.holder == _TRUNCATION and file.recovered_s is not None and file.recovered_s <= now_s:
+                file.close()
             if file.holder is not None:
                 raise RemoteFileLeasedError(path, "simulated")
+            if len(file.data) <= length:
+                return True
             del file.data[length:]
             file.close()
             # Within a block it goes on for a while, and the file is open.
-            file.holder = "truncation"
+            file.holder, file.recovered_s = _TRUNCATION, now_s + self.faults.recovery_s
             return False
 
         return await self._request("truncate", effect)
