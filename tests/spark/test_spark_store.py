@@ -221,6 +221,25 @@ def test_boundaries_and_event_ends_come_from_the_bytes(monkeypatch: pytest.Monke
     assert stream.event_end(SEGMENT, 40) == 60
 
 
+@pytest.mark.parametrize("borders", [[0, 60, 120, 180, 200], [0, 100, 200], [0, 200]])
+def test_of_what_lies_far_before_a_target_nothing_is_read_and_the_boundary_is_the_same(
+    monkeypatch: pytest.MonkeyPatch, stream: StoredStream, borders: list[int]
+) -> None:
+    """Events are 20 bytes, and a walk is at most 50: borders between appends say where it may begin."""
+    client = serve(monkeypatch)
+    monkeypatch.setattr(store, "WALK_BYTES_MAX", 50)
+    monkeypatch.setattr(
+        store, "run_in_client", lambda _, step: next(each for each in borders if each >= step.args[1])
+    )
+    for targets in ([199], [20, 45, 130, 150, 199], [10, 200], [90, 95, 100, 105]):
+        client.starts.clear()
+        assert list(stream.boundaries(SEGMENT, 0, targets)) == [each // 20 * 20 for each in targets]
+    client.starts.clear()
+    assert list(stream.boundaries(SEGMENT, 20, [199])) == [180]
+    # The nearest that is known to be a boundary, else where it was told to start.
+    assert client.starts == [{60: 180, 100: 100, 200: 20}[next(each for each in borders if each)]]
+
+
 def test_cuts_are_plain_and_sorted(monkeypatch: pytest.MonkeyPatch, stream: StoredStream) -> None:
     serve(monkeypatch)
     assert list(stream.head().items()) == [(2, 7), (5, 0)]

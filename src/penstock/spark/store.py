@@ -9,8 +9,10 @@ from __future__ import annotations
 import atexit
 import os
 import time
+from bisect import bisect_right
 from collections import OrderedDict
 from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, TypeVar
 
 from penstock.model.errors import (
@@ -33,6 +35,9 @@ if TYPE_CHECKING:
     from penstock import Client, EventWriter, aio
 
 T = TypeVar("T")
+
+#: Event boundaries are looked for by walking so many bytes at most: segment stores index a border about every MiB.
+WALK_BYTES_MAX = 4 * 1024 * 1024
 
 #: Clients kept open in one process. More than one only when a session talks to several stores.
 CLIENT_COUNT_MAX = 8
@@ -84,6 +89,10 @@ def run_in_client(settings: StoreSettings, step: Callable[[aio.Client], Coroutin
     """Run `step` with the async client behind this process's client, in its loop; return its result."""
     client = client_of(settings)
     return client._portal.call(step(client._part))
+
+
+async def _locate(segment: str, offset: int, client: aio.Client) -> int:
+    return await client._segment_client.locate_offset(segment, offset)
 
 
 def prepare_target(options: SinkOptions) -> None:
@@ -154,9 +163,14 @@ class StoredStream:
         return client_of(self.settings).successors(self.name, segment)
 
     def boundaries(self, segment: int, start: int, targets: Sequence[int]) -> Sequence[int]:
-        """See `StreamView.boundaries`."""
-        blocks = self.read(segment, start, targets[-1])
-        return boundaries_at(blocks, source=self.segment_name(segment), start=start, targets=targets)
+        """See `StreamView.boundaries`. Of what lies between targets that are far apart, nothing is read."""
+        name, found, at = self.segment_name(segment), list[int](), start
+        while len(found) < len(targets):
+            at = self._border(name, at, targets[len(found)])
+            near = targets[len(found) : max(bisect_right(targets, at + WALK_BYTES_MAX), len(found) + 1)]
+            found += boundaries_at(self.read(segment, at, near[-1]), source=name, start=at, targets=near)
+            at = found[-1]
+        return found
 
     def boundary_behind(self, segment: int, start: int, end: int, event_count: int) -> tuple[int, int]:
         """See `StreamView.boundary_behind`."""
@@ -174,6 +188,17 @@ class StoredStream:
                 "the stream cut does not lie on an event boundary"
             )
         return start + length
+
+    def _border(self, name: str, known: int, target: int) -> int:
+        """Return a border between appends, or the boundary `known`: the one not far before `target`, if possible."""
+        distance = WALK_BYTES_MAX
+        while (at := target - distance) > known:
+            border = run_in_client(self.settings, partial(_locate, name, at))
+            if border <= target:
+                return border
+            # None in between: a long append, or a store that keeps no index.
+            distance *= 2
+        return known
 
     def read(self, segment: int, start: int, end: int) -> Iterator[Buffer]:
         """Yield the bytes ``[start, end)`` of a segment in order, in blocks of the client's size.
