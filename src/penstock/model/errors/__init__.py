@@ -53,6 +53,7 @@
     │   ├── StorageNotRespondingError   it hangs; what was asked of it may still happen
     │   ├── StorageNotPrimaryError      a later epoch owns the stored segment
     │   ├── StorageConflictError        the records of a stored segment were changed meanwhile
+    │   ├── AdoptionError               a segment of older layout cannot be taken over as it lies
     │   ├── ChunkError                  NoSuchChunkError, ChunkExistsError, BadChunkOffsetError
     │   ├── ObjectError                 NoSuchObjectError, ObjectExistsError, ObjectRangeError (inside a segment store)
     │   └── RemoteFileError             NoSuchRemoteFileError, RemoteFileExistsError, RemoteFileLeasedError,
@@ -117,6 +118,7 @@ from penstock.model.errors.segments import (
     TooManyActiveSegmentsError,
 )
 from penstock.model.errors.storage import (
+    AdoptionError,
     BadChunkOffsetError,
     ChunkError,
     ChunkExistsError,
@@ -182,6 +184,7 @@ from penstock.model.errors.streams import (
 )
 
 __all__ = [
+    "AdoptionError",
     "AttributesNotLoadedError",
     "BadAttributeError",
     "BadChunkOffsetError",

@@ -134,6 +134,14 @@ class StorageConflictError(StorageError):
         self.key = key
 
 
+class AdoptionError(StorageError):
+    """A segment of RollingStorage, the older layout, cannot be taken over as it lies. `segment` is its name."""
+
+    def __init__(self, segment: str, message: str) -> None:
+        super().__init__(f"segment {segment} of the older layout: {message}")
+        self.segment = segment
+
+
 class ChunkError(StorageError):
     """A request about one chunk of long-term storage failed. `chunk` is its name."""
 

@@ -17,7 +17,7 @@ keeps the chunks it came with. Source: segment store specification, sections 8.1
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, replace
 
@@ -41,6 +41,8 @@ from penstock.segmentstore.tier2.garbage_records import SEGMENTS_FIRST, Place
 from penstock.segmentstore.tier2.metadata import MetadataTable
 from penstock.segmentstore.tier2.orphans import OrphanChunks
 from penstock.segmentstore.tier2.records import SegmentRecord, decode_record, leads_to
+from penstock.segmentstore.tier2.rolling_layout import RollingLayout
+from penstock.segmentstore.tier2.segment_adoption import adopt_segment
 from penstock.segmentstore.tier2.segment_concat import concat_segment
 from penstock.segmentstore.tier2.segment_read import load_existing, placed_chunks, read_segment
 from penstock.segmentstore.tier2.segment_removal import delete_segment, truncate_segment
@@ -244,6 +246,17 @@ class ChunkedStorage:
             raise InvalidArgumentError(f"cannot merge segment {source!r} into {target!r} at {offset}")
         async with self._change(target, source):
             return await concat_segment(self._context, target, offset, source)
+
+    async def adopt(self, layout: RollingLayout, progress: Callable[[int], None] = lambda count: None) -> StoredSegment:
+        """Give a segment of RollingStorage records; return its state. Its chunks are read, and stay as they are.
+
+        A call that failed or was interrupted is continued by the next one, and one that was done finds nothing to do.
+        `progress` is told of bytes that were read.
+
+        Raises `AdoptionError` when something else is stored under that name, or a chunk waits to be deleted.
+        """
+        async with self._change(layout.segment):
+            return _stored(await adopt_segment(self._context, layout, progress))
 
     async def info(self, segment: str) -> StoredSegment | None:
         """Return a segment's state without claiming it; None when nothing of it is stored."""

@@ -1,0 +1,176 @@
+"""`RollingHeader`: the bytes of a header of RollingStorage, the layout of long-term storage in older Pravega (PDP-19).
+
+A segment lies in chunks, and in a text that says which: entries ``key=value&``, one behind the other, only ever
+appended to. The first entry is the greatest length of a chunk, then comes an entry for every chunk: where it begins in
+the segment, and its name. A merge appends ``concat=<chunks>@<offset>&`` and then the source's header as it is: so many
+of the entries that follow count from that offset. If the first of these is not at 0, the source's header was never
+appended, and the announcement is void.
+
+Of lengths a header says nothing: a chunk ends where the next begins, and the last where its file ends. What the older
+store may do, and what it may leave behind, is told apart from damage here; a text that can be read in two ways is
+damage. Pure: bytes in, values out. Source: PDP-19, PDP-34, segment store specification, section 8.14; bytes and
+examples: docs/formats.md.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import NoReturn
+
+from penstock.model.errors import CorruptionError, InvalidArgumentError
+from penstock.segmentstore.tier2.chunk_run import OFFSET_MAX
+
+_HEADER_SUFFIX = "$header"
+_CHUNK_INFIX = "$offset."
+_MAX_LENGTH_KEY = "maxsize"
+_CONCAT_KEY = "concat"
+
+_NUMBER = re.compile(r"0|[1-9][0-9]{0,18}")
+_CONCAT = re.compile(r"(0|[1-9][0-9]{0,9})@(0|[1-9][0-9]{0,18})")
+
+
+@dataclass(frozen=True, slots=True)
+class RollingChunk:
+    """A chunk and the segment offset of its first byte."""
+
+    start: int
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
+class RollingHeader:
+    """What a header says. `chunks` are in order; of those that begin at one offset all but the last are empty.
+
+    `chunk_length_max`: a chunk of this length is not appended to.
+    """
+
+    chunk_length_max: int
+    chunks: tuple[RollingChunk, ...]
+
+
+def header_name(segment: str) -> str:
+    """Return the name of a segment's header."""
+    return segment + _HEADER_SUFFIX
+
+
+def segment_of_header(name: str) -> str | None:
+    """Return whose header has this name; None if no header has."""
+    segment = name.removesuffix(_HEADER_SUFFIX)
+    return None if segment == name or not segment else segment
+
+
+def rolling_chunk_name(segment: str, offset: int) -> str:
+    """Return how the older store names the chunk that it begins at `offset` of a segment."""
+    return f"{segment}{_CHUNK_INFIX}{offset}"
+
+
+def is_rolling_chunk(name: str) -> bool:
+    """Say whether this is a name that the older store gives a chunk."""
+    segment, infix, offset = name.rpartition(_CHUNK_INFIX)
+    return bool(segment and infix) and _NUMBER.fullmatch(offset) is not None
+
+
+def encode_header(header: RollingHeader) -> bytes:
+    """Return the bytes that the older store reads as `header`.
+
+    Raises `InvalidArgumentError` for what it could not read: names with ``&``, offsets that do not ascend.
+    """
+    parts = [f"{_MAX_LENGTH_KEY}={header.chunk_length_max}&"]
+    before = -1
+    for chunk in header.chunks:
+        if not chunk.name or "&" in chunk.name:
+            raise InvalidArgumentError(f"a header cannot name the chunk {chunk.name!r}")
+        # It refuses two chunks at one offset, although it may write them.
+        if not before < chunk.start <= OFFSET_MAX:
+            raise InvalidArgumentError(f"chunk {chunk.name} begins at {chunk.start}, the one before it at {before}")
+        before = chunk.start
+        parts.append(f"{chunk.start}={chunk.name}&")
+    if not 0 < header.chunk_length_max <= OFFSET_MAX:
+        raise InvalidArgumentError(f"chunks of at most {header.chunk_length_max} bytes cannot be")
+    return "".join(parts).encode()
+
+
+def decode_header(name: str, data: bytes) -> RollingHeader | None:
+    """Read the header in chunk `name`; None when it is empty: a creation that did not get further.
+
+    Raises `CorruptionError` for all that the older store does not leave behind, with the byte where it begins.
+    """
+    if not data:
+        return None
+    if not data.endswith(b"&"):
+        raise CorruptionError(
+            name, data.rfind(b"&") + 1, "the header's last entry has no end: it was cut off while it was written"
+        )
+    reader = _Reader(name)
+    for entry in data[:-1].split(b"&"):
+        reader.read(entry)
+    return reader.end()
+
+
+class _Reader:
+    """Takes entries in order. `_left`: entries that the announcement in force still is about, of `_announced`."""
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+        self._position = 0
+        self._chunk_length_max: int | None = None
+        self._chunks: list[RollingChunk] = []
+        self._announced = self._left = self._base = 0
+
+    def read(self, entry: bytes) -> None:
+        try:
+            key, sign, value = entry.decode().partition("=")
+        except UnicodeDecodeError as error:
+            raise CorruptionError(self._name, self._position + error.start, "the header is not UTF-8") from error
+        if not (sign and key and value):
+            self._damaged(f"{entry!r} is no entry of a header")
+        if key == _MAX_LENGTH_KEY:
+            length_max = self._number(value)
+            if not length_max:
+                self._damaged("chunks of at most 0 bytes cannot be")
+            # Those that follow came with what was merged.
+            if self._chunk_length_max is None:
+                self._chunk_length_max = length_max
+        elif self._chunk_length_max is None:
+            self._damaged(f"the header does not begin with {_MAX_LENGTH_KEY}")
+        elif key == _CONCAT_KEY:
+            self._announce(value)
+        else:
+            self._add(self._number(key), value)
+        self._position += len(entry) + 1
+
+    def end(self) -> RollingHeader:
+        if 0 < self._left < self._announced:
+            self._damaged(f"{self._left} chunks of a merge are missing: it was cut off while it was written")
+        assert self._chunk_length_max is not None
+        return RollingHeader(self._chunk_length_max, tuple(self._chunks))
+
+    def _announce(self, value: str) -> None:
+        found = _CONCAT.fullmatch(value)
+        if found is None:
+            self._damaged(f"{_CONCAT_KEY}={value} is not a number of chunks and an offset")
+        if 0 < self._left < self._announced:
+            self._damaged("a merge begins within another one: where its chunks begin cannot be told")
+        self._announced = self._left = int(found[1])
+        self._base = int(found[2])
+
+    def _add(self, start: int, chunk: str) -> None:
+        if self._left == self._announced and start:
+            self._announced = self._left = 0
+        elif self._left:
+            self._left -= 1
+            start += self._base
+        if start > OFFSET_MAX:
+            self._damaged(f"chunk {chunk} begins at {start}, beyond any segment")
+        if self._chunks and start < self._chunks[-1].start:
+            self._damaged(f"chunk {chunk} begins at {start}, before the one that it follows")
+        self._chunks.append(RollingChunk(start, chunk))
+
+    def _number(self, text: str) -> int:
+        if _NUMBER.fullmatch(text) is None or int(text) > OFFSET_MAX:
+            self._damaged(f"{text!r} is not a number of bytes")
+        return int(text)
+
+    def _damaged(self, problem: str) -> NoReturn:
+        raise CorruptionError(self._name, self._position, problem)
