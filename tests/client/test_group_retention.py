@@ -18,7 +18,7 @@ from penstock.testing import memory_server
 
 FAST = ClientSettings(
     position_interval_s=0.05, reader_group_refresh_s=0.02, reader_group_stream_refresh_s=0.05, reader_timeout_s=0.5,
-    reader_group_publish_interval_s=0.05,
+    reader_group_publish_interval_s=0.05, reader_group_checkpoint_interval_s=0.05,
 )  # fmt: skip
 #: Publishes when it begins, and not again. What is published is given up after an interval of positions.
 SELDOM = ClientSettings(

@@ -17,7 +17,8 @@ from penstock.model.names import reader_group_table
 from penstock.testing import memory_server
 
 FAST = ClientSettings(
-    position_interval_s=0.05, reader_group_refresh_s=0.02, reader_group_publish_interval_s=0.05
+    position_interval_s=0.05, reader_group_refresh_s=0.02, reader_group_publish_interval_s=0.05,
+    reader_group_checkpoint_interval_s=0.05,
 )  # fmt: skip
 
 

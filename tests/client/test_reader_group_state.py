@@ -7,6 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from penstock.client import reader_group_state as rgs
+from penstock.client.group_state import GroupState, HeldSegment
 from penstock.model.errors import InvalidArgumentError
 from penstock.model.names import segment_name
 
@@ -16,7 +17,7 @@ def name(number, epoch=0):
 
 
 def held(offset=0, number=0):
-    return rgs.HeldSegment(offset, number)
+    return HeldSegment(offset, number)
 
 
 def at(state, reader, positions):
@@ -42,16 +43,16 @@ def group(segment_count=4, readers=()):
 
 def test_record_survives_storing():
     state = rgs.acquire(group(3, ["a"]), "a", 100)
-    assert rgs.GroupState.decode(state.encode()) == state
+    assert GroupState.decode(state.encode()) == state
 
 
 def test_record_of_another_version_or_form_is_refused():
     with pytest.raises(InvalidArgumentError, match="version 1"):
-        rgs.GroupState.decode(b'{"streams":[],"unassigned":{},"version":1}')
+        GroupState.decode(b'{"streams":[],"unassigned":{},"version":1}')
     with pytest.raises(InvalidArgumentError, match="cannot be read"):
-        rgs.GroupState.decode(b"not json")
+        GroupState.decode(b"not json")
     with pytest.raises(InvalidArgumentError, match="cannot be read"):
-        rgs.GroupState.decode(b'{"streams":[],"version":3}')
+        GroupState.decode(b'{"streams":[],"version":3}')
 
 
 def test_first_reader_takes_everything_and_shares_with_the_second():
@@ -198,7 +199,7 @@ def test_no_history_loses_or_doubles_a_segment(data):
         assert len(set(turns)) == len(turns)
         assert all(turn < state.next_turn for turn in turns)
         assert set(state.waiting) == {key for key in waiting if len(waiting[key]) < 2}
-        assert rgs.GroupState.decode(state.encode()) == state
+        assert GroupState.decode(state.encode()) == state
 
 
 @settings(max_examples=100, deadline=None)
@@ -362,4 +363,4 @@ def test_no_history_of_streams_loses_or_doubles_one(data):
         assert sorted([*places(state), *state.ended]) == sorted(of(stream) for stream in read)
         assert all(offset >= limits[segment] for segment, offset in state.ended.items())
         assert set(rgs.stream_cuts(state)) == {f"retail/{stream}" for stream in read}
-        assert rgs.GroupState.decode(state.encode()) == state
+        assert GroupState.decode(state.encode()) == state

@@ -15,5 +15,6 @@ def test_no_event_goes_that_a_subscriber_has_not_worked_off(seed: int) -> None:
     assert outcome.violations == ()
     for done in (
         "heads of held streams", "deaths of subscribers", "cuts acknowledged", "retention of groups changed",
+        "checkpoints of held streams",
     ):  # fmt: skip
         assert outcome.counts[done], done

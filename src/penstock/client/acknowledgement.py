@@ -11,9 +11,9 @@ from collections.abc import Mapping
 from penstock.client import reader_group_state as rgs
 from penstock.client.cluster import Cluster
 from penstock.client.deadline import within
+from penstock.client.group_state import GroupState
 from penstock.client.reader_group_calls import Publication
 from penstock.client.reader_group_record import GroupRecord
-from penstock.client.reader_group_state import GroupState
 from penstock.client.reader_group_streams import GroupStreams
 from penstock.client.retry import Backoff
 from penstock.model.errors import InvalidArgumentError, MetadataConflictError, StreamError

@@ -249,6 +249,7 @@ class Client(StreamCalls):
         reader_timeout_s: float | None = None,
         processing_time_max_s: float | None = None,
         retention: GroupRetention | str = GroupRetention.NONE,
+        checkpoint_interval_s: float | None = None,
     ) -> Opening[ReaderGroup]:
         """Create a reader group, or join the one of that name. By `await` or `async with`.
 
@@ -267,9 +268,11 @@ class Client(StreamCalls):
             scope: where the group lives, by default the scope of the first stream. It cannot be deleted meanwhile.
             reader_timeout_s, processing_time_max_s: of the group, by default those of `ClientSettings`.
             retention: what it holds of its streams. "none": data go as the streams' retention policies say, read or
-                not. "automatic": it subscribes to its streams, and they keep what lies behind the positions stored for
-                it, up to the maximum of their policies. "manual": likewise, what is not acknowledged, see
+                not. "automatic": it subscribes to its streams, and they keep what lies behind its last checkpoint, up
+                to the maximum of their policies. "manual": likewise, what is not acknowledged, see
                 `ReaderGroup.acknowledge`. See `GroupRetention`.
+            checkpoint_interval_s: how often one of its readers takes a checkpoint, 0.001 to 1e9; 0: never. By default
+                that of `ClientSettings`.
 
         Raises:
             InvalidArgumentError: the group reads other streams; or `start` is none, or lies beyond the end of a stream;
@@ -286,6 +289,7 @@ class Client(StreamCalls):
                     reader_timeout_s=reader_timeout_s,
                     processing_time_max_s=processing_time_max_s,
                     retention=retention,
+                    checkpoint_interval_s=checkpoint_interval_s,
                     owner=self,
                 )
             return readers

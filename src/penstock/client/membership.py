@@ -15,10 +15,10 @@ from typing import Protocol
 from penstock.client import reader_group_state as rgs
 from penstock.client.cluster import Cluster
 from penstock.client.deadline import within
+from penstock.client.group_state import GroupState, HeldSegment
 from penstock.client.read_ahead import ReadAhead
 from penstock.client.reader_group_keeper import GroupKeeper
 from penstock.client.reader_group_record import GroupRecord
-from penstock.client.reader_group_state import GroupState, HeldSegment
 from penstock.client.reader_group_streams import is_match
 from penstock.client.segment_events import SegmentEvents
 from penstock.client.tasks import start_watched
@@ -214,7 +214,7 @@ class Membership:
             requests, self._requests = self._requests, []
             try:
                 is_due = loop.time() - self._beaten_s >= self._settings.position_interval_s
-                await self._look(is_beat=bool(requests) or is_due)
+                await self._look(is_beat=bool(requests) or is_due or self._is_awaited())
             except PenstockError as error:
                 self._note(error)
                 _answer(requests, error)
@@ -229,6 +229,12 @@ class Membership:
                     self.wake()
             await self._pause()
         self._settle_requests(self.failure)
+
+    def _is_awaited(self) -> bool:
+        """Say whether a checkpoint awaits this reader, or is to be begun by it."""
+        if self._state is None:
+            return False
+        return self._name in self._state.checkpoint.awaited or self._keeper.checkpoint_due(self._state) is not None
 
     async def _pause(self) -> None:
         try:
@@ -274,6 +280,8 @@ class Membership:
         positions = self.positions(is_leaving=False) if is_beat and self._is_joined else {}
         handed_out = self._hands._handed_out()
         dead = self._dead_readers()
+        # Begun with the positions of this reader, so nothing more is written if it is alone.
+        checkpoint = self._keeper.checkpoint_due(self._state) if self._state is not None and is_beat else None
 
         def step(state: GroupState) -> GroupState:
             me = state.readers.get(self._name)
@@ -287,6 +295,8 @@ class Membership:
             for segment, (end, successors) in ends.items():
                 state = rgs.finish(state, self._name, segment, end, successors)
             state = rgs.give_up(state, self._name, leaving)
+            if checkpoint is not None:
+                state = rgs.begin_checkpoint(state, checkpoint)
             if is_beat:
                 state = rgs.beat(state, self._name, positions, handed_out)
             return rgs.acquire(state, self._name, self._settings.reader_segment_count_max)

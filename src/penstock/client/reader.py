@@ -17,10 +17,10 @@ from typing import TYPE_CHECKING, Final
 
 from penstock.client.cluster import Cluster
 from penstock.client.event import Event, EventBatch, EventChunk
+from penstock.client.group_state import HeldSegment
 from penstock.client.life_cycle import LifeCycle
 from penstock.client.membership import Membership, OnChange
 from penstock.client.reader_group_record import GroupRecord
-from penstock.client.reader_group_state import HeldSegment
 from penstock.client.retry import Backoff
 from penstock.client.segment_events import SegmentEvents
 from penstock.client.tasks import start_watched

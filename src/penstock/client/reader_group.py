@@ -18,13 +18,14 @@ from penstock.client import reader_group_state as rgs
 from penstock.client.acknowledgement import Acknowledgement
 from penstock.client.cluster import Cluster
 from penstock.client.deadline import within
+from penstock.client.group_checkpoint import interval_ms_of, interval_s_of
+from penstock.client.group_state import GroupState
 from penstock.client.life_cycle import LifeCycle
 from penstock.client.membership import OnChange
 from penstock.client.opening import Opening
 from penstock.client.reader import Positions, Reader
 from penstock.client.reader_group_calls import RegisteredGroup
 from penstock.client.reader_group_record import GroupRecord
-from penstock.client.reader_group_state import GroupState
 from penstock.client.reader_group_streams import GroupStreams, Sources, ends_of
 from penstock.client.serializers import Serializer, Value
 from penstock.client.starts import Start, checked_cuts, checked_start, cuts_of, end_cuts, positions_in, start_cuts
@@ -80,6 +81,8 @@ class GroupDescription:
         ends: where the group ends, in the streams in which it does.
         retention: whether it subscribes to its streams, and who says what it needs no more.
         acknowledged: what it has said so of, in the streams that it subscribes to; None: of nothing yet.
+        checkpoint_interval_s: of its automatic checkpoints; 0: it takes none.
+        checkpoint: the last one of those, in the streams that it has one of.
     """
 
     scope: str
@@ -94,6 +97,8 @@ class GroupDescription:
     ends: Mapping[str, StreamCut] = field(default_factory=dict)
     retention: GroupRetention = GroupRetention.NONE
     acknowledged: Mapping[str, StreamCut | None] = field(default_factory=dict)
+    checkpoint_interval_s: float = 0.0
+    checkpoint: Mapping[str, StreamCut] = field(default_factory=dict)
 
 
 class ReaderGroup(LifeCycle):
@@ -129,6 +134,7 @@ class ReaderGroup(LifeCycle):
         reader_timeout_s: float | None = None,
         processing_time_max_s: float | None = None,
         retention: GroupRetention | str = GroupRetention.NONE,
+        checkpoint_interval_s: float | None = None,
         owner: LifeCycle | None = None,
     ) -> None:
         """Create the group if there is none. Called by `Client.reader_group`. A refused one leaves nothing behind."""
@@ -138,11 +144,14 @@ class ReaderGroup(LifeCycle):
         processing_s = settings.processing_time_max_s if processing_time_max_s is None else processing_time_max_s
         if min(timeout_s, processing_s) <= 0:
             raise InvalidArgumentError(f"reader group {self.name}: time-outs must be above 0 s")
+        if checkpoint_interval_s is None:
+            checkpoint_interval_s = settings.reader_group_checkpoint_interval_s
+        interval_ms = interval_ms_of(checkpoint_interval_s)
         controller = self._cluster.controller
         registered = await controller.reader_group(self.scope, self.name)
         if registered is None:
             registered = await controller.create_reader_group(
-                self.scope, self.name, await self._wanted(start, until, held)
+                self.scope, self.name, await self._wanted(start, until, held, interval_ms)
             )
         self._check_sources(registered.starts, () if self._sources is None else self._sources.patterns)
         known = registered
@@ -161,6 +170,7 @@ class ReaderGroup(LifeCycle):
                 processing_time_max_s=processing_s,
                 patterns=() if self._sources is None else self._sources.patterns,
                 ends=positions_in(ends_of(known)),
+                checkpoint_interval_s=interval_s_of(known.checkpoint_interval_ms),
             )
 
         state = await record.find_or_create(first_state)
@@ -175,7 +185,9 @@ class ReaderGroup(LifeCycle):
         self._open_record = record
         self._open_life(owner)
 
-    async def _wanted(self, start: Start, until: Start, retention: GroupRetention) -> RegisteredGroup:
+    async def _wanted(
+        self, start: Start, until: Start, retention: GroupRetention, checkpoint_interval_ms: int
+    ) -> RegisteredGroup:
         """Return the group as it is to be made. Everything about it is checked before anything is made."""
         if self._sources is None:
             raise NoSuchReaderGroupError(
@@ -194,6 +206,7 @@ class ReaderGroup(LifeCycle):
             {stream: dict(cut.positions) for stream, cut in starts.items()},
             retention,
             {stream: dict(cut.positions) for stream, cut in ends.items()},
+            checkpoint_interval_ms,
         )
 
     def _check_sources(self, streams: Collection[str], patterns: Collection[str]) -> None:
@@ -350,6 +363,16 @@ class ReaderGroup(LifeCycle):
         await GroupStreams(self._cluster, self._record).set_retention(held)
         await self._let_readers_follow()
 
+    async def set_checkpoint_interval(self, interval_s: float) -> None:
+        """Have one of the readers take a checkpoint every so many seconds, 0.001 to 1e9; 0: none any more.
+
+        With readers or without; safe to repeat. Raises `InvalidArgumentError`, `NoSuchReaderGroupError`.
+        """
+        interval_ms = interval_ms_of(interval_s)
+        self._check_open()
+        await GroupStreams(self._cluster, self._record).set_checkpoint_interval(interval_ms)
+        await self._let_readers_follow()
+
     async def acknowledge(self, cuts: StreamCut | str | Mapping[str, StreamCut | str]) -> bool:
         """Say that the group, whose retention is "manual", needs nothing before a cut, or one for each of some streams.
 
@@ -419,6 +442,8 @@ class ReaderGroup(LifeCycle):
             cuts_of(state.ends),
             state.retention,
             await self._acknowledged(state),
+            state.checkpoint.interval_s,
+            rgs.checkpoint_cuts(state),
         )
 
     async def _acknowledged(self, state: GroupState) -> dict[str, StreamCut | None]:

@@ -21,10 +21,6 @@ from penstock.rpc import controller_pb2 as pb
 #: Streams of this name hold what a group's readers share in Java; each registered group has one.
 STATE_STREAM_PREFIX = "_RG"
 
-_REFRESH_MS = 3000
-_CHECKPOINT_INTERVAL_MS = 30_000
-_CHECKPOINTS_OUTSTANDING_MAX = 3
-
 
 @dataclass(frozen=True, slots=True)
 class RegisteredGroup:
@@ -38,6 +34,8 @@ class RegisteredGroup:
         retention: whether it subscribes to its streams, so that what it has not acknowledged is kept as their retention
             policies say. Of a group without a stream only its record knows.
         ends: where it ends in them, likewise; in a stream without one it goes on.
+        checkpoint_interval_ms: of automatic checkpoints; not above 0: there are none.
+        checkpoints_open_max, refresh_ms: what Pravega's readers go by; kept as they are.
     """
 
     id: str
@@ -45,6 +43,9 @@ class RegisteredGroup:
     starts: Mapping[str, Mapping[int, int]]
     retention: GroupRetention
     ends: Mapping[str, Mapping[int, int]] = field(default_factory=dict)
+    checkpoint_interval_ms: int = 30_000
+    checkpoints_open_max: int = 3
+    refresh_ms: int = 3000
 
 
 _RETENTION_TYPES = {
@@ -191,9 +192,9 @@ def _config(scope: str, group: str, wanted: RegisteredGroup) -> pb.ReaderGroupCo
     return pb.ReaderGroupConfiguration(
         scope=scope,
         readerGroupName=group,
-        groupRefreshTimeMillis=_REFRESH_MS,
-        automaticCheckpointIntervalMillis=_CHECKPOINT_INTERVAL_MS,
-        maxOutstandingCheckpointRequest=_CHECKPOINTS_OUTSTANDING_MAX,
+        groupRefreshTimeMillis=wanted.refresh_ms,
+        automaticCheckpointIntervalMillis=wanted.checkpoint_interval_ms,
+        maxOutstandingCheckpointRequest=wanted.checkpoints_open_max,
         retentionType=_RETENTION_TYPES[wanted.retention if wanted.starts else GroupRetention.NONE],
         generation=wanted.generation,
         readerGroupId=wanted.id,
@@ -219,6 +220,9 @@ def _registered(config: pb.ReaderGroupConfiguration) -> RegisteredGroup:
         GroupRetention(config.retentionType),
         # A cut without positions is no end.
         _cuts(cut for cut in config.endingStreamCuts if cut.cut),
+        config.automaticCheckpointIntervalMillis,
+        config.maxOutstandingCheckpointRequest,
+        config.groupRefreshTimeMillis,
     )
 
 

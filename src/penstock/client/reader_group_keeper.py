@@ -14,9 +14,9 @@ from functools import partial
 from penstock.client import reader_group_state as rgs
 from penstock.client.cluster import Cluster
 from penstock.client.deadline import within
+from penstock.client.group_state import GroupState
 from penstock.client.reader_group_calls import Publication
 from penstock.client.reader_group_record import GroupRecord
-from penstock.client.reader_group_state import GroupState
 from penstock.client.reader_group_streams import GroupStreams
 from penstock.model.errors import NoSuchReaderGroupError, PenstockError
 from penstock.model.policies import GroupRetention
@@ -41,12 +41,27 @@ class GroupKeeper:
         self._published_s = float("-inf")
         #: Stream -> the generation and the cut that the controller has taken.
         self._published: dict[str, tuple[int, StreamCut]] = {}
+        #: The checkpoint begun last, as seen here, and when that was seen. A reader that has just come begins one at
+        #: once: readers that never live for an interval would take none.
+        self._checkpoint = -1
+        self._checkpoint_s = float("-inf")
         # Whoever opened the group has looked.
         self._looked_s = asyncio.get_running_loop().time()
 
     def look_soon(self) -> None:
         """Look for streams that came or went with the next `keep`."""
         self._looked_s = float("-inf")
+
+    def checkpoint_due(self, state: GroupState) -> int | None:
+        """Return the number of the checkpoint that this reader is to begin, if one is due."""
+        checkpoint, now_s = state.checkpoint, asyncio.get_running_loop().time()
+        if checkpoint.number != self._checkpoint:
+            if self._checkpoint >= 0:
+                self._checkpoint_s = now_s
+            self._checkpoint = checkpoint.number
+        is_due = 0 < checkpoint.interval_s <= now_s - self._checkpoint_s
+        is_mine = not checkpoint.awaited and self._reader == min(state.readers, default=None)
+        return checkpoint.number + 1 if is_due and is_mine else None
 
     async def keep(self, state: GroupState) -> bool:
         """Do what is due, for a group whose record is `state`; say whether the record has changed with that."""
@@ -87,7 +102,12 @@ class GroupKeeper:
             del self._published[stream]
 
     def _cuts(self, state: GroupState) -> dict[str, StreamCut]:
-        """Return what may be published: what is stored, and nothing else. A stream read to its end has none."""
+        """Return what may be published: the last checkpoint, and nothing else. A stream read to its end has none.
+
+        Of a group without automatic checkpoints it is what is stored.
+        """
+        if state.checkpoint.interval_s:
+            return rgs.checkpoint_cuts(state)
         return {stream: cut for stream, cut in rgs.stream_cuts(state).items() if cut.positions}
 
     async def _publish_cut(self, group: str, state: GroupState, cut: StreamCut) -> None:

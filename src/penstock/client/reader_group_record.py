@@ -10,7 +10,7 @@ from collections.abc import Awaitable, Callable
 
 from penstock.client.cluster import Cluster
 from penstock.client.deadline import within
-from penstock.client.reader_group_state import GroupState
+from penstock.client.group_state import GroupState
 from penstock.client.retry import Backoff
 from penstock.model.errors import (
     MetadataConflictError,

@@ -23,124 +23,13 @@ from typing import TypeVar
 
 import msgspec
 
-from penstock.model.errors import InvalidArgumentError
+from penstock.client.group_checkpoint import CheckpointState
+from penstock.client.group_state import GroupState, HeldSegment, ReaderState, Redelivery, WaitingState
 from penstock.model.names import parse_segment_name
 from penstock.model.policies import GroupRetention
 from penstock.model.stream_cuts import StreamCut
 
-FORMAT_VERSION = 3
-
 Value = TypeVar("Value")
-
-
-class HeldSegment(msgspec.Struct, frozen=True):
-    """A segment in the hands of a reader: where to go on, in bytes, and the number under which it was given away."""
-
-    offset: int
-    turn: int
-
-
-class ReaderState(msgspec.Struct, frozen=True):
-    """One reader: the life it is in, a counter that shows it is alive, and where it is in its segments.
-
-    `incarnation` is drawn anew each time a reader of this name starts, so an older one notices that it was replaced.
-    `handed_out`: how far events are with the application that do not count as read yet (segment -> offset).
-    """
-
-    incarnation: str
-    heartbeat: int = 0
-    segments: dict[str, HeldSegment] = msgspec.field(default_factory=dict)
-    handed_out: dict[str, int] = msgspec.field(default_factory=dict)
-
-
-class WaitingState(msgspec.Struct, frozen=True):
-    """A segment that cannot be read yet: predecessors still unread, and those read, with the offset of their end."""
-
-    unread: list[str]
-    read: dict[str, int]
-
-
-class Redelivery(msgspec.Struct, frozen=True):
-    """Events before `until` (bytes) may have been handed out `count` times before, by readers that failed."""
-
-    until: int
-    count: int
-
-
-class GroupState(msgspec.Struct, frozen=True):
-    """The whole record. Segments are full names, offsets are bytes; `unassigned` maps segments to where to go on.
-
-    `group_id`, `generation`: the controller's, see `RegisteredGroup`; `holds_data` and `is_manual` are its `retention`
-    (of a group that waits for its first stream it is known here alone). `reset_id`: the last `reset`, so
-    that none is done twice. `next_turn`: the number that the next segment is given away under. `reader_timeout_s`,
-    `processing_time_max_s`: the group's, see `ClientSettings`.
-
-    `patterns`: streams that come later and match one are read, too. `ends`: how far the group reads in the segments of
-    the cuts that it ends at; `ended`: those of them that were read so far, and where that was.
-    """
-
-    streams: list[str]
-    unassigned: dict[str, int]
-    readers: dict[str, ReaderState] = msgspec.field(default_factory=dict)
-    waiting: dict[str, WaitingState] = msgspec.field(default_factory=dict)
-    redeliveries: dict[str, Redelivery] = msgspec.field(default_factory=dict)
-    group_id: str = ""
-    generation: int = 0
-    holds_data: bool = False
-    reset_id: str = ""
-    next_turn: int = 1
-    reader_timeout_s: float = 30.0
-    processing_time_max_s: float = 300.0
-    patterns: list[str] = msgspec.field(default_factory=list)
-    ends: dict[str, int] = msgspec.field(default_factory=dict)
-    ended: dict[str, int] = msgspec.field(default_factory=dict)
-    is_manual: bool = False
-    version: int = FORMAT_VERSION
-
-    def encode(self) -> bytes:
-        """Return the record as stored: JSON."""
-        return msgspec.json.encode(self)
-
-    @classmethod
-    def decode(cls, data: bytes) -> GroupState:
-        """Read a record. Raises `InvalidArgumentError` for another format or version."""
-        try:
-            version = msgspec.json.decode(data, type=_Versioned).version
-            if version != FORMAT_VERSION:
-                raise InvalidArgumentError(
-                    f"the reader group's state has version {version}, this release reads {FORMAT_VERSION}: delete the "
-                    "group and create it again"
-                )
-            return msgspec.json.decode(data, type=cls)
-        except msgspec.DecodeError as error:
-            raise InvalidArgumentError(f"the reader group's state cannot be read: {error}") from error
-
-    @property
-    def retention(self) -> GroupRetention:
-        """Whether the group subscribes to its streams, and who says what it needs no more."""
-        if not self.holds_data:
-            return GroupRetention.NONE
-        return GroupRetention.MANUAL if self.is_manual else GroupRetention.AUTOMATIC
-
-    @property
-    def segment_count(self) -> int:
-        """Segments that can be read now, assigned or not."""
-        return len(self.unassigned) + sum(len(reader.segments) for reader in self.readers.values())
-
-    @property
-    def is_finished(self) -> bool:
-        """True when every stream is read to where the group ends in it, or is sealed and read to its end.
-
-        Never of a group with patterns: another stream may come.
-        """
-        if self.segment_count or self.patterns:
-            return False
-        # What waits for a segment that the group does not read to its end is not to be read.
-        return all(any(other in self.ended for other in waiting.unread) for waiting in self.waiting.values())
-
-
-class _Versioned(msgspec.Struct, frozen=True):
-    version: int
 
 
 def _order(segment: str) -> tuple[str, str, int]:
@@ -167,6 +56,7 @@ def create(
     processing_time_max_s: float = 300.0,
     patterns: Collection[str] = (),
     ends: Mapping[str, int] | None = None,
+    checkpoint_interval_s: float = 0.0,
 ) -> GroupState:
     """Return the first state of a group that starts at `positions` (full segment name -> offset).
 
@@ -183,6 +73,7 @@ def create(
         processing_time_max_s=processing_time_max_s,
         patterns=sorted(patterns),
         ends=dict(sorted((ends or {}).items(), key=lambda item: _order(item[0]))),
+        checkpoint=CheckpointState(checkpoint_interval_s),
     )
     return _freed(state, positions)
 
@@ -193,8 +84,9 @@ def reset(state: GroupState, positions: Mapping[str, int], reset_id: str) -> Gro
         return state
     readers = {name: ReaderState(reader.incarnation, reader.heartbeat) for name, reader in state.readers.items()}
     cleared = _changed(
-        state, unassigned={}, readers=readers, waiting={}, redeliveries={}, ended={}, reset_id=reset_id
-    )
+        state, unassigned={}, readers=readers, waiting={}, redeliveries={}, ended={}, reset_id=reset_id,
+        checkpoint=state.checkpoint.forgotten(),
+    )  # fmt: skip
     return _freed(cleared, positions)
 
 
@@ -204,12 +96,14 @@ def read_streams(
     ends: Mapping[str, int],
     generation: int,
     retention: GroupRetention | None = None,
+    checkpoint_interval_s: float | None = None,
 ) -> GroupState:
     """Let the group read the streams in `starts` (``scope/stream`` -> segment -> offset), and no others.
 
     Those that are new to it are begun there; in the others it goes on where it is; what it knows of the rest is
     forgotten. `ends`: of all of them, see `create`. `generation`: of the controller's configuration that says so; a
-    record that has seen it, or a later one, stays as it is. `retention`: of the same; None: as it was.
+    record that has seen it, or a later one, stays as it is. `retention`, `checkpoint_interval_s`: of the same; None: as
+    it was.
     """
     if state.generation >= generation:
         return state
@@ -231,6 +125,9 @@ def read_streams(
         if stream not in state.streams
         for segment, offset in positions.items()
     }
+    checkpoint = msgspec.structs.replace(state.checkpoint, positions=kept(state.checkpoint.positions))
+    if checkpoint_interval_s is not None:
+        checkpoint = msgspec.structs.replace(checkpoint, interval_s=checkpoint_interval_s)
     changed = _changed(
         state,
         streams=sorted(starts),
@@ -241,6 +138,7 @@ def read_streams(
         ended=kept(state.ended),
         ends=dict(sorted(ends.items(), key=lambda item: _order(item[0]))),
         generation=generation,
+        checkpoint=checkpoint,
     )
     return _freed(changed if retention is None else hold(changed, retention), new)
 
@@ -297,7 +195,12 @@ def leave(
         redeliveries = _redelivered(state, moved, {**reader.handed_out, **handed_out})
     freed = {segment: held.offset for segment, held in moved.segments.items()}
     readers = {other: value for other, value in state.readers.items() if other != name}
-    return _freed(_changed(state, readers=readers, redeliveries=_pruned(redeliveries, freed)), freed)
+    left = _freed(_changed(state, readers=readers, redeliveries=_pruned(redeliveries, freed)), freed)
+    if readers or handed_out is not None or not state.checkpoint.interval_s:
+        return _without_awaited(left, name)
+    # The last one: all that was read is stored.
+    last = left.checkpoint.forgotten().begin(left.checkpoint.number + 1, ())
+    return _changed(left, checkpoint=last.taken(positions_of(left)))
 
 
 def beat(
@@ -311,9 +214,15 @@ def beat(
     told = {segment: offset for segment, offset in (handed_out or {}).items() if segment in moved.segments}
     renewed = ReaderState(moved.incarnation, moved.heartbeat + 1, moved.segments, told)
     reached = {segment: held.offset for segment, held in moved.segments.items()}
-    return _changed(
+    stored = _changed(
         state, readers=_with_reader(state, name, renewed), redeliveries=_pruned(state.redeliveries, reached)
     )
+    return _without_awaited(stored, name)
+
+
+def begin_checkpoint(state: GroupState, number: int) -> GroupState:
+    """Ask all readers to store their positions for checkpoint `number`, unless one is open or that was begun before."""
+    return _changed(state, checkpoint=state.checkpoint.begin(number, state.readers))
 
 
 def acquire(state: GroupState, name: str, count_max: int, shunned: Collection[str] = ()) -> GroupState:
@@ -443,15 +352,35 @@ def positions_of(state: GroupState) -> dict[str, int]:
 
 def stream_cuts(state: GroupState) -> dict[str, StreamCut]:
     """Return the position of the group in each stream, as last stored by the readers."""
+    return _cuts_at(state, positions_of(state))
+
+
+def checkpoint_cuts(state: GroupState) -> dict[str, StreamCut]:
+    """Return the last automatic checkpoint of the group in each stream that it has one of."""
+    cuts = _cuts_at(state, state.checkpoint.positions)
+    return {stream: cut for stream, cut in cuts.items() if cut.positions}
+
+
+def _cuts_at(state: GroupState, positions: Mapping[str, int]) -> dict[str, StreamCut]:
     by_stream: dict[str, dict[int, int]] = {stream: {} for stream in state.streams}
-    for segment, offset in positions_of(state).items():
+    for segment, offset in positions.items():
         scope, stream, number = parse_segment_name(segment)
         by_stream.setdefault(f"{scope}/{stream}", {})[number] = offset
     cuts = {}
-    for name, positions in by_stream.items():
+    for name, found in by_stream.items():
         scope, _, stream = name.partition("/")
-        cuts[name] = StreamCut(scope, stream, positions)
+        cuts[name] = StreamCut(scope, stream, found)
     return cuts
+
+
+def _without_awaited(state: GroupState, name: str) -> GroupState:
+    """Await nothing more of a reader; take the checkpoint if that was the last one awaited."""
+    if name not in state.checkpoint.awaited:
+        return state
+    checkpoint = state.checkpoint.without(name)
+    if not checkpoint.awaited:
+        checkpoint = checkpoint.taken(positions_of(state))
+    return _changed(state, checkpoint=checkpoint)
 
 
 def _freed(state: GroupState, positions: Mapping[str, int]) -> GroupState:

@@ -15,9 +15,10 @@ from functools import partial
 from penstock.client import reader_group_state as rgs
 from penstock.client.cluster import Cluster
 from penstock.client.deadline import within
+from penstock.client.group_checkpoint import interval_s_of
+from penstock.client.group_state import GroupState
 from penstock.client.reader_group_calls import RegisteredGroup
 from penstock.client.reader_group_record import GroupRecord
-from penstock.client.reader_group_state import GroupState
 from penstock.client.retry import Backoff
 from penstock.client.starts import Start, checked_start, end_cuts, positions_in, start_cuts
 from penstock.model.errors import (
@@ -123,8 +124,9 @@ class GroupStreams:
             ends = positions_in(ends_of(known))
             # A group that waits for a stream cannot be registered as one that subscribes.
             retention = known.retention if known.starts else None
+            interval_s = interval_s_of(known.checkpoint_interval_ms)
             state = await self._record.update(
-                lambda state: rgs.read_streams(state, starts, ends, known.generation, retention)
+                lambda state: rgs.read_streams(state, starts, ends, known.generation, retention, interval_s)
             )
         return registered, state
 
@@ -229,6 +231,17 @@ class GroupStreams:
             return registered
 
         await self._change(with_retention)
+
+    async def set_checkpoint_interval(self, interval_ms: int) -> None:
+        """Take a checkpoint so often; see `ReaderGroup.set_checkpoint_interval`."""
+
+        async def with_interval(registered: RegisteredGroup, state: GroupState) -> RegisteredGroup | None:
+            is_so = registered.checkpoint_interval_ms == interval_ms
+            # A group of before there were any has a record without.
+            is_followed = state.checkpoint.interval_s == interval_s_of(interval_ms)
+            return None if is_so and is_followed else replace(registered, checkpoint_interval_ms=interval_ms)
+
+        await self._change(with_interval)
 
     async def _found(
         self, left: set[str], registered: RegisteredGroup, state: GroupState

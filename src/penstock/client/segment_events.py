@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from penstock.client.event import EventChunk
+from penstock.client.group_state import HeldSegment, Redelivery
 from penstock.client.read_ahead import ReadAhead
-from penstock.client.reader_group_state import HeldSegment, Redelivery
 from penstock.client.segment_reader import SegmentReader
 from penstock.client.settings import ClientSettings
 from penstock.model.errors import CorruptionError, InvalidArgumentError, NoSuchSegmentError

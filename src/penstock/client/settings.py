@@ -60,6 +60,8 @@ class ClientSettings:
         reader_group_stream_refresh_s: how often one reader of a group looks for streams that came or went, by its
             patterns and by what the controller says that it reads.
         reader_group_publish_interval_s: how often a group that holds data tells the controller what it needs no more.
+        reader_group_checkpoint_interval_s: how often a group takes a checkpoint by itself. Of groups created here, as
+            above.
 
         reader_time_window_refresh_s: how often `Reader.time_window` looks for new watermarks, once it has read all.
 
@@ -130,6 +132,7 @@ class ClientSettings:
     reader_group_refresh_s: float = 1.0
     reader_group_stream_refresh_s: float = 10.0
     reader_group_publish_interval_s: float = 10.0
+    reader_group_checkpoint_interval_s: float = 30.0
     reader_time_window_refresh_s: float = 1.0
 
     close_timeout_s: float = 30.0

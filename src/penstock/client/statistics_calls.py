@@ -17,8 +17,8 @@ from penstock.client import reader_group_state as rgs
 from penstock.client.cluster import Cluster
 from penstock.client.connection_pool import ConnectionPool, Purpose
 from penstock.client.deadline import within
+from penstock.client.group_state import GroupState
 from penstock.client.reader_group_record import GroupRecord
-from penstock.client.reader_group_state import GroupState
 from penstock.client.replies import expect
 from penstock.client.statistics import Answer, ClusterStatistics, GroupLag, merging, stream_of
 from penstock.model.errors import (

@@ -47,7 +47,8 @@ class GroupRetention(IntEnum):
     NONE = 0
     #: What the application has not acknowledged, see `ReaderGroup.acknowledge`.
     MANUAL = 1
-    #: What lies behind the positions that are stored for the group; it acknowledges those by itself.
+    #: What lies behind its last checkpoint; it acknowledges that by itself. Without automatic checkpoints, what lies
+    #: behind the positions that are stored for it.
     AUTOMATIC = 2
 
     @classmethod

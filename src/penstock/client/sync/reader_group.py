@@ -134,6 +134,13 @@ class ReaderGroup(Handle[aio.ReaderGroup]):
         """
         self._portal.call(self._part.set_retention(retention))
 
+    def set_checkpoint_interval(self, interval_s: float) -> None:
+        """Have one of the readers take a checkpoint every so many seconds, 0.001 to 1e9; 0: none any more.
+
+        With readers or without; safe to repeat. Raises `InvalidArgumentError`, `NoSuchReaderGroupError`.
+        """
+        self._portal.call(self._part.set_checkpoint_interval(interval_s))
+
     def acknowledge(self, cuts: StreamCut | str | Mapping[str, StreamCut | str]) -> bool:
         """Say that the group, whose retention is "manual", needs nothing before a cut, or one for each of some streams.
 

@@ -14,8 +14,8 @@ from dataclasses import replace
 from typing import cast
 
 from penstock.client.append_window import AppendWindow, Block
+from penstock.client.group_state import HeldSegment, Redelivery
 from penstock.client.read_ahead import ReadAhead
-from penstock.client.reader_group_state import HeldSegment, Redelivery
 from penstock.client.segment_events import SegmentEvents
 from penstock.client.settings import ClientSettings
 from penstock.client.wire_segments import WireSegments

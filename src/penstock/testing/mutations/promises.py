@@ -10,11 +10,11 @@ from penstock.client import controller, reader_group, starts, times
 from penstock.client.ack import Ack, OnDelivery
 from penstock.client.cluster import Cluster
 from penstock.client.event_writer import EventWriter
+from penstock.client.group_state import GroupState
 from penstock.client.life_cycle import Life, LifeCycle
 from penstock.client.read_ahead import ReadAhead
 from penstock.client.reader_group_calls import RegisteredGroup
 from penstock.client.reader_group_record import GroupRecord
-from penstock.client.reader_group_state import GroupState
 from penstock.client.reader_group_streams import GroupStreams
 from penstock.client.starts import CheckedStart, Start
 from penstock.client.transaction import Transaction, _Fate

@@ -11,9 +11,9 @@ import msgspec
 
 from penstock.client import reader_group_state as rgs
 from penstock.client.event import EventChunk
+from penstock.client.group_state import GroupState
 from penstock.client.membership import Membership
 from penstock.client.reader import Reader
-from penstock.client.reader_group_state import GroupState
 from penstock.client.segment_events import SegmentEvents
 from penstock.testing.mutations.mutation import Mutation, patched
 from penstock.testing.mutations.users import USERS

@@ -7,7 +7,7 @@ from contextlib import AbstractContextManager, contextmanager
 from dataclasses import replace
 
 from penstock.client import reader_group_state
-from penstock.client.reader_group_state import GroupState, HeldSegment
+from penstock.client.group_state import GroupState, HeldSegment
 from penstock.controller.metadata.record_store import Versioned
 from penstock.controller.metadata.records import CommittingTransactions, EpochRecord
 from penstock.controller.metadata.stream_tables import StreamTables

@@ -2,7 +2,8 @@
 
 One acknowledges by itself, the other by hand, and is changed from one to the other by calls that are cut off. No event
 goes that one of them has not worked off: their readers are never told that something is missing, the stream never
-begins behind what is stored for a group, and in the end each group has worked off everything that was written.
+begins behind what is stored for a group, nor behind the last checkpoint of the one that acknowledges by itself, and in
+the end each group has worked off everything that was written, and takes checkpoints.
 """
 
 from __future__ import annotations
@@ -60,6 +61,7 @@ class Subscribers(Workload):
             reader_timeout_s=_READER_TIMEOUT_S,
             position_interval_s=0.3,
             reader_group_publish_interval_s=0.4,
+            reader_group_checkpoint_interval_s=0.6,
             reader_group_stream_refresh_s=1.0,
         )
 
@@ -94,6 +96,7 @@ class Subscribers(Workload):
                     continue
                 await world.insist("store positions", reader.store_positions)
                 if await world.insist("how much is unread", partial(is_at_the_end, self.client, group, _STREAM)):
+                    await self._see_a_checkpoint(name, group)
                     break
                 if world.now_s > world.give_up_s:
                     world.problem(f"group {name} does not get to the end of {_STREAM}")
@@ -101,6 +104,17 @@ class Subscribers(Workload):
             await world.insist(f"leave {name}", reader.close)
             if missing := [event for event in self._stored if event not in found]:
                 world.problem(f"group {name} never got {len(missing)} events, the first of them {missing[:3]}")
+
+    async def _see_a_checkpoint(self, name: str, group: ReaderGroup) -> None:
+        """See to it that where the group is now comes to be its checkpoint: it awaits nobody who is dead."""
+        while True:
+            found = await self.world.insist("describe a group", group.describe)
+            if found.checkpoint.get(_STREAM) == found.positions[_STREAM]:
+                return
+            if self.world.now_s > self.world.give_up_s:
+                self.world.problem(f"group {name} is at {found.positions}, its last checkpoint at {found.checkpoint}")
+                return
+            await asyncio.sleep(0.2)
 
     async def _join(self, name: str) -> ReaderGroup:
         return await self.client.reader_group(name, scope=SCOPE)
@@ -135,6 +149,7 @@ class Subscribers(Workload):
         world = self.world
         groups: dict[str, ReaderGroup] = {}
         last: Mapping[int, int] = {}
+        last_taken: Mapping[int, int] = {}
         while world.is_writing:
             await self.rest(0.5)
             try:
@@ -144,9 +159,16 @@ class Subscribers(Workload):
                 for name in self._worked_off:
                     if name not in groups:
                         groups[name] = await self._join(name)
-                    place = (await groups[name].stream_cuts())[_STREAM].positions
-                    if behind := {one for one, offset in head.items() if offset > place.get(one, offset)}:
+                    found = await groups[name].describe()
+                    place = found.positions[_STREAM].positions
+                    if behind := _behind(head, place):
                         world.problem(f"{_STREAM} begins at {head}, group {name} is at {place}: lost in {behind}")
+                    if name == _ITSELF and _STREAM in found.checkpoint:
+                        taken = found.checkpoint[_STREAM].positions
+                        world.counts["checkpoints of held streams"] += taken != last_taken
+                        last_taken = taken
+                        if behind := _behind(head, taken):
+                            world.problem(f"{_STREAM} begins at {head}, the checkpoint of {name} is {taken}: {behind}")
             except PenstockError as error:
                 self._check_passing("watches", error)
 
@@ -226,3 +248,8 @@ class Subscribers(Workload):
     def _check_passing(self, what: str, error: PenstockError) -> None:
         if not self.world.is_passing(error):
             self.world.problem(f"{self.name} {what}: {error!r}")
+
+
+def _behind(head: Mapping[int, int], place: Mapping[int, int]) -> set[int]:
+    """Return the segments in which a stream begins behind a place."""
+    return {one for one, offset in head.items() if offset > place.get(one, offset)}

@@ -1,0 +1,122 @@
+"""`GroupState`: the shared record of a reader group, as it is stored. The steps on it are in `reader_group_state`."""
+
+from __future__ import annotations
+
+import msgspec
+
+from penstock.client.group_checkpoint import CheckpointState
+from penstock.model.errors import InvalidArgumentError
+from penstock.model.policies import GroupRetention
+
+FORMAT_VERSION = 3
+
+class HeldSegment(msgspec.Struct, frozen=True):
+    """A segment in the hands of a reader: where to go on, in bytes, and the number under which it was given away."""
+
+    offset: int
+    turn: int
+
+
+class ReaderState(msgspec.Struct, frozen=True):
+    """One reader: the life it is in, a counter that shows it is alive, and where it is in its segments.
+
+    `incarnation` is drawn anew each time a reader of this name starts, so an older one notices that it was replaced.
+    `handed_out`: how far events are with the application that do not count as read yet (segment -> offset).
+    """
+
+    incarnation: str
+    heartbeat: int = 0
+    segments: dict[str, HeldSegment] = msgspec.field(default_factory=dict)
+    handed_out: dict[str, int] = msgspec.field(default_factory=dict)
+
+
+class WaitingState(msgspec.Struct, frozen=True):
+    """A segment that cannot be read yet: predecessors still unread, and those read, with the offset of their end."""
+
+    unread: list[str]
+    read: dict[str, int]
+
+
+class Redelivery(msgspec.Struct, frozen=True):
+    """Events before `until` (bytes) may have been handed out `count` times before, by readers that failed."""
+
+    until: int
+    count: int
+
+
+class GroupState(msgspec.Struct, frozen=True):
+    """The whole record. Segments are full names, offsets are bytes; `unassigned` maps segments to where to go on.
+
+    `group_id`, `generation`: the controller's, see `RegisteredGroup`; `holds_data` and `is_manual` are its `retention`
+    (of a group that waits for its first stream it is known here alone). `reset_id`: the last `reset`, so
+    that none is done twice. `next_turn`: the number that the next segment is given away under. `reader_timeout_s`,
+    `processing_time_max_s`: the group's, see `ClientSettings`.
+
+    `patterns`: streams that come later and match one are read, too. `ends`: how far the group reads in the segments of
+    the cuts that it ends at; `ended`: those of them that were read so far, and where that was. `checkpoint`: see
+    `CheckpointState`.
+    """
+
+    streams: list[str]
+    unassigned: dict[str, int]
+    readers: dict[str, ReaderState] = msgspec.field(default_factory=dict)
+    waiting: dict[str, WaitingState] = msgspec.field(default_factory=dict)
+    redeliveries: dict[str, Redelivery] = msgspec.field(default_factory=dict)
+    group_id: str = ""
+    generation: int = 0
+    holds_data: bool = False
+    reset_id: str = ""
+    next_turn: int = 1
+    reader_timeout_s: float = 30.0
+    processing_time_max_s: float = 300.0
+    patterns: list[str] = msgspec.field(default_factory=list)
+    ends: dict[str, int] = msgspec.field(default_factory=dict)
+    ended: dict[str, int] = msgspec.field(default_factory=dict)
+    is_manual: bool = False
+    checkpoint: CheckpointState = CheckpointState()
+    version: int = FORMAT_VERSION
+
+    def encode(self) -> bytes:
+        """Return the record as stored: JSON."""
+        return msgspec.json.encode(self)
+
+    @classmethod
+    def decode(cls, data: bytes) -> GroupState:
+        """Read a record. Raises `InvalidArgumentError` for another format or version."""
+        try:
+            version = msgspec.json.decode(data, type=_Versioned).version
+            if version != FORMAT_VERSION:
+                raise InvalidArgumentError(
+                    f"the reader group's state has version {version}, this release reads {FORMAT_VERSION}: delete the "
+                    "group and create it again"
+                )
+            return msgspec.json.decode(data, type=cls)
+        except msgspec.DecodeError as error:
+            raise InvalidArgumentError(f"the reader group's state cannot be read: {error}") from error
+
+    @property
+    def retention(self) -> GroupRetention:
+        """Whether the group subscribes to its streams, and who says what it needs no more."""
+        if not self.holds_data:
+            return GroupRetention.NONE
+        return GroupRetention.MANUAL if self.is_manual else GroupRetention.AUTOMATIC
+
+    @property
+    def segment_count(self) -> int:
+        """Segments that can be read now, assigned or not."""
+        return len(self.unassigned) + sum(len(reader.segments) for reader in self.readers.values())
+
+    @property
+    def is_finished(self) -> bool:
+        """True when every stream is read to where the group ends in it, or is sealed and read to its end.
+
+        Never of a group with patterns: another stream may come.
+        """
+        if self.segment_count or self.patterns:
+            return False
+        # What waits for a segment that the group does not read to its end is not to be read.
+        return all(any(other in self.ended for other in waiting.unread) for waiting in self.waiting.values())
+
+
+class _Versioned(msgspec.Struct, frozen=True):
+    version: int
