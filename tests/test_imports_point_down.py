@@ -23,12 +23,13 @@ ALLOWED = {
     "client": {"model", "runtime", "wire", "rpc"},
     "controller": {"model", "runtime", "wire", "rpc", "segmentstore", "client"},
     "spark": {"model", "runtime", "client"},
+    "jobs": {"model", "runtime", "client", "spark"},
     # Stands in for the outside world, and runs a whole cluster in a simulation; nothing imports it but tests.
     "testing": {"model", "runtime", "wire", "rpc", "segmentstore", "client", "controller", "spark", "top"},
     # The top: what is assembled for users.
     "top": {"model", "runtime", "wire", "rpc", "segmentstore", "client", "controller", "spark", "quickstart", "cli"},
     "quickstart": {"model", "runtime", "client", "spark", "top"},
-    "cli": {"model", "runtime", "wire", "client", "quickstart", "top"},
+    "cli": {"model", "runtime", "wire", "client", "spark", "jobs", "quickstart", "top"},
 }
 #: Modules and packages directly under `penstock` that assemble a process; other modules are the client's front door.
 TOP = {

@@ -17,12 +17,16 @@ GUIDE = ROOT / "docs" / "guide" / "command-line.md"
 
 
 @pytest.mark.parametrize(
-    ("document", "step_count_min"), [("docs/guide/command-line.md", 25), ("README.md", 3), ("docs/index.md", 3)]
+    ("document", "step_count_min"),
+    [("docs/guide/command-line.md", 25), ("docs/guide/jobs.md", 5), ("README.md", 3), ("docs/index.md", 3)],
 )
-def test_the_sessions_of_documents_are_true(document: str, step_count_min: int, tmp_path: Path) -> None:
+def test_the_sessions_of_documents_are_true(
+    document: str, step_count_min: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Line by line, as one session: what each command prints is what the document says it prints."""
     steps = list(steps_of(ROOT / document))
     assert len(steps) >= step_count_min
+    monkeypatch.chdir(tmp_path)
     with memory_server() as server:
         for step in steps:
             assert play(step.command, uri=server.uri, directory=tmp_path) == step.output, step.command

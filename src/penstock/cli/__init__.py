@@ -45,6 +45,10 @@ COMMANDS = {
     "write": _Command("write:write", "Write the lines of standard input to a stream, one event each."),
     "read": _Command("read:read", "Print the events of a stream that are there now, one per line."),
     "tail": _Command("read:tail", "Print the events of a stream as they are written, until Ctrl-C."),
+    "export": _Command(
+        "export:export",
+        "Write the events of a stream into Parquet files or an Iceberg table, each once, and go on as more come.",
+    ),
     "stream": _Command("stream:stream", "Streams: what they hold, how they scale, what they keep.", True),
     "scope": _Command("scope:scope", "Scopes, which hold streams, reader groups and tables.", True),
     "group": _Command("group:group", "Reader groups: who reads what, and how far.", True),

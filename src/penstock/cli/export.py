@@ -1,0 +1,168 @@
+"""``penstock export``: the events of a stream as a table, exactly once."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Literal
+
+import typer
+
+from penstock.cli.failure import Interrupted, failures_told, termination_interrupts
+from penstock.cli.options import URI, AsJson, Stream, Uri
+from penstock.cli.positions import HELP
+
+if TYPE_CHECKING:
+    from penstock.jobs.export import Exporter, ExportReport, ExportTarget
+    from penstock.jobs.rows import RowShape
+    from penstock.model.stream_cuts import StreamCut
+
+
+def export(
+    stream: Stream,
+    to: Annotated[
+        Literal["parquet", "iceberg"],
+        typer.Option(help="parquet: files in a directory. iceberg: a table, by PyIceberg.", show_default=False),
+    ],
+    directory: Annotated[
+        Path | None,
+        typer.Option(help="Of the Parquet files. With iceberg: a catalogue in SQLite, and its tables beside it."),
+    ] = None,
+    table: Annotated[str | None, typer.Option(metavar="NAMESPACE.TABLE", help="The Iceberg table.")] = None,
+    catalog: Annotated[
+        str, typer.Option(metavar="NAME", help="The Iceberg catalogue, as PyIceberg's configuration knows it.")
+    ] = "default",
+    properties: Annotated[
+        list[str] | None,
+        typer.Option("--property", metavar="KEY=VALUE", help="Of the catalogue; secrets belong in PyIceberg's files."),
+    ] = None,
+    value: Annotated[
+        Literal["binary", "text", "json"],
+        typer.Option(help="What the column event is; json: the columns of --schema are in its place."),
+    ] = "binary",
+    schema: Annotated[
+        str | None,
+        typer.Option(
+            metavar="COLUMNS",
+            help="Fields of the JSON, as 'order long, amount double'. Types: string, int, long, double, boolean, date, "
+            "timestamp, json.",
+        ),
+    ] = None,
+    start: Annotated[str, typer.Option("--from", help=f"Where a new table begins: {HELP}")] = "earliest",
+    until: Annotated[str | None, typer.Option(help="Where to end: likewise. [default: follow the stream]")] = None,
+    once: Annotated[bool, typer.Option("--once", help="End where the stream ends now: --until latest.")] = False,
+    batch_size: Annotated[
+        str, typer.Option(metavar="SIZE", help="How much of the stream goes into one commit, at most.")
+    ] = "256MiB",
+    interval: Annotated[
+        str, typer.Option(metavar="TIME", help="How often to commit while it follows the stream.")
+    ] = "1m",
+    outage: Annotated[
+        str, typer.Option(metavar="TIME", help="How long the server or the catalogue may be away.")
+    ] = "2m",
+    as_json: AsJson = False,
+    uri: Uri = URI,
+) -> None:
+    """Write the events of a stream into Parquet files or an Iceberg table, each once, and go on as more come.
+
+    The table says how far it is: the command may be stopped, killed, started again, or run twice at once.
+    """
+    # Only now: the help of all commands should not load a client.
+    from penstock.cli.positions import cut_at
+    from penstock.cli.quantities import bytes_of, milliseconds_of
+    from penstock.cli.session import connected
+    from penstock.jobs.rows import RowShape, fields_of
+    from penstock.model.errors import InvalidArgumentError
+
+    with failures_told(as_json=as_json), termination_interrupts():
+        if once and until is not None:
+            raise InvalidArgumentError("say --once or --until")
+        if once:
+            until = "latest"
+        interval_s, outage_s = milliseconds_of(interval) / 1000, milliseconds_of(outage) / 1000
+        batch_bytes = bytes_of(batch_size)
+        _need_arrow()
+        shape = RowShape(value, () if schema is None else fields_of(schema))
+        with connected(uri) as session:
+            first = session.call(cut_at(session.client, stream, start))
+            last = None if until is None else session.call(cut_at(session.client, stream, until, is_end=True))
+        # Where it is said, it is also what holds where the table cannot tell any more.
+        confirmed = None if start == "earliest" else first
+        target = _target(to, directory, table, catalog, properties or [], f"{first.scope}/{first.stream}", shape,
+                         confirmed, outage_s)  # fmt: skip
+        exporter = _exporter(uri, outage_s, target, shape, first, batch_bytes)
+        try:
+            _run(exporter, first, last, interval_s, is_shown=not as_json)
+        except (KeyboardInterrupt, Interrupted):
+            _tell_end(exporter.report, as_json=as_json)
+            raise
+        _tell_end(exporter.report, as_json=as_json)
+
+
+def _tell_end(report: ExportReport, *, as_json: bool) -> None:
+    from penstock.cli.output import in_bytes, tell
+
+    cut = None if report.cut is None else report.cut.to_text()
+    fields: dict[str, object] = {
+        "event_count": report.row_count, "length_bytes": report.length_bytes, "commit_count": report.commit_count,
+        "overtaken_count": report.overtaken_count, "cut": cut,
+    }  # fmt: skip
+    commits = "1 commit" if report.commit_count == 1 else f"{report.commit_count} commits"
+    line = f"events: {report.row_count}, {in_bytes(report.length_bytes)}, exported in {commits}"
+    tell("exported", fields, [line, f"the table is at {cut or 'its beginning: it holds nothing'}"], as_json=as_json)
+
+
+def _run(exporter: Exporter, first: StreamCut, last: StreamCut | None, interval_s: float, *, is_shown: bool) -> None:
+    from penstock.cli.progress import shown_progress
+
+    total_bytes = None if last is None else exporter.left_bytes(last)
+    what = f"exporting {first.scope}/{first.stream}"
+    with shown_progress(what, total_bytes, is_wanted=is_shown) as progress:
+
+        def note(report: ExportReport) -> None:
+            progress.note(report.row_count, report.length_bytes)
+
+        if last is None:
+            exporter.follow(interval_s, note)
+        else:
+            exporter.run_to(last, note)
+
+
+def _target(
+    to: Literal["parquet", "iceberg"], directory: Path | None, table: str | None, catalog: str, properties: list[str],
+    stream: str, shape: RowShape, confirmed: StreamCut | None, outage_s: float,
+) -> ExportTarget:  # fmt: skip
+    from penstock.jobs.iceberg_table import IcebergTable, open_catalog
+    from penstock.jobs.parquet_directory import ParquetDirectory
+    from penstock.model.errors import InvalidArgumentError
+
+    if to == "parquet":
+        if directory is None or table is not None or properties:
+            raise InvalidArgumentError("Parquet files go into a --directory, and have neither table nor properties")
+        return ParquetDirectory(directory, stream, shape.schema)
+    if table is None:
+        raise InvalidArgumentError("say which --table, as NAMESPACE.TABLE")
+    pairs = [each.partition("=") for each in properties]
+    if any(not (key and sign) for key, sign, _ in pairs):
+        raise InvalidArgumentError("a --property is written KEY=VALUE")
+    opened = open_catalog(catalog, {key: text for key, _, text in pairs}, directory)
+    return IcebergTable(opened, table, stream, shape.schema, confirmed=confirmed, outage_s_max=outage_s)
+
+
+def _exporter(
+    uri: str, outage_s: float, target: ExportTarget, shape: RowShape, first: StreamCut, batch_bytes: int
+) -> Exporter:
+    from penstock.jobs.export import Exporter
+    from penstock.jobs.source import JobSource
+    from penstock.spark.options import StoreSettings
+
+    source = JobSource(StoreSettings(uri=uri, outage_s_max=outage_s), first.scope, first.stream)
+    return Exporter(source, target, shape, first, batch_bytes=batch_bytes)
+
+
+def _need_arrow() -> None:
+    from penstock.model.errors import InvalidArgumentError
+
+    try:
+        import pyarrow  # noqa: F401
+    except ImportError as error:
+        raise InvalidArgumentError("this needs the extra: pip install 'penstock[arrow]'") from error

@@ -1,0 +1,289 @@
+"""`IcebergTable`: an Iceberg table that streams are exported to, exactly once.
+
+Each commit is a snapshot, and its summary says which stream it is of and which cuts it goes from and to. How far a
+stream is, is what the newest snapshot of it says among those that the table's main branch consists of: so a table that
+is rolled back is filled again from where it was rolled back to. Where these snapshots were expired, a property of the
+table has the cut, and somebody has to say that it holds: nobody can see any more whether the table was rolled back.
+The catalogue takes a snapshot only if the one before it is still the latest; other writers, and exports of other
+streams, may come in between, and are looked past.
+
+Files of commits that were lost by a crash lie in the table's location and belong to no snapshot: what removes orphan
+files removes them.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+import uuid
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from penstock.jobs.errors import ExportTargetError
+from penstock.jobs.export import WrittenBatch
+from penstock.jobs.parquet_files import write_parquet
+from penstock.model.errors import (
+    CorruptionError,
+    InvalidArgumentError,
+    InvalidNameError,
+    OutcomeUnknownError,
+    PenstockError,
+)
+from penstock.model.stream_cuts import StreamCut
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from pyiceberg.catalog import Catalog
+    from pyiceberg.table import Table
+
+_log = logging.getLogger(__name__)
+
+#: Keys in the summary of a snapshot.
+STREAM, START, END, BATCH = "penstock.stream", "penstock.start-cut", "penstock.end-cut", "penstock.batch-id"
+#: Pauses between attempts to commit.
+_PAUSE_FIRST_S, _PAUSE_MAX_S = 0.05, 5.0
+
+
+@dataclass(frozen=True, slots=True)
+class Commit:
+    """What a snapshot says of an export."""
+
+    id: str
+    end: StreamCut
+
+
+class IcebergTable:
+    """See the module. Implements `ExportTarget`.
+
+    Args:
+        catalog: made by PyIceberg; `open_catalog`.
+        name: of the table, ``namespace.table``; made if it is not there.
+        stream: ``scope/stream``.
+        schema: the columns.
+        confirmed: where the table ends, for one whose snapshots of the stream were expired.
+        outage_s_max: how long the catalogue may be away, or others be first, in a commit.
+    """
+
+    def __init__(
+        self, catalog: Catalog, name: str, stream: str, schema: pa.Schema, *, confirmed: StreamCut | None = None,
+        outage_s_max: float = 120.0,
+    ) -> None:  # fmt: skip
+        self._catalog = catalog
+        self._name = name
+        self._stream = stream
+        self._schema = schema
+        self._confirmed = confirmed
+        self._outage_s_max = outage_s_max
+        self._table = self._made()
+        self._check(self._table)
+
+    def latest(self) -> StreamCut | None:
+        """See `ExportTarget.latest`."""
+        self._table = self._loaded()
+        return self._end(self._table, list(self._commits(self._table)))
+
+    def write(
+        self, before: StreamCut | None, start: StreamCut, end: StreamCut, rows: Iterable[pa.RecordBatch]
+    ) -> WrittenBatch:
+        """See `ExportTarget.write`."""
+        batch_id = uuid.uuid4().hex
+        place: str = self._table.location_provider().new_data_location(f"penstock-{batch_id}.parquet")
+        metadata = {START: start.to_text(), END: end.to_text()}
+        try:
+            with self._table.io.new_output(place).create() as file:
+                row_count = write_parquet(file, self._schema, rows, metadata)
+        except BaseException as error:
+            self._remove([place])
+            if isinstance(error, OSError) and not isinstance(error, PenstockError):
+                raise ExportTargetError(f"table {self._name}: {place} was not written: {error}") from error
+            raise
+        return WrittenBatch(batch_id, before, start, end, (place,), row_count)
+
+    def commit(self, batch: WrittenBatch) -> bool:
+        """See `ExportTarget.commit`."""
+        from pyiceberg.exceptions import CommitFailedException
+
+        give_up_s, pause_s = time.monotonic() + self._outage_s_max, _PAUSE_FIRST_S
+        while True:
+            failure: Exception
+            try:
+                table = self._catalog.load_table(self._name)
+                commits = list(self._commits(table))
+                if any(commit.id == batch.id for commit in commits):
+                    # The attempt before was taken, whatever was heard of it.
+                    return True
+                if self._end(table, commits) != batch.before:
+                    # A late one of ours cannot come any more: the snapshot that it would follow is not the latest.
+                    self.discard(batch)
+                    return False
+                self._append(table, batch)
+                return True
+            except CommitFailedException as error:
+                # Somebody else was first: of this stream, of another one, or of another make.
+                failure = error
+            except (PenstockError, TypeError, AttributeError):
+                raise
+            except Exception as error:  # noqa: BLE001  # of any catalogue and file system: taken or not, it is looked up
+                _log.warning("table %s: an attempt to commit has failed, looking whether it did: %s", self._name, error)
+                failure = error
+            if time.monotonic() + pause_s > give_up_s:
+                raise OutcomeUnknownError(
+                    f"table {self._name}: it is not known whether batch {batch.id} was committed; run the export "
+                    f"again, which finds out ({failure})"
+                ) from failure
+            time.sleep(pause_s)
+            pause_s = min(2 * pause_s, _PAUSE_MAX_S)
+
+    def discard(self, batch: WrittenBatch) -> None:
+        """See `ExportTarget.discard`."""
+        self._remove(batch.files)
+
+    def _append(self, table: Table, batch: WrittenBatch) -> None:
+        """Commit once, on condition that the table's main branch is as in `table`.
+
+        Not by PyIceberg's own way to commit: that puts a snapshot behind whatever came before it, and tries again.
+        """
+        from pyiceberg.table.update import AssertTableUUID
+
+        summary = {
+            STREAM: self._stream,
+            START: batch.start.to_text(),
+            END: batch.end.to_text(),
+            BATCH: batch.id,
+        }
+        staged = table.transaction()
+        staged.set_properties({f"{END}.{self._stream}": summary[END]})
+        staged.add_files(list(batch.files), snapshot_properties=summary, check_duplicate_files=False)
+        requirements = (*staged._requirements, AssertTableUUID(uuid=table.metadata.table_uuid))
+        self._catalog.commit_table(table, requirements, staged._updates)
+
+    def _commits(self, table: Table) -> Iterator[Commit]:
+        """Yield what the snapshots of the main branch say of this stream, the newest first."""
+        metadata = table.metadata
+        snapshot = metadata.current_snapshot()
+        while snapshot is not None:
+            summary = snapshot.summary
+            if summary is not None and summary[STREAM] == self._stream:
+                source = f"snapshot {snapshot.snapshot_id} of table {self._name}"
+                try:
+                    yield Commit(str(summary[BATCH]), StreamCut.from_text(str(summary[END])))
+                except (InvalidArgumentError, InvalidNameError) as error:
+                    raise CorruptionError(source, 0, f"{END} is no cut: {summary[END]!r}") from error
+            parent = snapshot.parent_snapshot_id
+            snapshot = None if parent is None else metadata.snapshot_by_id(parent)
+
+    def _end(self, table: Table, commits: Sequence[Commit]) -> StreamCut | None:
+        """Return where the table ends. Raises `ExportTargetError`: that was in snapshots that were expired."""
+        if commits:
+            return commits[0].end
+        metadata = table.metadata
+        oldest, text = metadata.current_snapshot(), table.properties.get(f"{END}.{self._stream}")
+        while oldest is not None and oldest.parent_snapshot_id is not None:
+            parent = metadata.snapshot_by_id(oldest.parent_snapshot_id)
+            if parent is None:
+                break
+            oldest = parent
+        if text is None or oldest is None or oldest.sequence_number == 1:
+            # There was none, or the table was rolled back to before the first: its history is there from its beginning.
+            return None
+        if self._confirmed is None or self._confirmed != StreamCut.from_text(text):
+            raise ExportTargetError(
+                f"table {self._name}: the snapshots that say how far {self._stream} is have been expired. If the "
+                f"table was not rolled back since, it is as far as the cut {text}: start from there, with --from; "
+                f"otherwise remove its property {END}.{self._stream}, and it begins anew"
+            )
+        return self._confirmed
+
+    def _made(self) -> Table:
+        try:
+            namespace, _, _ = self._name.rpartition(".")
+            if not namespace:
+                raise InvalidArgumentError(f"{self._name!r} is no table: write NAMESPACE.TABLE")
+            self._catalog.create_namespace_if_not_exists(namespace)
+            return self._catalog.create_table_if_not_exists(self._name, schema=self._schema)
+        except PenstockError:
+            raise
+        except Exception as error:
+            raise ExportTargetError(f"table {self._name} can be neither made nor opened: {error}") from error
+
+    def _loaded(self) -> Table:
+        """Return the table as it is now; a catalogue that is away is asked again for `outage_s_max`."""
+        from pyiceberg.exceptions import NoSuchTableError
+
+        give_up_s, pause_s = time.monotonic() + self._outage_s_max, _PAUSE_FIRST_S
+        while True:
+            try:
+                return self._catalog.load_table(self._name)
+            except NoSuchTableError as error:
+                raise ExportTargetError(f"table {self._name} is not there any more: {error}") from error
+            except Exception as error:
+                if time.monotonic() + pause_s > give_up_s:
+                    raise ExportTargetError(f"table {self._name} cannot be opened: {error}") from error
+            time.sleep(pause_s)
+            pause_s = min(2 * pause_s, _PAUSE_MAX_S)
+
+    def _check(self, table: Table) -> None:
+        """Refuse a table that rows of this export do not go into."""
+        if not table.spec().is_unpartitioned():
+            raise InvalidArgumentError(
+                f"table {self._name} is partitioned: export to one that is not, and partition what is made of it"
+            )
+        has = {field.name: str(field.field_type) for field in table.schema().fields}
+        probe = {field.name: kind for field, kind in zip(self._schema, _iceberg_types(self._schema), strict=True)}
+        others = sorted(name for name, kind in probe.items() if has.get(name) != kind)
+        required = sorted(field.name for field in table.schema().fields if field.required)
+        if others or required:
+            raise InvalidArgumentError(
+                f"table {self._name} has other columns than this export: {(others + required)[0]!r} differs; it has "
+                f"{', '.join(f'{name} {kind}' for name, kind in has.items())}"
+            )
+
+    def _remove(self, places: Iterable[str]) -> None:
+        """Remove files that are part of nothing. What cannot be removed stays, as after a crash."""
+        for place in places:
+            try:
+                self._table.io.delete(place)
+            except Exception as error:  # noqa: BLE001  # of any file system; it is in nobody's way
+                _log.warning("table %s: %s is left behind: %s", self._name, place, error)
+
+
+def open_catalog(name: str, properties: Mapping[str, str], directory: Path | None) -> Catalog:
+    """Return PyIceberg's catalogue `name`, with `properties` before what its own files and variables say of it.
+
+    `directory`: a local one, in SQLite, with its tables beside it; made if it is not there.
+
+    Raises `ExportTargetError`; `InvalidArgumentError`: PyIceberg is not installed.
+    """
+    try:
+        from pyiceberg.catalog import load_catalog
+    except ImportError as error:
+        raise InvalidArgumentError(f"Iceberg needs the extra: pip install 'penstock[iceberg]' ({error})") from error
+    used: dict[str, Any] = dict(properties)
+    if directory is not None:
+        directory = directory.resolve()
+        try:
+            directory.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise ExportTargetError(f"{directory} cannot be used: {error.strerror or error}") from error
+        used = {
+            "type": "sql",
+            "uri": f"sqlite:///{directory / 'catalog.db'}",
+            "warehouse": directory.as_uri(),
+            "py-io-impl": "penstock.jobs.synced_io.SyncedFileIO",
+        } | used
+    try:
+        return load_catalog(name, **used)
+    except Exception as error:
+        raise ExportTargetError(f"catalogue {name} cannot be opened: {error}") from error
+
+
+def _iceberg_types(schema: pa.Schema) -> list[str]:
+    import pyarrow as pa
+
+    names = {
+        pa.binary(): "binary", pa.string(): "string", pa.int32(): "int", pa.int64(): "long", pa.float64(): "double",
+        pa.bool_(): "boolean", pa.date32(): "date", pa.timestamp("us", tz="UTC"): "timestamptz",
+    }  # fmt: skip
+    return [names[field.type] for field in schema]

@@ -1,0 +1,229 @@
+"""`ParquetDirectory`: a directory of Parquet files that a stream is exported to, exactly once.
+
+``_penstock/0000000012.json`` is the manifest of the 12th commit: the cuts it goes from and to, and its files. A
+manifest that is there is the commit, and is never changed or removed. Files are written into ``_penstock/staged``,
+where tools that read a directory do not look, and get their places beside it when the manifest is there. Bytes:
+``docs/formats.md``.
+
+One commit after the other: a manifest is linked under its number, which fails if there is one. So of two exporters one
+is first, whatever they have seen before.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import uuid
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from penstock.jobs.errors import ExportTargetError
+from penstock.jobs.export import WrittenBatch
+from penstock.jobs.parquet_files import sync_directory, sync_file, write_parquet
+from penstock.model.errors import CorruptionError, InvalidArgumentError, InvalidNameError, PenstockError
+from penstock.model.stream_cuts import StreamCut
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+FORMAT_VERSION = 1
+_MANIFEST = re.compile(r"(\d{10})\.json")
+
+
+@dataclass(frozen=True, slots=True)
+class Manifest:
+    """A commit.
+
+    Attributes:
+        number: from 1, without a gap.
+        id: of the batch: no two are alike.
+        schema: name and type of each column.
+        files: names, in the order of the rows.
+    """
+
+    number: int
+    id: str
+    start: StreamCut
+    end: StreamCut
+    schema: tuple[tuple[str, str], ...]
+    files: tuple[str, ...]
+    row_count: int
+
+    def encode(self) -> bytes:
+        """Return the manifest as it is stored."""
+        fields = {
+            "v": FORMAT_VERSION, "number": self.number, "id": self.id, "start": self.start.to_text(),
+            "end": self.end.to_text(), "schema": self.schema, "files": self.files, "row_count": self.row_count,
+        }  # fmt: skip
+        return json.dumps(fields, separators=(",", ":")).encode()
+
+    @classmethod
+    def decode(cls, data: bytes, source: str) -> Manifest:
+        """Return the manifest that was stored. Raises `CorruptionError`, which names `source`."""
+        try:
+            fields = json.loads(data)
+            if fields["v"] != FORMAT_VERSION:
+                raise CorruptionError(source, 0, f"version {fields['v']} is not known here: use a newer Penstock")
+            return cls(
+                int(fields["number"]),
+                str(fields["id"]),
+                StreamCut.from_text(fields["start"]),
+                StreamCut.from_text(fields["end"]),
+                tuple((str(name), str(kind)) for name, kind in fields["schema"]),
+                tuple(map(str, fields["files"])),
+                int(fields["row_count"]),
+            )
+        except (ValueError, KeyError, TypeError, AttributeError, InvalidArgumentError, InvalidNameError) as error:
+            raise CorruptionError(source, 0, f"not a manifest of an export: {error!r}") from error
+
+
+class ParquetDirectory:
+    """See the module. Implements `ExportTarget`.
+
+    Args:
+        path: made if it is not there.
+        stream: ``scope/stream``; a directory holds one.
+        schema: the columns.
+    """
+
+    def __init__(self, path: Path, stream: str, schema: pa.Schema) -> None:
+        self.path = path
+        self._stream = stream
+        self._schema = schema
+        self._own = path / "_penstock"
+        self._staged = self._own / "staged"
+        try:
+            self._staged.mkdir(parents=True, exist_ok=True)
+            for each in (self._own, path, path.resolve().parent):
+                sync_directory(each)
+        except OSError as error:
+            raise ExportTargetError(f"{path} cannot be exported to: {error.strerror or error}") from error
+        if (manifest := self._latest()) is not None:
+            self._check(manifest)
+
+    def latest(self) -> StreamCut | None:
+        """See `ExportTarget.latest`. Also gives the files of the latest commit their places, if its exporter died."""
+        manifest = self._latest()
+        self._clean(manifest)
+        return None if manifest is None else manifest.end
+
+    def write(
+        self, before: StreamCut | None, start: StreamCut, end: StreamCut, rows: Iterable[pa.RecordBatch]
+    ) -> WrittenBatch:
+        """See `ExportTarget.write`."""
+        manifest = self._latest()
+        number = 1 if manifest is None else manifest.number + 1
+        batch_id = uuid.uuid4().hex
+        name = f"{number:010d}-{batch_id}.parquet"
+        metadata = {"penstock.start-cut": start.to_text(), "penstock.end-cut": end.to_text()}
+        try:
+            with (self._staged / name).open("xb") as file:
+                row_count = write_parquet(file, self._schema, rows, metadata)
+                sync_file(file)
+            sync_directory(self._staged)
+        except BaseException as error:
+            (self._staged / name).unlink(missing_ok=True)
+            if isinstance(error, OSError) and not isinstance(error, PenstockError):
+                raise ExportTargetError(f"{self.path}: {name} was not written: {error.strerror or error}") from error
+            raise
+        return WrittenBatch(batch_id, before, start, end, (name,), row_count)
+
+    def commit(self, batch: WrittenBatch) -> bool:
+        """See `ExportTarget.commit`."""
+        latest = self._latest()
+        if latest is not None and latest.id == batch.id:
+            return True
+        if (None if latest is None else latest.end) != batch.before:
+            self.discard(batch)
+            return False
+        number = 1 if latest is None else latest.number + 1
+        columns = tuple((field.name, str(field.type)) for field in self._schema)
+        manifest = Manifest(number, batch.id, batch.start, batch.end, columns, batch.files, batch.row_count)
+        if not self._link(manifest):
+            self.discard(batch)
+            return False
+        self._clean(manifest)
+        return True
+
+    def discard(self, batch: WrittenBatch) -> None:
+        """See `ExportTarget.discard`."""
+        for name in batch.files:
+            (self._staged / name).unlink(missing_ok=True)
+
+    def _link(self, manifest: Manifest) -> bool:
+        """Put a manifest in its place, whole and synced; False: there is another one."""
+        place = self._own / f"{manifest.number:010d}.json"
+        draft = self._staged / f"{manifest.number:010d}-{manifest.id}.json"
+        try:
+            with draft.open("xb") as file:
+                file.write(manifest.encode())
+                sync_file(file)
+            try:
+                os.link(draft, place)
+            except (FileExistsError, FileNotFoundError):
+                # Another one's, who may have removed the draft as well; or ours, and the reply was lost, as over NFS.
+                return self._read(manifest.number) == manifest
+            finally:
+                draft.unlink(missing_ok=True)
+            sync_directory(self._own)
+        except OSError as error:
+            raise ExportTargetError(f"{place} could not be written: {error.strerror or error}") from error
+        return True
+
+    def _clean(self, manifest: Manifest | None) -> None:
+        """Give the files of the latest commit their places, and remove those that can be part of none any more.
+
+        What others have written for the next commit stays.
+        """
+        number = 0 if manifest is None else manifest.number
+        files = () if manifest is None else manifest.files
+        try:
+            staged = os.listdir(self._staged)
+            if any(name in files for name in staged):
+                # Its exporter may not have come to that: no file has its place before its manifest is on disk.
+                sync_directory(self._own)
+            for name in staged:
+                if name in files:
+                    try:
+                        os.rename(self._staged / name, self.path / name)
+                    except FileNotFoundError:
+                        pass  # Another exporter has done it.
+                elif name[:10].isdecimal() and int(name[:10]) <= number:
+                    (self._staged / name).unlink(missing_ok=True)
+            if any(name in files for name in staged):
+                sync_directory(self.path)
+                sync_directory(self._staged)
+        except OSError as error:
+            raise ExportTargetError(f"{self.path} cannot be written: {error.strerror or error}") from error
+
+    def _latest(self) -> Manifest | None:
+        try:
+            numbers = [int(found[1]) for name in os.listdir(self._own) if (found := _MANIFEST.fullmatch(name))]
+        except OSError as error:
+            raise ExportTargetError(f"{self._own} cannot be read: {error.strerror or error}") from error
+        return self._read(max(numbers)) if numbers else None
+
+    def _read(self, number: int) -> Manifest:
+        place = self._own / f"{number:010d}.json"
+        try:
+            data = place.read_bytes()
+        except OSError as error:
+            raise ExportTargetError(f"{place} cannot be read: {error.strerror or error}") from error
+        manifest = Manifest.decode(data, str(place))
+        if manifest.number != number:
+            raise CorruptionError(str(place), 0, f"it is the manifest of commit {manifest.number}")
+        return manifest
+
+    def _check(self, manifest: Manifest) -> None:
+        stream = f"{manifest.end.scope}/{manifest.end.stream}"
+        if stream != self._stream:
+            raise InvalidArgumentError(f"{self.path} holds {stream}: export {self._stream} to a directory of its own")
+        columns = tuple((field.name, str(field.type)) for field in self._schema)
+        if manifest.schema != columns:
+            raise InvalidArgumentError(
+                f"{self.path} has other columns than this export: it has "
+                f"{', '.join(f'{name} {kind}' for name, kind in manifest.schema)}"
+            )

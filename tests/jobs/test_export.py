@@ -1,0 +1,429 @@
+"""Exports into Parquet files and Iceberg tables, cut off at each step: each event is a row once. No server needed."""
+
+from __future__ import annotations
+
+import functools
+import itertools
+import os
+import threading
+from collections import Counter
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.dataset
+import pytest
+
+from penstock.jobs.errors import ExportTargetError
+from penstock.jobs.export import Exporter, ExportTarget
+from penstock.jobs.iceberg_table import IcebergTable, open_catalog
+from penstock.jobs.parquet_directory import Manifest, ParquetDirectory
+from penstock.jobs.rows import RowShape
+from penstock.model.errors import CorruptionError, InvalidArgumentError, OutcomeUnknownError
+from penstock.model.stream_cuts import StreamCut
+from support.job_stream import JobStream
+
+SHAPE = RowShape("binary")
+
+
+class Death(BaseException):
+    """The process of an exporter ends here."""
+
+
+class Place:
+    """Where a test exports to: opens a target anew, as a process that is started again does."""
+
+    def __init__(self, directory: Path, stream: str = "model/stream") -> None:
+        self.directory, self.stream, self.schema = directory, stream, SHAPE.schema
+
+    def open(self) -> ExportTarget:
+        raise NotImplementedError
+
+    def table(self) -> pa.Table:
+        """Return what readers see now."""
+        raise NotImplementedError
+
+
+class ParquetPlace(Place):
+    def open(self) -> ExportTarget:
+        return ParquetDirectory(self.directory, self.stream, self.schema)
+
+    def table(self) -> pa.Table:
+        if not self.directory.exists():
+            return SHAPE.schema.empty_table()
+        # As anybody reads a directory: without the manifests.
+        return pyarrow.dataset.dataset(self.directory, schema=SHAPE.schema, format="parquet").to_table()
+
+
+@functools.cache
+def catalog_in(directory: Path) -> Any:
+    return open_catalog("test", {}, directory)
+
+
+class IcebergPlace(Place):
+    table_name = "events.all"
+
+    def catalog(self) -> Any:
+        return catalog_in(self.directory)
+
+    def open(self) -> ExportTarget:
+        return IcebergTable(self.catalog(), self.table_name, self.stream, self.schema, outage_s_max=20.0)
+
+    def table(self) -> pa.Table:
+        if not self.catalog().table_exists(self.table_name):
+            return SHAPE.schema.empty_table()
+        return self.catalog().load_table(self.table_name).scan().to_arrow()
+
+
+@pytest.fixture(params=["parquet", "iceberg"])
+def place(request: pytest.FixtureRequest, tmp_path: Path) -> Place:
+    if request.param == "parquet":
+        return ParquetPlace(tmp_path / "out")
+    pytest.importorskip("pyiceberg", reason="needs the extra: penstock[iceberg]")
+    return IcebergPlace(tmp_path / "out")
+
+
+@pytest.fixture
+def iceberg(tmp_path: Path) -> IcebergPlace:
+    pytest.importorskip("pyiceberg", reason="needs the extra: penstock[iceberg]")
+    return IcebergPlace(tmp_path / "out")
+
+
+def cut(stream: JobStream, at: dict[int, int]) -> StreamCut:
+    return StreamCut(stream.scope, stream.stream, at)
+
+
+def exporter(stream: JobStream, target: ExportTarget, batch_bytes: int = 100) -> Exporter:
+    return Exporter(stream, target, SHAPE, cut(stream, stream.head()), batch_bytes=batch_bytes)
+
+
+def export_all(stream: JobStream, target: ExportTarget, batch_bytes: int = 100) -> Exporter:
+    made = exporter(stream, target, batch_bytes)
+    made.run_to(cut(stream, stream.tail()), lambda _: None)
+    return made
+
+
+def exported(place: Place) -> Counter[bytes]:
+    return Counter(place.table()["event"].to_pylist())
+
+
+def filled(event_count: int = 20) -> JobStream:
+    stream = JobStream()
+    for number in range(event_count):
+        stream.write(number % 2, b"event %03d" % number)
+    return stream
+
+
+def test_a_table_has_each_event_once_with_its_place(place: Place) -> None:
+    """Over several commits, several runs, and scale events; of each segment in order."""
+    stream = filled()
+    report = export_all(stream, place.open()).report
+    assert (report.row_count, report.length_bytes) == (20, 20 * 17)
+    assert report.commit_count > 1
+    stream.replace([0, 1], [2, 3])
+    stream.write(2, b"after")
+    assert export_all(stream, place.open()).report.row_count == 1
+    stream.write(3, b"", b"last")
+    last = export_all(stream, place.open())
+    assert last.report.row_count == 2
+    assert last.left_bytes(cut(stream, stream.tail())) == 0
+    assert export_all(stream, place.open()).report.commit_count == 0
+    assert exported(place) == Counter(stream.written)
+    rows = place.table().sort_by([("segment_id", "ascending"), ("offset", "ascending")]).to_pylist()
+    assert rows[1] == {
+        "event": b"event 002", "scope": "model", "stream": "stream", "segment_id": 0, "offset": 17,
+    }  # fmt: skip
+
+
+def test_an_end_is_kept_to_and_one_that_was_passed_already_is_none(place: Place) -> None:
+    """Also where the stream was scaled in between."""
+    stream = filled()
+    first = cut(stream, {0: 17, 1: 34})
+    exporter(stream, place.open()).run_to(first, lambda _: None)
+    assert exported(place) == Counter([b"event 000", b"event 001", b"event 003"])
+    stream.replace([0, 1], [2])
+    stream.write(2, b"after")
+    export_all(stream, place.open())
+    late = exporter(stream, place.open())
+    late.run_to(first, lambda _: None)
+    assert late.left_bytes(first) == 0
+    assert late.report.commit_count == 0
+    assert exported(place) == Counter(stream.written)
+
+
+def test_of_two_exporters_one_is_first_and_the_other_goes_on_from_there(place: Place) -> None:
+    """Each in the midst of a batch that the other one has committed by then."""
+    stream = filled()
+    one, two = place.open(), place.open()
+    written: list[Any] = []
+
+    class Between:
+        """Lets the other exporter commit between the writing of a batch and its commit."""
+
+        def __getattr__(self, name: str) -> Any:
+            return getattr(one, name)
+
+        def commit(self, batch: Any) -> bool:
+            written.append(batch)
+            if len(written) == 2:
+                exporter(stream, two).run_to(cut(stream, {0: 170, 1: 119}), lambda _: None)
+            return one.commit(batch)
+
+    late = exporter(stream, Between())  # type: ignore[arg-type]
+    late.run_to(cut(stream, stream.tail()), lambda _: None)
+    assert late.report.overtaken_count == 1
+    assert exported(place) == Counter(stream.written)
+    # What was overtaken is not left behind.
+    lost = Path(written[1].files[0].removeprefix("file://")).name
+    assert not list(place.directory.rglob(lost))
+
+
+def test_exporters_at_once_double_nothing(place: Place) -> None:
+    """Three in threads, as fast as they can."""
+    stream = filled(60)
+    targets = [place.open() for _ in range(3)]
+    failures: list[BaseException] = []
+
+    def run(target: ExportTarget) -> None:
+        try:
+            export_all(stream, target, 200)
+        except BaseException as error:  # noqa: BLE001  # told below
+            failures.append(error)
+
+    threads = [threading.Thread(target=run, args=[target]) for target in targets]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(120)
+    assert failures == []
+    assert exported(place) == Counter(stream.written)
+
+
+def cut_off(
+    calls: Iterator[int], at: int, how: str, function: Callable[..., Any], failure: type[Exception]
+) -> Callable[..., Any]:
+    """Return `function`, which at the `at`-th of all `calls` does not come to its end."""
+
+    def call(*args: Any, **options: Any) -> Any:
+        is_now = next(calls) == at
+        if is_now and how == "before":
+            raise Death(function)
+        result = function(*args, **options)
+        if is_now:
+            raise Death(function) if how == "behind" else failure(f"the reply of {function} was lost")
+        return result
+
+    return call
+
+
+@pytest.mark.parametrize("how", ["before", "behind"])
+def test_a_parquet_export_that_dies_anywhere_goes_on_without_a_gap(
+    tmp_path: Path, how: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Before or behind each call that changes or syncs a file; readers never see an event twice."""
+    for at in itertools.count():
+        stream, place = filled(4), ParquetPlace(tmp_path / f"{how}-{at}")
+        calls = itertools.count()
+        with monkeypatch.context() as patched:
+            for name in ("fsync", "link", "rename", "unlink", "mkdir"):
+                patched.setattr(os, name, cut_off(calls, at, how, getattr(os, name), OSError))
+            try:
+                export_all(stream, place.open(), 40)
+            except Death:
+                pass
+        seen = exported(place)
+        assert seen <= Counter(stream.written)
+        stream.write(0, b"more")
+        export_all(stream, place.open())
+        assert exported(place) == Counter(stream.written)
+        assert os.listdir(place.directory / "_penstock" / "staged") == []
+        if next(calls) <= at:
+            break
+    assert at > 20
+
+
+class MortalCatalog:
+    """Stands before a catalogue, whose calls may end anywhere."""
+
+    def __init__(self, catalog: Any, calls: Iterator[int], at: int, how: str) -> None:
+        self._catalog = catalog
+        self._cut_off = lambda function: cut_off(calls, at, how, function, ConnectionError)
+
+    def __getattr__(self, name: str) -> Any:
+        found = getattr(self._catalog, name)
+        return self._cut_off(found) if name in ("load_table", "commit_table") else found
+
+
+@pytest.mark.parametrize("how", ["before", "behind", "lost"])
+def test_an_iceberg_export_that_is_cut_off_anywhere_goes_on_without_a_gap(
+    iceberg: IcebergPlace, how: str
+) -> None:
+    """At each call of the catalogue. A lost reply is looked up, and the export goes on by itself."""
+    for at in itertools.count():
+        stream, place = filled(4), iceberg
+        place.table_name = f"events.{how}-{at}"
+        calls = itertools.count()
+        mortal = MortalCatalog(place.catalog(), calls, at, how)
+        target = IcebergTable(mortal, place.table_name, place.stream, SHAPE.schema, outage_s_max=20.0)  # type: ignore[arg-type]
+        try:
+            export_all(stream, target, 40)
+            # That is all of them, also where a reply was lost.
+            assert exported(place) == Counter(stream.written)
+        except Death:
+            assert how != "lost"
+        assert exported(place) <= Counter(stream.written)
+        stream.write(0, b"more")
+        export_all(stream, place.open())
+        assert exported(place) == Counter(stream.written)
+        if next(calls) <= at:
+            break
+    assert at >= 6
+
+
+def test_a_commit_of_which_nothing_is_known_is_found_by_the_next_run(iceberg: IcebergPlace) -> None:
+    """The catalogue goes away for good behind it, and the files stay, which may be part of the table."""
+    stream = filled()
+    catalog = iceberg.catalog()
+
+    class Away:
+        is_away = False
+
+        def __getattr__(self, name: str) -> Any:
+            if self.is_away:
+                raise ConnectionError("the catalogue is away")
+            return getattr(catalog, name)
+
+        def commit_table(self, *args: Any) -> None:
+            catalog.commit_table(*args)
+            self.is_away = True
+            raise ConnectionError("the reply was lost")
+
+    target = IcebergTable(Away(), "events.all", "model/stream", SHAPE.schema, outage_s_max=0.2)  # type: ignore[arg-type]
+    with pytest.raises(OutcomeUnknownError, match="run the export again"):
+        export_all(stream, target)
+    assert 0 < exported(iceberg).total() < 20
+    export_all(stream, iceberg.open())
+    assert exported(iceberg) == Counter(stream.written)
+
+
+def test_other_writers_of_an_iceberg_table_come_in_between(iceberg: IcebergPlace) -> None:
+    """Another stream, and rows of other make, in the midst of each commit: it is made again, behind theirs."""
+    stream, other = filled(6), filled(6)
+    other.scope, other.name = "other", "other/stream"
+    second = IcebergPlace(iceberg.directory, "other/stream")
+    strange = pa.table({"event": [b"strange"]}, pa.schema([SHAPE.schema.field(0)]))
+    commits: list[object] = []
+
+    class Crowded:
+        def __getattr__(self, name: str) -> Any:
+            return getattr(iceberg.catalog(), name)
+
+        def commit_table(self, *args: Any) -> None:
+            commits.append(args)
+            if len(commits) == 1:
+                iceberg.catalog().load_table("events.all").append(strange)
+            if len(commits) == 3:
+                export_all(other, second.open())
+            iceberg.catalog().commit_table(*args)
+
+    target = IcebergTable(Crowded(), "events.all", "model/stream", SHAPE.schema)  # type: ignore[arg-type]
+    made = export_all(stream, target, 40)
+    assert len(commits) == made.report.commit_count + 2
+    rows = iceberg.table().to_pylist()
+    assert Counter(row["event"] for row in rows if row["scope"] == "model") == Counter(stream.written)
+    assert Counter(row["event"] for row in rows if row["scope"] == "other") == Counter(other.written)
+    assert len(rows) == 13
+
+
+def test_a_table_that_was_rolled_back_is_filled_again(iceberg: IcebergPlace) -> None:
+    stream = filled()
+    export_all(stream, iceberg.open())
+    table = iceberg.catalog().load_table("events.all")
+    first = table.metadata.snapshots[0].snapshot_id
+    table.manage_snapshots().rollback_to_snapshot(first).commit()
+    assert exported(iceberg).total() < 20
+    export_all(stream, iceberg.open())
+    assert exported(iceberg) == Counter(stream.written)
+
+
+def test_a_table_whose_snapshots_were_expired_is_not_begun_anew(iceberg: IcebergPlace) -> None:
+    """It says from where it could go on, and does if somebody says so, too."""
+    stream = filled()
+    export_all(stream, iceberg.open())
+    end = cut(stream, stream.tail())
+    table = iceberg.catalog().load_table("events.all")
+    table.append(iceberg.table().slice(0, 0))
+    table = iceberg.catalog().load_table("events.all")
+    own = [each.snapshot_id for each in table.metadata.snapshots if each.summary["penstock.stream"]]
+    table.maintenance.expire_snapshots().by_ids(own).commit()
+    stream.write(0, b"more")
+    with pytest.raises(ExportTargetError, match="have been expired") as raised:
+        export_all(stream, iceberg.open())
+    assert end.to_text() in str(raised.value)
+    confirmed = IcebergTable(iceberg.catalog(), "events.all", "model/stream", SHAPE.schema, confirmed=end)
+    export_all(stream, confirmed)
+    assert exported(iceberg) == Counter(stream.written)
+
+
+def test_a_target_with_other_columns_is_refused(place: Place) -> None:
+    export_all(filled(), place.open())
+    place.schema = RowShape("text").schema
+    with pytest.raises(InvalidArgumentError, match="other columns than this export"):
+        place.open()
+
+
+def test_a_parquet_directory_holds_one_stream(tmp_path: Path) -> None:
+    export_all(filled(), ParquetPlace(tmp_path).open())
+    with pytest.raises(InvalidArgumentError, match="holds model/stream"):
+        ParquetPlace(tmp_path, "other/stream").open()
+
+
+def test_a_stream_that_was_made_anew_is_told_from_one_that_has_nothing_new(place: Place) -> None:
+    export_all(filled(), place.open())
+    with pytest.raises(InvalidArgumentError, match="deleted and created again"):
+        export_all(filled(4), place.open())
+
+
+def test_an_export_follows_until_the_stream_is_sealed(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    stream = filled()
+    pauses = []
+
+    def grow(pause_s: float) -> None:
+        pauses.append(pause_s)
+        stream.write(0, b"more %d" % len(pauses))
+        stream.is_closed = len(pauses) == 3
+
+    monkeypatch.setattr("penstock.jobs.export.time.sleep", grow)
+    exporter(stream, place.open()).follow(7.0, lambda _: None)
+    assert len(pauses) == 3
+    assert all(0 <= pause <= 7 for pause in pauses)
+    assert exported(place) == Counter(stream.written)
+
+
+def test_a_full_disk_leaves_nothing_that_is_read(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    stream = filled()
+    target = place.open()
+
+    def full(*_: object, **__: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    with monkeypatch.context() as patched:
+        patched.setattr("pyarrow.parquet.ParquetWriter.write_table", full)
+        with pytest.raises(ExportTargetError, match="No space left"):
+            export_all(stream, target)
+    assert not list(place.directory.rglob("*.parquet"))
+    export_all(stream, target)
+    assert exported(place) == Counter(stream.written)
+
+
+def test_a_manifest_that_is_none_is_reported(tmp_path: Path) -> None:
+    place = ParquetPlace(tmp_path)
+    export_all(filled(), place.open())
+    newest = max((tmp_path / "_penstock").glob("*.json"))
+    whole = newest.read_bytes()
+    assert Manifest.decode(whole, "here").encode() == whole
+    for damaged in (b"", b"{}", whole[:-1], whole.replace(b'"v":1', b'"v":2'), whole.replace(b"positions", b"x")):
+        newest.write_bytes(damaged)
+        with pytest.raises(CorruptionError, match=newest.name):
+            place.open()
