@@ -1,14 +1,15 @@
-"""Whole clusters whose long-term storage is a bucket: requests are lost, late, sent twice, refused; servers die.
+"""Whole clusters over a bucket, and over HDFS: requests are lost, late, sent twice, refused; servers die.
 
-Nothing is appended there, so each flush is an object; creations whose reply is lost are adopted, or become orphans that
-are found. Whatever `penstock.testing.checks` knows must hold, as over a directory.
+Nothing is appended in a bucket, so each flush is an object; creations whose reply is lost are adopted, or become
+orphans that are found. In HDFS a file stays open when its writer dies, or its answer is lost. Whatever
+`penstock.testing.checks` knows must hold, as over a directory.
 """
 
 from __future__ import annotations
 
 import pytest
 
-from penstock.testing.profiles import OBJECTS
+from penstock.testing.profiles import HDFS, OBJECTS
 from penstock.testing.runner import run
 
 
@@ -16,4 +17,11 @@ from penstock.testing.runner import run
 def test_a_cluster_over_a_bucket_keeps_every_promise(seed: int) -> None:
     outcome = run(seed, OBJECTS.of_length(30.0))
     assert outcome.violations == ()
-    assert any(fault.startswith("object ") for fault in outcome.fault_counts)
+    assert any(fault.startswith("remote ") for fault in outcome.fault_counts)
+
+
+@pytest.mark.parametrize("seed", [3, 5])
+def test_a_cluster_over_hdfs_keeps_every_promise(seed: int) -> None:
+    outcome = run(seed, HDFS.of_length(30.0))
+    assert outcome.violations == ()
+    assert {"remote late", "remote lost request"} & set(outcome.fault_counts)

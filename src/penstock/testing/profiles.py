@@ -12,7 +12,10 @@ from penstock.testing.mutations.users import USERS
 from penstock.testing.workloads.profile import Profile
 
 #: Long-term storage in a bucket, which can neither append nor concatenate, and loses, delays and repeats requests.
-OBJECTS = Profile(name="objects", has_object_storage=True)
+OBJECTS = Profile(name="objects", storage="bucket")
+
+#: Long-term storage in HDFS: a file has one writer, and stays open when that one dies or its answer is lost.
+HDFS = Profile(name="hdfs", storage="hdfs")
 
 #: Much is truncated, deleted and merged, and readers of layouts hold on to what goes.
 GARBAGE = Profile(
@@ -20,7 +23,7 @@ GARBAGE = Profile(
     workloads=("events", "trimmed", "bytes", "lives", "merges", "transactions"),
 )  # fmt: skip
 
-_ALL = (Profile(), USERS, TABLES_AND_STATES, CONTROLLERS, TRANSACTIONS, OBJECTS, SUBSCRIBERS, GARBAGE, SINKS)
+_ALL = (Profile(), USERS, TABLES_AND_STATES, CONTROLLERS, TRANSACTIONS, OBJECTS, HDFS, SUBSCRIBERS, GARBAGE, SINKS)
 
 PROFILES: Mapping[str, Profile] = {
     profile.name: profile for profile in _ALL

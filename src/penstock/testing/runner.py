@@ -178,9 +178,9 @@ class _Play:
         for chunks in cluster.faulty_chunks:
             for fault, count in chunks.fault_counts.items():
                 self.fault_counts[f"chunk {fault}"] += count
-        for objects in cluster.object_clients:
-            for trouble, count in objects.fault_counts.items():
-                self.fault_counts[f"object {trouble}"] += count
+        for remote in cluster.remote_clients:
+            for trouble, count in remote.fault_counts.items():
+                self.fault_counts[f"remote {trouble}"] += count
         self.fault_counts += cluster.late_request_counts
 
     async def _play(self, simulation: Simulation, cluster: SimulatedCluster, hosts: list[Host]) -> None:

@@ -58,6 +58,23 @@ def test_a_creation_whose_answer_is_lost_is_made_again(fault: FileFault) -> None
     assert simulate(scenario).fault_counts == {fault: 1}
 
 
+@pytest.mark.parametrize("count", [2, 3])
+def test_a_creation_that_is_sent_twice_each_time_is_never_taken_for_somebody_elses(count: int) -> None:
+    """It is made anew each time, and after the last one the outcome is unknown: so its name becomes an orphan's."""
+
+    async def scenario(storage: HdfsChunkStorage, files: SimulatedFiles) -> None:
+        files.inject("create", *[FileFault.SENT_TWICE] * count)
+        if count < 3:
+            assert await storage.create_with_content(NAME, [b"abc"]) == 3
+            assert await storage.read(NAME, 0, 10) == b"abc"
+            return
+        with pytest.raises(StorageUnreachableError):
+            await storage.create_with_content(NAME, [b"abc"])
+        assert not files.system.files
+
+    assert simulate(scenario).fault_counts == {FileFault.SENT_TWICE: count}
+
+
 @pytest.mark.parametrize("recovery_s", [1.0, 40.0])
 def test_a_truncation_that_goes_on_is_waited_for_without_a_second_recovery(recovery_s: float) -> None:
     """A recovery of the lease begins another one of the block, which met the next append in a real HDFS: it hung.

@@ -63,6 +63,7 @@ from penstock.segmentstore.tier2.chunk_name import (
     check_range,
 )
 from penstock.segmentstore.tier2.chunk_storage import ChunkInfo
+from penstock.segmentstore.tier2.storage_identity import demand_identity
 
 T = TypeVar("T")
 
@@ -180,12 +181,6 @@ class HdfsChunkStorage:
             await self._try_delete(draft)
             raise
 
-    async def _check_identity(self, name: str) -> None:
-        known = self._known_identity
-        if known is not None and (found := await self.read_identity()) != known:
-            what = "is gone" if found is None else "is another one"
-            raise StorageUnavailableError(f"chunk {name} was not created: the identity of {self.place} {what}")
-
     # -- changes ------------------------------------------------------------------------------------------------
 
     async def create(self, name: str) -> None:
@@ -254,7 +249,7 @@ class HdfsChunkStorage:
     async def _create(self, name: str, content: Buffer) -> None:
         self._check_length(name)
         async with self._turn(name):
-            await self._check_identity(name)
+            await demand_identity(self, self._known_identity, name)
             try:
                 await self._create_file(self._path(name), content)
             except RemoteFileExistsError:
@@ -283,16 +278,17 @@ class HdfsChunkStorage:
 
     async def _create_once(self, path: str, content: Buffer) -> None:
         try:
-            try:
-                await self.files.create(path, content)
-            except RemoteFileExistsError as error:
-                if not error.is_own:
-                    raise
-                # Nobody but an earlier sending of this call: calls on a chunk follow each other.
-                await self.files.delete(path)
-                await self.files.create(path, content)
+            await self.files.create(path, content)
         except RemoteFileNotClosedError as error:
             await self._close_synced(path, error)
+        except RemoteFileExistsError as error:
+            if not error.is_own:
+                raise
+            # Of nobody but an earlier sending of this call: calls on a chunk follow each other.
+            await self.files.delete(path)
+            raise StorageUnreachableError(
+                f"{self.files.place}: {path} was left open by an earlier sending of its creation, and is deleted"
+            ) from error
 
     async def _append(self, name: str, offset: int, content: Buffer) -> None:
         """Append; see the module for answers that are lost."""

@@ -39,7 +39,6 @@ from penstock.model.errors import (
     StorageError,
     StorageIdentityError,
     StorageRefusedError,
-    StorageUnavailableError,
     UnsupportedOperationError,
 )
 from penstock.model.segments import Buffer
@@ -55,6 +54,7 @@ from penstock.segmentstore.tier2.chunk_name import (
     check_range,
 )
 from penstock.segmentstore.tier2.chunk_storage import ChunkInfo
+from penstock.segmentstore.tier2.storage_identity import demand_identity
 
 T = TypeVar("T")
 
@@ -168,7 +168,7 @@ class ObjectChunkStorage:
         content = bytes(data[0]) if len(data) == 1 else b"".join(data)
         if not content:
             raise InvalidArgumentError(f"chunk {name}: there is no content to create it with")
-        await self._check_identity(name)
+        await demand_identity(self, self._known_identity, name)
         if not await self._put_new(name, content):
             raise ChunkExistsError(name)
         return len(content)
@@ -284,12 +284,6 @@ class ObjectChunkStorage:
     def _check_open(self) -> None:
         if self._is_closed:
             raise StorageError(f"the chunk storage in {self.place} is closed")
-
-    async def _check_identity(self, name: str) -> None:
-        known = self._known_identity
-        if known is not None and (found := await self.read_identity()) != known:
-            what = "is gone" if found is None else "is another one"
-            raise StorageUnavailableError(f"chunk {name} was not created: the identity of {self.place} {what}")
 
     async def _pages(self, folder: str, after: str = "") -> AsyncIterator[Sequence[ChunkInfo]]:
         start = len(self._folder)

@@ -10,7 +10,8 @@ import tomllib
 from dataclasses import dataclass
 
 from penstock.model.checksum import crc32c
-from penstock.model.errors import StorageIdentityError
+from penstock.model.errors import StorageIdentityError, StorageUnavailableError
+from penstock.segmentstore.tier2.chunk_storage import ChunkStorage
 
 #: How chunks are named and laid out. A place of another version is left alone.
 LAYOUT_VERSION = 1
@@ -47,3 +48,13 @@ class StorageIdentity:
                 "start the version of Penstock that wrote it",
             )
         return cls(str(fields["cluster_id"]))
+
+
+async def demand_identity(storage: ChunkStorage, known: bytes | None, chunk: str) -> None:
+    """Raise `StorageUnavailableError` unless `storage` has the identity `known` before `chunk` is created there.
+
+    None: it is held to none yet. It costs a request, and the place may change right after it.
+    """
+    if known is not None and (found := await storage.read_identity()) != known:
+        what = "is gone" if found is None else "is another one"
+        raise StorageUnavailableError(f"chunk {chunk} was not created: the identity of {storage.place} {what}")

@@ -57,6 +57,7 @@ from penstock.testing.mutations.peers import PEER_MUTATIONS
 from penstock.testing.mutations.prepared import PREPARED_MUTATIONS
 from penstock.testing.mutations.promises import PROMISE_MUTATIONS
 from penstock.testing.mutations.readers import READER_MUTATIONS
+from penstock.testing.mutations.remote import REMOTE_MUTATIONS
 from penstock.testing.mutations.scaling import SCALING_MUTATIONS
 from penstock.testing.mutations.shortages import SHORTAGE_MUTATIONS
 from penstock.testing.mutations.sinks import SINK_MUTATIONS
@@ -484,6 +485,7 @@ MUTATIONS: tuple[Mutation, ...] = (
     *PROMISE_MUTATIONS,
     *PREPARED_MUTATIONS,
     *SINK_MUTATIONS,
+    *REMOTE_MUTATIONS,
 )  # fmt: skip
 """All planted bugs."""
 

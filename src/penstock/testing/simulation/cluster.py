@@ -41,6 +41,7 @@ from penstock.segmentstore.tier1.local_log import LocalLogFactory, LocalLogSetti
 from penstock.segmentstore.tier1.log_owner import LogOwner
 from penstock.segmentstore.tier2.chunk_storage import ChunkStorage
 from penstock.segmentstore.tier2.directory import DirectoryChunkStorage, DirectoryChunkStorageSettings
+from penstock.segmentstore.tier2.hdfs_storage import HdfsChunkStorage, HdfsStorageSettings
 from penstock.segmentstore.tier2.object_storage import ObjectChunkStorage
 from penstock.testing.chunk_faults import ChunkFaults, FaultyChunkStorage
 from penstock.testing.simulation.controller_calls import serve_controller, simulated_stub
@@ -48,9 +49,11 @@ from penstock.testing.simulation.coordination import CoordinationServer, Coordin
 from penstock.testing.simulation.coordination_client import SimulatedCoordinator
 from penstock.testing.simulation.disk_faults import NO_FAULTS, DiskFaults
 from penstock.testing.simulation.errors import HostDownError
+from penstock.testing.simulation.files import FileFaults, SimulatedFiles, SimulatedFileSystem
 from penstock.testing.simulation.host import Death, Host
 from penstock.testing.simulation.late_requests import LateRequests, LateRequestSettings
 from penstock.testing.simulation.objects import ObjectFaults, SimulatedBucket, SimulatedObjects
+from penstock.testing.simulation.remote_requests import WayToService
 from penstock.testing.simulation.shared_disk import SharedDisk
 from penstock.testing.simulation.simulation import Simulation
 
@@ -61,6 +64,8 @@ _DATA_DIRECTORY = "/data"
 #: Of stores that share what they store on.
 _SHARED_CLUSTER_ID = "00000000-0000-4000-8000-000000000000"
 _KIB = 1024
+#: Short enough for calls to end while there are faults.
+_FILE_SETTINGS = HdfsStorageSettings(lease_timeout_s=6.0)
 #: Lets the driver look again, in virtual time.
 _POLL_S = 0.01
 
@@ -77,8 +82,8 @@ class ClusterSettings:
         restart_delay_s: a server whose program fails is started again after this.
         disk_faults: faults of the stores' disks in ordinary times.
         chunk_faults: faults of long-term storage, beside those of the disk under it; None for none.
-        object_faults: long-term storage is a bucket with these faults, which outlives its stores' disks; None: it is a
-            directory.
+        remote_faults: long-term storage is a service with these faults, which outlives its stores' disks: a bucket, or
+            files of HDFS; None: it is a directory.
         late_requests: requests of the controller that arrive late; None for none.
         is_scaling_by_load: the controller asks the stores for their loads.
         segment_store, durable_log, long_term_storage, controller, client: settings of the parts.
@@ -92,7 +97,7 @@ class ClusterSettings:
     restart_delay_s: float = 1.0
     disk_faults: DiskFaults = NO_FAULTS
     chunk_faults: ChunkFaults | None = None
-    object_faults: ObjectFaults | None = None
+    remote_faults: ObjectFaults | FileFaults | None = None
     late_requests: LateRequestSettings | None = None
     is_scaling_by_load: bool = False
     segment_store: SegmentStoreSettings = field(
@@ -197,9 +202,11 @@ class SimulatedCluster:
         self._servers: dict[str, _Servers] = {}
         #: Long-term storages so far, one for each life of a store, when they have faults.
         self.faulty_chunks: list[FaultyChunkStorage] = []
-        #: Buckets by host, or the one that all share, and their clients so far, one for each life of a store.
+        #: Buckets and file systems by host, or the one that all share, and their clients so far, one for each life of
+        #: a store.
         self.buckets: defaultdict[str, SimulatedBucket] = defaultdict(SimulatedBucket)
-        self.object_clients: list[SimulatedObjects] = []
+        self.file_systems: defaultdict[str, SimulatedFileSystem] = defaultdict(SimulatedFileSystem)
+        self.remote_clients: list[SimulatedObjects | SimulatedFiles] = []
         #: What has become of late requests, in all lives of the controller.
         self.late_request_counts: Counter[str] = Counter()
         #: By host of a controller, in its present life.
@@ -291,14 +298,25 @@ class SimulatedCluster:
             await self._start_controller(host, segments)
 
     def _long_term_storage(self, host: Host, directory: DataDirectory, tiers: Runtime) -> ChunkStorage:
-        faults = self.settings.object_faults
+        faults = self.settings.remote_faults
         if faults is None:
             return DirectoryChunkStorage(directory.tier2, tiers, self.settings.long_term_storage)
-        bucket = self.buckets[host.name if self.shared_disk is None else ""]
-        rng = self.simulation.rng(f"objects of {host.name}, store {len(self.object_clients)}")
-        objects = SimulatedObjects(bucket, rng, ObjectFaults() if self._is_healed else faults)
-        self.object_clients.append(objects)
-        return ObjectChunkStorage(objects, tiers.rng)
+        place = host.name if self.shared_disk is None else ""
+        kind = "objects" if isinstance(faults, ObjectFaults) else "files"
+        rng = self.simulation.rng(f"{kind} of {host.name}, store {len(self.remote_clients)}")
+        way = WayToService(self.simulation.loop, host.stalls, host.losses)
+        chunks: ChunkStorage
+        if isinstance(faults, ObjectFaults):
+            objects = SimulatedObjects(self.buckets[place], rng, faults, way)
+            self.remote_clients.append(objects)
+            chunks = ObjectChunkStorage(objects, tiers.rng)
+        else:
+            files = SimulatedFiles(self.file_systems[place], rng, faults, way)
+            self.remote_clients.append(files)
+            chunks = HdfsChunkStorage(files, tiers.rng, "/penstock", _FILE_SETTINGS)
+        if self._is_healed:
+            self.remote_clients[-1].heal()
+        return chunks
 
     def _chunks(self, host: Host, chunks: ChunkStorage) -> ChunkStorage:
         if self.settings.chunk_faults is None:
@@ -318,8 +336,8 @@ class SimulatedCluster:
             late.is_healed = True
         for faulty in self.faulty_chunks:
             faulty.faults = ChunkFaults()
-        for objects in self.object_clients:
-            objects.faults = ObjectFaults()
+        for remote in self.remote_clients:
+            remote.heal()
 
     def refuse_no_longer(self) -> None:
         """Let long-term storage take the segments that it has refused; other faults stay."""

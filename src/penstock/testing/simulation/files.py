@@ -3,34 +3,31 @@
 A `SimulatedFileSystem` outlives its clients, which are processes that may die: what they had open stays leased. A
 request of a client may take long, be refused, or be lost on its way there or back; or it is given up and arrives later.
 A write may end in its midst. Nothing is sent twice by a client, but a creation (`SENT_TWICE`). Each fault is a named
-value (`FileFault`) with a rate, all drawn from one generator; `inject` makes a given call fail in a given way. Time is
-the running loop's.
+value (`FileFault`), see `remote_requests`.
 """
 
 from __future__ import annotations
 
 import asyncio
 import random
-from collections import Counter, deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import TypeVar
 
 from penstock.model.errors import (
-    InvalidArgumentError,
     NoSuchRemoteFileError,
     RemoteFileExistsError,
     RemoteFileLeasedError,
     RemoteFileLengthError,
     RemoteFileNotClosedError,
     StorageError,
-    StorageNotRespondingError,
     StorageSafeModeError,
     StorageUnreachableError,
 )
 from penstock.model.segments import Buffer
 from penstock.runtime.files import FileInfo
+from penstock.testing.simulation.remote_requests import RemoteClient, RequestFaults, WayToService
 
 T = TypeVar("T")
 
@@ -59,42 +56,21 @@ class FileFault(StrEnum):
     NOT_CLOSED = "not closed"
 
 
-
-
 #: Whose lease it is while a truncation goes on.
 _TRUNCATION = "truncation"
 
 
 @dataclass(frozen=True, slots=True)
-class FileFaults:
-    """Rates are probabilities per request.
+class FileFaults(RequestFaults[FileFault]):
+    """See `RequestFaults`.
 
     Attributes:
-        latency_s_min: every request takes at least this ...
-        latency_s_max: ... and at most this, drawn evenly.
-        slow_s: what a `SLOW` request takes on top.
-        late_s_max: how long after it was given up a `LATE` one has its effect, at most.
         recovery_s: how long the recovery of a lease takes.
-        rates: of each fault.
-        is_reachable: whether any request arrives.
         is_safe_mode: whether changes are refused.
     """
 
-    latency_s_min: float = 0.001
-    latency_s_max: float = 0.01
-    slow_s: float = 2.0
-    late_s_max: float = 20.0
     recovery_s: float = 1.0
-    rates: tuple[tuple[FileFault, float], ...] = ()
-    is_reachable: bool = True
     is_safe_mode: bool = False
-
-    def __post_init__(self) -> None:
-        """Check the bounds. Raises `InvalidArgumentError`."""
-        if not 0 <= self.latency_s_min <= self.latency_s_max:
-            raise InvalidArgumentError(f"latency_s_min {self.latency_s_min} is above latency_s_max")
-        if not all(0 <= rate <= 1 for _, rate in self.rates):
-            raise InvalidArgumentError(f"a rate is a probability: {self.rates}")
 
 
 @dataclass(slots=True)
@@ -139,25 +115,21 @@ class SimulatedFileSystem:
         return found
 
 
-class SimulatedFiles:
-    """`FileStore` of one client of `system`.
+class SimulatedFiles(RemoteClient[FileFault]):
+    """`FileStore` of one client of `system`."""
 
-    Attributes:
-        faults: may be replaced at any time, for instance by `FileFaults()` to heal.
-        fault_counts: faults so far.
-    """
+    faults: FileFaults
 
-    def __init__(self, system: SimulatedFileSystem, rng: random.Random, faults: FileFaults | None = None) -> None:
+    def __init__(
+        self,
+        system: SimulatedFileSystem,
+        rng: random.Random,
+        faults: FileFaults | None = None,
+        way: WayToService | None = None,
+    ) -> None:
+        super().__init__(FileFault, rng, faults or FileFaults(), way)
         self.system = system
-        self.faults: FileFaults = faults or FileFaults()
-        self.fault_counts: Counter[FileFault] = Counter()
-        self._rng = rng
-        self._injected: dict[str, deque[FileFault]] = {}
         self._is_closed = False
-
-    def inject(self, call: str, *faults: FileFault) -> None:
-        """Let the next requests named `call` (``"append"``...) meet these faults, one each, in this order."""
-        self._injected.setdefault(call, deque()).extend(faults)
 
     @property
     def place(self) -> str:
@@ -356,34 +328,10 @@ class SimulatedFiles:
     async def _request(self, call: str, effect: Callable[[], T]) -> T:
         if self._is_closed:
             raise StorageError("simulated: the file system is closed")
-        faults, loop = self.faults, asyncio.get_running_loop()
-        half_s = self._rng.uniform(faults.latency_s_min, faults.latency_s_max) / 2
-        await asyncio.sleep(half_s + (faults.slow_s if self._strikes(call, FileFault.SLOW) else 0.0))
-        if not self.faults.is_reachable or self._strikes(call, FileFault.LOST_REQUEST):
-            raise StorageUnreachableError(f"simulated: {call} did not arrive")
-        if self._strikes(call, FileFault.LATE):
-            loop.call_later(self._rng.uniform(0, faults.late_s_max), _have_effect, effect)
-            raise StorageNotRespondingError(f"simulated: {call} was not answered in time")
+        half_s = await self._travel(call, effect)
+        self._give_up(call, effect)
         result = effect()
         await asyncio.sleep(half_s)
         if call not in ("create", "append"):
             self._lose_reply(call)
         return result
-
-    def _strikes(self, call: str, fault: FileFault) -> bool:
-        injected = self._injected.get(call)
-        if injected and injected[0] is fault:
-            injected.popleft()
-        else:
-            rate = dict(self.faults.rates).get(fault, 0.0)
-            if not rate or self._rng.random() >= rate:
-                return False
-        self.fault_counts[fault] += 1
-        return True
-
-
-def _have_effect(effect: Callable[[], object]) -> None:
-    try:
-        effect()
-    except StorageError:
-        pass  # Refused, and nobody hears of it.

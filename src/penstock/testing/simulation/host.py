@@ -70,6 +70,7 @@ class Host:
         disk: what survives.
         disk_faults: what the disk does in ordinary times; `disk.faults` is what it does now, see `begin_trouble`.
         stalls: what of its disks stands still.
+        losses: what of its disks is not mounted, for services in their place.
         main: see `Main`; None for hosts that only run what `run` gives them.
         restart_delay_s: when `main` fails it is started again after this; None: the host stays down.
         process: the process that runs, or the last one.
@@ -98,6 +99,7 @@ class Host:
         self.disk_faults = disk_faults
         self.disk: SimulatedDisk = SimulatedDisk(surroundings.rng(f"{name} disk"), disk_faults)
         self.stalls: DiskStalls = DiskStalls(surroundings.loop)
+        self.losses: DiskStalls = DiskStalls(surroundings.loop)
         self._troubles: list[Callable[[DiskFaults], DiskFaults]] = []
         self._life = 0
         self._pause_count = 0

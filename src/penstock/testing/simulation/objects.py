@@ -3,15 +3,14 @@
 A `SimulatedBucket` outlives its clients, which are processes that may die. A request of a client may take long, be
 refused, or be lost on its way there or back; or it is given up and arrives later, when nobody waits for it any more.
 As the library does, a client sends again what can be sent twice; a creation it sends once, or twice (`SENT_TWICE`).
-Objects come whole or not at all. Each fault is a named value (`ObjectFault`) with a rate, all drawn from one generator;
-`inject` makes a given call fail in a given way. Time is the running loop's.
+Objects come whole or not at all. Each fault is a named value (`ObjectFault`), see `remote_requests`.
 """
 
 from __future__ import annotations
 
 import asyncio
 import random
-from collections import Counter, deque
+from collections import deque
 from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
@@ -19,7 +18,6 @@ from functools import partial
 from typing import TypeVar
 
 from penstock.model.errors import (
-    InvalidArgumentError,
     NoSuchObjectError,
     ObjectExistsError,
     ObjectRangeError,
@@ -29,6 +27,7 @@ from penstock.model.errors import (
 )
 from penstock.model.segments import Buffer
 from penstock.runtime.objects import ObjectInfo
+from penstock.testing.simulation.remote_requests import RemoteClient, RequestFaults, WayToService
 
 T = TypeVar("T")
 
@@ -62,36 +61,17 @@ class ObjectFault(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class ObjectFaults:
-    """Rates are probabilities per request.
+class ObjectFaults(RequestFaults[ObjectFault]):
+    """See `RequestFaults`.
 
     Attributes:
-        latency_s_min: every request takes at least this ...
-        latency_s_max: ... and at most this, drawn evenly.
-        slow_s: what a `SLOW` request takes on top.
-        late_s_max: how long after it was given up a `LATE` one has its effect, at most.
         staleness_s_max: how far back a stale list looks, at most.
-        rates: of each fault.
-        is_reachable: whether any request arrives.
         is_atomic: whether a creation checks and writes in one step. Services that do not are no good; tests of
             races must fail on them.
     """
 
-    latency_s_min: float = 0.001
-    latency_s_max: float = 0.01
-    slow_s: float = 2.0
-    late_s_max: float = 20.0
     staleness_s_max: float = 5.0
-    rates: tuple[tuple[ObjectFault, float], ...] = ()
-    is_reachable: bool = True
     is_atomic: bool = True
-
-    def __post_init__(self) -> None:
-        """Check the bounds. Raises `InvalidArgumentError`."""
-        if not 0 <= self.latency_s_min <= self.latency_s_max:
-            raise InvalidArgumentError(f"latency_s_min {self.latency_s_min} is above latency_s_max")
-        if not all(0 <= rate <= 1 for _, rate in self.rates):
-            raise InvalidArgumentError(f"a rate is a probability: {self.rates}")
 
 
 class SimulatedBucket:
@@ -135,24 +115,20 @@ class SimulatedBucket:
         self.history.append((asyncio.get_running_loop().time(), key, None if before is None else len(before[0])))
 
 
-class SimulatedObjects:
-    """`ObjectStore` of one client of `bucket`.
+class SimulatedObjects(RemoteClient[ObjectFault]):
+    """`ObjectStore` of one client of `bucket`."""
 
-    Attributes:
-        faults: may be replaced at any time, for instance by `ObjectFaults()` to heal.
-        fault_counts: faults so far.
-    """
+    faults: ObjectFaults
 
-    def __init__(self, bucket: SimulatedBucket, rng: random.Random, faults: ObjectFaults | None = None) -> None:
+    def __init__(
+        self,
+        bucket: SimulatedBucket,
+        rng: random.Random,
+        faults: ObjectFaults | None = None,
+        way: WayToService | None = None,
+    ) -> None:
+        super().__init__(ObjectFault, rng, faults or ObjectFaults(), way)
         self.bucket = bucket
-        self.faults: ObjectFaults = faults or ObjectFaults()
-        self.fault_counts: Counter[ObjectFault] = Counter()
-        self._rng = rng
-        self._injected: dict[str, deque[ObjectFault]] = {}
-
-    def inject(self, call: str, *faults: ObjectFault) -> None:
-        """Let the next requests named `call` (``"put_new"``...) meet these faults, one each, in this order."""
-        self._injected.setdefault(call, deque()).extend(faults)
 
     @property
     def place(self) -> str:
@@ -245,16 +221,10 @@ class SimulatedObjects:
         return await self._attempt(call, effect)
 
     async def _attempt(self, call: str, effect: Callable[[], T]) -> T:
-        faults, loop = self.faults, asyncio.get_running_loop()
-        half_s = self._rng.uniform(faults.latency_s_min, faults.latency_s_max) / 2
-        await asyncio.sleep(half_s + (faults.slow_s if self._strikes(call, ObjectFault.SLOW) else 0.0))
-        if not faults.is_reachable or self._strikes(call, ObjectFault.LOST_REQUEST):
-            raise StorageUnreachableError(f"simulated: {call} did not arrive")
+        half_s = await self._travel(call, effect)
         if self._strikes(call, ObjectFault.THROTTLE):
             raise StorageThrottledError(f"simulated: too many requests, {call} was refused")
-        if self._strikes(call, ObjectFault.LATE):
-            loop.call_later(self._rng.uniform(0, faults.late_s_max), _have_effect, effect)
-            raise StorageNotRespondingError(f"simulated: {call} was not answered in time")
+        self._give_up(call, effect)
         result = effect()
         if self._strikes(call, ObjectFault.SENT_TWICE):
             result = effect()
@@ -262,21 +232,3 @@ class SimulatedObjects:
         if self._strikes(call, ObjectFault.LOST_REPLY):
             raise StorageUnreachableError(f"simulated: the reply to {call} was lost")
         return result
-
-    def _strikes(self, call: str, fault: ObjectFault) -> bool:
-        injected = self._injected.get(call)
-        if injected and injected[0] is fault:
-            injected.popleft()
-        else:
-            rate = dict(self.faults.rates).get(fault, 0.0)
-            if not rate or self._rng.random() >= rate:
-                return False
-        self.fault_counts[fault] += 1
-        return True
-
-
-def _have_effect(effect: Callable[[], object]) -> None:
-    try:
-        effect()
-    except (NoSuchObjectError, ObjectExistsError):
-        pass  # Refused, and nobody hears of it.

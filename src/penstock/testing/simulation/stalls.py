@@ -1,4 +1,4 @@
-"""`DiskStalls`: the parts of a host's disks that stand still: calls on them do not come back until it is over."""
+"""`DiskStalls`: the parts of a host's disks that stand still, or are lost, until it is over."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ class DiskStalls:
         self._ends_s: list[tuple[str, float]] = []
 
     def begin(self, place: str, duration_s: float) -> None:
-        """Let calls on paths with `place` in them stand still for so long. Stalls may overlap."""
+        """Let calls on paths with `place` in them meet it for so long. Stalls may overlap."""
         now_s = self._loop.time()
         self._ends_s = [(other, end_s) for other, end_s in self._ends_s if end_s > now_s]
         self._ends_s.append((place, now_s + duration_s))
@@ -25,6 +25,6 @@ class DiskStalls:
         return any(end_s > now_s for _, end_s in self._ends_s)
 
     def until_s(self, path: str) -> float | None:
-        """Return until when, on the loop's clock, a call on `path` stands still; None: not at all."""
+        """Return until when, on the loop's clock, a call on `path` meets one; None: not at all."""
         now_s = self._loop.time()
         return max((end_s for place, end_s in self._ends_s if end_s > now_s and place in path), default=None)

@@ -107,7 +107,7 @@ class DiskStall:
 class StorageMissing:
     """What is mounted at `path` of a host's disk is not: an empty directory is there. What it gets is hidden after.
 
-    With `is_foreign` the long-term storage of another cluster is there.
+    With `is_foreign` the long-term storage of another cluster is there. A service in its place cannot be reached.
     """
 
     host: str
@@ -118,6 +118,7 @@ class StorageMissing:
     def strike(self, simulation: Simulation) -> None:
         """Begin, and plan the end."""
         host, loop = simulation.hosts[self.host], simulation.loop
+        host.losses.begin(f"{self.path}/", self.duration_s)
         files = {IDENTITY_NAME: StorageIdentity("another").encode()} if self.is_foreign else {}
         if host.disk.unmount(self.path, files):
             loop.at(loop.time() + self.duration_s, lambda: host.disk.mount(self.path))

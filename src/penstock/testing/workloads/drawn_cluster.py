@@ -24,6 +24,7 @@ from penstock.segmentstore.tier1.local_log import LocalLogSettings
 from penstock.segmentstore.tier2.directory import DirectoryChunkStorageSettings
 from penstock.testing.chunk_faults import ChunkFaults
 from penstock.testing.simulation.cluster import ClusterSettings
+from penstock.testing.simulation.files import FileFault, FileFaults
 from penstock.testing.simulation.late_requests import LateRequestSettings
 from penstock.testing.simulation.objects import ObjectFault, ObjectFaults
 from penstock.testing.workloads.profile import Profile
@@ -52,8 +53,10 @@ def draw_cluster(seed: int, profile: Profile, rng: random.Random, *, is_crowded:
     cluster = _with_ingest_budget(cluster, profile, is_crowded=is_crowded)
     cluster = _with_controller(cluster, own("controller"), profile)
     cluster = _with_controllers(cluster, own("controllers"), profile)
-    if profile.has_object_storage:
-        cluster = replace(cluster, object_faults=_draw_object_faults(own("objects")))
+    if profile.storage == "bucket":
+        cluster = replace(cluster, remote_faults=_draw_object_faults(own("objects")))
+    elif profile.storage == "hdfs":
+        cluster = replace(cluster, remote_faults=_draw_file_faults(own("files")))
     return cluster
 
 
@@ -75,6 +78,14 @@ def _draw_chunk_faults(rng: random.Random, slow_read_rate: float | None) -> Chun
 def _draw_object_faults(rng: random.Random) -> ObjectFaults:
     rates = tuple((fault, rng.choice((0.0, 0.01, 0.05))) for fault in ObjectFault)
     return ObjectFaults(latency_s_max=rng.choice((0.01, 0.1)), slow_s=1.0, late_s_max=10.0, rates=rates)
+
+
+def _draw_file_faults(rng: random.Random) -> FileFaults:
+    rates = tuple((fault, rng.choice((0.0, 0.01, 0.05))) for fault in FileFault)
+    return FileFaults(
+        latency_s_max=rng.choice((0.01, 0.1)), slow_s=1.0, late_s_max=10.0, recovery_s=rng.choice((0.2, 1.0, 3.0)),
+        rates=rates,
+    )  # fmt: skip
 
 
 def _draw_basis(rng: random.Random, chunk_rng: random.Random, profile: Profile) -> ClusterSettings:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
+from typing import Literal
 
 from penstock.testing.simulation.late_requests import LateRequestSettings
 from penstock.testing.workloads.plans import PlanSettings
 from penstock.testing.workloads.users import UserHabits
 
 _KIB = 1024
+Storage = Literal["directory", "bucket", "hdfs"]
 ALL_WORKLOADS = (
     "events", "readers", "transactions", "trimmed", "tables", "counters", "bytes", "lives",
     "crowd", "writers", "merges", "attributes", "keys", "names", "mortals", "streams",
@@ -47,7 +49,7 @@ class Profile:
         controller_fault_gap_s: mean time between two faults that are aimed at one of several controllers, 0 for none.
         reserve_file_count: files in reserve for a full disk, many enough for all starts on one; then no container may
             be offline for want of room. 0: a few, or none, and they may.
-        has_object_storage: long-term storage is a bucket that fails as those do; else it is a directory.
+        storage: what long-term storage is: a directory, or a bucket or files of HDFS that fail as those do.
         layout_gap_s: mean time between two readers who lease a layout of chunks and read by it for a while; 0: none.
         refused_rate: probability that long-term storage refuses all of one segment, as long as there are faults.
         log_bytes_max: bound of each container's log; 0: as drawn.
@@ -86,7 +88,7 @@ class Profile:
     shared_storage_rate: float = 0.6
     pace: float = 1.0
     has_lowest_limits: bool = False
-    has_object_storage: bool = False
+    storage: Storage = "directory"
     layout_gap_s: float = 0.0
     refused_rate: float = 0.2
     log_bytes_max: int = 0
