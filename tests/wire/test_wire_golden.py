@@ -24,10 +24,13 @@ from penstock.wire.commands import (
     AppendBlock,
     AppendBlockEnd,
     AttributeUpdate,
+    ChunkLayoutTold,
+    ChunkLeaseReturned,
     ConditionalBlockEnd,
     CreateSegment,
     CreateTableSegment,
     DataAppended,
+    GetChunkLayout,
     GetStatistics,
     Hello,
     LocateOffset,
@@ -35,6 +38,7 @@ from penstock.wire.commands import (
     MergeSegments,
     OffsetLocated,
     ReadTableEntries,
+    ReturnChunkLease,
     SegmentRead,
     SetupAppend,
     StatisticsTold,
@@ -268,9 +272,17 @@ def test_own_commands_are_far_from_the_types_that_pravega_has_or_may_take() -> N
     """Its types fit into a byte or two; the bytes of ours are golden: older and newer releases talk to each other."""
     theirs = {command.TYPE for command in COMMANDS}
     assert max(map(abs, theirs)) < 1 << 15
-    assert [command.TYPE for command in OWN_COMMANDS] == [0x50530001, 0x50530002]
+    assert [command.TYPE for command in OWN_COMMANDS] == list(range(0x50530001, 0x50530007))
     assert encode(GetStatistics(7, "", b"{}")).hex() == "505300010000001000000000000000070000000000027b7d"
     assert encode(StatisticsTold(7, b"{}")).hex() == "505300020000000e0000000000000007000000027b7d"
+    assert encode(GetChunkLayout(7, "a", "", b"{}")).hex() == (
+        "50530003000000130000000000000007" "000161" "0000" "000000027b7d"
+    )
+    assert encode(ChunkLayoutTold(7, b"{}")).hex() == "505300040000000e0000000000000007000000027b7d"
+    assert encode(ReturnChunkLease(7, "a", "", 3, 5)).hex() == (
+        "505300050000001d0000000000000007" "000161" "0000" "0000000000000003" "0000000000000005"
+    )
+    assert encode(ChunkLeaseReturned(7)).hex() == "50530006000000080000000000000007"
 
 
 def test_defaults_stand_only_at_the_end() -> None:

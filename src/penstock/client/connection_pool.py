@@ -28,6 +28,8 @@ class Purpose(Enum):
     REQUEST = "request"
     #: Of its own: what is no store of Penstock's closes it, and nobody else should lose theirs.
     STATISTICS = "statistics"
+    #: The same: stores of before close it, too.
+    LAYOUTS = "layouts"
 
 
 class ConnectionPool:

@@ -19,12 +19,14 @@ from penstock.model.errors import (
     TableKeyVersionError,
     TableNotEmptyError,
     TableReadTooLongError,
+    TooManyLeasesError,
     UnsupportedOperationError,
 )
 from penstock.model.segments import NO_VALUE
 from penstock.wire.commands import (
     NO_ROOM,
     READ_TOO_LONG,
+    TOO_MANY_LEASES,
     AuthTokenCheckFailed,
     ErrorMessage,
     InvalidEventNumber,
@@ -71,6 +73,8 @@ def error_of(reply: WireCommand, segment: str) -> PenstockError | None:
             return PenstockError(f"{segment}: the segment store refused the access token (code {reply.error_code})")
         case ErrorMessage() if reply.message.startswith(READ_TOO_LONG):
             return TableReadTooLongError(f"the segment store answered: {reply.message.removeprefix(READ_TOO_LONG)}")
+        case ErrorMessage() if reply.message.startswith(TOO_MANY_LEASES):
+            return TooManyLeasesError(f"the segment store answered: {reply.message.removeprefix(TOO_MANY_LEASES)}")
         case ErrorMessage():
             if reply.error_code == 0:
                 return InvalidArgumentError(f"{segment}: the segment store answered: {reply.message}")

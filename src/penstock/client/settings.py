@@ -72,6 +72,10 @@ class ClientSettings:
             call, and as long again for reader groups.
         statistics_extent_age_s: how old what is known of a segment's start may be in the lag of a group.
 
+        layout_timeout_s: how long it may take in all to be told which chunks hold a range of a segment, or to give the
+            lease of them back.
+        layout_chunk_count_max: chunks of one layout; what is behind them is read through the store.
+
         table_batch_key_count_max, table_batch_bytes_max: keys and bytes of one request that changes a table; more are
             sent in several. What is changed as one must fit into one.
         table_read_key_count_max: keys of one request to read a table. If their entries do not fit into one reply, fewer
@@ -140,6 +144,9 @@ class ClientSettings:
 
     statistics_timeout_s: float = 2.0
     statistics_extent_age_s: float = 10.0
+
+    layout_timeout_s: float = 10.0
+    layout_chunk_count_max: int = 10_000
 
     table_batch_key_count_max: int = 256
     table_batch_bytes_max: int = 8 * _MIB

@@ -29,17 +29,20 @@ from penstock.model.errors import (
     TableKeyVersionError,
     TableNotEmptyError,
     TableReadTooLongError,
+    TooManyLeasesError,
     UnsupportedOperationError,
 )
 from penstock.model.names import transient_segment_name
 from penstock.model.segments import TableRemoval, TableUpdate
+from penstock.segmentstore.chunk_layouts import ChunkLayouts
 from penstock.segmentstore.container.attributes.updates import AttributeUpdate, UpdateKind
 from penstock.segmentstore.scale_advisor import StoreScaleAdvisor
 from penstock.segmentstore.statistics_report import store_report, with_advice
 from penstock.segmentstore.store import SegmentStore
 from penstock.wire import commands as wire
+from penstock.wire.chunk_layouts import decode_layout_question, encode_layout
 from penstock.wire.codec import FRAME_LENGTH_MAX
-from penstock.wire.commands import NO_ROOM, READ_TOO_LONG, WireCommand
+from penstock.wire.commands import NO_ROOM, READ_TOO_LONG, TOO_MANY_LEASES, WireCommand
 from penstock.wire.statistics import decode_question, encode_message
 
 _C = TypeVar("_C", bound=WireCommand)
@@ -60,6 +63,7 @@ class RequestProcessor:
     def __init__(self, store: SegmentStore) -> None:
         self._store = store
         self._advisor = StoreScaleAdvisor(store)
+        self._layouts = ChunkLayouts(store)
         self.transient_segments: dict[str, None] = {}
         self._handlers: dict[type[WireCommand], _Handler] = {}
         self._on(wire.GetStreamSegmentInfo, self._segment_info)
@@ -84,6 +88,8 @@ class RequestProcessor:
         self._on(wire.ReadTableEntries, self._read_table_entries)
         self._on(wire.ReadTableEntriesDelta, self._read_table_delta)
         self._on(wire.GetStatistics, self._statistics)
+        self._on(wire.GetChunkLayout, self._chunk_layout)
+        self._on(wire.ReturnChunkLease, self._return_chunk_lease)
 
     def _on(self, kind: type[_C], handler: Callable[[_C], Awaitable[WireCommand]]) -> None:
         self._handlers[kind] = cast(_Handler, handler)
@@ -293,6 +299,14 @@ class RequestProcessor:
             report = with_advice(report, await self._advisor.scale_advice(asked.container, asked.segments))
         return wire.StatisticsTold(command.request_id, encode_message(report))
 
+    async def _chunk_layout(self, command: wire.GetChunkLayout) -> WireCommand:
+        page = await self._layouts.page(command.segment, decode_layout_question(command.question))
+        return wire.ChunkLayoutTold(command.request_id, encode_layout(page))
+
+    async def _return_chunk_lease(self, command: wire.ReturnChunkLease) -> WireCommand:
+        await self._layouts.give_back(command.segment, command.epoch, command.number)
+        return wire.ChunkLeaseReturned(command.request_id)
+
 
 def error_reply(error: PenstockError, request_id: int, segment: str, operation: str, offset: int = -1) -> WireCommand:
     """Return the reply that says `error`. `offset` is what a read or truncation asked for.
@@ -329,6 +343,8 @@ def error_reply(error: PenstockError, request_id: int, segment: str, operation: 
             raise error  # Neither success nor failure: the client reconnects and finds out.
         case TableReadTooLongError():
             return wire.ErrorMessage(request_id, segment, f"{READ_TOO_LONG}{_ascii(str(error))}", ILLEGAL_ARGUMENT)
+        case TooManyLeasesError():
+            return wire.ErrorMessage(request_id, segment, f"{TOO_MANY_LEASES}{_ascii(str(error))}", UNSPECIFIED)
         case InvalidArgumentError():
             return wire.ErrorMessage(request_id, segment, _ascii(str(error)), ILLEGAL_ARGUMENT)
         case CorruptionError():

@@ -211,6 +211,11 @@ class SegmentStore:
         """Do as `reading` does with a segment that was found before, even if its name is another one's by now."""
         return SegmentUse(found.name, lambda _: container, is_reading=True, found=found)
 
+    def reading_stream(self, segment: str) -> SegmentUse:
+        """Do as `reading` with a segment of a caller's bytes. Raises `UnsupportedOperationError` for a table."""
+        _check_not_system(segment)
+        return SegmentUse(segment, self.container, check=_check_stream, is_reading=True)
+
     def _using_own(self, segment: str) -> SegmentUse:
         """Use a segment that callers may change. Raises `InvalidArgumentError` for a container's own."""
         _check_not_system(segment)
@@ -445,7 +450,12 @@ class SegmentStore:
         async with self.reading(segment) as (container, found):
             return await container.tables.delta(found, position=position, limit=limit)
 
-    # For administrators.
+    # Long-term storage.
+
+    @property
+    def storage(self) -> GuardedChunkStorage:
+        """Long-term storage."""
+        return self._chunks
 
     async def chunk_length(self, chunk: str) -> int | None:
         """Return the true length of a chunk in long-term storage, None if there is none of that name."""

@@ -202,7 +202,11 @@ class _Play:
         if scenario.has_memory_flips:
             nuisances.append(asyncio.create_task(self._flip_memory(cluster)))
         if scenario.profile.layout_gap_s:
-            layouts = LayoutReads(cluster, world, self.found, gap_s=scenario.profile.layout_gap_s)
+            first = workloads[0]
+            layouts = LayoutReads(
+                cluster, world, self.found,
+                gap_s=scenario.profile.layout_gap_s, client=first.client, client_host=first.host,
+            )  # fmt: skip
             nuisances.append(asyncio.create_task(layouts.run()))
         running = [asyncio.create_task(self._step(workload, "run", workload.run())) for workload in workloads]
         _, late = await asyncio.wait(running, timeout=max(world.give_up_s - 60.0 - world.now_s, 0.0))

@@ -212,7 +212,7 @@ async def test_a_layout_that_is_given_up_says_why_though_its_lease_cannot_be_giv
     """What ended it is what its caller hears, a cancellation above all; the lease ends by itself."""
     storage, _ = await World().filled()
 
-    async def chunks_of(segment: str) -> list[ChunkLayout]:
+    async def chunks_of(segment: str, **what: int | None) -> list[ChunkLayout]:
         raise ended_by
 
     async def release(place: Place) -> None:

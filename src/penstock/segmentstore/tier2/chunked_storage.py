@@ -266,12 +266,13 @@ class ChunkedStorage:
             return None
 
     async def chunks_of(
-        self, segment: str, *, offset: int | None = None, limit: int | None = None
+        self, segment: str, *, offset: int | None = None, end: int | None = None, limit: int | None = None
     ) -> list[ChunkLayout]:
         """Return a segment's chunks in order, as of one moment. Raises `NoSuchSegmentError`.
 
-        From the one that holds `offset` on (None: the first), `limit` of them at most (None: all): of a segment that
-        has very many they are better asked for in pages, the next from where the last chunk of a page ends.
+        From the one that holds `offset` on (None: the first) to the one that holds the byte before `end` (None: the
+        last), `limit` of them at most (None: all): of a segment that has very many they are better asked for in pages,
+        the next from where the last chunk of a page ends.
 
         The listed bytes never change, whatever is written or merged later. Chunks that are unlinked stay for a while
         (`GarbageSettings.delay_s`), or for as long as a lease that was taken before: see `leased_layout`. A reader
@@ -281,7 +282,7 @@ class ChunkedStorage:
             raise InvalidArgumentError(f"{segment}: {limit} chunks from offset {offset} on were asked for")
         async with self._locks.hold(segment):
             layouts: list[ChunkLayout] = []
-            for placed in await placed_chunks(self._context, segment, offset, limit):
+            for placed in await placed_chunks(self._context, segment, offset, limit, end):
                 chunk = placed.chunk
                 await let_others_go_on(len(layouts))
                 layouts.append(
@@ -292,18 +293,26 @@ class ChunkedStorage:
             return layouts
 
     async def leased_layout(
-        self, segment: str, lease_s: float, *, holder: str
+        self,
+        segment: str,
+        lease_s: float,
+        *,
+        holder: str,
+        offset: int | None = None,
+        end: int | None = None,
+        limit: int | None = None,
     ) -> tuple[Place, list[ChunkLayout]]:
         """Return a lease, and a segment's chunks, none of which is deleted while it lasts: whatever becomes of them.
 
-        To be given back with `garbage.leases.release`. Raises `TooManyLeasesError`, and what `chunks_of` raises.
+        Those that `chunks_of` returns; the lease keeps the others, too, so the pages behind need none. To be given back
+        with `garbage.leases.release`. Raises `TooManyLeasesError`, and what `chunks_of` raises.
         """
         leases = self.garbage.leases
         lease = await leases.grant(lease_s, holder)
         try:
             async with self._locks.hold(segment):
                 await self._settle_doubts(segment)
-            return lease, await self.chunks_of(segment)
+            return lease, await self.chunks_of(segment, offset=offset, end=end, limit=limit)
         except BaseException as error:  # A cancellation, too, leaves nothing behind, and passes.
             try:
                 await leases.release(lease)

@@ -62,25 +62,29 @@ async def read_segment(context: StorageContext, segment: str, offset: int, lengt
 
 
 async def placed_chunks(
-    context: StorageContext, segment: str, offset: int | None, limit: int | None
+    context: StorageContext, segment: str, offset: int | None, limit: int | None, end: int | None = None
 ) -> list[PlacedChunk]:
     """See `ChunkedStorage.chunks_of`. The caller holds the segment's lock."""
     # From the table: very many records would drive all others out of memory.
     transaction = context.transaction(is_cached=False)
     record = await load_existing(transaction, segment)
     begin = record.first_chunk_start if offset is None else max(offset, record.start_offset)
-    if begin >= record.length:
+    end = record.length if end is None else min(end, record.length)
+    if begin >= end:
         return []
     page_length = context.settings.page_length
     try:
         if limit is None:
             return await find_chunks(
-                transaction, record, begin, record.length, page_length=page_length, is_remembered=False
+                transaction, record, begin, end, page_length=page_length, is_remembered=False
             )
         (first,) = await find_chunks(transaction, record, begin, begin + 1, page_length=page_length)
         found: list[PlacedChunk] = []
         walk = ChunkWalk(transaction, record, first.start_offset)
-        while len(found) < limit and (passed := await walk.next()) is not None:
+        while len(found) < limit and (not found or found[-1].end_offset < end):
+            passed = await walk.next()
+            if passed is None:
+                break
             found.append(passed[0])
             await let_others_go_on(len(found))
         return found

@@ -45,6 +45,8 @@ class GuardedChunkStorage(WrappedChunkStorage):
     def __init__(self, inner: ChunkStorage, *, cluster_id: str, settings: StorageGuardSettings) -> None:
         super().__init__(inner)
         self._identity = StorageIdentity(cluster_id)
+        #: What the place said of itself at the last look that found it right.
+        self.identity: bytes | None = None
         self._settings = settings
         self._problem: StorageUnavailableError | None = StorageUnavailableError(
             f"long-term storage in {inner.place} was not looked at yet"
@@ -209,6 +211,7 @@ class GuardedChunkStorage(WrappedChunkStorage):
             )
         # Only now: a creation under way is not to take another one's place for its own because of this look.
         self.inner.hold_to_identity(found)
+        self.identity = found
 
     def _set_unavailable(self, error: StorageUnavailableError) -> None:
         if self._problem is None:

@@ -30,6 +30,7 @@ from penstock.wire.commands.base import (
 from penstock.wire.commands.failures import (
     NO_ROOM,
     READ_TOO_LONG,
+    TOO_MANY_LEASES,
     AuthTokenCheckFailed,
     ErrorMessage,
     InvalidEventNumber,
@@ -42,6 +43,12 @@ from penstock.wire.commands.failures import (
     TableKeyDoesNotExist,
     TableSegmentNotEmpty,
     WrongHost,
+)
+from penstock.wire.commands.layouts import (
+    ChunkLayoutTold,
+    ChunkLeaseReturned,
+    GetChunkLayout,
+    ReturnChunkLease,
 )
 from penstock.wire.commands.lifecycle import (
     CreateSegment,
@@ -180,18 +187,28 @@ COMMANDS: tuple[type[WireCommand], ...] = (
     StorageChunksListed,
 )
 #: Penstock's own.
-OWN_COMMANDS: tuple[type[WireCommand], ...] = (GetStatistics, StatisticsTold)
+OWN_COMMANDS: tuple[type[WireCommand], ...] = (
+    GetStatistics,
+    StatisticsTold,
+    GetChunkLayout,
+    ChunkLayoutTold,
+    ReturnChunkLease,
+    ChunkLeaseReturned,
+)
 
 __all__ = [
     "COMMANDS",
     "NO_ROOM",
     "OWN_COMMANDS",
     "READ_TOO_LONG",
+    "TOO_MANY_LEASES",
     "AppendBlock",
     "AppendBlockEnd",
     "AppendSetup",
     "AttributeUpdate",
     "AuthTokenCheckFailed",
+    "ChunkLayoutTold",
+    "ChunkLeaseReturned",
     "ConditionalAppend",
     "ConditionalBlockEnd",
     "ConditionalCheckFailed",
@@ -204,6 +221,7 @@ __all__ = [
     "ErrorMessage",
     "Event",
     "FlushToStorage",
+    "GetChunkLayout",
     "GetSegmentAttribute",
     "GetStatistics",
     "GetStreamSegmentInfo",
@@ -230,6 +248,7 @@ __all__ = [
     "RemoveTableKeys",
     "Reply",
     "Request",
+    "ReturnChunkLease",
     "SealSegment",
     "SealTableSegment",
     "SegmentAlreadyExists",

@@ -17,6 +17,8 @@ from penstock.wire.fields import I32, I64, Text, Uuid
 NO_ROOM = "StorageFullError: "
 #: Begins the text of an `ErrorMessage` about a read of a table whose reply would not fit into a frame.
 READ_TOO_LONG = "TableReadTooLongError: "
+#: Begins the text of an `ErrorMessage` that refuses a layout of chunks: so many are leased already. Nothing was done.
+TOO_MANY_LEASES = "TooManyLeasesError: "
 
 
 @dataclass(frozen=True, slots=True)

@@ -456,18 +456,29 @@ class ContainerStorage:
         return left
 
     async def leased_layout(
-        self, segment: Segment, lease_s: float, *, holder: str
-    ) -> tuple[Place, Sequence[ChunkLayout]]:
+        self,
+        segment: Segment,
+        lease_s: float,
+        *,
+        holder: str,
+        start: int | None = None,
+        end: int | None = None,
+        limit: int | None = None,
+    ) -> tuple[Place, list[ChunkLayout]]:
         """Return as `layout`, with a lease under which none of these chunks is deleted. See `ChunkedStorage`."""
-        return await self.of(segment).leased_layout(segment.name, lease_s, holder=holder)
+        return await self.of(segment).leased_layout(
+            segment.name, lease_s, holder=holder, offset=start, end=end, limit=limit
+        )
 
-    async def release_layout(self, segment: Segment, lease: Place) -> None:
-        """Give a lease of `leased_layout` back."""
-        await self.of(segment).garbage.leases.release(lease)
+    async def release_layout(self, lease: Place) -> None:
+        """Give a lease of `leased_layout` back, of a segment that was not the container's own."""
+        await self._user.garbage.leases.release(lease)
 
-    async def layout(self, segment: Segment) -> Sequence[ChunkLayout]:
-        """Return the chunks that hold a segment, for readers that go to storage themselves."""
-        return await self.of(segment).chunks_of(segment.name)
+    async def layout(
+        self, segment: Segment, *, start: int | None = None, end: int | None = None, limit: int | None = None
+    ) -> list[ChunkLayout]:
+        """Return the chunks that hold a segment, for readers that go to storage themselves. See `ChunkedStorage`."""
+        return await self.of(segment).chunks_of(segment.name, offset=start, end=end, limit=limit)
 
 
 def _nothing() -> None:

@@ -1,0 +1,166 @@
+"""`ChunkLayouts`: asks segment stores which chunks hold a range of a segment, for who reads chunks itself.
+
+Whatever goes wrong here costs nothing but the short cut: the store has the same bytes. So nothing is tried for long.
+See docs/direct-reads.md.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from random import Random
+
+from penstock.client.connection_pool import ConnectionPool, Purpose
+from penstock.client.deadline import within
+from penstock.client.replies import error_of, expect, unexpected
+from penstock.client.retry import Backoff
+from penstock.client.settings import ClientSettings
+from penstock.client.wire_segments import in_time
+from penstock.model.errors import ConnectionLostError, OutcomeUnknownError, ProtocolError
+from penstock.wire.chunk_layouts import (
+    PAGE_CHUNKS_MAX,
+    ChunkRow,
+    LayoutLease,
+    LayoutPage,
+    LayoutQuestion,
+    StorageTold,
+    decode_layout_page,
+    encode_layout,
+)
+from penstock.wire.commands import (
+    ChunkLayoutTold,
+    ChunkLeaseReturned,
+    GetChunkLayout,
+    Request,
+    ReturnChunkLease,
+    WireCommand,
+    WrongHost,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class SegmentLayout:
+    """Where the bytes ``[start, end)`` of a segment are in long-term storage. A value: it may be pickled.
+
+    Attributes:
+        segment: full name.
+        start: first byte; the one that was asked for.
+        end: behind the last one: what was asked for, or what storage had, or as much as there is room for.
+        storage: where the chunks are.
+        chunks: in order and without a gap. They may begin before `start` and end behind `end`.
+        lease: under which none of them is deleted; None: none was asked for, or there are no chunks.
+    """
+
+    segment: str
+    start: int
+    end: int
+    storage: StorageTold
+    chunks: Sequence[ChunkRow]
+    lease: LayoutLease | None = None
+
+
+class ChunkLayouts:
+    """Asks for one client, over connections that carry nothing else. `token`: the access token sent with requests."""
+
+    def __init__(self, pool: ConnectionPool, settings: ClientSettings, rng: Random, *, token: str = "") -> None:
+        self._pool = pool
+        self._settings = settings
+        self._rng = rng
+        self._token = token
+
+    async def ask(
+        self, segment: str, start: int, end: int, *, lease_s: float = 0.0, holder: str = ""
+    ) -> SegmentLayout:
+        """Return which chunks hold ``[start, end)``, leased for up to `lease_s` (0: not leased) on behalf of `holder`.
+
+        Give the lease back with `give_back`; else it ends by itself. What was truncated, merged or deleted later is
+        still there while it lasts.
+
+        Raises:
+            NoSuchSegmentError, SegmentTruncatedError: about the segment.
+            TooManyLeasesError, ContainerNotFoundError: not now.
+            ConnectionLostError: the store cannot be reached, or knows no such question, as stores of before and
+                Pravega's, which end the connection over it.
+            UnsupportedOperationError, InvalidArgumentError: it is refused.
+            OutcomeUnknownError: no answer in `layout_timeout_s`; there may be a lease, which ends by itself.
+            ProtocolError: the answer is none.
+        """
+        chunks: list[ChunkRow] = []
+        lease: LayoutLease | None = None
+        at, count_max = start, self._settings.layout_chunk_count_max
+        with within(f"find the chunks of {segment}", self._settings.layout_timeout_s, "layout_timeout_s"):
+            while True:
+                question = LayoutQuestion(
+                    at,
+                    end,
+                    lease_s=lease_s if lease is None else 0.0,
+                    holder=holder,
+                    chunk_count_max=min(PAGE_CHUNKS_MAX, count_max - len(chunks)),
+                )
+                page = await self._page(segment, question)
+                lease = lease or page.lease
+                chunks += page.chunks
+                if page.next_offset >= page.stored_end or len(chunks) >= count_max:
+                    return SegmentLayout(segment, start, page.next_offset, page.storage, tuple(chunks), lease)
+                at = page.next_offset
+
+    async def give_back(self, layout: SegmentLayout) -> None:
+        """End the lease of a layout, if it has one. Raises what `ask` does; then it ends by itself."""
+        lease, segment = layout.lease, layout.segment
+        if lease is None:
+            return
+        with within(f"give the chunks of {segment} back", self._settings.layout_timeout_s, "layout_timeout_s"):
+            reply = await self._exchange(
+                segment, ReturnChunkLease(0, segment, self._token, lease.epoch, lease.number)
+            )
+        expect(reply, ChunkLeaseReturned, segment)
+
+    async def _page(self, segment: str, question: LayoutQuestion) -> LayoutPage:
+        reply = await self._exchange(segment, GetChunkLayout(0, segment, self._token, encode_layout(question)))
+        page = decode_layout_page(expect(reply, ChunkLayoutTold, segment).page)
+        _check(segment, question, page)
+        return page
+
+    async def _exchange(self, segment: str, request: GetChunkLayout | ReturnChunkLease) -> WireCommand:
+        """Send a request until it comes to the right store; once more where the connection turned out to be dead."""
+        backoff = Backoff(self._settings, self._rng)
+        is_again = False
+        while True:
+            try:
+                connection = await self._pool.connection(segment, Purpose.LAYOUTS)
+                numbered = _numbered(request, connection.next_request_id())
+                reply = await in_time(segment, connection.request(numbered.request_id, numbered))
+            except (ConnectionLostError, OutcomeUnknownError) as error:
+                # Nobody has used the connection since the last question: that it is dead shows only now.
+                self._pool.forget(segment)
+                if is_again:
+                    error.add_note("segment stores that know no layouts of chunks end the connection like this")
+                    raise
+                is_again = True
+                continue
+            if not isinstance(reply, WrongHost):
+                return reply
+            self._pool.forget(segment)
+            await backoff.pause(error_of(reply, segment) or unexpected(reply, segment))
+
+
+def _numbered(request: GetChunkLayout | ReturnChunkLease, request_id: int) -> Request:
+    if isinstance(request, GetChunkLayout):
+        return GetChunkLayout(request_id, request.segment, request.token, request.question)
+    return ReturnChunkLease(request_id, request.segment, request.token, request.epoch, request.number)
+
+
+def _check(segment: str, question: LayoutQuestion, page: LayoutPage) -> None:
+    """Raise `ProtocolError` unless a page says where the bytes from `question.start` to its `next_offset` are."""
+    at = question.start
+    for chunk in page.chunks:
+        first, count = chunk.first_block, len(chunk.checksums) // 4
+        begin = chunk.start_offset + first * chunk.block_length
+        end = chunk.start_offset + min((first + count) * chunk.block_length, chunk.length)
+        if chunk.block_length < 1 or chunk.first_block < 0 or not begin <= at < end:
+            raise ProtocolError(f"{segment}: chunk {chunk.name} at {chunk.start_offset} does not hold byte {at}")
+        at = end
+    if not question.start <= page.next_offset <= min(at, page.stored_end) or not page.stored_end <= question.end:
+        raise ProtocolError(f"{segment}: the chunks that were told end at {at}, not at {page.next_offset}")
+    if page.next_offset == question.start < page.stored_end:
+        raise ProtocolError(f"{segment}: no chunk was told for byte {at}")

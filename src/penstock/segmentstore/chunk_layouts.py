@@ -1,0 +1,121 @@
+"""`ChunkLayouts`: answers which chunks hold a range of a segment, for those who read chunks themselves.
+
+See docs/direct-reads.md. A page of the layout is of one moment; so are several, for who reads bytes: the bytes at an
+offset never change, nor do those of a chunk, and what was unlinked after the lease began is not deleted while it lasts.
+"""
+
+from __future__ import annotations
+
+import os
+import struct
+from contextlib import AbstractAsyncContextManager
+from typing import Protocol
+
+from penstock.model.errors import SegmentTruncatedError, StorageUnavailableError
+from penstock.segmentstore.container.container import SegmentContainer
+from penstock.segmentstore.container.segment import Segment
+from penstock.segmentstore.settings import SegmentStoreSettings
+from penstock.segmentstore.tier2.chunk_files import IDENTITY_NAME
+from penstock.segmentstore.tier2.chunked_storage import ChunkLayout
+from penstock.segmentstore.tier2.garbage_records import Place
+from penstock.segmentstore.tier2.storage_guard import GuardedChunkStorage
+from penstock.wire.chunk_layouts import (
+    PAGE_CHECKSUMS_MAX,
+    PAGE_CHUNKS_MAX,
+    VERSION,
+    ChunkRow,
+    LayoutLease,
+    LayoutPage,
+    LayoutQuestion,
+    StorageTold,
+)
+
+
+class LayoutHost(Protocol):
+    """What is needed of the store."""
+
+    settings: SegmentStoreSettings
+
+    @property
+    def storage(self) -> GuardedChunkStorage:
+        """See `SegmentStore.storage`."""
+        ...
+
+    def container(self, segment: str) -> SegmentContainer:
+        """See `SegmentStore.container`."""
+
+    def reading_stream(self, segment: str) -> AbstractAsyncContextManager[tuple[SegmentContainer, Segment]]:
+        """See `SegmentStore.reading_stream`."""
+
+
+class ChunkLayouts:
+    """See the module."""
+
+    def __init__(self, store: LayoutHost) -> None:
+        self._store = store
+
+    async def page(self, segment: str, question: LayoutQuestion) -> LayoutPage:
+        """Answer. A lease is given first, the chunks are looked up behind it; it may be shorter than was asked for.
+
+        Raises `NoSuchSegmentError`, `ContainerNotFoundError`, `SegmentTruncatedError` for a start that is gone,
+        `UnsupportedOperationError` for a table, `InvalidArgumentError` for a container's own segment,
+        `TooManyLeasesError`, `StorageUnavailableError` while long-term storage is not what it should be. When anything
+        but these is raised there may be a lease, until its time is over.
+        """
+        async with self._store.reading_stream(segment) as (container, found):
+            start_offset = found.durable_start_offset
+            if question.start < start_offset:
+                raise SegmentTruncatedError(segment, start_offset=start_offset, offset=question.start)
+            told = self._told()
+            stored_end = max(min(found.storage_length, question.end), question.start)
+            if stored_end == question.start:
+                return LayoutPage(VERSION, told, [], stored_end, stored_end)
+            storage, count = container.storage, min(question.chunk_count_max, PAGE_CHUNKS_MAX)
+            lease: LayoutLease | None = None
+            if question.lease_s:
+                lease_s = min(question.lease_s, self._store.settings.container.garbage.lease_s_max)
+                place, layout = await storage.leased_layout(
+                    found, lease_s, holder=question.holder, start=question.start, end=stored_end, limit=count
+                )
+                lease = LayoutLease(place.epoch, place.number, lease_s)
+            else:
+                layout = await storage.layout(found, start=question.start, end=stored_end, limit=count)
+            if not layout or layout[0].start_offset > question.start:
+                # Truncated since it was looked at.
+                if lease is not None:
+                    await storage.release_layout(Place(lease.epoch, lease.number))
+                raise SegmentTruncatedError(
+                    segment, start_offset=found.durable_start_offset, offset=question.start
+                )
+            return _page(told, layout, question.start, stored_end, lease)
+
+    async def give_back(self, segment: str, epoch: int, number: int) -> None:
+        """End a lease. It is no error if there is none. Raises `ContainerNotFoundError`, `OutcomeUnknownError`."""
+        await self._store.container(segment).storage.release_layout(Place(epoch, number))
+
+    def _told(self) -> StorageTold:
+        storage = self._store.storage
+        if not storage.is_available or storage.identity is None:
+            raise StorageUnavailableError(f"nothing is read from {storage.place} now: {storage.problem}")
+        place = storage.place
+        return StorageTold(place if "://" in place else os.path.abspath(place), IDENTITY_NAME, storage.identity)
+
+
+def _page(
+    told: StorageTold, layout: list[ChunkLayout], start: int, stored_end: int, lease: LayoutLease | None
+) -> LayoutPage:
+    """Clip what was found to [`start`, `stored_end`), in whole blocks, and to what has room in a page."""
+    rows: list[ChunkRow] = []
+    room, at = PAGE_CHECKSUMS_MAX, start
+    for chunk in layout:
+        block_length = chunk.block_length
+        first = (at - chunk.start_offset) // block_length
+        behind = -(-(min(stored_end - chunk.start_offset, chunk.length)) // block_length)
+        count = min(behind - first, room)
+        checksums = struct.pack(f">{count}I", *chunk.block_checksums[first : first + count])
+        rows.append(ChunkRow(chunk.name, chunk.start_offset, chunk.length, block_length, first, checksums))
+        at = chunk.start_offset + min((first + count) * block_length, chunk.length)
+        room -= count
+        if not room:
+            break
+    return LayoutPage(VERSION, told, rows, stored_end, min(at, stored_end), lease)
