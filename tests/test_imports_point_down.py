@@ -197,7 +197,8 @@ def test_the_check_itself_finds_an_import_upwards() -> None:
 def test_spark_uses_the_client_as_anybody_can() -> None:
     """Names of `penstock`, and no controller calls, segment stores or connections of its own.
 
-    What it has besides: `unframe`, which makes Arrow of blocks, and the default address.
+    What it has besides: `unframe`, which makes Arrow of blocks, the default address, and for types alone what passes
+    through it of direct reads, and the portal of the blocking client.
     """
     found = {
         (module, name)
@@ -210,7 +211,13 @@ def test_spark_uses_the_client_as_anybody_can() -> None:
     public = {(module, name) for module, name in found if module == "penstock"}
     assert {name for _, name in public} <= set(penstock.__all__)
     assert ("penstock", "connect") in public
-    assert found - public == {("penstock.client.arrow", "unframe"), ("penstock.runtime.settings", "default_uri")}
+    assert found - public == {
+        ("penstock.client.arrow", "unframe"),
+        ("penstock.client.chunk_layouts", "SegmentLayout"),
+        ("penstock.client.direct_reads", "DirectReads"),
+        ("penstock.runtime.portal", "Portal"),
+        ("penstock.runtime.settings", "default_uri"),
+    }
 
 
 # No circles.

@@ -12,6 +12,7 @@ import pytest
 from penstock.client.chunk_layouts import ChunkLayouts, SegmentLayout
 from penstock.client.connection_pool import ConnectionPool, Purpose
 from penstock.client.settings import ClientSettings
+from penstock.model.block_checksums import verify_blocks
 from penstock.model.errors import (
     ConnectionLostError,
     InvalidArgumentError,
@@ -29,7 +30,6 @@ from penstock.segmentstore.server import SegmentStoreServer
 from penstock.segmentstore.settings import GarbageSettings, SegmentStoreSettings
 from penstock.segmentstore.store import SegmentStore
 from penstock.segmentstore.tier1.memory_log import MemoryLogFactory
-from penstock.segmentstore.tier2.block_checksums import verify_blocks
 from penstock.wire.chunk_layouts import (
     VERSION,
     ChunkRow,
@@ -123,8 +123,10 @@ class Bench:
             last = min(chunk.length, first + count * chunk.block_length)
             data = await self.chunks.read(chunk.name, first, last - first)
             assert len(data) == last - first
-            checksums = [0] * chunk.first_block + list(struct.unpack(f">{count}I", chunk.checksums))
-            verify_blocks(chunk.name, first, data, checksums, block_length=chunk.block_length)
+            checksums = struct.unpack(f">{count}I", chunk.checksums)
+            verify_blocks(
+                chunk.name, first, data, checksums, block_length=chunk.block_length, first_block=chunk.first_block
+            )
             at = layout.start + len(found)
             found += data[at - chunk.start_offset - first :]
         return found[: layout.end - layout.start]

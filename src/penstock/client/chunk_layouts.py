@@ -7,7 +7,7 @@ See docs/direct-reads.md.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from random import Random
 
 from penstock.client.connection_pool import ConnectionPool, Purpose
@@ -16,8 +16,10 @@ from penstock.client.replies import error_of, expect, unexpected
 from penstock.client.retry import Backoff
 from penstock.client.settings import ClientSettings
 from penstock.client.wire_segments import in_time
-from penstock.model.errors import ConnectionLostError, OutcomeUnknownError, ProtocolError
+from penstock.model.errors import ConnectionLostError, OutcomeUnknownError, PenstockError, ProtocolError
+from penstock.runtime.bulk import for_each
 from penstock.wire.chunk_layouts import (
+    HOLDER_LENGTH_MAX,
     PAGE_CHUNKS_MAX,
     ChunkRow,
     LayoutLease,
@@ -36,6 +38,9 @@ from penstock.wire.commands import (
     WireCommand,
     WrongHost,
 )
+
+#: Segments that are asked about at the same time.
+_ASKED_AT_ONCE = 32
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,6 +62,24 @@ class SegmentLayout:
     storage: StorageTold
     chunks: Sequence[ChunkRow]
     lease: LayoutLease | None = None
+
+    def clipped(self, start: int, end: int) -> SegmentLayout:
+        """Return the part of it for ``[start, end)``; empty where it has nothing of that."""
+        start = min(max(start, self.start), self.end)
+        end = min(max(end, start), self.end)
+        chunks = [_clipped(chunk, start, end) for chunk in self.chunks]
+        return replace(self, start=start, end=end, chunks=tuple(chunk for chunk in chunks if chunk is not None))
+
+
+def _clipped(chunk: ChunkRow, start: int, end: int) -> ChunkRow | None:
+    """Return what is told of the blocks that hold something of [`start`, `end`); None: there are none."""
+    block_length, count = chunk.block_length, len(chunk.checksums) // 4
+    first = max((start - chunk.start_offset) // block_length, chunk.first_block)
+    behind = min(-(-(end - chunk.start_offset) // block_length), chunk.first_block + count)
+    if first >= behind or start >= end:
+        return None
+    checksums = chunk.checksums[4 * (first - chunk.first_block) : 4 * (behind - chunk.first_block)]
+    return ChunkRow(chunk.name, chunk.start_offset, chunk.length, block_length, first, checksums)
 
 
 class ChunkLayouts:
@@ -103,6 +126,17 @@ class ChunkLayouts:
                 if page.next_offset >= page.stored_end or len(chunks) >= count_max:
                     return SegmentLayout(segment, start, page.next_offset, page.storage, tuple(chunks), lease)
                 at = page.next_offset
+
+    async def ask_all(
+        self, ranges: Sequence[tuple[str, int, int]], *, lease_s: float = 0.0, holder: str = ""
+    ) -> Sequence[SegmentLayout | PenstockError]:
+        """Return for each segment, start and end what `ask` returns or raises, in the time of one."""
+
+        async def ask(wanted: tuple[str, int, int]) -> SegmentLayout:
+            return await self.ask(*wanted, lease_s=lease_s, holder=holder[:HOLDER_LENGTH_MAX])
+
+        with within("find the chunks of segments", self._settings.layout_timeout_s, "layout_timeout_s"):
+            return await for_each(ranges, ask, _ASKED_AT_ONCE)
 
     async def give_back(self, layout: SegmentLayout) -> None:
         """End the lease of a layout, if it has one. Raises what `ask` does; then it ends by itself."""

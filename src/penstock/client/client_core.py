@@ -10,10 +10,13 @@ from typing import Self
 from weakref import WeakSet
 
 from penstock.client.ack import Ack, AckState
+from penstock.client.chunk_layouts import ChunkLayouts, SegmentLayout
+from penstock.client.chunk_places import ChunkPlaces
 from penstock.client.cluster import Cluster
 from penstock.client.connection_pool import ConnectionPool, Resolver
 from penstock.client.controller import ControllerClient
 from penstock.client.deadline import Deadline, within
+from penstock.client.direct_reads import DirectReads
 from penstock.client.life_cycle import LifeCycle
 from penstock.client.segment_reader import SegmentReader
 from penstock.client.settings import ClientSettings
@@ -49,6 +52,7 @@ class ClientCore(LifeCycle):
         self._resolver = resolver
         self._pool: ConnectionPool | None = None
         self._cluster: Cluster | None = None
+        self._chunk_places = ChunkPlaces(self._runtime, self._settings)
         self._statistics_calls: StatisticsCalls
         self._transaction_times: TransactionTimes | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -95,6 +99,7 @@ class ClientCore(LifeCycle):
 
     async def _release(self) -> None:
         await asyncio.gather(*(reader.close() for reader in list(self._segment_readers)))
+        await self._chunk_places.close()
         if self._pool is not None:
             await self._pool.close()
         if self._controller is not None:
@@ -121,6 +126,21 @@ class ClientCore(LifeCycle):
         return self._open_cluster().segments
 
     # -- inside -------------------------------------------------------------------------------------------------
+
+    @property
+    def _chunk_layouts(self) -> ChunkLayouts:
+        """Asks for layouts of chunks; see docs/direct-reads.md."""
+        return ChunkLayouts(self._open_pool(), self._settings, self._runtime.rng)
+
+    def _direct_reads(self, layout: SegmentLayout, *, place: str = "", is_required: bool = False) -> DirectReads:
+        """Return reads by a layout, and from the store where that does not go; see `DirectReads`."""
+        return DirectReads(self._segment_client, layout, self._chunk_places, place=place, is_required=is_required)
+
+    def _direct_reader(self, reads: DirectReads, layout: SegmentLayout, start: int, end: int) -> SegmentReader:
+        """Read `[start, end)` of the segment of a layout by `reads`, ahead of the consumer."""
+        reader = SegmentReader(reads, layout.segment, start, end, self._settings)
+        self._segment_readers.add(reader)
+        return reader
 
     def _deadline(self, what: str) -> AbstractContextManager[Deadline]:
         """Bound a call that is made of several; those that are one request are bounded where it is sent."""

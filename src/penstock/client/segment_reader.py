@@ -9,14 +9,21 @@ import asyncio
 from collections import deque
 from collections.abc import Callable, Generator
 from types import TracebackType
-from typing import Final
+from typing import Final, Protocol
 
 from penstock.client.deadline import current_deadline
 from penstock.client.read_ahead import ReadAhead
 from penstock.client.settings import ClientSettings
 from penstock.client.tasks import start_watched
 from penstock.model.errors import ClosedError, InvalidArgumentError, OutcomeUnknownError, PenstockError
-from penstock.model.segments import Segments
+from penstock.model.segments import SegmentData
+
+
+class Reads(Protocol):
+    """What a reader needs of the `Segments` seam."""
+
+    async def read(self, segment: str, offset: int, length: int, *, wait: bool = False) -> SegmentData:
+        """See `Segments.read`."""
 
 
 class SegmentReader:
@@ -32,7 +39,7 @@ class SegmentReader:
 
     def __init__(
         self,
-        segments: Segments,
+        segments: Reads,
         segment: str,
         start_offset: int,
         end_offset: int | None,

@@ -75,6 +75,7 @@ class ClientSettings:
         layout_timeout_s: how long it may take in all to be told which chunks hold a range of a segment, or to give the
             lease of them back.
         layout_chunk_count_max: chunks of one layout; what is behind them is read through the store.
+        direct_read_timeout_s: how long one read of long-term storage itself may take, before the store is asked.
 
         table_batch_key_count_max, table_batch_bytes_max: keys and bytes of one request that changes a table; more are
             sent in several. What is changed as one must fit into one.
@@ -147,6 +148,7 @@ class ClientSettings:
 
     layout_timeout_s: float = 10.0
     layout_chunk_count_max: int = 10_000
+    direct_read_timeout_s: float = 15.0
 
     table_batch_key_count_max: int = 256
     table_batch_bytes_max: int = 8 * _MIB

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 from pyspark.sql.datasource import DataSourceReader, InputPartition
 
 from penstock.model.errors import InvalidArgumentError, NoSuchSegmentError, NoSuchTableError
-from penstock.model.names import segment_epoch
+from penstock.model.names import segment_epoch, segment_name, split_scoped_name
 from penstock.spark.options import MetadataOptions
 
 if TYPE_CHECKING:
@@ -58,6 +58,19 @@ def _segments(client: Client, options: MetadataOptions) -> Iterator[Row]:
         before = history.epochs[0].number
         if not before or not kept_count:
             return
+
+
+def _chunks(client: Client, options: MetadataOptions) -> Iterator[Row]:
+    """Those of each segment, as long-term storage has them when it is asked for."""
+    from penstock.spark.store import chunks_of
+
+    for segment_id, _, _, _, start_offset, length, _ in _segments(client, options):
+        assert isinstance(segment_id, int)
+        assert isinstance(start_offset, int)
+        assert isinstance(length, int)
+        name = segment_name(*split_scoped_name(options.target), segment_id)
+        for chunk in chunks_of(options.store, name, start_offset, length):
+            yield segment_id, *chunk
 
 
 def _transactions(client: Client, options: MetadataOptions) -> Iterator[Row]:
@@ -112,6 +125,17 @@ TABLES: Mapping[str, MetadataTable] = {
                 "is_sealed": "boolean",
             },
             _segments,
+        ),
+        MetadataTable(
+            "Chunks",
+            {
+                "segment_id": "bigint",
+                "name": "string",
+                "start_offset": "bigint",
+                "length": "bigint",
+                "storage": "string",
+            },
+            _chunks,
         ),
         MetadataTable(
             "Transactions",

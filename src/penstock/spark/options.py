@@ -31,6 +31,12 @@ TRIGGER_DELAY_S_MAX = 900.0
 #: How long what a task has written waits for the driver, unless option `transactionLimit` says.
 TRANSACTION_LIMIT_S = 86_400.0
 
+#: Who reads chunks of long-term storage directly: where it pays, nobody, or all, and then nobody else may.
+DIRECT_AUTO, DIRECT_NEVER, DIRECT_ALWAYS = "auto", "never", "always"
+
+#: How long chunks are kept for the tasks of a query, unless option `layoutLease` says.
+LAYOUT_LEASE_S = 900.0
+
 # Canonical option name -> every spelling of it.
 _SHARED = {
     "uri": ("uri", "controller"),
@@ -52,6 +58,9 @@ _READ = _SHARED | {
     "readTimeout": ("readTimeout",),
     "failOnDataLoss": ("failOnDataLoss", "fail_on_data_loss"),
     "metadata": ("metadata",),
+    "directReads": ("directReads",),
+    "storagePlace": ("storagePlace",),
+    "layoutLease": ("layoutLease",),
 }
 _WRITE = _SHARED | {
     # A SQL view is read and written with the same options: this one makes its rows fit the sink, which ignores it.
@@ -139,6 +148,9 @@ class SourceOptions:
         partition_count_min: split until there are about so many tasks; 0 means one task per segment.
         columns: names out of `COLUMN_TYPES`, in the order wanted.
         fails_on_loss: what was truncated before it was read is an error; else it is passed, and said.
+        direct_reads: `DIRECT_AUTO`, `DIRECT_NEVER` or `DIRECT_ALWAYS`.
+        storage_place: where long-term storage is as tasks see it, if not where the store says.
+        layout_lease_s: how long its chunks are kept for the tasks of a query.
     """
 
     store: StoreSettings
@@ -154,6 +166,9 @@ class SourceOptions:
     partition_count_min: int = 0
     columns: tuple[str, ...] = tuple(COLUMN_TYPES)
     fails_on_loss: bool = True
+    direct_reads: str = DIRECT_AUTO
+    storage_place: str = ""
+    layout_lease_s: float = LAYOUT_LEASE_S
 
 
 @dataclass(frozen=True, slots=True)
@@ -298,8 +313,16 @@ def _duration_s(found: Mapping[str, str], name: str, default_s: float) -> float:
     return float(match[1]) * _DURATION_UNITS_S[match[2]]
 
 
-def _timeout_s(found: Mapping[str, str], name: str) -> float:
-    timeout_s = _duration_s(found, name, StoreSettings().outage_s_max)
+def _choice(found: Mapping[str, str], name: str, choices: Sequence[str]) -> str:
+    """Return one of `choices`; by default the first."""
+    text = found.get(name, choices[0]).strip().lower()
+    if text not in choices:
+        raise InvalidArgumentError(f"option {name!r} is {found[name]!r}: give one of {', '.join(choices)}")
+    return text
+
+
+def _timeout_s(found: Mapping[str, str], name: str, default_s: float | None = None) -> float:
+    timeout_s = _duration_s(found, name, StoreSettings().outage_s_max if default_s is None else default_s)
     if not timeout_s:
         raise InvalidArgumentError(f"option {name!r} is {found[name]!r}: give a time above 0")
     return timeout_s
@@ -355,6 +378,9 @@ def parse_source_options(options: Mapping[str, str]) -> SourceOptions:
         partition_count_min=_count(found, "minPartitions", 0, 0),
         columns=_columns(found.get("columns")),
         fails_on_loss=_flag(found, "failOnDataLoss", default=True),
+        direct_reads=_choice(found, "directReads", (DIRECT_AUTO, DIRECT_NEVER, DIRECT_ALWAYS)),
+        storage_place=found.get("storagePlace", "").strip(),
+        layout_lease_s=_timeout_s(found, "layoutLease", LAYOUT_LEASE_S),
     )
 
 

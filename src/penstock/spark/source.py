@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 import time
+from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, TypeVar
 
@@ -28,6 +29,7 @@ from penstock.model.errors import (
 )
 from penstock.model.stream_cuts import EARLIEST, LATEST
 from penstock.model.times import is_time
+from penstock.spark.direct import DirectPart, DirectPlan, plan_direct, shared_layouts
 from penstock.spark.offsets import Cut, Offset, from_offset, from_text, lost_bytes, to_offset
 from penstock.spark.options import SourceOptions
 from penstock.spark.planner import ByteRange, Losses, advance, check_ranges, ranges_between, split_ranges
@@ -35,6 +37,7 @@ from penstock.spark.planner import ByteRange, Losses, advance, check_ranges, ran
 if TYPE_CHECKING:
     import pyarrow as pa
 
+    from penstock.client.chunk_layouts import SegmentLayout
     from penstock.spark.store import StoredStream
 
 _log = logging.getLogger(__name__)
@@ -44,16 +47,20 @@ T = TypeVar("T")
 #: How often in a row a plan may find that more was truncated while it was made.
 PLAN_ATTEMPTS_MAX = 5
 
+#: Micro-batches whose leases of chunks are remembered; those of others end by themselves.
+LEASED_BATCHES_MAX = 64
+
 #: What Pravega's connector calls the open end of a stream: the head as a start, the tail as an end.
 UNBOUNDED = "unbounded"
 
 
 class SegmentRangePartition(InputPartition):
-    """One task's work: a byte range of one segment."""
+    """One task's work: a byte range of one segment, and how it is read."""
 
-    def __init__(self, byte_range: ByteRange) -> None:
+    def __init__(self, byte_range: ByteRange, direct: DirectPlan) -> None:
         super().__init__(byte_range)
         self.byte_range = byte_range
+        self.direct = direct
 
 
 def _stored_stream(options: SourceOptions) -> StoredStream:
@@ -105,7 +112,7 @@ def _report(stream: StoredStream, losses: Losses) -> None:
 
 def _partitions(
     stream: StoredStream, options: SourceOptions, start: Cut, end: Cut, *, is_checked: bool
-) -> list[InputPartition]:
+) -> list[SegmentRangePartition]:
     def plan(losses: Losses | None) -> list[ByteRange]:
         ranges = ranges_between(stream, start, end, losses)
         if losses is not None:
@@ -119,7 +126,8 @@ def _partitions(
 
     pieces, losses = _planned(options, plan)
     _report(stream, losses)
-    return [SegmentRangePartition(each) for each in pieces]
+    plans = plan_direct(stream, options, pieces)
+    return [SegmentRangePartition(piece, plan) for piece, plan in zip(pieces, plans, strict=True)]
 
 
 def _read(options: SourceOptions, partition: InputPartition) -> Iterator[pa.RecordBatch]:
@@ -129,11 +137,12 @@ def _read(options: SourceOptions, partition: InputPartition) -> Iterator[pa.Reco
     from penstock.spark.batches import Place, record_batches
 
     stream, wanted = _stored_stream(options), partition.byte_range
+    part = DirectPart(partition.direct, options)
     while wanted.length:
         place = Place(wanted.start)
         try:
             yield from record_batches(
-                stream.read(wanted.segment, wanted.start, wanted.end),
+                stream.read(wanted.segment, wanted.start, wanted.end, part),
                 scope=options.scope,
                 stream=options.stream,
                 segment=wanted.segment,
@@ -141,7 +150,7 @@ def _read(options: SourceOptions, partition: InputPartition) -> Iterator[pa.Reco
                 place=place,
                 columns=options.columns,
             )
-            return
+            break
         except (SegmentTruncatedError, NoSuchSegmentError):
             if options.fails_on_loss:
                 raise
@@ -150,6 +159,7 @@ def _read(options: SourceOptions, partition: InputPartition) -> Iterator[pa.Reco
             if not losses:
                 raise
             _report(stream, losses)
+    part.finish(stream, partition.byte_range)
 
 
 class PenstockBatchReader(DataSourceReader):
@@ -181,6 +191,8 @@ class PenstockStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._has_planned = False
         #: When the micro-batch before was planned: the first one waits for nothing.
         self._batch_s = float("-inf")
+        #: Micro-batches that may not be done yet, by their ends, with the leases of chunks that their tasks share.
+        self._leased: deque[tuple[Offset, list[SegmentLayout]]] = deque(maxlen=LEASED_BATCHES_MAX)
 
     def initialOffset(self) -> Offset:
         """Return where a new query starts: `startingStreamCut`, by default the tail."""
@@ -236,7 +248,20 @@ class PenstockStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         # The first batch may come from a checkpoint, or from cuts given by hand; later ones end at a tail seen here.
         is_checked, self._has_planned = not self._has_planned, True
         stream = _stored_stream(self._options)
-        return _partitions(stream, self._options, self._cut(start), self._cut(end), is_checked=is_checked)
+        partitions = _partitions(stream, self._options, self._cut(start), self._cut(end), is_checked=is_checked)
+        if shared := shared_layouts([each.direct for each in partitions]):
+            self._leased.append((end, shared))
+        return partitions
+
+    def commit(self, end: Offset) -> None:
+        """Give the leases of chunks back that were shared in micro-batches up to `end`, which are done."""
+        if any(planned == end for planned, _ in self._leased):
+            while self._leased:
+                planned, layouts = self._leased.popleft()
+                for layout in layouts:
+                    _stored_stream(self._options).give_back(layout)
+                if planned == end:
+                    break
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Yield a partition's events in order."""

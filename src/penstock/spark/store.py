@@ -7,13 +7,15 @@ the fork, on first use, and kept for the life of the process: one per process an
 from __future__ import annotations
 
 import atexit
+import logging
 import os
 import time
 from bisect import bisect_right
 from collections import OrderedDict
 from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from functools import partial
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Protocol, TypeVar
 
 from penstock.model.errors import (
     InvalidArgumentError,
@@ -33,8 +35,14 @@ from penstock.spark.planner import TRUNCATED, ByteRange, Extent, Losses
 
 if TYPE_CHECKING:
     from penstock import Client, EventWriter, aio
+    from penstock.client.chunk_layouts import SegmentLayout
+    from penstock.client.direct_reads import DirectReads
+    from penstock.runtime.portal import Portal
+    from penstock.spark.direct import DirectPart
 
 T = TypeVar("T")
+
+_log = logging.getLogger(__name__)
 
 #: Event boundaries are looked for by walking so many bytes at most: segment stores index a border about every MiB.
 WALK_BYTES_MAX = 4 * 1024 * 1024
@@ -61,6 +69,9 @@ def open_client(settings: StoreSettings) -> Client:
             request_timeout_s=min(usual.request_timeout_s, outage_s),
             controller_request_timeout_s=min(usual.controller_request_timeout_s, outage_s),
             keepalive_interval_s=min(usual.keepalive_interval_s, outage_s / 4),
+            # The store must have time left to be asked in place of long-term storage.
+            layout_timeout_s=min(usual.layout_timeout_s, outage_s / 4),
+            direct_read_timeout_s=min(usual.direct_read_timeout_s, outage_s / 4),
             # Ranges are long and read whole: ask for the most that a server answers at once.
             read_bytes=READ_LENGTH_MAX,
         ),
@@ -93,6 +104,64 @@ def run_in_client(settings: StoreSettings, step: Callable[[aio.Client], Coroutin
 
 async def _locate(segment: str, offset: int, client: aio.Client) -> int:
     return await client._segment_client.locate_offset(segment, offset)
+
+
+def chunks_of(
+    settings: StoreSettings, segment: str, start: int, end: int
+) -> Iterator[tuple[str, int, int, str]]:
+    """Yield the chunks that hold a range of a segment, as far as long-term storage has it.
+
+    Name, offset of the first byte in the segment, length, where it is.
+
+    What was truncated since is left out. Raises what `ChunkLayouts.ask` does.
+    """
+    at, last = start, ""
+    while at < end:
+        try:
+            layout = run_in_client(settings, partial(_ask_chunks, segment, at, end))
+        except SegmentTruncatedError as error:
+            if error.start_offset <= at:
+                raise
+            at = error.start_offset
+            continue
+        except NoSuchSegmentError:
+            return
+        if layout.end == at:
+            return
+        for chunk in layout.chunks:
+            if chunk.name != last:
+                yield chunk.name, chunk.start_offset, chunk.length, layout.storage.place
+            last = chunk.name
+        at = layout.end
+
+
+async def _ask_chunks(segment: str, start: int, end: int, client: aio.Client) -> SegmentLayout:
+    return await client._chunk_layouts.ask(segment, start, end)
+
+
+async def _ask_layouts(
+    ranges: Sequence[tuple[str, int, int]], lease_s: float, holder: str, client: aio.Client
+) -> Sequence[SegmentLayout | PenstockError]:
+    return await client._chunk_layouts.ask_all(ranges, lease_s=lease_s, holder=holder)
+
+
+class _BlockReader(Protocol):
+    """What is needed of a reader of a segment."""
+
+    def read(self, timeout_s: float | None = None) -> bytes:
+        """See `SegmentReader.read`."""
+
+
+class _InPortal:
+    """An async reader, for who blocks."""
+
+    def __init__(self, portal: Portal, reader: aio.SegmentReader) -> None:
+        self._portal = portal
+        self._reader = reader
+
+    def read(self, timeout_s: float | None = None) -> bytes:
+        """See `SegmentReader.read`."""
+        return self._portal.call(self._reader.read(timeout_s))
 
 
 def prepare_target(options: SinkOptions) -> None:
@@ -200,8 +269,43 @@ class StoredStream:
             distance *= 2
         return known
 
-    def read(self, segment: int, start: int, end: int) -> Iterator[Buffer]:
+    def layouts(self, ranges: Sequence[ByteRange], lease_s: float) -> Sequence[SegmentLayout | PenstockError]:
+        """Return where the bytes of each range are in long-term storage, leased, or why that is not known."""
+        wanted = [(self.segment_name(each.segment), each.start, each.end) for each in ranges]
+        return run_in_client(self.settings, partial(_ask_layouts, wanted, lease_s, f"a Spark query of {self.name}"))
+
+    def give_back(self, layout: SegmentLayout) -> None:
+        """End the lease of a layout, if that works; else it ends by itself."""
+        try:
+            run_in_client(self.settings, lambda client: client._chunk_layouts.give_back(layout))
+        except PenstockError as error:
+            _log.info("the lease of chunks of %s ends by itself: %s", layout.segment, error)
+
+    @contextmanager
+    def _reader(self, name: str, at: int, end: int, direct: DirectPart | None) -> Iterator[_BlockReader]:
+        """Read a segment through the store, or by what is left of `direct`, which is told what came of it."""
+        client = client_of(self.settings)
+        if direct is None or (layout := direct.layout) is None or not layout.start <= at < layout.end:
+            with client.segment_reader(name, at, end) as reader:
+                yield reader
+            return
+        part, portal = client._part, client._portal
+
+        async def opening() -> tuple[DirectReads, aio.SegmentReader]:
+            reads = part._direct_reads(layout, place=direct.place, is_required=direct.is_required)
+            return reads, await part._direct_reader(reads, layout, at, end)
+
+        reads, opened = portal.call(opening())
+        try:
+            yield _InPortal(portal, opened)
+        finally:
+            portal.call(opened.close())
+            direct.note(reads)
+
+    def read(self, segment: int, start: int, end: int, direct: DirectPart | None = None) -> Iterator[Buffer]:
         """Yield the bytes ``[start, end)`` of a segment in order, in blocks of the client's size.
+
+        By the layout of `direct`, if it has one, and then through the store; it counts what came which way.
 
         A read is resumed where it stopped after a passing fault, for `StoreSettings.outage_s_max` without a further
         byte and `retry_count_max` times in a row.
@@ -215,9 +319,11 @@ class StoredStream:
         progress_s = time.monotonic()
         while at < end:
             try:
-                with client_of(settings).segment_reader(name, at, end) as reader:
+                with self._reader(name, at, end, direct) as reader:
                     while block := reader.read(max(progress_s + settings.outage_s_max - time.monotonic(), 0.0)):
                         at += len(block)
+                        if direct is not None:
+                            direct.read_bytes += len(block)
                         failure_count = 0
                         yield block
                         # What the consumer does meanwhile is not the store's time.

@@ -11,6 +11,7 @@ from dataclasses import replace
 
 import pytest
 
+from penstock.model.block_checksums import verify_blocks
 from penstock.model.errors import (
     BadOffsetError,
     CorruptionError,
@@ -25,7 +26,6 @@ from penstock.model.errors import (
 )
 from penstock.model.segments import Buffer, TableRemoval, TableUpdate
 from penstock.segmentstore.settings import OrphanSettings
-from penstock.segmentstore.tier2.block_checksums import verify_blocks
 from penstock.segmentstore.tier2.chunked_storage import ChunkedStorage, StoredSegment
 from penstock.segmentstore.tier2.memory import MemoryChunkStorage
 from penstock.segmentstore.tier2.metadata import MemoryMetadataTable

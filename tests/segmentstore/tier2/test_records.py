@@ -9,10 +9,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from penstock.model.block_checksums import block_range, verify_blocks
 from penstock.model.checksum import crc32c
 from penstock.model.errors import CorruptionError, InvalidArgumentError
 from penstock.model.segments import Buffer
-from penstock.segmentstore.tier2.block_checksums import block_range, extend_checksums, verify_blocks
+from penstock.segmentstore.tier2.block_checksums import extend_checksums
 from penstock.segmentstore.tier2.chunk_run import OFFSET_MAX, ChunkRun, describe_key, run_of, runs_of
 from penstock.segmentstore.tier2.records import (
     ChunkRecord,

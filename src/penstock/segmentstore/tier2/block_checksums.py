@@ -1,15 +1,10 @@
-"""Checksums of a chunk's blocks: grown as bytes are written, checked as bytes are read.
-
-A pure core: bytes and records in, checksums or verified bytes out. Batch readers that read chunks themselves use it
-with the layout they were given, so that they verify as the store does.
-"""
+"""Checksums of a chunk's blocks, grown as bytes are written. How they are checked: `penstock.model.block_checksums`."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Generator, Sequence
 
 from penstock.model.checksum import crc32c
-from penstock.model.errors import CorruptionError
 from penstock.model.segments import Buffer
 
 #: What is summed in one step, give or take a buffer: some 25 us.
@@ -66,26 +61,3 @@ def extend_in_steps(
             filled = (filled + count) % block_length
     yield summed_bytes
     return tuple(grown)
-
-
-def block_range(start: int, end: int, *, length: int, block_length: int) -> tuple[int, int]:
-    """Return the smallest range of whole blocks that holds bytes [`start`, `end`) of a chunk of `length` bytes."""
-    return start - start % block_length, min(length, -(-end // block_length) * block_length)
-
-
-def verify_blocks(chunk: str, start: int, data: bytes, checksums: Sequence[int], *, block_length: int) -> None:
-    """Check `data`, whole blocks of `chunk` from byte `start` on, against the chunk's `checksums`.
-
-    Raises:
-        CorruptionError: names the chunk and the first byte of the first block that is not what was written.
-    """
-    first = start // block_length
-    for index, position in enumerate(range(0, len(data), block_length), first):
-        part = data if len(data) <= block_length else data[position : position + block_length]
-        found = crc32c(part, 0)
-        if found != checksums[index]:
-            raise CorruptionError(
-                chunk,
-                index * block_length,
-                f"block of {len(part)} bytes has checksum {found:08x}, written with {checksums[index]:08x}",
-            )

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 
+from penstock.model.block_checksums import block_range, verify_blocks
 from penstock.model.errors import (
     ChunkError,
     CorruptionError,
@@ -18,7 +19,6 @@ from penstock.model.errors import (
     NoSuchSegmentError,
     SegmentTruncatedError,
 )
-from penstock.segmentstore.tier2.block_checksums import block_range, verify_blocks
 from penstock.segmentstore.tier2.chunk_lookup import ChunkWalk, ExtentGoneError, PlacedChunk, find_chunks
 from penstock.segmentstore.tier2.metadata import MetadataTransaction
 from penstock.segmentstore.tier2.records import ChunkRecord, SegmentRecord, check

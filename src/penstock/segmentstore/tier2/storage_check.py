@@ -17,6 +17,7 @@ from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 
+from penstock.model.block_checksums import verify_blocks
 from penstock.model.errors import (
     CorruptionError,
     InvalidArgumentError,
@@ -29,7 +30,6 @@ from penstock.model.errors import (
 )
 from penstock.model.segments import TableEntry
 from penstock.runtime.runtime import Runtime
-from penstock.segmentstore.tier2.block_checksums import verify_blocks
 from penstock.segmentstore.tier2.chunk_name import chunk_origin
 from penstock.segmentstore.tier2.chunk_run import ChunkRun, describe_key, run_of, runs_of
 from penstock.segmentstore.tier2.chunk_storage import ChunkStorage

@@ -12,10 +12,10 @@ from dataclasses import dataclass
 
 from penstock.client.chunk_layouts import ChunkLayouts
 from penstock.client.client import Client
+from penstock.model.block_checksums import verify_blocks
 from penstock.model.errors import CorruptionError, NoSuchChunkError, PenstockError
 from penstock.segmentstore.container.container import ContainerStatus, SegmentContainer
 from penstock.segmentstore.container.segment import Segment
-from penstock.segmentstore.tier2.block_checksums import verify_blocks
 from penstock.testing.simulation.cluster import SimulatedCluster
 from penstock.testing.simulation.errors import HostDownError
 from penstock.testing.simulation.host import Host
@@ -127,8 +127,10 @@ class LayoutReads:
             try:
                 data = await host.run(store._chunks.read(piece.chunk, piece.begin, piece.length))
                 if len(data) == piece.length:
-                    checksums = (0,) * (piece.begin // piece.block_length) + piece.checksums
-                    verify_blocks(piece.chunk, piece.begin, data, checksums, block_length=piece.block_length)
+                    verify_blocks(
+                        piece.chunk, piece.begin, data, piece.checksums,
+                        block_length=piece.block_length, first_block=piece.begin // piece.block_length,
+                    )  # fmt: skip
                     continue
                 problem = f"has {len(data)} bytes from {piece.begin} on, not {piece.length}"
             except NoSuchChunkError:

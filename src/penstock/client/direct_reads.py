@@ -1,0 +1,81 @@
+"""`DirectReads`: reads a segment by a layout of its chunks as far as that goes, and through the store what is left.
+
+A `SegmentReader` takes it in place of the segment stores. Each answer is verified bytes of one chunk, or the store's;
+so what one way does not give the other does, from the very byte on, and nothing comes twice. See docs/direct-reads.md.
+"""
+
+from __future__ import annotations
+
+import struct
+from bisect import bisect_right
+
+from penstock.client.chunk_layouts import SegmentLayout
+from penstock.client.chunk_places import ChunkPlace, ChunkPlaces
+from penstock.client.segment_reader import Reads
+from penstock.model.block_checksums import block_range, verify_blocks
+from penstock.model.errors import CorruptionError, PenstockError, ProtocolError
+from penstock.model.segments import SegmentData
+
+
+class DirectReads:
+    """See the module. Once a chunk cannot be read nothing more is read directly.
+
+    Attributes:
+        direct_bytes: bytes that came from chunks.
+        store_bytes: bytes that came through the store.
+        problem: why the store was asked for what the layout has; None: it was not.
+    """
+
+    def __init__(
+        self, segments: Reads, layout: SegmentLayout, places: ChunkPlaces, *, place: str = "", is_required: bool = False
+    ) -> None:
+        """`place`: see `ChunkPlaces.find`. With `is_required` a problem is raised; the store gives only the rest."""
+        self._segments = segments
+        self._layout = layout
+        self._places = places
+        self._at = place
+        self._is_required = is_required
+        self._place: ChunkPlace | None = None
+        #: Where in the segment what is told of each begins. Of a long chunk that may be in several pieces.
+        self._starts = [chunk.start_offset + chunk.first_block * chunk.block_length for chunk in layout.chunks]
+        self.direct_bytes: int = 0
+        self.store_bytes: int = 0
+        self.problem: PenstockError | None = None
+
+    async def read(self, segment: str, offset: int, length: int, *, wait: bool = False) -> SegmentData:
+        """See `Segments.read`. There may be less than was asked for: up to the end of a block."""
+        if self._layout.start <= offset < self._layout.end and self.problem is None:
+            try:
+                data = await self._read(offset, min(offset + length, self._layout.end))
+            except PenstockError as error:
+                if self._is_required:
+                    raise
+                self.problem = error
+            else:
+                self.direct_bytes += len(data)
+                return SegmentData(offset, (data,), is_at_tail=False, is_end_of_segment=False)
+        found = await self._segments.read(segment, offset, length, wait=wait)
+        self.store_bytes += sum(map(len, found.data))
+        return found
+
+    async def _read(self, offset: int, end: int) -> bytes:
+        """Return verified bytes from `offset` on, at most up to `end`, at least one."""
+        if self._place is None:
+            self._place = await self._places.find(self._layout.storage, self._at)
+        chunk = self._layout.chunks[bisect_right(self._starts, offset) - 1]
+        name, block_length = chunk.name, chunk.block_length
+        if any(part in ("", ".", "..") for part in name.split("/")):
+            raise ProtocolError(f"{name!r} is no name of a chunk")
+        told = min(chunk.length, (chunk.first_block + len(chunk.checksums) // 4) * block_length)
+        start, stop = offset - chunk.start_offset, min(end - chunk.start_offset, told)
+        # Up to the end of a block, so that the next read begins with one, and none is read twice.
+        stop = max(stop - stop % block_length, start + 1) if stop < told else stop
+        first, last = block_range(start, stop, length=chunk.length, block_length=block_length)
+        data = await self._place.read(name, first, last - first)
+        if len(data) != last - first:
+            raise CorruptionError(name, first + len(data), f"it ends here; its record says {chunk.length} bytes")
+        count = len(chunk.checksums) // 4
+        checksums = struct.unpack(f">{count}I", chunk.checksums)
+        verify_blocks(name, first, data, checksums, block_length=block_length, first_block=chunk.first_block)
+        stop = min(last, end - chunk.start_offset)
+        return data if (start, stop) == (first, last) else data[start - first : stop - first]

@@ -1,0 +1,34 @@
+"""Checksums of a chunk's blocks, checked as bytes are read: by the store, and by who reads chunks without it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from penstock.model.checksum import crc32c
+from penstock.model.errors import CorruptionError
+
+
+def block_range(start: int, end: int, *, length: int, block_length: int) -> tuple[int, int]:
+    """Return the smallest range of whole blocks that holds bytes [`start`, `end`) of a chunk of `length` bytes."""
+    return start - start % block_length, min(length, -(-end // block_length) * block_length)
+
+
+def verify_blocks(
+    chunk: str, start: int, data: bytes, checksums: Sequence[int], *, block_length: int, first_block: int = 0
+) -> None:
+    """Check `data`, whole blocks of `chunk` from byte `start` on, against `checksums`: of block `first_block` and on.
+
+    Raises:
+        CorruptionError: names the chunk and the first byte of the first block that is not what was written.
+    """
+    first = start // block_length
+    for index, position in enumerate(range(0, len(data), block_length), first):
+        part = data if len(data) <= block_length else data[position : position + block_length]
+        found = crc32c(part, 0)
+        expected = checksums[index - first_block]
+        if found != expected:
+            raise CorruptionError(
+                chunk,
+                index * block_length,
+                f"block of {len(part)} bytes has checksum {found:08x}, written with {expected:08x}",
+            )
