@@ -38,7 +38,7 @@ MAY_BE_ZERO = frozenset((
     "writer_retry_s", "timeout_s", "cancel_grace_s", "close_timeout_s", "table_index_retry_s",
     "table_index_wait_timeout_s", "active_segments_wait_s", "drain_timeout_s",
     # Ages and thresholds: at once, always.
-    "entry_age_s_max", "flush_age_s", "flush_age_index_s", "truncate_delay_s", "flush_slow_s",
+    "entry_age_s_max", "flush_age_s", "flush_age_index_s", "truncate_delay_s", "merge_delay_s", "flush_slow_s",
     "expiry_s", "checkpoint_log_bytes_idle", "table_compact_bytes",
     "table_index_min_bytes", "compact_slack_bytes", "truncate_bytes_min", "piece_bytes_min", "slow_reply_bytes",
     "small_append_length", "active_segments_idle_max", "completed_transaction_ttl_ms", "lease_ms_min",

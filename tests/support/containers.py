@@ -29,6 +29,7 @@ QUIET = ContainerSettings(
     writer_retry_s=0.0,
     flush_age_s=1e9,
     truncate_delay_s=0.0,
+    merge_delay_s=0.0,
     stop_timeout_s=2.0,
     garbage=GarbageSettings(delay_s=0.0),
 )

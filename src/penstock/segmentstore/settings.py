@@ -330,6 +330,8 @@ class ContainerSettings:
             for each segment that is written, and they cost as many syncs as segments do.
         truncate_delay_s: ... or when it was truncated so long ago: storage is told once of all truncations that come
             meanwhile. When storage has little room it is told of each at the next look.
+        merge_delay_s: ... or when another was merged into it so long ago: merges that come meanwhile, as those of small
+            transactions do, are stored together.
         flush_pressure_percent: when what waits is more than this share of what may, in the cache or of this container,
             segments are flushed before their time, those first of which most waits ...
         flush_pressure_segments_max: ... up to so many at a time; flushing all, each with its little, would cost more.
@@ -405,6 +407,7 @@ class ContainerSettings:
     flush_age_s: float = 30.0
     flush_age_index_s: float = 300.0
     truncate_delay_s: float = 1.0
+    merge_delay_s: float = 1.0
     flush_pressure_percent: int = 85
     flush_pressure_segments_max: int = 64
     flush_write_bytes_max: int = 8 * MIB

@@ -40,7 +40,11 @@ class PendingAppend:
 
 @dataclass(slots=True, eq=False)
 class PendingMerge(Generic[S]):
-    """A durable merge of `source` into `[start, end)` that waits for the storage writer."""
+    """A durable merge of `source` into `[start, end)` that waits for the storage writer.
+
+    The bytes wait with the source, or storage has them there. Of what was in memory alone some may be in the target's
+    storage already (`SegmentFlusher`).
+    """
 
     sequence_number: int
     source: S
@@ -101,10 +105,14 @@ class PendingQueue(Generic[S]):
     Attributes:
         byte_count: appended bytes that wait.
         truncated_since_s: since when a truncation waits, by the loop's clock; infinity if none does.
+        merged_since_s: the same of merges, or of an earlier one that is done.
         is_carried: some piece was carried forward, so that numbers need not grow along the queue.
     """
 
-    __slots__ = ("_backlog", "_is_last_whole", "_pieces", "byte_count", "is_carried", "truncated_since_s")
+    __slots__ = (
+        "_backlog", "_is_last_whole", "_merge_count", "_pieces", "byte_count", "is_carried", "merged_since_s",
+        "truncated_since_s",
+    )  # fmt: skip
 
     def __init__(self, backlog: Backlog) -> None:
         self._backlog = backlog
@@ -112,6 +120,8 @@ class PendingQueue(Generic[S]):
         self._is_last_whole = False
         self.byte_count: int = 0
         self.truncated_since_s: float = _NEVER
+        self.merged_since_s: float = _NEVER
+        self._merge_count = 0
         self.is_carried: bool = False
 
     def __len__(self) -> int:
@@ -150,9 +160,19 @@ class PendingQueue(Generic[S]):
         """
         self._is_last_whole = True
 
-    def append(self, piece: PendingMerge[S] | PendingSeal) -> None:
-        """Add what is neither an append nor a truncation."""
-        self._pieces.append(piece)
+    def note_seal(self, sequence_number: int) -> None:
+        """Add a seal."""
+        self._pieces.append(PendingSeal(sequence_number))
+        self._backlog.add(0, 1)
+
+    def note_merge(self, sequence_number: int, source: S, start: int, end: int, now_s: float) -> None:
+        """Add a merge of `source` into `[start, end)`, the end of what was added before."""
+        self._insert_merge(len(self._pieces), PendingMerge(sequence_number, source, start, end), now_s)
+
+    def _insert_merge(self, at: int, piece: PendingMerge[S], now_s: float) -> None:
+        self._pieces.insert(at, piece)
+        self._merge_count += 1
+        self.merged_since_s = min(self.merged_since_s, now_s)
         self._backlog.add(0, 1)
 
     def note_truncate(self, sequence_number: int, offset: int, now_s: float) -> None:
@@ -217,6 +237,10 @@ class PendingQueue(Generic[S]):
             self._count(piece.start - piece.end, -piece.operation_count)
             return
         self._count(0, -1)
+        if type(piece) is PendingMerge:
+            self._merge_count -= 1
+            if not self._merge_count:
+                self.merged_since_s = _NEVER
         if type(piece) is PendingTruncate:
             self.truncated_since_s = min(
                 (waiting.since_s for waiting in self._pieces if type(waiting) is PendingTruncate), default=_NEVER
@@ -301,7 +325,7 @@ class PendingQueue(Generic[S]):
         self._pieces = kept
         self.is_carried = True
 
-    def restate_merge(self, sequence_number: int, source: S, start: int, end: int) -> bool:
+    def restate_merge(self, sequence_number: int, source: S, start: int, end: int, now_s: float) -> bool:
         """Let a merge be that of a later record; say whether the queue had it before."""
         at = 0
         for index, piece in enumerate(self._pieces):
@@ -311,7 +335,6 @@ class PendingQueue(Generic[S]):
                 return True
             if isinstance(piece, (PendingAppend, PendingMerge)) and piece.end <= start:
                 at = index + 1
-        self._pieces.insert(at, PendingMerge(sequence_number, source, start, end))
-        self._count(0, 1)
+        self._insert_merge(at, PendingMerge(sequence_number, source, start, end), now_s)
         self.is_carried = True
         return False

@@ -39,7 +39,6 @@ from penstock.segmentstore.container.pending import (
     Backlog,
     PendingMerge,
     PendingQueue,
-    PendingSeal,
 )
 from penstock.segmentstore.container.reads.cache import Cache
 from penstock.segmentstore.container.reads.read_index import ReadIndex, Victims
@@ -82,6 +81,8 @@ class ContainerState:
         self.on_storage_work: Callable[[], None] = lambda: None
         #: Called when a segment was truncated, which long-term storage need not hear of at once.
         self.on_truncation: Callable[[], None] = lambda: None
+        #: Called when a segment was merged, of which the same holds.
+        self.on_merge: Callable[[], None] = lambda: None
         #: Called, as often as may be, when something waits for room.
         self.on_pressure: Callable[[], None] = lambda: None
         #: Called when long-term storage may have relieved something.
@@ -280,7 +281,7 @@ class ContainerState:
     def durable_seal(self, segment: Segment, sequence_number: int) -> None:
         """Tell readers that nothing follows."""
         segment.durable_sealed = True
-        segment.pending.append(PendingSeal(sequence_number))
+        segment.pending.note_seal(sequence_number)
         self.unflushed[segment.id] = segment
         segment.wake_readers()
         self.on_storage_work()
@@ -313,13 +314,13 @@ class ContainerState:
         """Show the merged bytes to the target's readers."""
         target.durable_length = end
         source.durable_sealed = True
-        target.pending.append(PendingMerge(sequence_number, source, start, end))
+        target.pending.note_merge(sequence_number, source, start, end, self._loop.time())
         self._note_gone(source)
         self.attribute_work.pop(source.id, None)
         self.unflushed[target.id] = target
         target.wake_readers()
         source.wake_readers()
-        self.on_storage_work()
+        self.on_merge()
 
     def accept_forget(self, segment: Segment) -> None:
         """Drop a segment that storage holds nothing of. Its name stays taken in storage until that is durable.
@@ -456,7 +457,7 @@ class ContainerState:
         if self.metadata.merges.get(source.id) != (target.id, operation.offset):
             raise ValueError(f"merge of {source.name} into {target.name} at {operation.offset} stated again, unknown")
         end = operation.offset + source.length
-        if not target.pending.restate_merge(sequence_number, source, operation.offset, end):
+        if not target.pending.restate_merge(sequence_number, source, operation.offset, end, self._loop.time()):
             target.index.restore_redirect(operation.offset, end, source)
         self.unflushed[target.id] = target
 
@@ -490,7 +491,7 @@ class ContainerState:
             if segment.id in self.gone:
                 continue
             if segment.is_sealed and not segment.storage_sealed:
-                segment.pending.append(PendingSeal(0))
+                segment.pending.note_seal(0)
                 self.unflushed[segment.id] = segment
             if segment.dirty_attributes or len(segment.attributes) > self._attributes_in_memory_max:
                 self.attribute_work[segment.id] = segment

@@ -1,8 +1,8 @@
 """The operation pipeline: accepted operations to frames, frames to tier 1, acknowledgements in order.
 
 Validation and acceptance happen at the call, in the loop's thread, against state that includes everything accepted
-before (invariant G11). Records are gathered into the current frame, which goes to the log at the end of the loop's
-turn or when it is full; the log syncs many frames at once. When a frame is durable its operations become visible and
+before (invariant G11). Records are gathered into the current frame, which goes to the log a few turns of the loop
+later, or when it is full; the log syncs many frames at once. When a frame is durable its operations become visible and
 their callers hear of it, in order. After one failed write nothing more is accepted and nothing is acknowledged: only
 a new incarnation that reads the log knows what is there. Until then the outcome of what the log had been given is
 unknown, and what it had not been given was not applied.
@@ -29,6 +29,11 @@ from penstock.segmentstore.tier1.durable_log import DurableLog, LogAddress
 OnDone = Callable[[BaseException | None], None]
 #: What one sync counts in the moving average.
 _SYNC_WEIGHT = 0.125
+#: A short frame waits for so many turns of the loop. A loop with nothing else to do has them in microseconds; on a busy
+#: one those come along who are about to add something: a write to the log costs more than many turns do.
+_GATHER_TURNS = 4
+#: A frame that has so much waits for the end of the turn only.
+_GATHER_BYTES_MAX = 32 * 1024
 
 
 @dataclass(slots=True)
@@ -176,7 +181,7 @@ class OperationPipeline:
         self._callbacks.append(on_done)
         if not self._flush_is_scheduled:
             self._flush_is_scheduled = True
-            self._loop.call_soon(self._flush)
+            self._loop.call_soon(self._gather, _GATHER_TURNS)
 
     def add_operation(self, operation: RareOperation, on_done: OnDone) -> int:
         """Add an accepted operation that is not an append; return its sequence number."""
@@ -222,6 +227,12 @@ class OperationPipeline:
 
         self.when_durable(note_address)
         return mark
+
+    def _gather(self, turns_left: int) -> None:
+        if turns_left and self._builder.length < _GATHER_BYTES_MAX:
+            self._loop.call_soon(self._gather, turns_left - 1)
+        else:
+            self._flush()
 
     def _flush(self) -> None:
         self._flush_is_scheduled = False

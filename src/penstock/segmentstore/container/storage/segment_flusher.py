@@ -5,11 +5,17 @@ that a segment has in storage is committed in the container's fenced log, bytes 
 write goes to a chunk of its own (`tier2.segment_write`). So the segment's length is looked up again, and the flush
 goes on from there.
 
+A merged segment of which storage has nothing, as is that of nearly every small transaction, gets no chunks of its own:
+its bytes are written to the target's, those of many and what lies between them at a time. It keeps them, and the log
+keeps its records, until it is forgotten, so a crash in between leaves nothing but a target that is written on. What
+storage has a part of is completed there, and moved by `concat`.
+
 Source: segment store specification, sections 7.2 to 7.4.
 """
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable
 from typing import Protocol
 
@@ -22,8 +28,10 @@ from penstock.model.errors import (
     StorageFullError,
     StorageNotPrimaryError,
 )
+from penstock.model.segments import Buffer
 from penstock.segmentstore.container.log.operations import Forget, RareOperation
 from penstock.segmentstore.container.pending import PendingAppend, PendingMerge, PendingSeal, PendingTruncate
+from penstock.segmentstore.container.reads.read_index import Arrived
 from penstock.segmentstore.container.segment import Segment
 from penstock.segmentstore.container.space import SpaceWatch
 from penstock.segmentstore.container.state import ContainerState
@@ -148,14 +156,17 @@ class SegmentFlusher:
                         if segment.storage_length < segment.durable_start_offset:
                             await self._skip(segment)
                             continue
-                        if self._space.is_storage_low and not segment.is_system:
-                            await self._wait_for_room(segment)
-                        await self._write(segment, piece)
+                        await self._write(segment)
                     if piece.end > segment.storage_length:
                         continue
                 case PendingMerge():
-                    if not await self._merge(segment, piece):
+                    if piece.start >= stop and piece.end > segment.storage_length:
                         return
+                    if await self._is_in_memory(segment, piece):
+                        await self._write(segment)
+                    elif not await self._merge(segment, piece):
+                        return
+                    continue
                 case PendingSeal():
                     if segment.storage_length and not segment.storage_sealed:
                         await self._storage.of(segment).seal(segment.name)
@@ -197,11 +208,19 @@ class SegmentFlusher:
         segment.index.truncate(segment.durable_start_offset)
         segment.pending.flushed(end)
 
-    async def _write(self, segment: Segment, piece: PendingAppend) -> None:
-        start = max(piece.start, segment.storage_length)
+    async def _write(self, segment: Segment) -> None:
+        """Write what waits at the head of the queue, as far as it is in memory."""
+        if self._space.is_storage_low and not segment.is_system:
+            await self._wait_for_room(segment)
+        start = segment.storage_length
         # Small pieces that wait together are written together: each write has a sync and a record of its own.
-        length = segment.pending.run_end(start + self._settings.flush_write_bytes_max) - start
-        found = segment.index.arrived(start, length)
+        limit = start + self._settings.flush_write_bytes_max
+        for piece in list(segment.pending):
+            if not isinstance(piece, (PendingAppend, PendingMerge)) or piece.start >= limit:
+                break
+            if isinstance(piece, PendingMerge) and not await self._is_in_memory(segment, piece):
+                break
+        found = _waiting(segment, start, limit)
         if found is None:
             self._check_open()
             if segment.is_deleted:
@@ -213,9 +232,26 @@ class SegmentFlusher:
         segment.index.stored(start)
         segment.pending.flushed(segment.storage_length)
 
-    async def _merge(self, target: Segment, piece: PendingMerge[Segment]) -> bool:
-        """Merge in storage, and say whether that is done: not if the target is being deleted."""
+    async def _is_in_memory(self, target: Segment, piece: PendingMerge[Segment]) -> bool:
+        """Whether bytes of a merge wait that storage has nothing of: they need no chunks of the source's own.
+
+        Nobody but the merge flushes the source, so what has gone this way once, before a crash, has no other.
+        """
         source = piece.source
+        if target.storage_length >= piece.end or self._can_leave_out(target, piece):
+            return False
+        if not source.is_storage_open and not self._state.is_name_taken(source):
+            async with source.flush_lock:
+                await self._open(source)
+        return _is_memory_alone(source)
+
+    async def _merge(self, target: Segment, piece: PendingMerge[Segment]) -> bool:
+        """Merge in storage, and say whether that is done: not if the target is being deleted.
+
+        With it all merges behind it that storage has.
+        """
+        source = piece.source
+        moved: Segment | None = None
         if self._can_leave_out(target, piece):
             await self._storage.of(target).skip(target.name, piece.end)
             target.storage_length = piece.end
@@ -228,13 +264,26 @@ class SegmentFlusher:
             await storage.seal(source.name)
             await storage.concat(target.name, piece.start, source.name)
             target.storage_length = piece.end
-        elif not self._state.is_name_taken(source):
-            # Left out, now or before a crash, so storage may have some of it. Of what it merged it has none.
-            await self._delete_stored(source)
-        await self._finish_merge(target, source)
-        if target.pending and target.pending[0] is piece:
-            target.pending.popleft()
-        await self._forget_merged(source)
+            moved = source
+        merged: list[Segment] = []
+        while target.pending:
+            head = target.pending[0]
+            if not isinstance(head, PendingMerge) or head.end > target.storage_length:
+                break
+            source = head.source
+            if source is not moved and not _is_memory_alone(source) and not self._state.is_name_taken(source):
+                # Left out, now or before a crash, so storage may have some of it. Of what it merged it has none.
+                await self._delete_stored(source)
+            await self._finish_merge(target, source)
+            if target.pending and target.pending[0] is head:
+                target.pending.popleft()
+                target.pending.flushed(target.storage_length)
+            merged.append(source)
+        # The log takes them together.
+        results = await asyncio.gather(*map(self._forget_merged, merged), return_exceptions=True)
+        for error in results:
+            if error is not None:
+                raise error
         return True
 
     async def _delete_stored(self, source: Segment) -> None:
@@ -289,3 +338,40 @@ class SegmentFlusher:
                 await self._storage.judge(error)
                 raise
             return True
+
+
+def _is_memory_alone(segment: Segment) -> bool:
+    """Whether storage is known to have nothing of a segment, of which nothing lies in segments merged into it."""
+    return (
+        segment.is_storage_open
+        and not segment.storage_length
+        and not any(isinstance(waiting, PendingMerge) for waiting in segment.pending)
+    )
+
+
+def _waiting(segment: Segment, start: int, limit: int) -> Arrived | None:
+    """Find what waits from `start` on in a segment and in those merged into it, up to `limit`; None if nothing does."""
+    data: list[Buffer] = []
+    wholes: list[tuple[Buffer, int]] = []
+    position = start
+    for piece in segment.pending:
+        if isinstance(piece, PendingAppend):
+            index, shift = segment.index, 0
+        elif isinstance(piece, PendingMerge) and _is_memory_alone(piece.source):
+            index, shift = piece.source.index, piece.start
+        else:
+            break
+        stop = min(piece.end, limit)
+        if stop <= position:
+            if piece.end > position:
+                break
+            continue
+        found = index.arrived(position - shift, stop - position) if piece.start <= position else None
+        if found is None:
+            break
+        data += found.data
+        wholes += found.wholes
+        position += found.length
+        if position < stop:
+            break
+    return Arrived(data, position - start, wholes) if data else None

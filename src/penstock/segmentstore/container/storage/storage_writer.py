@@ -42,7 +42,7 @@ logger: logging.Logger = logging.getLogger(__name__)
 #: After one of these the incarnation must not go on.
 _FATAL = (InconsistentStateError, LogFencedError, StorageNotPrimaryError)
 #: What may wait for more of its kind. All else is about segments as they are from now on.
-_WAITING = (PendingAppend, PendingTruncate)
+_WAITING = (PendingAppend, PendingMerge, PendingTruncate)
 #: Looks that take no longer are not worth spacing out.
 _QUICK_LOOK_S = 0.002
 _LOOK_PAUSE_S_MAX = 2.0
@@ -116,6 +116,7 @@ class StorageWriter:
         self._truncation_timer: asyncio.TimerHandle | None = None
         state.on_storage_work = self._wake.set
         state.on_truncation = self._note_truncation
+        state.on_merge = self._note_merge
         state.on_pressure = self._note_pressure
 
     def start(self) -> None:
@@ -157,6 +158,11 @@ class StorageWriter:
         elif self._truncation_timer is None and not self._is_stopped:
             delay_s = self._settings.truncate_delay_s
             self._truncation_timer = self._loop.call_later(delay_s, self._truncations_are_due)
+
+    def _note_merge(self) -> None:
+        """Look for work at once if merges are due at once; else the next look is early enough."""
+        if not self._settings.merge_delay_s:
+            self._wake.set()
 
     def _truncations_are_due(self) -> None:
         self._truncation_timer = None
@@ -255,6 +261,8 @@ class StorageWriter:
             return True
         settings = self._settings
         if now_s - pending.truncated_since_s >= (0.0 if self._space.is_storage_low else settings.truncate_delay_s):
+            return True
+        if now_s - pending.merged_since_s >= settings.merge_delay_s:
             return True
         age_s = settings.flush_age_index_s if segment.is_offset_index else settings.flush_age_s
         return (

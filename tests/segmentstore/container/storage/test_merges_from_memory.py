@@ -1,0 +1,189 @@
+"""Merged segments of which storage has nothing: their bytes go to the target's chunks, many at a time.
+
+What storage had before a merge is moved by `concat`, as ever: `test_storage_writer.py`, `test_truncated_merges.py`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Awaitable, Callable
+
+import pytest
+
+from penstock.model.errors import StorageError
+from penstock.segmentstore.container.container import SegmentContainer
+from penstock.segmentstore.container.log.operations import Forget
+from penstock.segmentstore.tier2.chunked_storage import ChunkedStorage
+from support.containers import Incarnations, append, evict_all, pause_writer, read_all, until
+
+A = "s/t/0.#epoch.0"
+COUNT = 8
+
+
+@pytest.fixture
+async def lives() -> AsyncIterator[Incarnations]:
+    made = Incarnations()
+    yield made
+    await made.close()
+
+
+def source_name(number: int) -> str:
+    return f"{A}#transaction.{number:032x}"
+
+
+async def merge_some(container: SegmentContainer, *, flushed: int = -1) -> bytes:
+    """Append to a segment and merge others into it by turns; return all its bytes. Number `flushed` is in storage."""
+    await pause_writer(container)
+    await container.create(A)
+    expected = b""
+    for number in range(COUNT):
+        name = source_name(number)
+        await container.create(name)
+        data, own = bytes([number + 1]) * 100, bytes([number + 101]) * 10
+        await append(container, name, data[:60])
+        if number == flushed:
+            await container.writer.flush(container.segment(name))
+        await append(container, name, data[60:])
+        await append(container, A, own)
+        await container.merge(A, name)
+        expected += own + data
+    return expected
+
+
+async def check(container: SegmentContainer, expected: bytes) -> None:
+    """All of it is in storage, and nothing else is left of the merges."""
+    segment = container.segment(A)
+    assert segment.storage_length == len(expected)
+    assert not container.state.gone
+    assert not container.state.metadata.merges
+    assert segment.id not in container.state.unflushed
+    evict_all(container)
+    assert await read_all(container, A) == expected
+
+
+async def names_in_storage(lives: Incarnations) -> set[str]:
+    return {info.name for info in await lives.chunks.list("s/")}
+
+
+async def test_small_merges_are_stored_with_one_write_and_have_no_chunks_of_their_own(lives: Incarnations) -> None:
+    container = await lives.start()
+    expected = await merge_some(container)
+    before = lives.chunks.calls["write"]
+    await container.writer.flush(container.segment(A))
+    assert lives.chunks.calls["write"] == before + 1
+    assert not [name for name in await names_in_storage(lives) if "transaction" in name]
+    await check(container, expected)
+    container = await lives.restart(container)
+    assert await read_all(container, A) == expected
+
+
+async def test_merges_wait_for_others(lives: Incarnations) -> None:
+    container = await lives.start(merge_delay_s=3600.0, writer_interval_s=0.01)
+    expected = await merge_some(container)
+    container.writer.start()
+    container.writer._look()
+    assert not container.writer._jobs
+    container = await lives.restart(container, merge_delay_s=0.05)
+    await until(lambda: A in container.state.metadata.by_name and not container.state.metadata.merges)
+    await until(lambda: not container.state.gone)
+    await check(container, expected)
+
+
+@pytest.mark.parametrize("flushed", range(0, COUNT, 3))
+async def test_a_merge_that_storage_has_a_part_of_is_moved_there_in_its_place(
+    lives: Incarnations, flushed: int
+) -> None:
+    container = await lives.start()
+    expected = await merge_some(container, flushed=flushed)
+    await container.writer.flush(container.segment(A))
+    await check(container, expected)
+
+
+@pytest.mark.parametrize("write_bytes_max", [64, 97, 256])
+@pytest.mark.parametrize("has_effect", [False, True])
+async def test_a_crash_in_the_middle_of_a_merged_segment_is_gone_on_from(
+    lives: Incarnations, monkeypatch: pytest.MonkeyPatch, write_bytes_max: int, has_effect: bool
+) -> None:
+    """Writes end anywhere in what is merged. The process dies at each of them; the next one has the rest in its log."""
+    container = await lives.start(flush_write_bytes_max=write_bytes_max)
+    expected = await merge_some(container)
+    original = ChunkedStorage.write
+    lengths: set[int] = set()
+    for _ in range(100):
+        left = 1
+
+        async def write(self: ChunkedStorage, segment: str, offset: int, *rest: object, **named: object) -> int:
+            nonlocal left
+            if segment != A:
+                return await original(self, segment, offset, *rest, **named)  # type: ignore[arg-type]
+            if left or has_effect:
+                length = await original(self, segment, offset, *rest, **named)  # type: ignore[arg-type]
+            if not left:
+                raise StorageError("the process dies here")
+            left -= 1
+            return length
+
+        with monkeypatch.context() as patch:
+            patch.setattr(ChunkedStorage, "write", write)
+            try:
+                await container.writer.flush(container.segment(A))
+            except StorageError:
+                pass
+            else:
+                break
+        lengths.add(container.segment(A).storage_length)
+        assert await read_all(container, A) == expected
+        container = await lives.restart(container)
+        await pause_writer(container)
+        assert await read_all(container, A) == expected
+    assert any(length % 110 not in (0, 10) for length in lengths), "no write ended in the middle of a merged segment"
+    await check(container, expected)
+    assert not [name for name in await names_in_storage(lives) if "transaction" in name]
+
+
+@pytest.mark.parametrize("has_effect", [False, True])
+async def test_a_crash_before_the_sources_are_forgotten_forgets_them_later(
+    lives: Incarnations, monkeypatch: pytest.MonkeyPatch, has_effect: bool
+) -> None:
+    """Some are forgotten, others not; what storage has is not written a second time."""
+    container = await lives.start()
+    expected = await merge_some(container)
+    flusher = container.writer._flusher
+    submit: Callable[..., Awaitable[None]] = flusher._submit
+    count = 0
+
+    async def dies(operation: object, accept: Callable[[], object]) -> None:
+        nonlocal count
+        if isinstance(operation, Forget):
+            count += 1
+            if count > COUNT // 2:
+                if has_effect:
+                    await submit(operation, accept)
+                raise StorageError("the process dies here")
+        await submit(operation, accept)
+
+    monkeypatch.setattr(flusher, "_submit", dies)
+    with pytest.raises(StorageError):
+        await container.writer.flush(container.segment(A))
+    assert await read_all(container, A) == expected
+    container = await lives.restart(container)
+    await pause_writer(container)
+    assert await read_all(container, A) == expected
+    await container.flush()
+    await check(container, expected)
+    assert sum(info.length for info in await lives.chunks.list(f"{A}.E-")) == len(expected)
+
+
+async def test_a_target_that_is_deleted_in_the_middle_frees_what_was_merged(lives: Incarnations) -> None:
+    container = await lives.start(flush_write_bytes_max=97)
+    await merge_some(container)
+    lives.chunks.fail("write")
+    with pytest.raises(StorageError):
+        await container.writer.flush(container.segment(A))
+    await container.delete(A)
+    await container.flush()
+    assert not container.state.gone
+    container = await lives.restart(container)
+    await container.flush()
+    assert not container.state.metadata.by_id or all(
+        not one.name.startswith(A) for one in container.state.metadata.by_id.values()
+    )
