@@ -15,8 +15,10 @@ from penstock.segmentstore.container.attributes.updates import AttributeUpdate, 
 from penstock.segmentstore.container.catalog import Catalog
 from penstock.segmentstore.container.log.operations import Activate, Deactivate
 from penstock.segmentstore.container.metadata import encode_record
+from penstock.segmentstore.container.pending import PendingMerge
 from penstock.segmentstore.container.reads.read_index import Arrived
 from penstock.segmentstore.container.segment import Segment
+from penstock.segmentstore.container.storage import segment_flusher
 from penstock.segmentstore.container.storage.container_storage import ContainerStorage
 from penstock.segmentstore.container.tables.compaction import TableCompactor
 from penstock.segmentstore.container.tables.entries import MISSING, ParsedEntry, encode_put, pack_slot
@@ -156,6 +158,19 @@ def _merge_without_attributes() -> AbstractContextManager[None]:
     return patched(segment_merges, "evaluate", check_only)
 
 
+def _begin_merged_segments_again() -> AbstractContextManager[None]:
+    original = segment_flusher._waiting
+
+    def waiting(segment: Segment, start: int, limit: int) -> Arrived | None:
+        found = original(segment, start, limit)
+        head = segment.pending[0] if segment.pending else None
+        if found is None or not isinstance(head, PendingMerge) or start <= head.start:
+            return found
+        return head.source.index.arrived(0, min(found.length, start - head.start))
+
+    return patched(segment_flusher, "_waiting", waiting)
+
+
 # Indexes.
 
 
@@ -268,6 +283,10 @@ MEMORY_MUTATIONS: tuple[Mutation, ...] = (
     Mutation(
         "merge without the attributes", "a merge and its attributes are one step",
         short_profile("merges", "merges"), _merge_without_attributes,
+    ),
+    Mutation(
+        "store a merged segment from its beginning again", "what is stored of a merge is not stored again",
+        short_profile("merges", "merges"), _begin_merged_segments_again,
     ),
     Mutation(
         "leave the indexes of deleted segments", "nothing of a deleted segment stays in storage",
