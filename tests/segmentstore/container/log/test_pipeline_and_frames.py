@@ -126,7 +126,7 @@ class Bench:
     async def add(self, name: int) -> None:
         """Add an operation in a frame of its own."""
         self.pipeline.add_operation(Delete(name), lambda error: self.heard.append((name, error)))
-        await turns(2)
+        await turns(8)
 
 
 async def test_frames_acknowledged_out_of_order_commit_in_order() -> None:
@@ -206,7 +206,7 @@ async def test_a_checkpoint_begins_a_frame_and_notes_the_one_before() -> None:
     await bench.add(1)
     mark = bench.pipeline.begin_checkpoint()
     bench.pipeline.add_operation(Delete(9), lambda _: marks.append(mark))
-    await turns(2)
+    await turns(8)
     bench.log.futures[0].set_result(LogAddress(41))
     bench.log.futures[1].set_result(LogAddress(42))
     await turns()
@@ -223,7 +223,7 @@ async def test_what_is_outstanding_is_counted_and_told_when_it_shrinks() -> None
     pipeline.add_operation(Delete(1), lambda _: None)
     length = pipeline.outstanding_bytes
     assert 10 < length < 60
-    await turns(2)
+    await turns(8)
     assert (pipeline.outstanding_bytes, pipeline.frames_in_flight) == (length, 1)
     for name in (2, 3):
         await bench.add(name)
@@ -269,7 +269,7 @@ async def test_closing_twice_at_once_waits_for_the_same_frames() -> None:
     bench = Bench()
     await bench.add(1)
     closing = [asyncio.ensure_future(bench.pipeline.close()) for _ in range(2)]
-    await turns(2)
+    await turns(8)
     bench.log.futures[0].set_result(LogAddress(1))
     await asyncio.wait_for(asyncio.gather(*closing), 20)
     assert bench.heard == [(1, None)]

@@ -472,9 +472,11 @@ async def test_a_crash_in_the_midst_of_a_merge_leaves_one_copy(lives: Incarnatio
     """SS-179: at each step in storage the container dies; the next one finishes, and the bytes are there once."""
     container = await lives.start()
     await pause_writer(container)
-    for name, text in ((A, b"aaaa"), (B, b"bb")):
+    for name, text in ((A, b"aaaa"), (B, b"b")):
         await container.create(name)
         await append(container, name, text)
+    await container.writer.flush(container.segment(B))  # Or it would need no storage of its own.
+    await append(container, B, b"b")
     await container.merge(A, B)
     await append(container, A, b"end")
     storage = container.storage.of(container.segment(A))
@@ -520,10 +522,15 @@ async def test_a_crash_in_the_midst_of_a_merge_leaves_one_copy(lives: Incarnatio
 async def test_a_merge_waits_for_its_source_and_others_do_not_wait_for_it(lives: Incarnations) -> None:
     """SS-180: the source cannot be flushed for a while; the target's merge waits, another segment is flushed."""
     chunks = StuckFor(lives.chunks, B)
+    chunks.gate.set()
     container = await over(lives, chunks, flush_age_s=0.0, flush_concurrency=2, flush_concurrency_small=2)
     for name in (A, B, C):
         await container.create(name)
-        await append(container, name, b"%s!" % name.encode())
+        await append(container, name, name.encode())
+    await container.writer.flush(container.segment(B))  # Or it would need no storage of its own.
+    chunks.gate.clear()
+    for name in (A, B, C):
+        await append(container, name, b"!")
     await container.merge(A, B)
     await append(container, A, b"behind")
     await until(lambda: container.segment(C).storage_length == len(C) + 1)
