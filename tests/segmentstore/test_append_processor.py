@@ -84,7 +84,7 @@ class Bench:
 
     async def set_up(self, writer_id: bytes = W) -> None:
         self.processor.set_up(SetupAppend(1, writer_id, A, ""))
-        await turns(5)
+        await turns(12)
 
     def end_block(self, command: AppendBlockEnd) -> None:
         """Take in one append by itself, as if nothing else had been received with it."""
@@ -98,7 +98,7 @@ class Bench:
         return self.replies.outstanding_bytes
 
     async def stored(self) -> bytes:
-        await turns(5)
+        await turns(12)
         return (await self.store.read(A, 0, 1 << 20)).joined()
 
 
@@ -178,7 +178,7 @@ async def test_an_append_before_the_set_up_is_answered_is_refused(bench: Bench) 
     with pytest.raises(ProtocolError):
         bench.end_block(end(3, b"two", 2))
     bench.logs.release_appends(0)
-    await turns(5)
+    await turns(12)
     kinds = [type(command) for command in bench.replies.sent]
     assert kinds == [AppendSetup, DataAppended, AppendSetup]
 
@@ -189,7 +189,7 @@ async def test_a_set_up_that_is_answered_after_the_end_of_the_connection_leaves_
     bench.processor.set_up(SetupAppend(2, W, A, ""))
     bench.processor.close()
     bench.logs.release_appends(0)
-    await turns(5)
+    await turns(12)
     assert bench.replies.sent == []
     assert bench.processor._writers == {}
 
@@ -210,7 +210,7 @@ async def test_a_failed_log_aborts_and_gives_the_bytes_back(bench: Bench) -> Non
     for number in range(1, 4):
         bench.end_block(end(3, b"abc", number))
     assert bench.replies.outstanding_bytes == 9 + 3 * OPERATION_OVERHEAD_BYTES
-    await turns(5)
+    await turns(12)
     assert bench.outstanding_bytes == 0
     assert bench.replies.aborts
 
@@ -220,7 +220,7 @@ async def test_a_number_used_by_a_failed_condition_may_come_again(bench: Bench) 
     await bench.set_up()
     for offset in (5, 0):
         bench.processor.append_conditionally(ConditionalAppend(W, 3, offset, b"payload", 1), b"data")
-        await turns(5)
+        await turns(12)
     assert await bench.stored() == b"data"
 
 
@@ -233,7 +233,7 @@ async def test_conditional_appends_are_acknowledged_one_by_one(bench: Bench) -> 
     for number in range(3):
         command = ConditionalBlockEnd(W, number, 4 * number, b"data", 10 + number)
         bench.processor.append_conditionally(command, b"data")
-    await turns(5)
+    await turns(12)
     acknowledged = [reply for reply in bench.replies.sent if isinstance(reply, DataAppended)]
     assert [(reply.request_id, reply.event_number, reply.previous_event_number) for reply in acknowledged] == [
         (10, 0, NO_VALUE),
@@ -246,7 +246,7 @@ async def test_conditional_appends_are_acknowledged_one_by_one(bench: Bench) -> 
 
     for number in range(3, 6):
         bench.end_block(end(4, b"data", number))
-    await turns(5)
+    await turns(12)
     assert bench.replies.is_acknowledgement_due
     bench.processor.send_acknowledgements()
     joined = [reply for reply in bench.replies.sent if isinstance(reply, DataAppended)][3:]
@@ -395,7 +395,7 @@ async def test_a_held_append_that_fails_unexpectedly_ends_its_connection_alone(
     await bench.set_up()
     other = AppendProcessor(bench.store, NotedReplies(), writers_max=2)
     other.set_up(SetupAppend(1, b"o" * 16, A, ""))
-    await turns(5)
+    await turns(12)
     (container,) = bench.store.containers
     cache = bench.store.cache
     ballast = int(cache.settings.bytes_max * 0.95)
@@ -439,10 +439,10 @@ async def test_a_writer_that_is_sent_away_is_set_up_once_appends_are_taken_again
     for request_id in (2, 3):
         bench.processor.set_up(SetupAppend(request_id, W, A, ""))
     bench.processor.set_up(SetupAppend(4, b"g" * 16, group, ""))
-    await turns(5)
+    await turns(12)
     assert [reply.request_id for reply in bench.replies.sent if isinstance(reply, AppendSetup)] == [1, 4]
     bench.processor.take_again()
-    await turns(5)
+    await turns(12)
     assert [reply.request_id for reply in bench.replies.sent if isinstance(reply, AppendSetup)] == [1, 4, 2, 3]
     bench.end_block(end(4, b"data", 1))
     assert await bench.stored() == b"data"
@@ -459,7 +459,7 @@ async def test_a_set_up_that_waited_for_its_segment_waits_on_while_appends_are_r
     await turns(20)
     assert [reply.request_id for reply in bench.replies.sent if isinstance(reply, AppendSetup)] == [1]
     bench.processor.take_again()
-    await turns(5)
+    await turns(12)
     assert [reply.request_id for reply in bench.replies.sent if isinstance(reply, AppendSetup)] == [1, 2]
 
 
@@ -484,6 +484,6 @@ async def test_what_a_receive_buffer_holds_is_counted_once(bench: Bench, monkeyp
     bench.processor.take_in()
     assert noted == [2 * (4 + OPERATION_OVERHEAD_BYTES)]
     assert len(asked) == 1
-    await turns(5)
+    await turns(12)
     bench.processor.send_acknowledgements()
     assert noted == [2 * (4 + OPERATION_OVERHEAD_BYTES), -2 * (4 + OPERATION_OVERHEAD_BYTES)]

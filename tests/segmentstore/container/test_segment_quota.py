@@ -304,8 +304,8 @@ def test_a_merge_that_is_stated_again_comes_in_once() -> None:
     source = object()
     pending.note_append(5, 0, 10, 0.0, 10)
     pending.note_append(7, 30, 40, 0.0, 10)
-    assert not pending.restate_merge(9, source, 10, 30)  # type: ignore[arg-type]  # Only compared.
+    assert not pending.restate_merge(9, source, 10, 30, 0.0)  # type: ignore[arg-type]  # Only compared.
     assert [type(piece) for piece in pending] == [PendingAppend, PendingMerge, PendingAppend]
-    assert pending.restate_merge(11, source, 10, 30)  # type: ignore[arg-type]
+    assert pending.restate_merge(11, source, 10, 30, 0.0)  # type: ignore[arg-type]
     assert [piece.sequence_number for piece in pending] == [5, 11, 7]
     assert backlog.operation_count == 3
