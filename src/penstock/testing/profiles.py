@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 
 from penstock.testing.mutations.peers import CONTROLLERS, TRANSACTIONS
 from penstock.testing.mutations.sinks import SINKS
@@ -23,7 +24,17 @@ GARBAGE = Profile(
     workloads=("events", "trimmed", "bytes", "lives", "merges", "transactions"),
 )  # fmt: skip
 
-_ALL = (Profile(), USERS, TABLES_AND_STATES, CONTROLLERS, TRANSACTIONS, OBJECTS, HDFS, SUBSCRIBERS, GARBAGE, SINKS)
+#: Containers write images of themselves, machines are lost, and stores are built anew from long-term storage alone.
+RESCUES = Profile(
+    name="rescues", rescue_gap_s=2.0, garbage_delay_s=0.5, shared_storage_rate=1.0,
+    workloads=("events", "readers", "trimmed", "tables", "bytes", "lives", "crowd", "merges", "transactions"),
+)  # fmt: skip
+OBJECT_RESCUES = replace(RESCUES, name="object rescues", storage="bucket")
+
+_ALL = (
+    Profile(), USERS, TABLES_AND_STATES, CONTROLLERS, TRANSACTIONS, OBJECTS, HDFS, SUBSCRIBERS, GARBAGE, SINKS,
+    RESCUES, OBJECT_RESCUES,
+)  # fmt: skip
 
 PROFILES: Mapping[str, Profile] = {
     profile.name: profile for profile in _ALL

@@ -31,12 +31,14 @@ from penstock.testing.checks.mechanisms import counted
 from penstock.testing.checks.moments import watched
 from penstock.testing.checks.orphans import check_orphans
 from penstock.testing.checks.progress import ProgressMonitor
+from penstock.testing.checks.rescues import Rescues
 from penstock.testing.checks.work_journal import WorkJournal, kept
 from penstock.testing.simulation.cluster import SimulatedCluster
 from penstock.testing.simulation.errors import HostDownError, SimulationError
 from penstock.testing.simulation.faults import FaultPlan, shrink
 from penstock.testing.simulation.host import Death, Host
 from penstock.testing.simulation.loop import LoopSettings
+from penstock.testing.simulation.rescuer import replace_machines
 from penstock.testing.simulation.simulation import Simulation, SimulationSettings
 from penstock.testing.simulation.trace import Trace
 from penstock.testing.simulation.work import WorkSettings
@@ -208,6 +210,12 @@ class _Play:
                 gap_s=scenario.profile.layout_gap_s, client=first.client, client_host=first.host,
             )  # fmt: skip
             nuisances.append(asyncio.create_task(layouts.run()))
+        rescues: Rescues | None = None
+        if scenario.profile.rescue_gap_s:
+            rescues = Rescues(
+                cluster, world, self.found, gap_s=scenario.profile.rescue_gap_s, streams=self._checked_streams
+            )
+            nuisances.append(asyncio.create_task(rescues.run()))
         running = [asyncio.create_task(self._step(workload, "run", workload.run())) for workload in workloads]
         _, late = await asyncio.wait(running, timeout=max(world.give_up_s - 60.0 - world.now_s, 0.0))
         if late:
@@ -233,6 +241,8 @@ class _Play:
             for task in nuisances:
                 task.cancel()
             return
+        if rescues is not None:
+            await rescues.flush_all()
         simulation.loop.trace.add(simulation.loop.time(), "driver: all servers lose their power")
         is_tolerant = bool(scenario.profile.bit_flip_count)
         servers = cluster.servers
@@ -243,6 +253,8 @@ class _Play:
         for host in cluster.stores:
             self._flip_bits(host, simulation)
         await asyncio.sleep(0.5)
+        if rescues is not None and (rescuer := await rescues.lost()) is not None:
+            replace_machines(cluster, rescuer)
         for host in servers:
             host.restart()
         if is_tolerant:
@@ -428,6 +440,10 @@ class _Play:
             for failure in host.failures:
                 if not isinstance(failure, (PenstockError, OSError)):
                     self.violations.append(f"{host.name} ended with {failure!r}")
+
+    def _checked_streams(self) -> tuple[list[str], list[str]]:
+        keepers = self._keepers()
+        return [keeper.stream for keeper in keepers], [keeper.stream for keeper in keepers if keeper.is_truncated]
 
     def _keepers(self) -> list[StreamKeeper]:
         return [workload for workload in self._workloads if isinstance(workload, StreamKeeper)]

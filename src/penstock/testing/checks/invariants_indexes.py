@@ -64,7 +64,7 @@ async def check_catalog(container: SegmentContainer) -> list[str]:
     inactive: dict[str, SegmentSnapshot] = {}
     counts = (container.catalog.activated_count, container.catalog.deactivated_count, metadata.next_segment_id)
     try:
-        async for name, record in _records(container):
+        async for name, record in catalog_records(container):
             try:
                 stored = decode_record(record)
             except ValueError as error:
@@ -91,7 +91,8 @@ async def check_catalog(container: SegmentContainer) -> list[str]:
     return [f"container {container.id}: {violation}" for violation in [*violations, *orphans]]
 
 
-async def _records(container: SegmentContainer) -> AsyncIterator[tuple[str, bytes]]:
+async def catalog_records(container: SegmentContainer) -> AsyncIterator[tuple[str, bytes]]:
+    """Yield the segments that have a record in the catalog, by name."""
     token = b""
     while (page := await container.tables.entries(container.catalog._table, limit=_PAGE_LENGTH, token=token)).entries:
         for entry in page.entries:

@@ -58,6 +58,7 @@ from penstock.testing.mutations.prepared import PREPARED_MUTATIONS
 from penstock.testing.mutations.promises import PROMISE_MUTATIONS
 from penstock.testing.mutations.readers import READER_MUTATIONS
 from penstock.testing.mutations.remote import REMOTE_MUTATIONS
+from penstock.testing.mutations.rescues import RESCUE_MUTATIONS
 from penstock.testing.mutations.scaling import SCALING_MUTATIONS
 from penstock.testing.mutations.shortages import SHORTAGE_MUTATIONS
 from penstock.testing.mutations.sinks import SINK_MUTATIONS
@@ -486,6 +487,7 @@ MUTATIONS: tuple[Mutation, ...] = (
     *PREPARED_MUTATIONS,
     *SINK_MUTATIONS,
     *REMOTE_MUTATIONS,
+    *RESCUE_MUTATIONS,
 )  # fmt: skip
 """All planted bugs."""
 

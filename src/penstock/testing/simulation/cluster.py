@@ -60,7 +60,7 @@ from penstock.testing.simulation.simulation import Simulation
 SEGMENT_STORE_PORT = 6000
 CONTROLLER_PORT = 9090
 COORDINATOR_PORT = 2181
-_DATA_DIRECTORY = "/data"
+DATA_DIRECTORY = "/data"
 #: Of stores that share what they store on.
 _SHARED_CLUSTER_ID = "00000000-0000-4000-8000-000000000000"
 _KIB = 1024
@@ -258,7 +258,7 @@ class SimulatedCluster:
         settings, runtime = self.settings, host.runtime
         servers = self._servers[host.name]
         count = settings.segment_store.container_count
-        directory = DataDirectory(_DATA_DIRECTORY, runtime)
+        directory = DataDirectory(DATA_DIRECTORY, runtime)
         identity = await runtime.work.run(directory.open, count)
         servers.stops.callback(directory.close)
         tiers = runtime

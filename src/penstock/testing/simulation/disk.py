@@ -291,6 +291,13 @@ class SimulatedDisk:
 
     # States after a crash.
 
+    def become(self, files: Mapping[str, bytes]) -> None:
+        """Hold these files and nothing else, as a disk that was put in anew. Nobody may have any file open."""
+        self.tree = DiskTree(self.faults.sector_bytes, self.faults.name_order)
+        self._locks.clear()
+        for path, content in files.items():
+            self.tree.place(path, content)
+
     def draw_crash_plan(self) -> CrashPlan:
         """Draw a state by `faults.crash_kinds`."""
         match self._rng.choice(self.faults.crash_kinds):

@@ -15,6 +15,7 @@ from penstock.segmentstore.settings import (
     ContainerSettings,
     DiskCacheSettings,
     GarbageSettings,
+    ImageSettings,
     IndexSettings,
     OrphanSettings,
     SegmentStoreSettings,
@@ -53,6 +54,8 @@ def draw_cluster(seed: int, profile: Profile, rng: random.Random, *, is_crowded:
     cluster = _with_ingest_budget(cluster, profile, is_crowded=is_crowded)
     cluster = _with_controller(cluster, own("controller"), profile)
     cluster = _with_controllers(cluster, own("controllers"), profile)
+    if profile.rescue_gap_s:
+        cluster = _with_images(cluster, own("images"))
     if profile.storage == "bucket":
         cluster = replace(cluster, remote_faults=_draw_object_faults(own("objects")))
     elif profile.storage == "hdfs":
@@ -266,6 +269,20 @@ def _with_log_bounds(cluster: ClusterSettings, rng: random.Random, profile: Prof
     )
     segment_store = replace(cluster.segment_store, container=container, throttle=throttle)
     return replace(cluster, segment_store=segment_store, chunk_faults=chunk_faults)
+
+
+def _with_images(cluster: ClusterSettings, rng: random.Random) -> ClusterSettings:
+    """Return a cluster whose containers write images of themselves."""
+    images = ImageSettings(
+        interval_s=rng.uniform(0.3, 5.0),
+        deletions_delay_s=rng.uniform(0.1, 2.0),
+        retry_s=rng.uniform(0.1, 0.5),
+        timeout_s=10.0,
+        bytes_max=rng.choice((256, 4096)) * _KIB,
+        deletions_max=rng.choice((200, 1000)),
+    )
+    container = replace(cluster.segment_store.container, images=images)
+    return replace(cluster, segment_store=replace(cluster.segment_store, container=container))
 
 
 def _with_ingest_budget(cluster: ClusterSettings, profile: Profile, *, is_crowded: bool) -> ClusterSettings:

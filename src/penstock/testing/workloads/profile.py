@@ -51,6 +51,8 @@ class Profile:
             be offline for want of room. 0: a few, or none, and they may.
         storage: what long-term storage is: a directory, or a bucket or files of HDFS that fail as those do.
         layout_gap_s: mean time between two readers who lease a layout of chunks and read by it for a while; 0: none.
+        rescue_gap_s: containers write images of themselves, and with this mean time between two a store is built anew
+            from long-term storage alone, or all are flushed; 0: they write none. All have one long-term storage then.
         refused_rate: probability that long-term storage refuses all of one segment, as long as there are faults.
         log_bytes_max: bound of each container's log; 0: as drawn.
         memory_flip_rate: probability that bits flip in what stores have in memory and nowhere else but in their log ...
@@ -90,6 +92,7 @@ class Profile:
     has_lowest_limits: bool = False
     storage: Storage = "directory"
     layout_gap_s: float = 0.0
+    rescue_gap_s: float = 0.0
     refused_rate: float = 0.2
     log_bytes_max: int = 0
     memory_flip_rate: float = 0.1

@@ -168,6 +168,7 @@ def _incarnation(store: SegmentStore, zombie: SegmentContainer, *, is_patient: b
         runtime=store.runtime,
         settings=settings,
         on_failure=lambda container, error: None,
+        container_count=store.settings.container_count,
     )
     if not is_patient:
         incarnation.ownership = _HastyLease(zombie.id, log, lease_s=_HASTE_S, now_s=store.runtime.monotonic_s)

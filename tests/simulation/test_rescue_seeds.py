@@ -1,0 +1,22 @@
+"""Machines are lost at any moment, and what long-term storage has then is enough for a store: see `checks.rescues`.
+
+Containers write images; copies of long-term storage are taken in the midst of everything, faults included, and stores
+recovered from them, which have all that was flushed, byte for byte, nothing that was never written, and go on. In the
+end all is flushed, every machine is lost, and the whole cluster goes on from what was recovered.
+"""
+
+from __future__ import annotations
+
+import pytest
+
+from penstock.testing.profiles import OBJECT_RESCUES, RESCUES
+from penstock.testing.runner import run
+from penstock.testing.workloads.profile import Profile
+
+
+@pytest.mark.parametrize(("profile", "seed"), [(RESCUES, 1), (OBJECT_RESCUES, 9)], ids=["directory", "bucket"])
+def test_what_was_flushed_is_recovered_whenever_the_machines_are_lost(profile: Profile, seed: int) -> None:
+    outcome = run(seed, profile.of_length(20.0))
+    assert outcome.violations == ()
+    assert outcome.counts["stores recovered"] > 1
+    assert outcome.counts["flushes"] > 0
