@@ -20,10 +20,6 @@ SEED_COUNT_MAX = 200
 
 #: Those that take longest to be found, a quarter of a minute and more on a busy machine: by night.
 SLOW = {
-    "delete chunks that the last image leads to",
-    "remove earlier images first",
-    "begin images anew with each start",
-    "answer a flush without its image",
     "abort what the ledger names",
     "let each layer try for the whole time",
     "put segments away that have changed meanwhile",

@@ -10,6 +10,7 @@ from penstock.testing.mutations.sinks import SINKS
 from penstock.testing.mutations.subscribers import SUBSCRIBERS
 from penstock.testing.mutations.tables import TABLES_AND_STATES
 from penstock.testing.mutations.users import USERS
+from penstock.testing.workloads.plans import ALL_KINDS, PlanSettings
 from penstock.testing.workloads.profile import Profile
 
 #: Long-term storage in a bucket, which can neither append nor concatenate, and loses, delays and repeats requests.
@@ -24,12 +25,15 @@ GARBAGE = Profile(
     workloads=("events", "trimmed", "bytes", "lives", "merges", "transactions"),
 )  # fmt: skip
 
+#: A directory that is not mounted holds nothing to be copied; where long-term storage is full, images go to make room.
+_DIRECTORY_LOSSES = tuple(kind for kind in ALL_KINDS if kind not in ("StorageMissing", "DiskFull"))
 #: Containers write images of themselves, machines are lost, and stores are built anew from long-term storage alone.
 RESCUES = Profile(
     name="rescues", rescue_gap_s=2.0, garbage_delay_s=0.5, shared_storage_rate=1.0,
     workloads=("events", "readers", "trimmed", "tables", "bytes", "lives", "crowd", "merges", "transactions"),
+    plan=PlanSettings(kinds=_DIRECTORY_LOSSES),
 )  # fmt: skip
-OBJECT_RESCUES = replace(RESCUES, name="object rescues", storage="bucket")
+OBJECT_RESCUES = replace(RESCUES, name="object rescues", storage="bucket", plan=PlanSettings())
 
 _ALL = (
     Profile(), USERS, TABLES_AND_STATES, CONTROLLERS, TRANSACTIONS, OBJECTS, HDFS, SUBSCRIBERS, GARBAGE, SINKS,

@@ -255,6 +255,8 @@ class _Play:
         await asyncio.sleep(0.5)
         if rescues is not None and (rescuer := await rescues.lost()) is not None:
             replace_machines(cluster, rescuer)
+            # What containers have written for themselves since the flush is gone, and may be.
+            self._monitor = InvariantMonitor()
         for host in servers:
             host.restart()
         if is_tolerant:
