@@ -62,7 +62,22 @@ async def check_storage(
         held.callback(directory.close)
         chunks = open_long_term_storage(settings, directory, runtime)
         held.push_async_callback(chunks.close)
-        await _check_identity(chunks, identity)
+        await check_identity(chunks, identity)
+        return await check_opened(directory, identity, chunks, settings, runtime, show_progress, is_read=is_read)
+
+
+async def check_opened(
+    directory: DataDirectory,
+    identity: Identity,
+    chunks: ChunkStorage,
+    settings: StandaloneSettings,
+    runtime: Runtime,
+    show_progress: ShowProgress,
+    *,
+    is_read: bool,
+) -> StorageReport:
+    """Do as `check_storage` does with a directory that is locked, and its long-term storage."""
+    async with AsyncExitStack() as held:
         containers: list[CheckedContainer] = []
         failures: dict[int, CorruptionError] = {}
         index_problems: dict[int, CorruptionError] = {}
@@ -114,7 +129,8 @@ async def _container_ids(
     return found
 
 
-async def _check_identity(chunks: ChunkStorage, identity: Identity) -> None:
+async def check_identity(chunks: ChunkStorage, identity: Identity) -> None:
+    """Raise `StorageIdentityError` for another cluster's long-term storage, `StorageUnavailableError` for none."""
     stored = await chunks.read_identity()
     if stored is None:
         raise StorageUnavailableError(

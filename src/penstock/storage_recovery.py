@@ -87,7 +87,7 @@ async def recover_store(settings: StandaloneSettings, runtime: Runtime, show_pro
         if stored is None:
             raise StorageUnavailableError(f"{chunks.place} is not the long-term storage of a store: it has no identity")
         cluster_id = StorageIdentity.decode(stored, chunks.place).cluster_id
-        names = await _image_names(chunks)
+        names = await image_names(chunks)
         # All are read before anything is made, one at a time in memory.
         count = await _check_complete(chunks, names)
         await runtime.work.run(directory.begin)
@@ -95,7 +95,7 @@ async def recover_store(settings: StandaloneSettings, runtime: Runtime, show_pro
         containers: list[RecoveredContainer] = []
         for container_id in range(count):
             image, passed_over = await _newest_whole(chunks, names[container_id])
-            await _write_log(directory, image, settings, runtime)
+            await write_log(directory, image, image.name.epoch + EPOCH_STEP, settings, runtime)
             length = sum(map(len, image.frames))
             containers.append(
                 RecoveredContainer(
@@ -107,7 +107,7 @@ async def recover_store(settings: StandaloneSettings, runtime: Runtime, show_pro
     return RecoveryReport(directory.root, cluster_id, containers, report)
 
 
-async def _image_names(chunks: ChunkStorage) -> dict[int, list[ImageName]]:
+async def image_names(chunks: ChunkStorage) -> dict[int, list[ImageName]]:
     """Return the images that there are, by container, newest first."""
     found: dict[int, list[ImageName]] = {}
     for info in await chunks.list(IMAGES_PREFIX):
@@ -179,17 +179,17 @@ async def _read(chunks: ChunkStorage, name: str) -> bytes:
     return b"".join(pieces)
 
 
-async def _write_log(
-    directory: DataDirectory, image: ContainerImage, settings: StandaloneSettings, runtime: Runtime
+async def write_log(
+    directory: DataDirectory, image: ContainerImage, epoch: int, settings: StandaloneSettings, runtime: Runtime
 ) -> None:
     """Make the log of a container, with the frames of its image and an epoch that is beyond all before."""
     container_id = image.name.container_id
     path = f"{directory.tier1}/{container_id}"
-    epoch = EpochRecord(container_id, image.name.epoch + EPOCH_STEP, True, is_released=True)
+    record = EpochRecord(container_id, epoch, True, is_released=True)
 
     def prepare() -> None:
         runtime.disk.make_directory(path)
-        write_epoch(runtime.disk, path, epoch).close()
+        write_epoch(runtime.disk, path, record).close()
 
     await runtime.work.run(prepare)
     log = LocalLogFactory(directory.tier1, runtime, settings.durable_log).create(container_id)

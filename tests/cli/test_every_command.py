@@ -79,7 +79,7 @@ ARGUMENTS = {
 #: Those that ask no server.
 LOCAL = {
     "standalone", "quickstart", "version", "segment-store", "log list", "log enable", "log disable", "storage check",
-    "storage recover",
+    "storage recover", "storage backup", "storage restore",
 }  # fmt: skip
 
 
@@ -144,6 +144,8 @@ BAD_INPUT = {
     "log enable": [[], ["x"], ["0", "--data-dir", "/nowhere/at/all"]],
     "log disable": [[], ["x"], ["0", "--data-dir", "/nowhere/at/all"]],
     "storage check": [["extra"], ["--data-dir", "/nowhere/at/all"]],
+    "storage backup": [[], ["/nowhere/a", "b"], ["/nowhere/a", "--data-dir", "/no/b"], ["/nowhere/a", "--admin", "9"]],
+    "storage restore": [[], ["/nowhere/at/all"], ["/nowhere/at/all", "--directory", "/nowhere/either"]],
     "storage recover": [["extra"], [], ["--directory", "/nowhere/at/all", "--tier2", "/nowhere/either"]],
 }
 

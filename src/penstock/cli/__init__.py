@@ -66,8 +66,8 @@ COMMANDS = {
     ),
     "log": _Command("log:log", "Look at the containers' logs, disable one, enable one that was disabled.", True),
     "storage": _Command(
-        "storage:storage",
-        "Check the long-term storage of a stopped server, or build a server from long-term storage alone.",
+        "storage_backup:storage",
+        "Check the long-term storage of a stopped server, back up what it knows, or build a server from what is left.",
         True,
     ),
     "version": _Command("version:version", "Print the versions of Penstock and of Python."),

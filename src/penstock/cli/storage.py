@@ -31,7 +31,7 @@ Tier2 = Annotated[
 
 storage: typer.Typer = typer.Typer(
     name="storage",
-    help="Check the long-term storage of a stopped server, or build a server from long-term storage alone.",
+    help="Check the long-term storage of a stopped server, back up what it knows, or build a server from what is left.",
     pretty_exceptions_enable=False,
 )
 
@@ -53,7 +53,7 @@ def check(
     """
     with failures_told(as_json=as_json):
         report = _check(data_dir, tier2, config, is_read=not lengths_only, as_json=as_json)
-        tell("storage_check", {"is_read": not lengths_only, **asdict(report)}, _lines(report), as_json=as_json)
+        tell("storage_check", {"is_read": not lengths_only, **asdict(report)}, report_lines(report), as_json=as_json)
     if report.problem_count:
         raise typer.Exit(EXIT_DAMAGED)
 
@@ -151,11 +151,11 @@ def _recovery_lines(report: RecoveryReport) -> Iterator[str]:
         yield f"container {container.id}: as of {created}, epoch {container.epoch}, {in_bytes(container.length_bytes)}"
         for name in container.passed_over:
             yield f"  {name} is not whole and was passed over"
-    yield from _lines(report.check)
+    yield from report_lines(report.check)
     yield f"recovered: start a server with --data-dir {report.data_dir} and the same --tier2"
 
 
-def _lines(report: StorageReport) -> Iterator[str]:
+def report_lines(report: StorageReport) -> Iterator[str]:
     for problem in report.problems:
         subject = problem.chunk or problem.segment
         where = f" {subject} at byte {problem.offset}" if subject else ""

@@ -1,8 +1,8 @@
 """`AdminServer`: the administrator's door to a segment store, off unless it is given a port of its own.
 
-It answers Hello, KeepAlive, FlushToStorage and ListStorageChunks, and nothing else; the port of clients does not answer
-the last two. Requests of one connection are answered one after the other. Containers' own segments are found by the
-number in their names, which clients' requests never are.
+It answers Hello, KeepAlive, FlushToStorage, ListStorageChunks and GetContainerImage, and nothing else; the port of
+clients does not answer the last three. Requests of one connection are answered one after the other. Containers' own
+segments are found by the number in their names, which clients' requests never are.
 
 Source: segment store specification, section 11 and rule R1.3; wire protocol specification, section 2.7.
 """
@@ -24,7 +24,7 @@ from penstock.model.errors import (
 from penstock.model.names import ContainerId
 from penstock.model.routing import admin_container_of
 from penstock.segmentstore.container.container import SegmentContainer
-from penstock.segmentstore.request_processor import error_reply
+from penstock.segmentstore.request_processor import UNSPECIFIED, error_reply
 from penstock.segmentstore.settings import AdminSettings
 from penstock.segmentstore.store import SegmentStore
 from penstock.wire import commands as wire
@@ -34,6 +34,8 @@ from penstock.wire.connection import WIRE_VERSION, WIRE_VERSION_OLDEST
 
 logger: logging.Logger = logging.getLogger(__name__)
 
+#: Images are told in parts of this length.
+_IMAGE_PART_BYTES = 1024 * 1024
 _FRAME_HEADER = struct.Struct(">ii")
 
 #: Returns if a request's token allows administration, else raises `PenstockError`.
@@ -55,6 +57,7 @@ class AdminServer:
         self._authorise = authorise
         self._server: asyncio.Server | None = None
         self._connections: dict[asyncio.Task[None], None] = {}
+        self._image_lock = asyncio.Lock()
         self.port: int = 0
 
     async def start(self) -> None:
@@ -112,9 +115,39 @@ class AdminServer:
         if hello.low > WIRE_VERSION or hello.high < WIRE_VERSION_OLDEST:
             raise ProtocolError(f"peer speaks versions {hello.low} to {hello.high}")
         while True:
-            writer.write(encode(await self._answer(await self._receive(reader))))
-            async with asyncio.timeout(self._settings.frame_timeout_s):
-                await writer.drain()
+            command = await self._receive(reader)
+            if isinstance(command, wire.GetContainerImage):
+                await self._send_image(command, writer)
+            else:
+                await self._send(await self._answer(command), writer)
+
+    async def _send(self, reply: WireCommand, writer: asyncio.StreamWriter) -> None:
+        writer.write(encode(reply))
+        async with asyncio.timeout(self._settings.frame_timeout_s):
+            await writer.drain()
+
+    async def _send_image(self, command: wire.GetContainerImage, writer: asyncio.StreamWriter) -> None:
+        # One in memory at a time, until it is taken: others wait.
+        async with self._image_lock:
+            try:
+                self._authorise(command.token)
+                image = await self._container(command.container_id).capture.image()
+            except ContainerNotFoundError as error:
+                await self._send(error_reply(error, command.request_id, "", type(command).__name__), writer)
+                return
+            except PenstockError as error:
+                # Whoever asks is a person's command: the reason helps it more than a closed connection.
+                await self._send(wire.ErrorMessage(command.request_id, "", str(error), UNSPECIFIED), writer)
+                return
+            data = memoryview(b"".join(image.encode()))
+            for offset in range(0, len(data), _IMAGE_PART_BYTES):
+                part = bytes(data[offset : offset + _IMAGE_PART_BYTES])
+                await self._send(
+                    wire.ContainerImagePart(
+                        command.request_id, self._store.cluster_id, len(data), offset, part
+                    ),
+                    writer,
+                )
 
     async def _receive(self, reader: asyncio.StreamReader) -> WireCommand:
         # An administrator may think as long as they like, but not in the middle of a request: connections are few.

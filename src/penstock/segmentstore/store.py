@@ -81,6 +81,7 @@ class SegmentStore:
         cluster_id: str = UNNAMED_CLUSTER,
     ) -> None:
         self.settings = settings
+        self.cluster_id: str = cluster_id
         self.cache: Cache = Cache(settings.cache)
         self.runtime = runtime
         #: The second level of the cache, if the settings ask for one.

@@ -53,6 +53,7 @@ from penstock.segmentstore.container.storage.container_storage import (
     attribute_index_segment,
     table_index_segment,
 )
+from penstock.segmentstore.container.storage.image_capture import ImageCapture
 from penstock.segmentstore.container.storage.images import ContainerImages
 from penstock.segmentstore.container.storage.storage_writer import StorageWriter
 from penstock.segmentstore.container.tables.entries import SLOT_LENGTH
@@ -134,6 +135,7 @@ class SegmentContainer(SegmentMerges):
         self._container_count = container_count
         #: Writes what a store is built from whose machine is gone, if the settings ask for it.
         self.images: ContainerImages | None = None
+        self.capture: ImageCapture
         self._storage_health = storage_health or UnwatchedStorage()
         self.storage: ContainerStorage
         self.pipeline: OperationPipeline
@@ -222,17 +224,23 @@ class SegmentContainer(SegmentMerges):
             # Chunks wait to be deleted until no image leads to them.
             held = HeldDeletions(self._chunks, held_max=self._settings.images.deletions_max)
             has_images = self._settings.images.interval_s > 0
+            self.capture = ImageCapture(
+                container_count=self._container_count,
+                epoch=self._log.epoch,
+                state=self.state,
+                pipeline=self.pipeline,
+                checkpoints=self.checkpoints,
+                carrier=self.carrier,
+                settings=self._settings.images,
+                runtime=self._runtime,
+            )
             if has_images:
                 self.images = ContainerImages(
-                    container_count=self._container_count,
-                    epoch=self._log.epoch,
+                    container_id=self.id,
                     chunks=held,
-                    state=self.state,
                     pipeline=self.pipeline,
-                    checkpoints=self.checkpoints,
-                    carrier=self.carrier,
+                    capture=self.capture,
                     settings=self._settings.images,
-                    runtime=self._runtime,
                     health=self._storage_health,
                 )
             self.storage = ContainerStorage(

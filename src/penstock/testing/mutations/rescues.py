@@ -56,7 +56,8 @@ def _begin_anew_with_each_start() -> Iterator[None]:
     original = ContainerImages.__init__
 
     def begin(self: ContainerImages, **parts: object) -> None:
-        original(self, **(parts | {"epoch": 1}))  # type: ignore[arg-type]  # as they were, but for one
+        original(self, **parts)  # type: ignore[arg-type]  # as they were
+        self._epoch = self._capture.epoch = 1
 
     with patched(ContainerImages, "__init__", begin):
         yield

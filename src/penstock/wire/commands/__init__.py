@@ -44,6 +44,7 @@ from penstock.wire.commands.failures import (
     TableSegmentNotEmpty,
     WrongHost,
 )
+from penstock.wire.commands.images import ContainerImagePart, GetContainerImage
 from penstock.wire.commands.layouts import (
     ChunkLayoutTold,
     ChunkLeaseReturned,
@@ -194,6 +195,8 @@ OWN_COMMANDS: tuple[type[WireCommand], ...] = (
     ChunkLayoutTold,
     ReturnChunkLease,
     ChunkLeaseReturned,
+    GetContainerImage,
+    ContainerImagePart,
 )
 
 __all__ = [
@@ -212,6 +215,7 @@ __all__ = [
     "ConditionalAppend",
     "ConditionalBlockEnd",
     "ConditionalCheckFailed",
+    "ContainerImagePart",
     "CreateSegment",
     "CreateTableSegment",
     "CreateTransientSegment",
@@ -222,6 +226,7 @@ __all__ = [
     "Event",
     "FlushToStorage",
     "GetChunkLayout",
+    "GetContainerImage",
     "GetSegmentAttribute",
     "GetStatistics",
     "GetStreamSegmentInfo",

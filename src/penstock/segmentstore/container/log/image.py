@@ -57,6 +57,14 @@ class ImageName:
         found = _NAME.match(name)
         return None if found is None else cls(int(found[1]), int(found[2], 16), int(found[3], 16))
 
+    @classmethod
+    def of(cls, data: bytes) -> ImageName:
+        """Return what an image's bytes say that it is. They are not checked: `ContainerImage.decode` does."""
+        if len(data) < _HEADER.size:
+            raise PartialImageError(f"an image of {len(data)} bytes was not written to its end")
+        _, _, _, container_id, _, epoch, number, *_ = _HEADER.unpack_from(data)
+        return cls(container_id, epoch, number)
+
 
 def image_prefix(container_id: int) -> str:
     """Return what the names of all images of a container begin with, and of no other."""

@@ -21,18 +21,9 @@ from penstock.model.errors import (
     StorageNotRespondingError,
     StorageUnavailableError,
 )
-from penstock.runtime.runtime import Runtime
-from penstock.segmentstore.container.log.carrying import Carrier
-from penstock.segmentstore.container.log.checkpoints import Checkpoints
-from penstock.segmentstore.container.log.image import (
-    ContainerImage,
-    FrameRecorder,
-    ImageName,
-    ImageTooLongError,
-    image_prefix,
-)
-from penstock.segmentstore.container.log.pipeline import OperationPipeline, completer
-from penstock.segmentstore.container.state import ContainerState
+from penstock.segmentstore.container.log.image import ImageName, image_prefix
+from penstock.segmentstore.container.log.pipeline import OperationPipeline
+from penstock.segmentstore.container.storage.image_capture import ImageCapture
 from penstock.segmentstore.settings import ImageSettings
 from penstock.segmentstore.tier2.held_deletions import HeldDeletions
 from penstock.segmentstore.tier2.storage_health import StorageHealth
@@ -41,8 +32,6 @@ logger: logging.Logger = logging.getLogger(__name__)
 
 #: How often it is looked whether an image is due.
 _LOOK_S = 1.0
-#: How often it is looked whether all that keeps the log is carried: another may be at it.
-_CARRYING_LOOK_S = 0.01
 #: After one of these the incarnation must not go on.
 _FATAL = (InconsistentStateError, LogFencedError, StorageNotPrimaryError)
 
@@ -57,28 +46,20 @@ class ContainerImages:
     def __init__(
         self,
         *,
-        container_count: int,
-        epoch: int,
+        container_id: int,
         chunks: HeldDeletions,
-        state: ContainerState,
         pipeline: OperationPipeline,
-        checkpoints: Checkpoints,
-        carrier: Carrier,
+        capture: ImageCapture,
         settings: ImageSettings,
-        runtime: Runtime,
         health: StorageHealth,
     ) -> None:
         self.written_count: int = 0
-        self._id = state.metadata.container_id
-        self._container_count = container_count
-        self._epoch = epoch
+        self._id = container_id
+        self._epoch = capture.epoch
         self._chunks = chunks
-        self._state = state
         self._pipeline = pipeline
-        self._checkpoints = checkpoints
-        self._carrier = carrier
+        self._capture = capture
         self._settings = settings
-        self._runtime = runtime
         self._health = health
         self._loop = asyncio.get_running_loop()
         self._lock = asyncio.Lock()
@@ -135,13 +116,12 @@ class ContainerImages:
     async def _write(self) -> None:
         if not self._health.is_available:
             raise StorageUnavailableError("long-term storage is unavailable, no image can be written there")
-        (frames, checksums), released, number = await self._capture()
+        captured = await self._capture.take(self._chunks.waiting)
         self._number += 1
-        name = ImageName(self._id, self._epoch, self._number)
-        earlier = await self._earlier(name)
-        image = ContainerImage(name, self._container_count, self._runtime.wall_clock_ms(), frames, checksums)
+        image = self._capture.image_of(captured, self._number)
+        earlier = await self._earlier(image.name)
         try:
-            await self._chunks.create_with_content(name.name, image.encode())
+            await self._chunks.create_with_content(image.name.name, image.encode())
         except StorageFullError as error:
             # Only deletions make room, and none is done before there is an image.
             logger.warning(
@@ -151,37 +131,13 @@ class ContainerImages:
                 error,
             )
             await self._remove(earlier)
-            await self._chunks.release(released)
+            await self._chunks.release(captured.waiting)
             raise
         await self._remove(earlier)
-        await self._chunks.release(released)
-        self._told_number = number
+        await self._chunks.release(captured.waiting)
+        self._told_number = captured.sequence_number
         self._written_at_s = self._loop.time()
         self.written_count += 1
-
-    async def _capture(self) -> tuple[tuple[list[bytes], list[int]], Sequence[str], int]:
-        """Return the log from a checkpoint on at which it could be cut, with checksums of its frames; what may be
-        deleted once that is stored; the number of its last record."""
-        bytes_max = self._settings.bytes_max
-        waiting_bytes = self._state.backlog.byte_count
-        if 2 * waiting_bytes > bytes_max:
-            raise ImageTooLongError(f"{waiting_bytes} bytes wait for long-term storage, {bytes_max // 2} may")
-        recorder = self._pipeline.recorder = FrameRecorder(bytes_max)
-        try:
-            durable: asyncio.Future[None] = self._loop.create_future()
-            mark = self._checkpoints.write(completer(durable))
-            recorder.begin(mark.frame_count)
-            await durable
-            while True:
-                if not await self._carrier.carry_before(mark.sequence_number):
-                    break
-                await asyncio.sleep(_CARRYING_LOOK_S)
-            await self._pipeline.barrier()
-            # In one turn: whatever waits to be deleted now, no record up to here leads to.
-            number = self._pipeline.durable_sequence_number
-            return recorder.frames(number), self._chunks.waiting(), number
-        finally:
-            self._pipeline.recorder = None
 
     async def _earlier(self, name: ImageName) -> list[ImageName]:
         found = [ImageName.parse(chunk.name) for chunk in await self._chunks.list(image_prefix(self._id))]

@@ -1,0 +1,108 @@
+"""`ImageCapture`: takes a container's log, from a checkpoint on at which it could be cut, while the container works.
+
+What that is good for, and why it is enough: docs/recovery.md.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from penstock.model.errors import StorageNotRespondingError
+from penstock.runtime.runtime import Runtime
+from penstock.segmentstore.container.log.carrying import Carrier
+from penstock.segmentstore.container.log.checkpoints import Checkpoints
+from penstock.segmentstore.container.log.image import ContainerImage, FrameRecorder, ImageName, ImageTooLongError
+from penstock.segmentstore.container.log.pipeline import OperationPipeline, completer
+from penstock.segmentstore.container.state import ContainerState
+from penstock.segmentstore.settings import ImageSettings
+
+#: How often it is looked whether all that keeps the log is carried: another may be at it.
+_CARRYING_LOOK_S = 0.01
+
+
+@dataclass(frozen=True, slots=True)
+class CapturedLog:
+    """Frames of a log, with their checksums; the number of the last record; what was waiting at that moment."""
+
+    frames: Sequence[bytes]
+    checksums: Sequence[int]
+    sequence_number: int
+    waiting: Sequence[str]
+
+
+class ImageCapture:
+    """Of one incarnation of a container, one at a time: others wait."""
+
+    def __init__(
+        self,
+        *,
+        container_count: int,
+        epoch: int,
+        state: ContainerState,
+        pipeline: OperationPipeline,
+        checkpoints: Checkpoints,
+        carrier: Carrier,
+        settings: ImageSettings,
+        runtime: Runtime,
+    ) -> None:
+        self.epoch: int = epoch
+        self._container_count = container_count
+        self._state = state
+        self._pipeline = pipeline
+        self._checkpoints = checkpoints
+        self._carrier = carrier
+        self._settings = settings
+        self._runtime = runtime
+        self._lock = asyncio.Lock()
+
+    async def image(self) -> ContainerImage:
+        """Return an image of everything that is durable at the call, with number 0: it is not in long-term storage.
+
+        Raises `ImageTooLongError`, `StorageNotRespondingError` after `timeout_s`, `StorageError`.
+        """
+        try:
+            async with asyncio.timeout(self._settings.timeout_s) as deadline:
+                return self.image_of(await self.take(), 0)
+        except TimeoutError as error:
+            if not deadline.expired():
+                raise
+            raise StorageNotRespondingError(
+                f"an image of container {self._state.metadata.container_id} was not taken within "
+                f"{self._settings.timeout_s:g} s"
+            ) from error
+
+    def image_of(self, captured: CapturedLog, number: int) -> ContainerImage:
+        """Return the image, as that with a number in this epoch."""
+        name = ImageName(self._state.metadata.container_id, self.epoch, number)
+        return ContainerImage(
+            name, self._container_count, self._runtime.wall_clock_ms(), captured.frames, captured.checksums
+        )
+
+    async def take(self, waiting: Callable[[], Sequence[str]] = tuple) -> CapturedLog:
+        """Return the log from a checkpoint on at which it could be cut, and what `waiting` says in that very moment.
+
+        Raises `ImageTooLongError`, `StorageError`.
+        """
+        async with self._lock:
+            bytes_max = self._settings.bytes_max
+            waiting_bytes = self._state.backlog.byte_count
+            if 2 * waiting_bytes > bytes_max:
+                raise ImageTooLongError(f"{waiting_bytes} bytes wait for long-term storage, {bytes_max // 2} may")
+            recorder = self._pipeline.recorder = FrameRecorder(bytes_max)
+            try:
+                durable: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+                mark = self._checkpoints.write(completer(durable))
+                recorder.begin(mark.frame_count)
+                await durable
+                while True:
+                    if not await self._carrier.carry_before(mark.sequence_number):
+                        break
+                    await asyncio.sleep(_CARRYING_LOOK_S)
+                await self._pipeline.barrier()
+                # In one turn: whatever waits to be deleted now, no record up to here leads to.
+                number = self._pipeline.durable_sequence_number
+                return CapturedLog(*recorder.frames(number), number, waiting())
+            finally:
+                self._pipeline.recorder = None

@@ -1,0 +1,280 @@
+"""Backups of a store's metadata: a directory with an image of each container, and what says that it is whole.
+
+An image has all that a store knows of its segments, and what long-term storage does not have of them yet; the rest of
+their bytes stays in long-term storage. So a backup and that storage make a store (`storage_restoration`).
+Taken from a store that runs, through its administrator's port, or from the data directory of one that does not.
+See docs/recovery.md; the format: docs/formats.md.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, AsyncExitStack
+from dataclasses import asdict, dataclass
+from typing import Any, Protocol
+
+from penstock.admin_client import AdminClient
+from penstock.data_directory import DataDirectory, Identity
+from penstock.model.checksum import crc32c
+from penstock.model.errors import CorruptionError, StorageError
+from penstock.runtime.disk import Disk
+from penstock.runtime.runtime import Runtime
+from penstock.segmentstore.container.log.image import ContainerImage, ImageName
+from penstock.segmentstore.tier1.read_only_log import ReadOnlyLog
+from penstock.settings import StandaloneSettings
+from penstock.storage_administration import CheckProgress
+
+BACKUP_FORMAT_VERSION = 1
+MANIFEST_NAME = "penstock-backup.json"
+_DRAFT_NAME = f"{MANIFEST_NAME}.new"
+_MANIFEST_LENGTH_MAX = 16 * 1024 * 1024
+_READ_BYTES = 8 * 1024 * 1024
+
+#: Begins to show how it gets on; nobody knows how many bytes there will be.
+ShowBackup = Callable[[int | None], AbstractContextManager[CheckProgress]]
+
+
+class BackupError(StorageError):
+    """A backup cannot be made, is not whole, or does not fit the long-term storage. Nothing looks whole that is not."""
+
+
+@dataclass(frozen=True, slots=True)
+class BackedUpContainer:
+    """A container in a backup. `epoch`, `created_ms`: of its image; `file`: its name in the directory."""
+
+    id: int
+    file: str
+    epoch: int
+    created_ms: int
+    length_bytes: int
+    crc32c: str
+
+
+@dataclass(frozen=True, slots=True)
+class Backup:
+    """What a backup says of itself. `tier2`: where long-term storage was, as the settings said; may be empty."""
+
+    cluster_id: str
+    container_count: int
+    created_ms: int
+    tier2: str
+    containers: Sequence[BackedUpContainer]
+
+    def encode(self) -> bytes:
+        """Return the content of the manifest."""
+        fields = {"format_version": BACKUP_FORMAT_VERSION, **asdict(self)}
+        return _json({"backup": fields, "crc32c": _checksum(_json(fields))}) + b"\n"
+
+    @classmethod
+    def decode(cls, data: bytes, path: str) -> Backup:
+        """Read what `encode` made. Raises `CorruptionError`, `BackupError` for another format version."""
+        try:
+            content: dict[str, Any] = json.loads(data)
+            fields = content["backup"]
+            if content["crc32c"] != _checksum(_json(fields)):
+                raise CorruptionError(path, 0, "the checksum does not match: it was edited or damaged")
+            if (version := fields.pop("format_version")) != BACKUP_FORMAT_VERSION:
+                raise BackupError(f"{path} has format version {version}, this program knows {BACKUP_FORMAT_VERSION}")
+            containers = tuple(BackedUpContainer(**each) for each in fields.pop("containers"))
+            return cls(**fields, containers=containers)
+        except (ValueError, KeyError, TypeError, AttributeError) as error:
+            raise CorruptionError(path, 0, f"it is no manifest of a backup: {error!r}") from error
+
+
+class _Source(Protocol):
+    """Where images come from."""
+
+    tier2: str
+
+    async def image(self, container_id: int, note: Callable[[int], None]) -> tuple[str, bytes]:
+        """Return the cluster's id and an image, as `ContainerImage.encode` has it."""
+
+
+async def back_up_running(
+    ports: Sequence[AdminClient], directory: str, runtime: Runtime, show: ShowBackup, *, tier2: str = ""
+) -> Backup:
+    """Back a store up that runs: its containers are behind `ports`. Each is flushed first. See `back_up_stopped`.
+
+    Raises also what an `AdminClient` does, and `BackupError` when a container runs behind none of them.
+    """
+    return await _write(_Running(ports, tier2), directory, runtime, show)
+
+
+async def back_up_stopped(settings: StandaloneSettings, directory: str, runtime: Runtime, show: ShowBackup) -> Backup:
+    """Back up what the data directory of a stopped server says, into a new or empty `directory`.
+
+    What is cut off has no manifest, and nobody takes it for a backup. One image is in memory at a time, at most as long
+    as the container's log.
+
+    Raises:
+        DataDirectoryInUseError: a server runs on the data directory.
+        DataDirectoryError: it is none.
+        BackupError: `directory` holds something, or cannot be written.
+        CorruptionError: a log is damaged.
+    """
+    data = DataDirectory(settings.data_dir, runtime)
+    identity = await runtime.work.run(data.open_existing)
+    try:
+        return await _write(_Stopped(data, identity, settings, runtime), directory, runtime, show)
+    finally:
+        data.close()
+
+
+async def _write(source: _Source, directory: str, runtime: Runtime, show: ShowBackup) -> Backup:
+    root = os.path.abspath(directory)
+    await runtime.work.run(_begin, runtime.disk, root)
+    containers: list[BackedUpContainer] = []
+    cluster_id, count, byte_count = "", 1, 0
+    with show(None) as progress:
+        while len(containers) < count:
+            container_id = len(containers)
+
+            def note(length: int) -> None:
+                nonlocal byte_count
+                byte_count += length
+                progress.note(len(containers), byte_count)
+
+            found_id, data = await source.image(container_id, note)
+            image = ContainerImage.decode(ImageName.of(data), data)
+            if image.name.container_id != container_id:
+                raise BackupError(f"asked for container {container_id}, got {image.name.container_id}")
+            if containers and (found_id, image.container_count) != (cluster_id, count):
+                raise BackupError(
+                    f"container {container_id} is of cluster {found_id} with {image.container_count} containers, those "
+                    f"before it are of {cluster_id} with {count}: name the ports of one store"
+                )
+            cluster_id, count = found_id, image.container_count
+            file = f"container-{container_id}.image"
+            await runtime.work.run(_write_file, runtime.disk, os.path.join(root, file), data)
+            containers.append(
+                BackedUpContainer(
+                    container_id, file, image.name.epoch, image.created_ms, len(data), _checksum(data)
+                )
+            )
+    backup = Backup(cluster_id, count, runtime.wall_clock_ms(), source.tier2, tuple(containers))
+
+    def finish() -> None:
+        _write_file(runtime.disk, os.path.join(root, _DRAFT_NAME), backup.encode())
+        try:
+            runtime.disk.sync_directory(root)
+            runtime.disk.rename(os.path.join(root, _DRAFT_NAME), os.path.join(root, MANIFEST_NAME))
+            runtime.disk.sync_directory(root)
+        except OSError as error:
+            raise BackupError(f"{root} cannot be written: {error.strerror}") from error
+
+    await runtime.work.run(finish)
+    return backup
+
+
+def read_backup(disk: Disk, directory: str) -> Backup:
+    """Return what a backup says of itself. Blocks. Raises `BackupError` when it is none, `CorruptionError`."""
+    path = os.path.join(os.path.abspath(directory), MANIFEST_NAME)
+    try:
+        data = _read_file(disk, path, _MANIFEST_LENGTH_MAX)
+    except OSError as error:
+        raise BackupError(
+            f"{directory} is no backup that was finished: {MANIFEST_NAME} cannot be read ({error.strerror})"
+        ) from error
+    return Backup.decode(data, path)
+
+
+def read_image(disk: Disk, directory: str, backup: Backup, container: BackedUpContainer) -> ContainerImage:
+    """Return an image of a backup. Blocks. Raises `CorruptionError` unless it is what was written."""
+    path = os.path.join(os.path.abspath(directory), container.file)
+    try:
+        data = _read_file(disk, path, container.length_bytes + 1)
+    except OSError as error:
+        raise CorruptionError(path, 0, f"it cannot be read: {error.strerror}") from error
+    if len(data) != container.length_bytes or _checksum(data) != container.crc32c:
+        raise CorruptionError(path, 0, f"it has other bytes than the {container.length_bytes} that were written")
+    image = ContainerImage.decode(ImageName.of(data), data)
+    if (image.name.container_id, image.container_count) != (container.id, backup.container_count):
+        raise CorruptionError(path, 0, f"it is of container {image.name.container_id} of {image.container_count}")
+    return image
+
+
+class _Running:
+    def __init__(self, ports: Sequence[AdminClient], tier2: str) -> None:
+        self.tier2 = tier2
+        self._ports = ports
+
+    async def image(self, container_id: int, note: Callable[[int], None]) -> tuple[str, bytes]:
+        for port in self._ports:
+            # Flushed, so that the image is short and little of it is user data.
+            if await port.flush(container_id) and (found := await port.image(container_id, note)) is not None:
+                return found
+        where = ", ".join(port.address for port in self._ports)
+        raise BackupError(f"container {container_id} does not run behind {where}: name the ports of all segment stores")
+
+
+class _Stopped:
+    def __init__(
+        self, directory: DataDirectory, identity: Identity, settings: StandaloneSettings, runtime: Runtime
+    ) -> None:
+        self.tier2 = settings.tier2 or directory.tier2
+        self._directory = directory
+        self._identity = identity
+        self._settings = settings
+        self._runtime = runtime
+
+    async def image(self, container_id: int, note: Callable[[int], None]) -> tuple[str, bytes]:
+        path = f"{self._directory.tier1}/{container_id}"
+        async with AsyncExitStack() as held:
+            log = ReadOnlyLog(path, container_id, self._runtime, self._settings.durable_log)
+            held.callback(log.close)
+            await log.open()
+            frames: list[bytes] = []
+            async for frame in log.frames():
+                frames.append(bytes(frame.data))
+                note(len(frames[-1]))
+                await asyncio.sleep(0)
+            count = self._identity.container_count
+            name = ImageName(container_id, log.epoch, 0)
+            image = ContainerImage(name, count, self._runtime.wall_clock_ms(), frames)
+            return self._identity.cluster_id, b"".join(image.encode())
+
+
+def _begin(disk: Disk, root: str) -> None:
+    try:
+        disk.make_directory(root)
+        found = sorted(disk.list_directory(root))
+    except OSError as error:
+        raise BackupError(f"{root} cannot be written: {error.strerror}") from error
+    if found:
+        raise BackupError(f"{root} is not empty ({', '.join(found[:3])}): name a new directory, or an empty one")
+
+
+def _write_file(disk: Disk, path: str, data: bytes) -> None:
+    try:
+        file = disk.open(path, create=True, exclusive=True)
+        try:
+            file.write(0, [data])
+            file.sync()
+        finally:
+            file.close()
+    except OSError as error:
+        raise BackupError(f"{path} cannot be written: {error.strerror}") from error
+
+
+def _read_file(disk: Disk, path: str, length_max: int) -> bytes:
+    file = disk.open(path, writable=False)
+    try:
+        pieces: list[bytes] = []
+        at = 0
+        while at < length_max and (piece := file.read(at, min(_READ_BYTES, length_max - at))):
+            pieces.append(piece)
+            at += len(piece)
+        return b"".join(pieces)
+    finally:
+        file.close()
+
+
+def _checksum(data: bytes) -> str:
+    return f"{crc32c(data, 0):08x}"
+
+
+def _json(content: object) -> bytes:
+    return json.dumps(content, sort_keys=True, separators=(",", ":")).encode()

@@ -1,0 +1,111 @@
+"""`restore_store`: a data directory from a backup of metadata (`storage_backup`) and the long-term storage it fits.
+
+Nothing that was written since the backup is in there: docs/recovery.md.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from contextlib import AsyncExitStack
+from dataclasses import dataclass, replace
+
+from penstock.data_directory import DataDirectory, Identity
+from penstock.long_term_storage import open_long_term_storage
+from penstock.model.errors import InvalidArgumentError
+from penstock.runtime.disk import Disk
+from penstock.runtime.runtime import Runtime
+from penstock.segmentstore.tier2.storage_check import StorageProblem, StorageReport
+from penstock.settings import StandaloneSettings
+from penstock.storage_administration import ShowProgress, check_identity, check_opened
+from penstock.storage_backup import Backup, BackupError, read_backup, read_image
+from penstock.storage_recovery import EPOCH_STEP, image_names, write_log
+
+
+class BackupUnfitError(BackupError):
+    """Long-term storage lacks what the backup leads to. `problems`: the first of them; `problem_count`: all."""
+
+    def __init__(self, message: str, problems: Sequence[StorageProblem], problem_count: int) -> None:
+        super().__init__(message)
+        self.problems = problems
+        self.problem_count = problem_count
+
+
+@dataclass(frozen=True, slots=True)
+class RestorationReport:
+    """What was restored. `later_images`: images in long-term storage that are newer, from which more is recovered."""
+
+    data_dir: str
+    backup: Backup
+    later_images: Sequence[str]
+    check: StorageReport
+
+
+async def restore_store(
+    backup_directory: str,
+    settings: StandaloneSettings,
+    runtime: Runtime,
+    show_progress: ShowProgress,
+    *,
+    accepts_missing: bool = False,
+) -> RestorationReport:
+    """Make the data directory `settings.data_dir` from a backup and its long-term storage, which is only read.
+
+    `settings.tier2`: where that is; if empty, where it was. The server that was backed up must not run any more.
+    A crash leaves a directory that no server takes; it is to be removed.
+
+    Raises:
+        BackupError: there is no whole backup; nothing says where long-term storage is.
+        BackupUnfitError: chunks are missing or too short, and `accepts_missing` is not set. Nothing is left behind.
+        CorruptionError: a file of the backup is damaged.
+        StorageIdentityError: long-term storage is another cluster's.
+        StorageUnavailableError: there is none in that place.
+        DataDirectoryError: the directory to be made is not empty.
+    """
+    disk = runtime.disk
+    backup = await runtime.work.run(read_backup, disk, backup_directory)
+    if not (settings.tier2 or backup.tier2):
+        raise InvalidArgumentError("say with --tier2 where the long-term storage is: the backup does not know")
+    settings = replace(settings, tier2=settings.tier2 or backup.tier2)
+    directory = DataDirectory(settings.data_dir, runtime)
+    identity = Identity(backup.cluster_id, backup.container_count)
+    async with AsyncExitStack() as held:
+        chunks = open_long_term_storage(settings, directory, runtime)
+        held.push_async_callback(chunks.close)
+        await check_identity(chunks, identity)
+        names = await image_names(chunks)
+        # All are looked at before anything is made, one at a time in memory.
+        for container in backup.containers:
+            await runtime.work.run(read_image, disk, backup_directory, backup, container)
+        await runtime.work.run(directory.begin)
+        held.callback(directory.close)
+        later: list[str] = []
+        for container in backup.containers:
+            image = await runtime.work.run(read_image, disk, backup_directory, backup, container)
+            newest = max((name.epoch for name in names.get(container.id, ())), default=0)
+            # What counts beside it in long-term storage must count for less, once it writes images itself.
+            epoch = max(image.name.epoch, newest) + EPOCH_STEP
+            later += [name.name for name in names.get(container.id, ())[:1] if name.epoch >= image.name.epoch]
+            await write_log(directory, image, epoch, settings, runtime)
+        check = await check_opened(directory, identity, chunks, settings, runtime, show_progress, is_read=False)
+        if check.problem_count and not accepts_missing:
+            await runtime.work.run(_remove, disk, directory.tier1)
+            raise BackupUnfitError(
+                f"{chunks.place} does not have all that the backup leads to: {check.problem_count} problems; nothing "
+                "was made. --accept-missing makes the directory all the same",
+                check.problems,
+                check.problem_count,
+            )
+        await runtime.work.run(directory.finish, identity)
+    return RestorationReport(directory.root, backup, tuple(later), check)
+
+
+def _remove(disk: Disk, path: str) -> None:
+    """Remove a directory that was made here, with all that is in it."""
+    for name in disk.list_directory(path):
+        inside = os.path.join(path, name)
+        try:
+            disk.remove(inside)
+        except (IsADirectoryError, PermissionError):
+            _remove(disk, inside)
+    disk.remove_directory(path)
