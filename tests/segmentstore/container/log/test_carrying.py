@@ -419,6 +419,29 @@ async def test_a_segment_that_is_always_written_lets_go_of_the_log(world: World)
         assert segment.pending.first_number() > before
 
 
+async def test_carrying_ends_although_the_segment_is_always_written(world: World) -> None:
+    """What arrives meanwhile has a place in the log of its own; it would be carried too, and more come meanwhile."""
+    container = await world.lives.start(carry_record_bytes_max=512)
+    await pause_writer(container)
+    await container.create(A)
+    await append(container, A, bytes(2048))
+    container.checkpoints.write_now()
+    await until(lambda: container.checkpoints.newest is not None)
+    mark = container.checkpoints.newest
+    assert mark is not None
+    segment = container.segment(A)
+    carrying = asyncio.ensure_future(container.carrier._carry_all([segment], mark.sequence_number))
+    for _ in range(50):
+        if carrying.done():
+            break
+        await append(container, A, bytes(1024))
+    is_done = carrying.done()
+    carrying.cancel()
+    assert is_done
+    assert segment.pending.first_number() > mark.sequence_number
+    assert container.carrier.carried_bytes == 2048
+
+
 async def test_what_keeps_a_long_log_is_flushed_first_in_the_order_of_the_log(world: World) -> None:
     """Not when it is due, and not the largest: what was not flushed for longest."""
     container = await world.lives.start(

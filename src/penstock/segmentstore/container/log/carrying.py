@@ -237,14 +237,14 @@ class Carrier:
         pinned = await self._pinned(before)
         if pinned and not self._is_carrying:
             self._is_carrying = True
-            for segment in pinned:
-                # What comes from now on has numbers of its own: under endless load there would be no end.
-                segment.pending.begin_flush()
             await self._carry_all(pinned, before)
         return bool(pinned)
 
     async def _carry_all(self, segments: list[Segment], before: int) -> None:
         """State again what of the segments has a sequence number below `before`, and let the log be cut there."""
+        for segment in segments:
+            # What comes from now on has numbers of its own: under endless load there would be no end.
+            segment.pending.begin_flush()
         try:
             while await self._carry_some(segments, before):
                 pass
