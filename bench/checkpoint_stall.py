@@ -6,7 +6,9 @@
 A container in this process, its log on the disk. While the checkpoint is encoded and logged part by part, appends go to
 segments drawn at random, as many in each turn of the loop as `--appends`. A stall is the time of one turn of the loop:
 `cpu` is what the thread worked in it, which a busy machine does not change; `wall` is what others waited. `at_once` is
-the same state encoded as one part, for comparison.
+the same state encoded as one part, for comparison. `image` is what an image of the container takes then
+(docs/recovery.md): its bytes, what it adds to the log (a frame is a sync at most), and the thread's time in its longest
+turn.
 """
 
 from __future__ import annotations
@@ -76,6 +78,27 @@ async def stalls_while_written(container: SegmentContainer, names: list[str], ap
     }
 
 
+async def one_image(container: SegmentContainer) -> dict[str, object]:
+    """Take an image while nothing waits but what the rounds have appended; return what it took."""
+    pipeline = container.pipeline
+    log_bytes, frames = pipeline.logged_bytes, pipeline.frame_count
+    taken = asyncio.ensure_future(container.capture.image())
+    wall, cpu, longest_s = time.perf_counter(), time.process_time(), 0.0
+    while not taken.done():
+        before = time.thread_time()
+        await asyncio.sleep(0)
+        longest_s = max(longest_s, time.thread_time() - before)
+    image = taken.result()
+    return {
+        "bytes": sum(map(len, image.frames)),
+        "log_bytes": pipeline.logged_bytes - log_bytes,
+        "log_frames": pipeline.frame_count - frames,
+        "wall_ms": round((time.perf_counter() - wall) * 1e3, 1),
+        "cpu_ms": round((time.process_time() - cpu) * 1e3, 1),
+        "longest_turn_ms": round(longest_s * 1e3, 1),
+    }
+
+
 async def measure(arguments: argparse.Namespace) -> None:
     """Measure, print the report."""
     with work_directory(arguments) as directory:
@@ -99,6 +122,7 @@ async def measure(arguments: argparse.Namespace) -> None:
         for _ in range(arguments.rounds):
             rounds.append(await stalls_while_written(container, names, arguments.appends))
             say(f"{rounds[-1]}")
+        image = await one_image(container)
         begin = time.thread_time()
         container.state.metadata.snapshot()
         at_once_s = time.thread_time() - begin
@@ -111,6 +135,7 @@ async def measure(arguments: argparse.Namespace) -> None:
             "attributes": arguments.attributes,
             "appends_in_a_turn": arguments.appends,
             "rounds": rounds,
+            "image": image,
             "at_once_cpu_ms": round(at_once_s * 1e3, 1),
             "raw_disk": disk,
         },

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from bisect import bisect_right
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from penstock.model.checksum import crc32c_at_once
@@ -246,26 +246,39 @@ class Carrier:
             # What comes from now on has numbers of its own: under endless load there would be no end.
             segment.pending.begin_flush()
         try:
-            while await self._carry_some(segments, before):
+            # One piece may need several records: the next time goes on with what is left of it.
+            while await self._carry_once(segments, before):
                 pass
             self._checkpoints.truncate_log()
         finally:
             self._is_carrying = False
 
-    async def _carry_some(self, segments: list[Segment], before: int) -> bool:
-        """State a batch again, of as many segments as it has room for; False when there is nothing left."""
+    async def _carry_once(self, segments: list[Segment], before: int) -> bool:
+        """Go along the segments, and state again what they have; False if there is nothing."""
+        at, count = 0, self.carried_count
+        while at < len(segments):
+            at = await self._carry_some(segments, at, before)
+        return self.carried_count > count
+
+    async def _carry_some(self, segments: list[Segment], at: int, before: int) -> int:
+        """State a batch again, of as many segments from `at` on as it has room for; return where the next begins."""
         batch: list[tuple[Segment, Callable[[], None]]] = []
         byte_count = 0
+        end = min(at + _SLICE_SEGMENTS, len(segments))
         with self._pipeline.accepting():
-            for segment, piece in _pieces(segments, before):
-                # One piece may need several records; the next batch goes on with what is left of it.
-                settles: list[Callable[[], None]] = []
-                byte_count += self._carry_piece(segment, piece, settles)
-                batch += ((segment, settle) for settle in settles)
-                if byte_count >= self._settings.carry_record_bytes_max or len(batch) >= _BATCH_RECORDS_MAX:
-                    break
+            while at < end and byte_count < self._settings.carry_record_bytes_max and len(batch) < _BATCH_RECORDS_MAX:
+                segment = segments[at]
+                for piece in _pieces(segment, before):
+                    settles: list[Callable[[], None]] = []
+                    byte_count += self._carry_piece(segment, piece, settles)
+                    batch += ((segment, settle) for settle in settles)
+                    if byte_count >= self._settings.carry_record_bytes_max or len(batch) >= _BATCH_RECORDS_MAX:
+                        break
+                else:
+                    at += 1
         if not batch:
-            return False
+            await asyncio.sleep(0)
+            return at
         durable: asyncio.Future[None] = self._loop.create_future()
         self._pipeline.when_durable(completer(durable))
         await durable
@@ -274,7 +287,7 @@ class Carrier:
                 settle()
         self.carried_count += len(batch)
         self.carried_bytes += byte_count
-        return True
+        return at
 
     def _carry_piece(self, segment: Segment, piece: PendingStorage[Segment], batch: list[Callable[[], None]]) -> int:
         """Log a piece, or the beginning of it, again; put what is to be done when that is durable into `batch`."""
@@ -329,11 +342,8 @@ def _as_arrived(segment: Segment, start: int, found: Arrived) -> bytes:
     return data
 
 
-def _pieces(segments: list[Segment], before: int) -> Iterator[tuple[Segment, PendingStorage[Segment]]]:
-    for segment in segments:
-        if not (segment.is_deleted or segment.is_inactive):
-            for piece in list(segment.pending.before(before)):
-                yield segment, piece
+def _pieces(segment: Segment, before: int) -> list[PendingStorage[Segment]]:
+    return [] if segment.is_deleted or segment.is_inactive else list(segment.pending.before(before))
 
 
 def _renumber(segment: Segment, piece: PendingTruncate | PendingMerge[Segment], number: int) -> None:
