@@ -16,7 +16,7 @@ import pyarrow.dataset
 import pytest
 
 from penstock.jobs.errors import ExportTargetError
-from penstock.jobs.export import Exporter, ExportTarget
+from penstock.jobs.export import Exporter, ExportTarget, HereWriter
 from penstock.jobs.iceberg_table import IcebergTable, open_catalog
 from penstock.jobs.parquet_directory import Manifest, ParquetDirectory
 from penstock.jobs.rows import RowShape
@@ -95,7 +95,7 @@ def cut(stream: JobStream, at: dict[int, int]) -> StreamCut:
 
 
 def exporter(stream: JobStream, target: ExportTarget, batch_bytes: int = 100) -> Exporter:
-    return Exporter(stream, target, SHAPE, cut(stream, stream.head()), batch_bytes=batch_bytes)
+    return Exporter(stream, target, HereWriter(stream, SHAPE), cut(stream, stream.head()), batch_bytes=batch_bytes)
 
 
 def export_all(stream: JobStream, target: ExportTarget, batch_bytes: int = 100) -> Exporter:

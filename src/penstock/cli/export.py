@@ -59,6 +59,9 @@ def export(
     outage: Annotated[
         str, typer.Option(metavar="TIME", help="How long the server or the catalogue may be away.")
     ] = "2m",
+    spark: Annotated[
+        bool, typer.Option("--spark", help="Let Spark's executors read and write: as spark-submit has it, or here.")
+    ] = False,
     as_json: AsJson = False,
     uri: Uri = URI,
 ) -> None:
@@ -89,7 +92,7 @@ def export(
         confirmed = None if start == "earliest" else first
         target = _target(to, directory, table, catalog, properties or [], f"{first.scope}/{first.stream}", shape,
                          confirmed, outage_s)  # fmt: skip
-        exporter = _exporter(uri, outage_s, target, shape, first, batch_bytes)
+        exporter = _exporter(uri, outage_s, target, shape, first, batch_bytes, on_spark=spark)
         try:
             _run(exporter, first, last, interval_s, is_shown=not as_json)
         except (KeyboardInterrupt, Interrupted):
@@ -149,14 +152,21 @@ def _target(
 
 
 def _exporter(
-    uri: str, outage_s: float, target: ExportTarget, shape: RowShape, first: StreamCut, batch_bytes: int
-) -> Exporter:
-    from penstock.jobs.export import Exporter
+    uri: str, outage_s: float, target: ExportTarget, shape: RowShape, first: StreamCut, batch_bytes: int, *,
+    on_spark: bool,
+) -> Exporter:  # fmt: skip
+    from penstock.jobs.export import Exporter, HereWriter, RangeWriter
     from penstock.jobs.source import JobSource
     from penstock.spark.options import StoreSettings
 
     source = JobSource(StoreSettings(uri=uri, outage_s_max=outage_s), first.scope, first.stream)
-    return Exporter(source, target, shape, first, batch_bytes=batch_bytes)
+    writer: RangeWriter = HereWriter(source, shape)
+    if on_spark:
+        from penstock.jobs.spark_writer import SparkWriter, open_session
+
+        session = open_session()
+        writer = SparkWriter(session, source, shape, task_count=session.sparkContext.defaultParallelism)
+    return Exporter(source, target, writer, first, batch_bytes=batch_bytes)
 
 
 def _need_arrow() -> None:

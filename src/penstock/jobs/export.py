@@ -9,7 +9,8 @@ Failure by failure: ``docs/jobs.md``.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Iterator
+import uuid
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
@@ -23,6 +24,14 @@ from penstock.spark.planner import ByteRange, Losses, StreamView, advance, range
 
 if TYPE_CHECKING:
     import pyarrow as pa
+
+
+@dataclass(frozen=True, slots=True)
+class WrittenFile:
+    """A file that is durable, by its place as the target names it."""
+
+    place: str
+    row_count: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,16 +52,21 @@ class WrittenBatch:
     row_count: int
 
 
+class FileMaker(Protocol):
+    """Writes files of one batch. A value: it may be pickled and used in other processes, several times."""
+
+    def write(self, rows: Iterable[pa.RecordBatch]) -> WrittenFile:
+        """Write rows into a file of a name of its own, and make it durable. What fails leaves nothing that is read."""
+
+
 class ExportTarget(Protocol):
     """A table that a stream is exported to. One thread uses it."""
 
     def latest(self) -> StreamCut | None:
         """Return the cut that the latest commit of this stream ends at; None: there is none yet."""
 
-    def write(
-        self, before: StreamCut | None, start: StreamCut, end: StreamCut, rows: Iterable[pa.RecordBatch]
-    ) -> WrittenBatch:
-        """Write rows into new files, and make them durable. What fails in the midst leaves nothing that is read."""
+    def new_files(self, batch_id: str, start: StreamCut, end: StreamCut) -> FileMaker:
+        """Return what writes the files of a batch that goes behind what `latest` has returned."""
 
     def commit(self, batch: WrittenBatch) -> bool:
         """Make a batch part of the table, if the latest commit still ends at `batch.before`.
@@ -86,6 +100,25 @@ class ExportSource(StreamView, Protocol):
         """Say whether the stream takes no more events."""
 
 
+class RangeWriter(Protocol):
+    """Writes the events of ranges into files."""
+
+    def write(self, ranges: Sequence[ByteRange], files: FileMaker) -> Sequence[WrittenFile]:
+        """Write all of them, and return when their files are durable."""
+
+
+class HereWriter:
+    """Writes them in this process, one after the other, into one file."""
+
+    def __init__(self, source: ExportSource, shape: RowShape) -> None:
+        self._source = source
+        self._shape = shape
+
+    def write(self, ranges: Sequence[ByteRange], files: FileMaker) -> Sequence[WrittenFile]:
+        """See `RangeWriter.write`."""
+        return [files.write(rows_of(self._source, self._shape, ranges))]
+
+
 @dataclass(slots=True)
 class ExportReport:
     """What a run of an export has done.
@@ -107,18 +140,19 @@ class Exporter:
     """See the module.
 
     Args:
+        writer: reads ranges and writes their files: `HereWriter`, or one that has others do it.
         start: where the first batch begins, if the table has none yet.
         batch_bytes: about how much of the stream goes into one commit, at most.
     """
 
     def __init__(
-        self, source: ExportSource, target: ExportTarget, shape: RowShape, start: StreamCut, *, batch_bytes: int
+        self, source: ExportSource, target: ExportTarget, writer: RangeWriter, start: StreamCut, *, batch_bytes: int
     ) -> None:
         if batch_bytes < 1:
             raise InvalidArgumentError(f"a batch of {batch_bytes} bytes holds nothing: give more")
         self._source = source
         self._target = target
-        self._shape = shape
+        self._writer = writer
         self._start = start
         self._batch_bytes = batch_bytes
         self.report = ExportReport()
@@ -162,7 +196,10 @@ class Exporter:
         if not ranges:
             # Only what has no events was passed: segments that were sealed empty. The next batch passes it again.
             return False
-        written = self._target.write(before, start, self._named(cut), self._rows(ranges))
+        batch_id, after = uuid.uuid4().hex, self._named(cut)
+        files = self._writer.write(ranges, self._target.new_files(batch_id, start, after))
+        row_count = sum(each.row_count for each in files)
+        written = WrittenBatch(batch_id, before, start, after, tuple(each.place for each in files), row_count)
         if not self._target.commit(written):
             self.report.overtaken_count += 1
             return True
@@ -172,28 +209,11 @@ class Exporter:
         self.report.commit_count += 1
         return True
 
-    def _rows(self, ranges: Iterable[ByteRange]) -> Iterator[pa.RecordBatch]:
-        source = self._source
-        for each in ranges:
-            batches = record_batches(
-                source.read(each.segment, each.start, each.end),
-                scope=source.scope,
-                stream=source.stream,
-                segment=each.segment,
-                segment_name=source.segment_name(each.segment),
-                place=Place(each.start),
-                columns=("event", *POSITION_COLUMNS),
-            )
-            for batch in batches:
-                yield self._shape.rows(batch)
-
     def _is_past(self, cut: StreamCut, end: StreamCut) -> bool:
         """Say whether a cut lies at `end` or behind it, as where another run went further than this one is to go."""
         at, limit = _reached(cut), _reached(end)
         if at == limit:
             return True
-        if at.keys() == limit.keys():
-            return all(at[segment] >= limit[segment] for segment in at)
         try:
             # Of what lies between nothing is read.
             ranges_between(self._source, limit, at, Losses())
@@ -212,6 +232,22 @@ class Exporter:
 
     def _named(self, cut: Cut) -> StreamCut:
         return StreamCut(self._source.scope, self._source.stream, cut)
+
+
+def rows_of(source: ExportSource, shape: RowShape, ranges: Iterable[ByteRange]) -> Iterator[pa.RecordBatch]:
+    """Yield the events of some ranges as rows, in their order."""
+    for each in ranges:
+        batches = record_batches(
+            source.read(each.segment, each.start, each.end),
+            scope=source.scope,
+            stream=source.stream,
+            segment=each.segment,
+            segment_name=source.segment_name(each.segment),
+            place=Place(each.start),
+            columns=("event", *POSITION_COLUMNS),
+        )
+        for batch in batches:
+            yield shape.rows(batch)
 
 
 def _reached(cut: StreamCut) -> dict[int, int]:

@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from penstock.jobs.errors import ExportTargetError
-from penstock.jobs.export import WrittenBatch
+from penstock.jobs.export import WrittenBatch, WrittenFile
 from penstock.jobs.parquet_files import write_parquet
 from penstock.model.errors import (
     CorruptionError,
@@ -36,12 +36,15 @@ from penstock.model.stream_cuts import StreamCut
 if TYPE_CHECKING:
     import pyarrow as pa
     from pyiceberg.catalog import Catalog
+    from pyiceberg.io import FileIO
     from pyiceberg.table import Table
 
 _log = logging.getLogger(__name__)
 
 #: Keys in the summary of a snapshot.
 STREAM, START, END, BATCH = "penstock.stream", "penstock.start-cut", "penstock.end-cut", "penstock.batch-id"
+#: Stands in a file's place for what tells files of a batch apart.
+_FILE = "FILE-NUMBER"
 #: Pauses between attempts to commit.
 _PAUSE_FIRST_S, _PAUSE_MAX_S = 0.05, 5.0
 
@@ -52,6 +55,33 @@ class Commit:
 
     id: str
     end: StreamCut
+
+
+@dataclass(frozen=True, slots=True)
+class TableFiles:
+    """Writes files in the location of a table. Implements `FileMaker`.
+
+    Attributes:
+        place: where a file goes, with `_FILE` for its number.
+    """
+
+    io: FileIO
+    place: str
+    schema: pa.Schema
+    metadata: dict[str, str]
+
+    def write(self, rows: Iterable[pa.RecordBatch]) -> WrittenFile:
+        """See `FileMaker.write`."""
+        place = self.place.replace(_FILE, uuid.uuid4().hex[:8])
+        try:
+            with self.io.new_output(place).create() as file:
+                row_count = write_parquet(file, self.schema, rows, self.metadata)
+        except BaseException as error:
+            _remove(self.io, [place])
+            if isinstance(error, OSError) and not isinstance(error, PenstockError):
+                raise ExportTargetError(f"{place} was not written: {error}") from error
+            raise
+        return WrittenFile(place, row_count)
 
 
 class IcebergTable:
@@ -84,22 +114,10 @@ class IcebergTable:
         self._table = self._loaded()
         return self._end(self._table, list(self._commits(self._table)))
 
-    def write(
-        self, before: StreamCut | None, start: StreamCut, end: StreamCut, rows: Iterable[pa.RecordBatch]
-    ) -> WrittenBatch:
-        """See `ExportTarget.write`."""
-        batch_id = uuid.uuid4().hex
-        place: str = self._table.location_provider().new_data_location(f"penstock-{batch_id}.parquet")
-        metadata = {START: start.to_text(), END: end.to_text()}
-        try:
-            with self._table.io.new_output(place).create() as file:
-                row_count = write_parquet(file, self._schema, rows, metadata)
-        except BaseException as error:
-            self._remove([place])
-            if isinstance(error, OSError) and not isinstance(error, PenstockError):
-                raise ExportTargetError(f"table {self._name}: {place} was not written: {error}") from error
-            raise
-        return WrittenBatch(batch_id, before, start, end, (place,), row_count)
+    def new_files(self, batch_id: str, start: StreamCut, end: StreamCut) -> TableFiles:
+        """See `ExportTarget.new_files`."""
+        place: str = self._table.location_provider().new_data_location(f"penstock-{batch_id}-{_FILE}.parquet")
+        return TableFiles(self._table.io, place, self._schema, {START: start.to_text(), END: end.to_text()})
 
     def commit(self, batch: WrittenBatch) -> bool:
         """See `ExportTarget.commit`."""
@@ -138,7 +156,7 @@ class IcebergTable:
 
     def discard(self, batch: WrittenBatch) -> None:
         """See `ExportTarget.discard`."""
-        self._remove(batch.files)
+        _remove(self._table.io, batch.files)
 
     def _append(self, table: Table, batch: WrittenBatch) -> None:
         """Commit once, on condition that the table's main branch is as in `table`.
@@ -240,13 +258,14 @@ class IcebergTable:
                 f"{', '.join(f'{name} {kind}' for name, kind in has.items())}"
             )
 
-    def _remove(self, places: Iterable[str]) -> None:
-        """Remove files that are part of nothing. What cannot be removed stays, as after a crash."""
-        for place in places:
-            try:
-                self._table.io.delete(place)
-            except Exception as error:  # noqa: BLE001  # of any file system; it is in nobody's way
-                _log.warning("table %s: %s is left behind: %s", self._name, place, error)
+
+def _remove(io: FileIO, places: Iterable[str]) -> None:
+    """Remove files that are part of nothing. What cannot be removed stays, as after a crash."""
+    for place in places:
+        try:
+            io.delete(place)
+        except Exception as error:  # noqa: BLE001  # of any file system; it is in nobody's way
+            _log.warning("%s is part of no table, and is left behind: %s", place, error)
 
 
 def open_catalog(name: str, properties: Mapping[str, str], directory: Path | None) -> Catalog:

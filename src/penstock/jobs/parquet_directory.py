@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from penstock.jobs.errors import ExportTargetError
-from penstock.jobs.export import WrittenBatch
+from penstock.jobs.export import WrittenBatch, WrittenFile
 from penstock.jobs.parquet_files import sync_directory, sync_file, write_parquet
 from penstock.model.errors import CorruptionError, InvalidArgumentError, InvalidNameError, PenstockError
 from penstock.model.stream_cuts import StreamCut
@@ -80,6 +80,31 @@ class Manifest:
             raise CorruptionError(source, 0, f"not a manifest of an export: {error!r}") from error
 
 
+@dataclass(frozen=True, slots=True)
+class DirectoryFiles:
+    """Writes files that are staged for one commit. Implements `FileMaker`: wherever the directory is seen."""
+
+    staged: Path
+    prefix: str
+    schema: pa.Schema
+    metadata: dict[str, str]
+
+    def write(self, rows: Iterable[pa.RecordBatch]) -> WrittenFile:
+        """See `FileMaker.write`."""
+        name = f"{self.prefix}-{uuid.uuid4().hex[:8]}.parquet"
+        try:
+            with (self.staged / name).open("xb") as file:
+                row_count = write_parquet(file, self.schema, rows, self.metadata)
+                sync_file(file)
+            sync_directory(self.staged)
+        except BaseException as error:
+            (self.staged / name).unlink(missing_ok=True)
+            if isinstance(error, OSError) and not isinstance(error, PenstockError):
+                raise ExportTargetError(f"{self.staged}: {name} was not written: {error.strerror or error}") from error
+            raise
+        return WrittenFile(name, row_count)
+
+
 class ParquetDirectory:
     """See the module. Implements `ExportTarget`.
 
@@ -110,26 +135,12 @@ class ParquetDirectory:
         self._clean(manifest)
         return None if manifest is None else manifest.end
 
-    def write(
-        self, before: StreamCut | None, start: StreamCut, end: StreamCut, rows: Iterable[pa.RecordBatch]
-    ) -> WrittenBatch:
-        """See `ExportTarget.write`."""
+    def new_files(self, batch_id: str, start: StreamCut, end: StreamCut) -> DirectoryFiles:
+        """See `ExportTarget.new_files`."""
         manifest = self._latest()
         number = 1 if manifest is None else manifest.number + 1
-        batch_id = uuid.uuid4().hex
-        name = f"{number:010d}-{batch_id}.parquet"
         metadata = {"penstock.start-cut": start.to_text(), "penstock.end-cut": end.to_text()}
-        try:
-            with (self._staged / name).open("xb") as file:
-                row_count = write_parquet(file, self._schema, rows, metadata)
-                sync_file(file)
-            sync_directory(self._staged)
-        except BaseException as error:
-            (self._staged / name).unlink(missing_ok=True)
-            if isinstance(error, OSError) and not isinstance(error, PenstockError):
-                raise ExportTargetError(f"{self.path}: {name} was not written: {error.strerror or error}") from error
-            raise
-        return WrittenBatch(batch_id, before, start, end, (name,), row_count)
+        return DirectoryFiles(self._staged, f"{number:010d}-{batch_id}", self._schema, metadata)
 
     def commit(self, batch: WrittenBatch) -> bool:
         """See `ExportTarget.commit`."""

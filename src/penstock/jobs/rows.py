@@ -82,6 +82,9 @@ class RowShape:
             renamed = {f"f{at}": name for at, (name, _) in enumerate(fields)}
             self._decoder = msgspec.json.Decoder(msgspec.defstruct("Row", known, rename=renamed))
 
+    def __reduce__(self) -> tuple[type[RowShape], tuple[Value, tuple[tuple[str, str], ...]]]:
+        return RowShape, (self.value, self._fields)
+
     def rows(self, batch: pa.RecordBatch) -> pa.RecordBatch:
         """Return the rows of a batch with the columns ``event`` (binary) and `POSITION_COLUMNS`."""
         import pyarrow as pa
