@@ -6,49 +6,21 @@ import asyncio
 import itertools
 from collections import Counter
 from collections.abc import Awaitable, Callable, Iterator
-from typing import Any, cast
+from typing import cast
 
 import pytest
 
 import penstock.aio
 from penstock.client.client import Client
-from penstock.model.errors import CorruptionError, MetadataConflictError, OutcomeUnknownError, PenstockError
+from penstock.model.errors import CorruptionError, MetadataConflictError, PenstockError
 from penstock.spark.errors import BatchOvertakenError, LostBatchError
 from penstock.spark.exactly_once import BatchIdentity, SinkBatch, SinkLimits, SinkTask, by_stream
 from penstock.spark.ledger import BatchState, Ledger, LedgerRow, SinkIdentity, create_ledger, ledger_table
 from penstock.testing import MemoryServer, memory_server
+from support.mortal_client import Death, MortalPart
 
 LIMITS = SinkLimits(prepared_s=3600.0, visible_s=20.0)
 _numbers = itertools.count(1)
-
-
-class Death(BaseException):
-    """The process of a driver or task ends here."""
-
-
-class MortalPart:
-    """Stands before a part of a client: at the `at`-th call of any such part something happens."""
-
-    def __init__(self, part: object, calls: Iterator[int], at: int, how: str) -> None:
-        self._part, self._calls, self._at, self._how = part, calls, at, how
-
-    def __getattr__(self, name: str) -> Any:
-        found = getattr(self._part, name)
-        if name in ("id", "name", "close", "scan"):
-            return found
-
-        async def call(*args: Any, **options: Any) -> Any:
-            is_now = next(self._calls) == self._at
-            if is_now and self._how == "before":
-                raise Death(name)
-            result = await found(*args, **options)
-            if is_now:
-                raise Death(name) if self._how == "behind" else OutcomeUnknownError(f"the reply of {name} was lost")
-            if name in ("table", "begin_transaction"):
-                return MortalPart(result, self._calls, self._at, self._how)
-            return result
-
-        return call
 
 
 @pytest.fixture(scope="module")

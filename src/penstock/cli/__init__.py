@@ -49,6 +49,10 @@ COMMANDS = {
         "export:export",
         "Write the events of a stream into Parquet files or an Iceberg table, each once, and go on as more come.",
     ),
+    "replay": _Command(
+        "replay:replay", "Write a range of a stream into another one, each event once, at a given speed."
+    ),
+    "backfill": _Command("backfill:backfill", "Write the rows of Parquet files into a stream, each once."),
     "stream": _Command("stream:stream", "Streams: what they hold, how they scale, what they keep.", True),
     "scope": _Command("scope:scope", "Scopes, which hold streams, reader groups and tables.", True),
     "group": _Command("group:group", "Reader groups: who reads what, and how far.", True),

@@ -135,18 +135,20 @@ class SinkBatch:
     Args:
         client: an open client.
         transactions: stream -> ids, as the tasks have prepared them.
+        note: put on record with them, and if they are.
         now_ms: the driver's clock, for people who look at the ledger.
     """
 
     def __init__(
         self, client: Client, identity: BatchIdentity, transactions: Mapping[str, Sequence[str]], limits: SinkLimits,
-        now_ms: Callable[[], int] = lambda: time.time_ns() // 1_000_000,
+        now_ms: Callable[[], int] = lambda: time.time_ns() // 1_000_000, note: str = "",
     ) -> None:  # fmt: skip
         self._decisions = Decisions(client, limits)
         self._client = client
         self._identity = identity
         self._own = {stream: tuple(ids) for stream, ids in transactions.items() if ids}
         self._now_ms = now_ms
+        self._note = note
 
     async def commit(self) -> None:
         """See to it that the batch is in its streams once: these transactions, or those of an earlier run of it.
@@ -215,7 +217,7 @@ class SinkBatch:
         refusal = await decisions.hold(self._own)
         if refusal is not None:
             raise refusal
-        row = LedgerRow(identity.sink, identity.batch, BatchState.INTENT, self._own, self._now_ms())
+        row = LedgerRow(identity.sink, identity.batch, BatchState.INTENT, self._own, self._now_ms(), self._note)
         version = await ledger.replace(row, version)
         row, _ = await self._finish(ledger, row, version)
         return row

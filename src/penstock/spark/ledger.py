@@ -73,6 +73,7 @@ class LedgerRow:
     Attributes:
         batch: its number, from 0; -1: none yet.
         transactions: stream (``scope/stream``) -> ids of its transactions in that stream.
+        note: what its writer wants to find with it, where nobody else keeps that; of the Spark sink nothing.
         changed_ms: when the row was written, in milliseconds since 1970 by the driver's clock. Nothing goes by it.
     """
 
@@ -81,9 +82,11 @@ class LedgerRow:
     state: BatchState = BatchState.NONE
     transactions: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     changed_ms: int = 0
+    note: str = ""
 
     def encode(self) -> bytes:
         """Return the row as it is stored."""
+        noted = {"note": self.note} if self.note else {}
         return json.dumps(
             {
                 "v": FORMAT_VERSION,
@@ -93,6 +96,7 @@ class LedgerRow:
                 "state": self.state.value,
                 "transactions": {stream: list(ids) for stream, ids in self.transactions.items()},
                 "changed_ms": self.changed_ms,
+                **noted,
             },
             separators=(",", ":"),
         ).encode()
@@ -110,6 +114,7 @@ class LedgerRow:
                 BatchState(fields["state"]),
                 {str(stream): tuple(map(str, ids)) for stream, ids in fields["transactions"].items()},
                 int(fields["changed_ms"]),
+                str(fields.get("note", "")),
             )
         except (ValueError, KeyError, TypeError, AttributeError) as error:
             raise CorruptionError(source, 0, f"not a row of a ledger: {error!r}") from error

@@ -1,0 +1,67 @@
+"""What ``penstock replay`` and ``penstock backfill`` have in common: options, and how a copy runs and ends."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from penstock.cli.failure import Interrupted, failures_told, termination_interrupts
+
+if TYPE_CHECKING:
+    from penstock.cli.session import Session
+    from penstock.jobs.ledgered_copy import CopyReport, Pace, PortionSource
+
+Name = Annotated[
+    str | None, typer.Option(help="Of the job: the same name goes on, another one begins. [default: of its source]")
+]
+KeyField = Annotated[
+    str | None,
+    typer.Option(metavar="FIELD", help="The routing key is this field of the JSON object that each event is."),
+]
+BatchSize = Annotated[
+    str, typer.Option(metavar="SIZE", help="How much goes into one transaction, at most; it is held in memory.")
+]
+Outage = Annotated[str, typer.Option(metavar="TIME", help="How long the server may be away.")]
+
+
+def with_session(uri: str, run: Callable[[Session], None], *, as_json: bool) -> None:
+    """Run a job on a session, and tell its failures."""
+    from penstock.cli.session import connected
+
+    with failures_told(as_json=as_json), termination_interrupts(), connected(uri) as session:
+        run(session)
+
+
+def copy_all(
+    session: Session, name: str, target: str, source: PortionSource, pace: Pace, outage_s: float,
+    total_bytes: int | None, *, as_json: bool,
+) -> None:  # fmt: skip
+    """Copy what there is, and tell what was done, also when it is interrupted."""
+    from penstock.cli.progress import shown_progress
+    from penstock.jobs.ledgered_copy import LedgeredCopy
+    from penstock.model.names import split_scoped_name
+
+    target = "/".join(split_scoped_name(target))
+    copy = LedgeredCopy(session.call, session.client, name, target, source, visible_s=outage_s)
+    try:
+        with shown_progress(f"writing {target}", total_bytes, is_wanted=not as_json) as progress:
+            copy.run(pace, lambda report: progress.note(report.event_count, report.length_bytes))
+    except (KeyboardInterrupt, Interrupted):
+        _tell_end(copy.report, target, as_json=as_json, is_whole=False)
+        raise
+    _tell_end(copy.report, target, as_json=as_json, is_whole=True)
+
+
+def _tell_end(report: CopyReport, target: str, *, as_json: bool, is_whole: bool) -> None:
+    from penstock.cli.output import in_bytes, tell
+
+    commits = "1 transaction" if report.commit_count == 1 else f"{report.commit_count} transactions"
+    line = f"events: {report.event_count}, {in_bytes(report.length_bytes)}, written into {target} in {commits}"
+    fields: dict[str, object] = {
+        "event_count": report.event_count, "length_bytes": report.length_bytes, "commit_count": report.commit_count,
+        "is_whole": is_whole,
+    }  # fmt: skip
+    end = "the job is done" if is_whole else "the job is not done: the same command goes on with it"
+    tell("copied", fields, [line, end], as_json=as_json)

@@ -1,0 +1,206 @@
+"""`LedgeredCopy`: events of any source, written into a stream once, portion by portion, however often it is stopped.
+
+Each portion is a batch of the protocol that the Spark sink writes by (``docs/exactly-once.md``), with one task. What
+its row in the ledger notes is where the portion begins in the source, and where it ends: the intent puts transaction
+and place on record in one write. A portion whose intent is found is read and written again, and counts if the one
+before was aborted; else that is committed, and this one aborted.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable, Coroutine, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Protocol, TypeVar
+
+from penstock.model.errors import CorruptionError, InvalidArgumentError, PenstockError, StreamSealedError
+from penstock.spark.errors import BatchOvertakenError
+from penstock.spark.exactly_once import BatchIdentity, SinkBatch, SinkLimits, SinkTask, by_stream
+from penstock.spark.ledger import BatchState, Ledger, LedgerRow, SinkIdentity, create_ledger
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from penstock.aio import Client
+
+T = TypeVar("T")
+
+NOTE_VERSION = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Portion:
+    """Some events of a source, in order.
+
+    Attributes:
+        keys: the routing key of each; None: they have none.
+        position: where the next portion begins, as the source understands it.
+        length_bytes: as the source counts them.
+    """
+
+    events: pa.Array | Sequence[bytes]
+    keys: pa.Array | Sequence[str] | None
+    position: str
+    length_bytes: int
+
+
+class PortionSource(Protocol):
+    """What is copied. The same position gives the same events, now and after a restart."""
+
+    #: What it is made of, as a text; a job of the same name goes on only with the same.
+    plan: str
+
+    def portion(self, position: str | None) -> Portion | None:
+        """Return what begins at a position (None: at the beginning); None: that is the end."""
+
+
+@dataclass(slots=True)
+class CopyReport:
+    """What a run has done by itself."""
+
+    event_count: int = 0
+    length_bytes: int = 0
+    commit_count: int = 0
+
+
+class Pace:
+    """How fast it may go; 0: as fast as it can. What is late is caught up with."""
+
+    def __init__(self, events_per_s: float = 0.0, bytes_per_s: float = 0.0) -> None:
+        self._events_per_s = events_per_s
+        self._bytes_per_s = bytes_per_s
+        self._begin_s = time.monotonic()
+
+    def wait(self, report: CopyReport) -> None:
+        """Return when so much may have been done."""
+        due_s = self._begin_s
+        if self._events_per_s:
+            due_s = max(due_s, self._begin_s + report.event_count / self._events_per_s)
+        if self._bytes_per_s:
+            due_s = max(due_s, self._begin_s + report.length_bytes / self._bytes_per_s)
+        time.sleep(max(due_s - time.monotonic(), 0.0))
+
+
+class Caller(Protocol):
+    """Runs a coroutine of a client to its end, as `penstock.cli.session.Session.call`."""
+
+    def __call__(self, coroutine: Coroutine[object, object, T], /) -> T:
+        """Return what it returns, or raise what it raises."""
+
+
+class LedgeredCopy:
+    """See the module.
+
+    Args:
+        call: runs what is asked of `client`.
+        name: of the job: one that was stopped goes on under its name, one that is done does nothing.
+        target: the stream, ``scope/stream``.
+        visible_s: how long it waits until the events of a portion can be read.
+    """
+
+    def __init__(
+        self, call: Caller, client: Client, name: str, target: str, source: PortionSource, *, visible_s: float = 120.0
+    ) -> None:
+        self._call = call
+        self._client = client
+        self._sink = _sink(name, target)
+        self._name = name
+        self._source = source
+        self._limits = SinkLimits(visible_s=visible_s)
+        self.report = CopyReport()
+
+    def run(self, pace: Pace, note: Callable[[CopyReport], None]) -> None:
+        """Copy until there is nothing left; `note` what is done behind each portion.
+
+        Raises `InvalidArgumentError`: a job of this name has another plan; and what writing exactly once raises.
+        """
+        while self._step():
+            note(self.report)
+            pace.wait(self.report)
+
+    def _step(self) -> bool:
+        """Copy one portion; False: there is none left."""
+        row = self._call(_look(self._client, self._sink))
+        batch, position = 0, None
+        if row.state is not BatchState.NONE:
+            plan, before, behind = _noted(row)
+            if plan != self._source.plan:
+                raise InvalidArgumentError(
+                    f"job {self._name!r} into {self._sink.target} has begun with another plan, {plan}: give this one "
+                    "another name"
+                )
+            is_done = row.state is BatchState.DONE
+            batch, position = (row.batch + 1, behind) if is_done else (row.batch, before)
+        portion = self._source.portion(position)
+        if portion is None:
+            return False
+        note = {"v": NOTE_VERSION, "plan": self._source.plan, "before": position, "behind": portion.position}
+        identity = BatchIdentity(self._sink, batch)
+        try:
+            is_own = self._call(self._write(identity, portion, json.dumps(note, separators=(",", ":"))))
+        except BatchOvertakenError:
+            # Another one of the same name is ahead: what it has done is done.
+            return True
+        if is_own:
+            self.report.event_count += len(portion.events)
+            self.report.length_bytes += portion.length_bytes
+            self.report.commit_count += 1
+        return True
+
+    async def _write(self, identity: BatchIdentity, portion: Portion, note: str) -> bool:
+        """Have a batch in the stream once; False: it was another run's."""
+        task = SinkTask(self._client, identity, self._limits)
+        await task.begin()
+        try:
+            await task.write(self._sink.target, portion.events, portion.keys)
+            transactions = by_stream([await task.prepare()])
+        except Exception:
+            await task.abort()
+            raise
+        ended = SinkBatch(self._client, identity, transactions, self._limits, note=note)
+        try:
+            await ended.commit()
+        except PenstockError as error:
+            try:
+                await ended.abort()
+            except PenstockError as second:
+                error.add_note(f"and what was prepared stays until its limit ends it: {second}")
+            raise
+        row = await _look(self._client, self._sink)
+        return dict(row.transactions) == transactions
+
+
+async def open_job(client: Client, name: str, target: str) -> str | None:
+    """Make the ledger if it is not there; return the plan that a job of this name has begun with, None: it has not.
+
+    Raises `NoSuchStreamError`, `StreamSealedError`: nothing can be written to the target.
+    """
+    if not await client.segments_of(target):
+        raise StreamSealedError(f"stream {target} is sealed and takes no more events")
+    await create_ledger(client, target)
+    row = await _look(client, _sink(name, target))
+    return None if row.state is BatchState.NONE else _noted(row)[0]
+
+
+def _sink(name: str, target: str) -> SinkIdentity:
+    return SinkIdentity(f"job {name}", target)
+
+
+async def _look(client: Client, sink: SinkIdentity) -> LedgerRow:
+    ledger = await Ledger.open(client, sink)
+    try:
+        return (await ledger.look())[0]
+    finally:
+        await ledger.close()
+
+
+def _noted(row: LedgerRow) -> tuple[str, str | None, str]:
+    try:
+        fields = json.loads(row.note)
+        if fields["v"] != NOTE_VERSION:
+            raise CorruptionError(str(row.sink), 0, f"version {fields['v']} is not known here: use a newer Penstock")
+        before = fields["before"]
+        return str(fields["plan"]), None if before is None else str(before), str(fields["behind"])
+    except (ValueError, KeyError, TypeError) as error:
+        raise CorruptionError(f"the ledger's row of {row.sink}", 0, f"its note is none of a job: {error!r}") from error

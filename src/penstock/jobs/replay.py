@@ -1,0 +1,113 @@
+"""`ReplaySource`: a range of a stream, to be copied into another one.
+
+Routing keys are no part of events. Unless a field of theirs says, events have the number of their segment for a key:
+those that were in order in a segment are in order in the other stream, too.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+
+from penstock.jobs.export import ExportSource
+from penstock.jobs.keys import EventKeys
+from penstock.jobs.ledgered_copy import Portion
+from penstock.model.errors import CorruptionError
+from penstock.model.stream_cuts import StreamCut
+from penstock.spark.batches import Place, record_batches
+from penstock.spark.planner import advance, ranges_between
+
+
+@dataclass(frozen=True, slots=True)
+class ReplayPlan:
+    """What a replay is of, fixed when it first begins.
+
+    Attributes:
+        wanted: as it was asked for, in words that may mean another cut every time.
+        key_field: where keys come from; None: segments.
+    """
+
+    wanted: str
+    start: StreamCut
+    end: StreamCut
+    key_field: str | None
+
+    def to_text(self) -> str:
+        """Return it as one line of JSON."""
+        fields = {
+            "wanted": self.wanted, "start": self.start.to_text(), "end": self.end.to_text(),
+            "key_field": self.key_field,
+        }  # fmt: skip
+        return json.dumps(fields, separators=(",", ":"))
+
+    @classmethod
+    def from_text(cls, text: str) -> ReplayPlan:
+        """Return the plan that `to_text` gave. Raises `CorruptionError`."""
+        try:
+            fields = json.loads(text)
+            field = fields["key_field"]
+            start, end = StreamCut.from_text(fields["start"]), StreamCut.from_text(fields["end"])
+            return cls(str(fields["wanted"]), start, end, None if field is None else str(field))
+        except (ValueError, KeyError, TypeError) as error:
+            raise CorruptionError("the ledger", 0, f"not a plan of a replay: {text!r}") from error
+
+
+class ReplaySource:
+    """See the module. Implements `PortionSource`; a position is the text of a stream cut.
+
+    Args:
+        bytes_max, events_max: of a portion, which is held in memory.
+    """
+
+    def __init__(
+        self, source: ExportSource, plan: ReplayPlan, *, bytes_max: int, events_max: int | None = None
+    ) -> None:
+        self.plan = plan.to_text()
+        self._source = source
+        self._planned = plan
+        self._bytes_max = bytes_max
+        self._events_max = events_max
+        self._keys = None if plan.key_field is None else EventKeys(plan.key_field)
+
+    def left_bytes(self) -> int:
+        """Return how long the whole range is."""
+        return sum(each.length for each in ranges_between(self._source, self._begin(None), self._end()))
+
+    def portion(self, position: str | None) -> Portion | None:
+        """See `PortionSource.portion`."""
+        import pyarrow as pa
+
+        source, start = self._source, self._begin(position)
+        cut = advance(source, start, self._end(), self._bytes_max, events_max=self._events_max)
+        events: list[pa.Array] = []
+        keys: list[pa.Array] = []
+        ranges = ranges_between(source, start, cut)
+        for each in ranges:
+            name = source.segment_name(each.segment)
+            batches = record_batches(
+                source.read(each.segment, each.start, each.end), scope=source.scope, stream=source.stream,
+                segment=each.segment, segment_name=name, place=Place(each.start), columns=("event",),
+            )  # fmt: skip
+            for batch in batches:
+                column = batch.column(0)
+                events.append(column)
+                if self._keys is None:
+                    keys.append(pa.repeat(pa.scalar(str(each.segment)), len(column)))
+                else:
+                    where = f"{name} from byte {each.start} on"
+                    keys.append(pa.array(self._keys.keys_of(column.to_pylist(), where), pa.string()))
+        if not events:
+            return None
+        behind = StreamCut(source.scope, source.stream, cut)
+        length = sum(each.length for each in ranges)
+        return Portion(pa.concat_arrays(events), pa.concat_arrays(keys), behind.to_text(), length)
+
+    def _begin(self, position: str | None) -> dict[int, int]:
+        return _reached(self._planned.start if position is None else StreamCut.from_text(position))
+
+    def _end(self) -> dict[int, int]:
+        return _reached(self._planned.end)
+
+
+def _reached(cut: StreamCut) -> dict[int, int]:
+    return {segment: offset for segment, offset in cut.positions.items() if offset >= 0}
