@@ -155,7 +155,7 @@ class Exporter:
         self._writer = writer
         self._start = start
         self._batch_bytes = batch_bytes
-        self.report = ExportReport()
+        self.report: ExportReport = ExportReport()
 
     def left_bytes(self, end: StreamCut) -> int:
         """Return how much of the stream the table lacks up to `end`."""

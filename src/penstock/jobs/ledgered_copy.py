@@ -108,7 +108,7 @@ class LedgeredCopy:
         self._name = name
         self._source = source
         self._limits = SinkLimits(visible_s=visible_s)
-        self.report = CopyReport()
+        self.report: CopyReport = CopyReport()
 
     def run(self, pace: Pace, note: Callable[[CopyReport], None]) -> None:
         """Copy until there is nothing left; `note` what is done behind each portion.

@@ -62,7 +62,7 @@ class ReplaySource:
     def __init__(
         self, source: ExportSource, plan: ReplayPlan, *, bytes_max: int, events_max: int | None = None
     ) -> None:
-        self.plan = plan.to_text()
+        self.plan: str = plan.to_text()
         self._source = source
         self._planned = plan
         self._bytes_max = bytes_max
