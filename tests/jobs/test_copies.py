@@ -283,7 +283,12 @@ def test_an_export_is_put_back_as_it_was(target: Target, tmp_path: Path) -> None
         "offset": list(range(count)),
     }  # fmt: skip
     pq.write_table(pa.table(rows), tmp_path / "1.parquet")
-    target.copy(BackfillSource([tmp_path / "1.parquet"], bytes_max=50))
+    source = BackfillSource([tmp_path / "1.parquet"], bytes_max=50)
+    first = source.portion(None)
+    assert first is not None
+    assert first.keys is not None
+    assert list(map(str, first.keys)) == ["0", "1"] * 3
+    target.copy(source)
     found = target.events()
     wanted = [b"\xff" if text is None else text.encode() for text in texts]
     assert Counter(found) == Counter(wanted)
