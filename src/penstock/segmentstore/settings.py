@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
 
+from penstock.model.errors import InvalidArgumentError
 from penstock.runtime.descriptors import DescriptorBudget
 from penstock.runtime.work import PoolSettings
 
@@ -302,6 +303,47 @@ class GarbageSettings:
 
 
 @dataclass(frozen=True, slots=True)
+class JoinSettings:
+    """How small chunks beside each other are copied into a longer one, in the background. See docs/defragmentation.md.
+
+    Attributes:
+        interval_s: the pause between two rounds; 0: chunks are never joined.
+        is_for_appending: also where long-term storage can append, and few chunks are small.
+        target_bytes: chunks get about as long as this, and no longer; nor longer than their segment's may be. Chunks of
+            more than half of it stay as they are. About twice as much memory is used meanwhile, in each container.
+        chunks_min: so many are joined at least, unless fewer make half of `target_bytes`.
+        chunks_max: so many are joined at most: their records are removed by one commit.
+        round_bytes: bytes copied in one round.
+        round_records: records of segments and chunks looked at in one round.
+        pause_s: the pause behind each copy of a round.
+        reads_max: chunks read at the same time.
+        slow_s: a copy that takes longer ends its round, and the next ones come less and less often, ...
+        retry_s_max: ... down to this; so they do while storage is full or away, or appends wait for room.
+        segments_max: segments of which it is remembered that there is nothing to join.
+    """
+
+    interval_s: float = 30.0
+    is_for_appending: bool = False
+    target_bytes: int = 8 * MIB
+    chunks_min: int = 8
+    chunks_max: int = 64
+    round_bytes: int = 128 * MIB
+    round_records: int = 4096
+    pause_s: float = 0.1
+    reads_max: int = 4
+    slow_s: float = 30.0
+    retry_s_max: float = 600.0
+    segments_max: int = 10_000
+
+    def __post_init__(self) -> None:
+        """Check what no type says. Raises `InvalidArgumentError`."""
+        if not 2 <= self.chunks_min <= self.chunks_max <= 128 or self.target_bytes < 2 or self.reads_max < 1:
+            raise InvalidArgumentError(
+                "joins: chunks_min is at least 2 and at most chunks_max, that at most 128; target_bytes is at least 2"
+            )
+
+
+@dataclass(frozen=True, slots=True)
 class ContainerSettings:
     """How one segment container works.
 
@@ -388,6 +430,7 @@ class ContainerSettings:
         space: what happens when file systems run out of room.
         orphans: how chunks that no record ever led to are deleted.
         garbage: how chunks are deleted that were unlinked.
+        joins: how small chunks become longer ones.
     """
 
     checkpoint_log_bytes: int = 64 * MIB
@@ -460,6 +503,7 @@ class ContainerSettings:
     space: SpaceSettings = field(default_factory=SpaceSettings)
     orphans: OrphanSettings = field(default_factory=OrphanSettings)
     garbage: GarbageSettings = field(default_factory=GarbageSettings)
+    joins: JoinSettings = field(default_factory=JoinSettings)
 
 
 @dataclass(frozen=True, slots=True)

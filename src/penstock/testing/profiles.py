@@ -21,7 +21,7 @@ HDFS = Profile(name="hdfs", storage="hdfs")
 
 #: Much is truncated, deleted and merged, and readers of layouts hold on to what goes.
 GARBAGE = Profile(
-    name="garbage", layout_gap_s=1.0, share=1.0,
+    name="garbage", layout_gap_s=1.0, share=1.0, has_joins=True,
     workloads=("events", "trimmed", "bytes", "lives", "merges", "transactions"),
 )  # fmt: skip
 

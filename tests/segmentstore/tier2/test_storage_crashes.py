@@ -25,7 +25,7 @@ from penstock.model.errors import (
 )
 from penstock.model.segments import Buffer, TableEntry, TablePage, TableRemoval, TableUpdate
 from penstock.runtime.runtime import Runtime, real_runtime
-from penstock.segmentstore.settings import OrphanSettings
+from penstock.segmentstore.settings import JoinSettings, OrphanSettings
 from penstock.segmentstore.tier2.chunk_storage import ChunkStorage
 from penstock.segmentstore.tier2.chunked_storage import ChunkedStorage
 from penstock.segmentstore.tier2.memory import MemoryChunkStorage
@@ -36,6 +36,7 @@ from penstock.segmentstore.tier2.wrapped import WrappedChunkStorage
 from support.chunk_records import checked_chunks
 
 SETTINGS = ChunkedStorageSettings(chunk_length_max=8, block_length=3, chunks_per_commit_max=2, page_length=3)
+JOINS = JoinSettings(target_bytes=8, chunks_min=2, chunks_max=8)
 MARK = b"marked"
 MODES = ["before", "half", "after"]
 REAL = real_runtime(1)
@@ -169,9 +170,12 @@ class World:
 
 # The history that is interrupted everywhere: what each segment is to hold, and how a caller brings it about.
 
-A, B, C = "s/a/0.#epoch.0", "s/a/0.#epoch.0#transaction.1", "s/c/0"
+A, B, C, D = "s/a/0.#epoch.0", "s/a/0.#epoch.0#transaction.1", "s/c/0", "s/d/0.#epoch.0"
 A_DATA = bytes(range(40))
 B_DATA = bytes(range(100, 120))
+#: In D small chunks come first, then small merges, then chunks again.
+D_DATA = bytes(range(30))
+D_MERGES = (12, 15, 18)
 
 
 async def advance(storage: ChunkedStorage, segment: str, data: bytes, step: int, *, until: int) -> None:
@@ -209,6 +213,12 @@ async def check_story(world: World) -> None:
     assert [(s.name, s.start_offset, s.length, s.is_sealed) for s in stored] == [(A, 30, 60, True)]
     for start in range(30, 60):
         assert await reader.read(A, start, 99) == whole[start:]
+    await check_chunks(world)
+
+
+async def check_chunks(world: World) -> None:
+    """Each chunk is in use, or in the queue of garbage, or found by the sweep; and those that are not in use go."""
+    reader = world.reader()
     used = await world.check()
     # Whatever else lies about was never recorded, or waits in the queue of garbage; nothing that is in use does.
     names = {info.name for info in await world.chunks.list()}
@@ -311,6 +321,115 @@ async def test_zombie_at_every_point_does_no_harm(supports_append: bool) -> None
         await check_story(world)
 
 
+# Joins of small chunks, interrupted everywhere.
+
+
+async def join_all(storage: ChunkedStorage, segment: str) -> int:
+    """Join what can be joined; return how many chunks were."""
+    count = 0
+    upper = 99
+    while upper > 0:
+        step = await storage.join_chunks(segment, 0, upper, JOINS)
+        assert step.upper < upper or step.chunk_count
+        upper = step.upper
+        count += step.chunk_count
+    return count
+
+
+async def filled_with_small_chunks(supports_append: bool) -> World:
+    """Return a world with D in 17 chunks, each of an epoch of its own where storage can append."""
+    world = World(supports_append=supports_append)
+    while (stored := await world.reader().info(D)) is None or stored.length < len(D_DATA):
+        storage = world.incarnation()
+        length = stored.length if stored is not None else 0
+        if length in D_MERGES:
+            source = f"{D}#transaction.{length}"
+            await storage.write(source, 0, [D_DATA[length : length + 2]])
+            source_again = world.incarnation()
+            await source_again.write(source, 2, [D_DATA[length + 2 : length + 3]])
+            await source_again.seal(source)
+            await source_again.concat(D, length, source)
+        else:
+            await advance(storage, D, D_DATA, 2, until=min(length + 2, len(D_DATA)))
+    assert len(await world.reader().chunks_of(D)) == 17
+    return world
+
+
+async def check_joined(world: World) -> None:
+    reader = world.reader()
+    for start in range(len(D_DATA)):
+        assert await reader.read(D, start, 99) == D_DATA[start:]
+    assert len(await reader.chunks_of(D)) <= 6
+    await check_chunks(world)
+
+
+async def count_join_calls(supports_append: bool) -> int:
+    fate = Fate()
+    world = await filled_with_small_chunks(supports_append)
+    assert await join_all(world.incarnation(fate), D) >= 14
+    await check_joined(world)
+    return fate.calls
+
+
+@pytest.mark.parametrize("supports_append", [True, False])
+@pytest.mark.parametrize("mode", MODES)
+async def test_crashes_at_every_point_of_joins_lose_and_double_nothing(mode: str, supports_append: bool) -> None:
+    """SS-214: and one more in the next epoch, at several points."""
+    for at in range(await count_join_calls(supports_append)):
+        for second in (-1, 1):
+            world = await filled_with_small_chunks(supports_append)
+            for fate in (Fate(at, mode), Fate(second, mode)):
+                try:
+                    await join_all(world.incarnation(fate), D)
+                except (Died, OutcomeUnknownError):
+                    assert fate.is_dead
+                await world.check()
+            await join_all(world.incarnation(), D)
+            await check_joined(world)
+
+
+@pytest.mark.parametrize("supports_append", [True, False])
+@pytest.mark.parametrize("mode", MODES)
+async def test_a_join_that_failed_is_repeated_by_the_same_incarnation(mode: str, supports_append: bool) -> None:
+    for at in range(await count_join_calls(supports_append)):
+        world = await filled_with_small_chunks(supports_append)
+        storage = world.incarnation(Fate(at, mode, is_transient=True))
+        try:
+            await join_all(storage, D)
+        except (Died, OutcomeUnknownError):
+            pass
+        await advance(storage, D, D_DATA + b"and on", 3, until=len(D_DATA) + 6)
+        await join_all(storage, D)
+        await storage.truncate(D, 3)
+        assert await storage.read(D, 3, 99) == (D_DATA + b"and on")[3:]
+        await check_chunks(world)
+
+
+@pytest.mark.parametrize("supports_append", [True, False])
+async def test_a_zombie_at_every_point_of_a_join_does_no_harm(supports_append: bool) -> None:
+    refused_count = 0
+    for at in range(await count_join_calls(supports_append)):
+        world = await filled_with_small_chunks(supports_append)
+        fate = Fate(at, "half")
+        old = world.incarnation(fate)
+        try:
+            await join_all(old, D)
+        except (Died, OutcomeUnknownError):
+            pass
+        new = world.incarnation()
+        await new.open(D)
+        fate.is_dead = False
+        before = world.table.entries()
+        try:
+            assert await join_all(old, D) == 0  # It had come to its end.
+        except StorageNotPrimaryError:
+            refused_count += 1
+        assert world.table.entries() == before
+        await join_all(new, D)
+        await check_joined(world)
+    assert refused_count
+
+
 # Any history: a state machine against a bytearray.
 
 
@@ -326,7 +445,7 @@ class Model:
 OPERATIONS = st.lists(
     st.tuples(
         st.sampled_from(
-            ["write", "write", "write", "truncate", "skip", "seal", "concat", "delete", "reopen", "die", "zombie"]
+            [*["write"] * 3, "truncate", "skip", "seal", "concat", "delete", "join", "join", "reopen", "die", "zombie"]
         ),
         st.integers(0, 2),
         st.integers(0, 2),
@@ -395,6 +514,11 @@ async def test_any_history_equals_the_model(
             elif operation == "seal" and model is not None:
                 target = Model(model.data, model.start, True)
                 await storage.seal(name)
+            elif operation == "join":
+                target = model
+                await join_all(storage, name)
+                if model is None:
+                    continue
             elif operation == "delete":
                 await storage.delete(name)
                 models.pop(name, None)

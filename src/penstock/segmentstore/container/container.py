@@ -292,6 +292,7 @@ class SegmentContainer(SegmentMerges):
             self.spawn(self.storage.orphans.run())
             self.spawn(self.storage.collect_garbage())
             self.spawn(self.storage.run_sweeps())
+            self.storage.start_joining(lambda: self.writer.is_pressed)
             if self.images is not None:
                 self.spawn(self.images.run())
             if self.failure is not None:

@@ -10,8 +10,8 @@ newest epoch of a container changes records; an older one that still runs may wr
 Changes of one segment follow each other, those of different segments and all reads run side by side. Every byte read
 is verified against the checksums of its block.
 
-Left out on purpose: defragmentation of small chunks and relocation of a half truncated first chunk; a merged segment
-keeps the chunks it came with. Source: segment store specification, sections 8.1 to 8.8.
+Left out on purpose: relocation of a half truncated first chunk. A merged segment keeps the chunks it came with, until
+small ones are joined in the background (`chunk_joiner`). Source: segment store specification, sections 8.1 to 8.8.
 """
 
 from __future__ import annotations
@@ -32,7 +32,8 @@ from penstock.model.errors import (
 )
 from penstock.model.segments import Buffer
 from penstock.runtime.runtime import Runtime
-from penstock.segmentstore.settings import GarbageSettings
+from penstock.segmentstore.settings import GarbageSettings, JoinSettings
+from penstock.segmentstore.tier2.chunk_lookup import ExtentGoneError
 from penstock.segmentstore.tier2.chunk_name import check_chunk_name, chunk_origin
 from penstock.segmentstore.tier2.chunk_run import ChunkRun, run_of, runs_of
 from penstock.segmentstore.tier2.chunk_storage import ChunkStorage
@@ -44,6 +45,7 @@ from penstock.segmentstore.tier2.records import SegmentRecord, decode_record, le
 from penstock.segmentstore.tier2.rolling_layout import RollingLayout
 from penstock.segmentstore.tier2.segment_adoption import adopt_segment
 from penstock.segmentstore.tier2.segment_concat import concat_segment
+from penstock.segmentstore.tier2.segment_join import JoinStep, commit_join, copy_chunks, find_join, is_still_there
 from penstock.segmentstore.tier2.segment_read import load_existing, placed_chunks, read_segment
 from penstock.segmentstore.tier2.segment_removal import delete_segment, truncate_segment
 from penstock.segmentstore.tier2.segment_skip import skip_segment
@@ -333,22 +335,46 @@ class ChunkedStorage:
 
     async def list_segments(self) -> AsyncIterator[StoredSegment]:
         """Yield every segment of which something is stored. Those that stay all the while come exactly once."""
-        token = b""
-        while True:
-            page = await self._context.table.page(
-                limit=self._context.settings.page_length, token=token, first=SEGMENTS_FIRST
-            )
-            if not page.entries:
-                return
-            token = page.token
-            for entry in page.entries:
-                record = decode_record(entry.key, entry.value)
-                if isinstance(record, SegmentRecord) and record.is_active:
-                    yield _stored(record)
-            run = run_of(token)
-            if run is not None:
-                # All records of a segment's chunks lie side by side; they need not be looked through.
-                token = runs_of(run.segment)[1]
+        token: bytes | None = b""
+        while token is not None:
+            records, token = await self.segments_after(token)
+            for record in records:
+                yield _stored(record)
+
+    async def segments_after(self, token: bytes) -> tuple[list[SegmentRecord], bytes | None]:
+        """Return the records of some segments behind `token`, and the token of what follows; None behind the last."""
+        page = await self._context.table.page(
+            limit=self._context.settings.page_length, token=token, first=SEGMENTS_FIRST
+        )
+        if not page.entries:
+            return [], None
+        records = [decode_record(entry.key, entry.value) for entry in page.entries]
+        # All records of a segment's chunks lie side by side; they need not be looked through.
+        run = run_of(page.token)
+        found = [record for record in records if isinstance(record, SegmentRecord) and record.is_active]
+        return found, page.token if run is None else runs_of(run.segment)[1]
+
+    async def join_chunks(self, segment: str, low: int, upper: int, settings: JoinSettings) -> JoinStep:
+        """Copy some small chunks in [`low`, `upper`) of a segment, as far up as there are any, into one; see there.
+
+        Reads and writes go on meanwhile. Raises `CorruptionError` for damage of what is stored.
+        """
+        found = await find_join(self._context, segment, low, upper, settings)
+        plan = found.plan
+        if plan is None:
+            return JoinStep(found.upper, found.looked_count, 0, 0)
+        try:
+            joined = await copy_chunks(self._context, plan, settings)
+        except ExtentGoneError as error:
+            async with self._change(segment):
+                if await is_still_there(self._context, plan):
+                    raise error.cause from error
+            return JoinStep(low, found.looked_count, 0, plan.length)
+        async with self._change(segment):
+            is_done = await commit_join(self._context, plan, joined)
+        if not is_done:
+            return JoinStep(low, found.looked_count, 0, plan.length)
+        return JoinStep(found.upper, found.looked_count, len(plan.chunks), plan.length)
 
     async def unrecorded(self, names: Sequence[str]) -> list[str]:
         """Return those of `names`, chunks made by earlier epochs, that none of these records leads to, or ever did.

@@ -285,22 +285,30 @@ class MetadataTransaction:
     ) -> list[Extent]:
         """Return up to `limit` of what `run` consists of, the one that holds `position` first, then those before it.
 
-        As of one moment, and without what this transaction staged. Empty when nothing live holds `position`.
-        `is_remembered`: what is found is kept in memory; not for what goes along very many. Raises `CorruptionError`.
+        As of one moment, and without what this transaction staged. Empty when nothing live holds `position`; fewer than
+        `limit` when dead records lie between them, or before the first. `is_remembered`: what is found is kept in
+        memory; not for what goes along very many. Raises `CorruptionError`.
         """
         change_count = self._cache.change_count if self._cache is not None else 0
-        page = await self._table.page(limit=limit, first=run.key(position), last=run.last_key)
         found: list[Extent] = []
-        for entry in page.entries:
-            extent = _live_extent(decode_record(entry.key, entry.value))
-            if extent is None or not _holds(extent, run, position):
+        first, last = run.key(position), run.last_key
+        while not found and first <= last:
+            page = await self._table.page(limit=limit, first=first, last=last)
+            if not page.entries:
                 break
-            position = extent.start - 1
-            found.append(extent)
-            if is_remembered:
-                loaded = VersionedRecord(extent, entry.version)
-                self._read.setdefault(entry.key, loaded)
-                self._remember(entry.key, loaded, change_count)
+            for entry in page.entries:
+                first = entry.key + b"\0"
+                extent = _live_extent(decode_record(entry.key, entry.value))
+                if extent is None:
+                    continue  # Its removal was never done. Joins leave such between others.
+                if not _holds(extent, run, position):
+                    return found
+                position = extent.start - 1
+                found.append(extent)
+                if is_remembered:
+                    loaded = VersionedRecord(extent, entry.version)
+                    self._read.setdefault(entry.key, loaded)
+                    self._remember(entry.key, loaded, change_count)
         return found
 
     async def extent_holding(self, run: ChunkRun, position: int) -> Extent | None:

@@ -99,7 +99,7 @@ async def _read(
 
     async def read(piece: PlacedChunk) -> memoryview:
         begin = piece.start_offset
-        return await _read_chunk(context, piece.chunk, max(offset - begin, 0), min(end - begin, piece.chunk.length))
+        return await read_chunk(context, piece.chunk, max(offset - begin, 0), min(end - begin, piece.chunk.length))
 
     parts = await run_bounded(read, pieces, context.settings.chunk_reads_max)
     if len(parts) == 1 and isinstance(parts[0].obj, bytes) and len(parts[0]) == len(parts[0].obj):
@@ -120,8 +120,8 @@ async def _read_with_retries(context: StorageContext, chunk: str, offset: int, l
     return await context.chunks.read(chunk, offset, length)
 
 
-async def _read_chunk(context: StorageContext, chunk: ChunkRecord, start: int, end: int) -> memoryview:
-    """Return verified bytes [`start`, `end`) of a chunk."""
+async def read_chunk(context: StorageContext, chunk: ChunkRecord, start: int, end: int) -> memoryview:
+    """Return verified bytes [`start`, `end`) of a chunk. Raises `ExtentGoneError` without it, `CorruptionError`."""
     first, last = block_range(start, end, length=chunk.length, block_length=chunk.block_length)
     try:
         data = await _read_with_retries(context, chunk.name, first, last - first)

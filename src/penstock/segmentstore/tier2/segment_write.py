@@ -18,7 +18,6 @@ from dataclasses import replace
 from penstock.model.errors import (
     BadChunkOffsetError,
     BadOffsetError,
-    ChunkExistsError,
     CorruptionError,
     MissingChunkError,
     NoSuchChunkError,
@@ -29,9 +28,9 @@ from penstock.model.errors import (
 )
 from penstock.model.names import SYSTEM_SCOPE
 from penstock.model.segments import Buffer
-from penstock.segmentstore.tier2.chunk_name import new_chunk_name
+from penstock.segmentstore.tier2.chunk_creation import create_chunk, demand_all, discard_chunks
 from penstock.segmentstore.tier2.metadata import MetadataTransaction
-from penstock.segmentstore.tier2.records import ChunkRecord, Extent, SegmentRecord, check, empty_segment, leads_to
+from penstock.segmentstore.tier2.records import ChunkRecord, Extent, SegmentRecord, check, empty_segment
 from penstock.segmentstore.tier2.segment_removal import finish_deletion
 from penstock.segmentstore.tier2.storage_context import StorageContext
 from penstock.segmentstore.tier2.written_checksums import Growth, sum_written
@@ -91,7 +90,7 @@ async def _write_some(
     try:
         await context.commit(transaction, segment)
     except (StorageConflictError, StorageNotPrimaryError) as error:
-        await write.discard(error)
+        await discard_chunks(context, write.created, error)
         raise
     return record.length
 
@@ -153,20 +152,6 @@ class _Write:
             self.last = replace(chunk, block_checksums=grown)
             self._transaction.put(self.last)
 
-    async def discard(self, error: StorageError) -> None:
-        """Delete the chunks created by this write, of which nothing was committed because of `error`."""
-        unused: list[str] = []
-        for chunk in self.created:
-            try:
-                (entry,) = await self._context.table.get([chunk.key])
-            except StorageError as second:
-                error.add_note(f"chunk {chunk.name} may be an orphan, the records could not be read: {second}")
-                continue
-            # The error says that nothing was applied. A record would prove it wrong, and deleting would lose data.
-            if entry is None or not leads_to(chunk.key, entry.value, chunk.name):
-                unused.append(chunk.name)
-        await self._context.delete_chunks(unused)
-
     def _may_append(self, last: ChunkRecord) -> bool:
         return (
             self._context.chunks.supports_append
@@ -187,7 +172,7 @@ class _Write:
             ) from error
         except NoSuchChunkError as error:
             raise MissingChunkError(last.name, f"the chunk is gone, its record says {last.length} bytes") from error
-        _demand_all(last.name, count, piece)
+        demand_all(last.name, count, piece)
         grown = self.last = replace(last, length=last.length + count)
         if self._grown and self._grown[-1][0] is last:
             # Created by this write: nothing was known of the chunk that it follows but that it could not be used.
@@ -201,21 +186,7 @@ class _Write:
 
     async def _create(self, piece: Sequence[Buffer]) -> None:
         context, record = self._context, self.record
-        name = new_chunk_name(
-            record.name,
-            epoch=context.epoch,
-            offset=record.length,
-            rng=context.runtime.rng,
-            mark=context.orphans.mark,
-        )
-        try:
-            count = await context.chunks.create_with_content(name, piece)
-        except ChunkExistsError:
-            raise  # Somebody else's, whoever that is.
-        except BaseException:
-            # It may be there, or come later. Nobody but this call knows of it, so no record will ever lead to it.
-            context.orphans.add(name, may_come_late=True)
-            raise
+        name, count = await create_chunk(context, record.name, record.length, piece)
         block_length = context.settings.block_length
         created = ChunkRecord(
             run=record.run,
@@ -227,7 +198,7 @@ class _Write:
             block_checksums=(),
         )
         self.created.append(created)
-        _demand_all(name, count, piece)
+        demand_all(name, count, piece)
         self.last = created
         self._grown.append((created, Growth((), 0, block_length, piece)))
         self.record = replace(
@@ -267,9 +238,3 @@ class _Rest:
                 self._next += 1
                 self._position = 0
         return taken
-
-
-def _demand_all(name: str, count: int, piece: Sequence[Buffer]) -> None:
-    expected = sum(map(len, piece))
-    if count != expected:
-        raise StorageError(f"chunk {name}: the storage wrote {count} of {expected} bytes and reported success")

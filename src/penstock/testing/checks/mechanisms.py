@@ -19,6 +19,7 @@ from penstock.segmentstore.container.tables.compaction import TableCompactor
 from penstock.segmentstore.container.tables.index import TableIndex
 from penstock.segmentstore.container.tables.indexer import TableIndexer
 from penstock.segmentstore.container.tables.tables import Tables
+from penstock.segmentstore.tier2.chunk_joiner import ChunkJoiner
 
 #: What a call stands for: its name in the totals and how often it counts, given its arguments. None: not at all.
 _Meaning = Callable[..., "tuple[str, int] | None"]
@@ -73,6 +74,11 @@ _POINTS: Final[tuple[tuple[type, str, _Meaning], ...]] = (
     (Tables, "delta", _always("table deltas")),
     (OffsetIndexes, "write", _always("offset index entries")),
     (OffsetIndexes, "locate", _always("offsets located")),
+    (
+        ChunkJoiner,
+        "_end_pass",
+        lambda _, ended: ("inside: segments in which chunks were joined", 1) if ended.has_joined else None,
+    ),
     (DiskCache, "read", _always("looks into the disk cache")),
 )
 

@@ -17,6 +17,7 @@ from penstock.segmentstore.settings import (
     GarbageSettings,
     ImageSettings,
     IndexSettings,
+    JoinSettings,
     OrphanSettings,
     SegmentStoreSettings,
     SpaceSettings,
@@ -56,6 +57,8 @@ def draw_cluster(seed: int, profile: Profile, rng: random.Random, *, is_crowded:
     cluster = _with_controllers(cluster, own("controllers"), profile)
     if profile.rescue_gap_s:
         cluster = _with_images(cluster, own("images"))
+    if profile.storage == "bucket" or profile.has_joins:
+        cluster = _with_joins(cluster, own("joins"))
     if profile.storage == "bucket":
         cluster = replace(cluster, remote_faults=_draw_object_faults(own("objects")))
     elif profile.storage == "hdfs":
@@ -294,6 +297,23 @@ def _with_ingest_budget(cluster: ClusterSettings, profile: Profile, *, is_crowde
         cluster.segment_store.connection, ingest_bytes_max=ingest_bytes_max, read_delay_s_max=1.0
     )
     return replace(cluster, segment_store=replace(cluster.segment_store, connection=connection))
+
+
+def _with_joins(cluster: ClusterSettings, rng: random.Random) -> ClusterSettings:
+    """Return a cluster that joins small chunks often, and few at a time."""
+    joins = JoinSettings(
+        interval_s=rng.choice((0.3, 1.0)),
+        is_for_appending=True,
+        target_bytes=rng.choice((2, 8, 64)) * _KIB,
+        chunks_min=(chunks_min := rng.choice((2, 4))),
+        chunks_max=rng.choice((chunks_min, 16)),
+        round_bytes=rng.choice((4, 64)) * _KIB,
+        round_records=rng.choice((16, 256)),
+        slow_s=1.0,
+        retry_s_max=2.0,
+    )
+    container = replace(cluster.segment_store.container, joins=joins)
+    return replace(cluster, segment_store=replace(cluster.segment_store, container=container))
 
 
 def _with_controller(cluster: ClusterSettings, rng: random.Random, profile: Profile) -> ClusterSettings:

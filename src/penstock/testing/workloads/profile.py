@@ -50,6 +50,7 @@ class Profile:
         reserve_file_count: files in reserve for a full disk, many enough for all starts on one; then no container may
             be offline for want of room. 0: a few, or none, and they may.
         storage: what long-term storage is: a directory, or a bucket or files of HDFS that fail as those do.
+        has_joins: small chunks are joined although long-term storage can append; in a bucket they always are.
         layout_gap_s: mean time between two readers who lease a layout of chunks and read by it for a while; 0: none.
         rescue_gap_s: containers write images of themselves, and with this mean time between two a store is built anew
             from long-term storage alone, or all are flushed; 0: they write none. All have one long-term storage then.
@@ -91,6 +92,7 @@ class Profile:
     pace: float = 1.0
     has_lowest_limits: bool = False
     storage: Storage = "directory"
+    has_joins: bool = False
     layout_gap_s: float = 0.0
     rescue_gap_s: float = 0.0
     refused_rate: float = 0.2

@@ -31,6 +31,7 @@ from penstock.segmentstore.container.state import ContainerState
 from penstock.segmentstore.container.storage.storage_records import SegmentMetadataTable
 from penstock.segmentstore.container.tables.tables import Tables
 from penstock.segmentstore.settings import ContainerSettings
+from penstock.segmentstore.tier2.chunk_joiner import ChunkJoiner
 from penstock.segmentstore.tier2.chunk_name import CHUNK_MARK_BYTES
 from penstock.segmentstore.tier2.chunk_storage import ChunkStorage
 from penstock.segmentstore.tier2.chunked_storage import (
@@ -209,6 +210,8 @@ class ContainerStorage:
             garbage=self._garbage(table),
         )
         self._user: ChunkedStorage
+        #: What joins small chunks, of the container's own segments and of users'; none where nothing does.
+        self.joiners: Sequence[ChunkJoiner] = ()
 
     async def _persist_pinned(self, updates: Sequence[TableUpdate], removals: Sequence[TableRemoval]) -> None:
         values: dict[bytes, bytes | None] = {update.key: update.value for update in updates}
@@ -437,6 +440,19 @@ class ContainerStorage:
     async def collect_garbage(self) -> None:
         """Delete what was unlinked of chunks, again and again, for as long as the container runs."""
         await asyncio.gather(*(storage.garbage.run(self.judge) for storage in (self._system, self._user)))
+
+    def start_joining(self, is_pressed: Callable[[], bool]) -> None:
+        """Have small chunks joined for as long as the container runs, if it is set so; not while `is_pressed`."""
+        settings = self._settings.joins
+        if settings.interval_s <= 0 or (self._chunks.supports_append and not settings.is_for_appending):
+            return
+
+        def is_busy() -> bool:
+            return is_pressed() or self._is_room_short() or not self.health.is_available
+
+        self.joiners = [ChunkJoiner(storage, settings, is_busy=is_busy) for storage in (self._system, self._user)]
+        for joiner in self.joiners:
+            self._spawn(joiner.run(self.judge))
 
     async def run_sweeps(self) -> None:
         """Look for what earlier starts left behind of chunks, every so often."""

@@ -205,7 +205,7 @@ class StorageWriter:
         for segment in state.gone.values():
             if segment.id not in state.metadata.merges:
                 self._want(segment, now_s)
-        is_pressed = self._is_pressed
+        is_pressed = self.is_pressed
         kept_before = self._checkpoints.number_to_cut_at()
         early: list[Segment] = []
         keepers: list[tuple[int, Segment]] = []
@@ -239,7 +239,7 @@ class StorageWriter:
         self._acknowledge()
 
     @property
-    def _is_pressed(self) -> bool:
+    def is_pressed(self) -> bool:
         """Whether the room for what storage lacks is about to be used up."""
         state = self._state
         return (
@@ -382,7 +382,7 @@ class StorageWriter:
             # Only this one: a look at all of them finds those that have a job due again, and would never end.
             self._want(segment, now_s)
         self._start_jobs(now_s)
-        if not self._queue and segment.storage_length != length and self._is_pressed:
+        if not self._queue and segment.storage_length != length and self.is_pressed:
             self._wake.set()  # The largest of the others are next.
         if not self._jobs:
             self._acknowledge()

@@ -1,0 +1,164 @@
+"""`ChunkJoiner`: joins small chunks of all segments of one `ChunkedStorage`, in the background.
+
+Round after round it goes along the records of all segments, and along those of the chunks of each that got some since
+it was there last. A round copies so many bytes at most, and looks at so many records. While storage is slow, full or
+away, or the container has other things to do, rounds come less and less often.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import OrderedDict, deque
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+
+from penstock.model.errors import (
+    CorruptionError,
+    InconsistentStateError,
+    LogFencedError,
+    PenstockError,
+    StorageNotPrimaryError,
+)
+from penstock.segmentstore.settings import JoinSettings
+from penstock.segmentstore.tier2.chunk_run import ChunkRun
+from penstock.segmentstore.tier2.chunked_storage import ChunkedStorage
+from penstock.segmentstore.tier2.records import SegmentRecord
+
+logger: logging.Logger = logging.getLogger(__name__)
+
+
+@dataclass(slots=True)
+class _Done:
+    """There was nothing to join in a segment below `low`, nor above it while it had `chunk_count` chunks."""
+
+    low: int
+    chunk_count: int
+
+
+@dataclass(slots=True)
+class _Pass:
+    """On the way down a segment, from its end to `low`. `upper`: how far it has come."""
+
+    record: SegmentRecord
+    low: int
+    upper: int
+    has_joined: bool = False
+
+
+class ChunkJoiner:
+    """Joins chunks of `storage`. `is_busy`: whether the container has no time, or storage no room, for it now.
+
+    Attributes:
+        joined_count: chunks that were joined so far, ...
+        made_count: ... and chunks that they became.
+        copied_bytes: bytes copied so far, for nothing or not.
+    """
+
+    def __init__(
+        self, storage: ChunkedStorage, settings: JoinSettings, *, is_busy: Callable[[], bool] = lambda: False
+    ) -> None:
+        self.joined_count: int = 0
+        self.made_count: int = 0
+        self.copied_bytes: int = 0
+        self._storage = storage
+        self._settings = settings
+        self._is_busy = is_busy
+        self._token: bytes | None = b""
+        #: Segments of the last page that are yet to be looked at.
+        self._ahead: deque[SegmentRecord] = deque()
+        self._pass: _Pass | None = None
+        self._done: OrderedDict[ChunkRun, _Done] = OrderedDict()
+
+    async def run(self, report: Callable[[CorruptionError], Awaitable[None]]) -> None:
+        """Join chunks, again and again, for as long as the container runs; `report` is told of damage."""
+        settings = self._settings
+        pause_s = settings.interval_s
+        while True:
+            await asyncio.sleep(pause_s)
+            try:
+                is_done = await self.join_round(report)
+            except (InconsistentStateError, LogFencedError, StorageNotPrimaryError):
+                raise
+            except (PenstockError, OSError) as error:
+                logger.info("small chunks could not be joined yet: %s", error)
+                is_done = False
+            pause_s = settings.interval_s if is_done else min(2 * pause_s, settings.retry_s_max)
+
+    async def join_round(self, report: Callable[[CorruptionError], Awaitable[None]]) -> bool:
+        """Do one round; False when it was cut short, because others are busy or storage is slow.
+
+        A segment whose chunks cannot be joined, for whatever is raised, is left alone until it comes round again.
+        """
+        settings = self._settings
+        loop = asyncio.get_running_loop()
+        copied_bytes = looked_count = 0
+        self._token = b"" if self._token is None else self._token
+        while copied_bytes < settings.round_bytes and looked_count < settings.round_records:
+            if self._is_busy():
+                return False
+            current = self._pass or self._next()
+            if current is None:
+                if self._token is None:
+                    break
+                records, self._token = await self._storage.segments_after(self._token)
+                self._ahead.extend(records)
+                looked_count += len(records) + 1
+                continue
+            # Until this step has succeeded nobody goes on with this segment.
+            self._pass = None
+            begin_s = loop.time()
+            try:
+                step = await self._storage.join_chunks(current.record.name, current.low, current.upper, settings)
+            except CorruptionError as error:
+                await report(error)
+                self._note_done(current.record.run, _Done(current.low, current.record.chunk_count))
+                continue
+            looked_count += step.looked_count
+            if step.copied_bytes:
+                copied_bytes += step.copied_bytes
+                self.copied_bytes += step.copied_bytes
+                if not step.chunk_count:
+                    continue  # Somebody has changed the segment. It comes round again.
+                self.joined_count += step.chunk_count
+                self.made_count += 1
+                current.has_joined = True
+            if step.upper > current.low:
+                current.upper = step.upper
+                self._pass = current
+            else:
+                self._end_pass(current)
+            if step.copied_bytes:
+                if loop.time() - begin_s > settings.slow_s:
+                    return False
+                await asyncio.sleep(settings.pause_s)
+        return True
+
+    def _next(self) -> _Pass | None:
+        """Return the next segment that has got chunks."""
+        while self._ahead:
+            record = self._ahead.popleft()
+            done = self._done.get(record.run)
+            if done is not None:
+                # What was truncated says nothing about what came.
+                done.chunk_count = min(done.chunk_count, record.chunk_count)
+            low, known = (done.low, done.chunk_count) if done is not None else (0, 0)
+            if record.chunk_count - known >= self._settings.chunks_min:
+                return _Pass(record, low, record.length)
+        return None
+
+    def _end_pass(self, ended: _Pass) -> None:
+        record, settings = ended.record, self._settings
+        if ended.has_joined:
+            # What was joined may be joined again, with what lay beside it.
+            self._note_done(record.run, _Done(ended.low, 0))
+        else:
+            # What will be joined with chunks that come begins less than a chunk's length before them.
+            low = max(ended.low, record.length - min(settings.target_bytes, record.chunk_length_max))
+            self._note_done(record.run, _Done(low, record.chunk_count))
+
+    def _note_done(self, run: ChunkRun, done: _Done) -> None:
+        self._done[run] = done
+        self._done.move_to_end(run)
+        if len(self._done) > self._settings.segments_max:
+            self._done.popitem(last=False)
