@@ -50,6 +50,7 @@ from penstock.segmentstore.tier2.storage_guard import GuardedChunkStorage
 from penstock.testing.mutations.controller import CONTROLLER_MUTATIONS
 from penstock.testing.mutations.group_changes import GROUP_MUTATIONS
 from penstock.testing.mutations.isolation import ISOLATION_MUTATIONS
+from penstock.testing.mutations.joins import JOIN_MUTATIONS
 from penstock.testing.mutations.memory import MEMORY_MUTATIONS
 from penstock.testing.mutations.mutation import Mutation, patched, short_profile
 from penstock.testing.mutations.order import ORDER_MUTATIONS
@@ -479,6 +480,7 @@ MUTATIONS: tuple[Mutation, ...] = (
     *SUBSCRIBER_MUTATIONS,
     *SHORTAGE_MUTATIONS,
     *ISOLATION_MUTATIONS,
+    *JOIN_MUTATIONS,
     *USER_MUTATIONS,
     *READER_MUTATIONS,
     *TABLE_MUTATIONS,
