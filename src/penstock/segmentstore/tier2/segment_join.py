@@ -11,6 +11,7 @@ See docs/defragmentation.md for the failure cases.
 
 from __future__ import annotations
 
+import asyncio
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -330,6 +331,7 @@ async def _read_again(context: StorageContext, joined: ChunkRecord) -> None:
             verify_blocks(joined.name, at, data, joined.block_checksums, block_length=joined.block_length)
         except CorruptionError as error:
             raise ChunkError(joined.name, f"it reads differently from what it was created with: {error}") from error
+        await asyncio.sleep(0)
 
 
 async def commit_join(context: StorageContext, plan: JoinPlan, joined: ChunkRecord) -> bool:
@@ -370,6 +372,7 @@ async def _unchanged(
         if await transaction.extent(extent.run, extent.start) != extent:
             return None
         await let_others_go_on(number)
+    await asyncio.sleep(0)
     return record
 
 
