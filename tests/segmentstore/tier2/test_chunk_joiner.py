@@ -153,14 +153,14 @@ async def test_small_chunks_become_few_and_the_bytes_stay() -> None:
 
 
 async def test_each_byte_is_copied_few_times_however_little_comes_at_a_time() -> None:
-    """A chunk is joined only with as much again: a byte of 3 in a hundred is copied six times at the most."""
+    """A chunk is joined only with as much again: from 3 bytes to 1000 that is eight times at the most."""
     world = Stored()
-    joiner = world.joiner()
+    joiner = world.joiner(replace(JOINS, target_bytes=1000))
     data = b""
-    for _ in range(200):
+    for _ in range(300):
         data = await world.write([3])
         assert await world.round(joiner)
-    assert joiner.copied_bytes <= 6 * len(data)
+    assert joiner.copied_bytes <= 8 * len(data)
     assert len(await world.lengths()) <= 20
     assert await world.open_storage.read(SEGMENT, 0, 1000) == data
 
