@@ -4,9 +4,10 @@
 
 `operations`: CPU time of single operations, by the number of chunks; each on an instance with nothing in memory.
 `steps`: of what may go along all chunks, with the longest turn.
+`small_chunks`: a catch-up read before and after small chunks were joined; see `_small_chunks.py`.
 
-In process, with chunks and records in memory, so that only the work itself is measured. A task that does nothing but
-ask for its turn notes the CPU time between two of its turns: the noise of a busy machine is not in it.
+But for the last in process, with chunks and records in memory, so that only the work itself is measured. A task that
+does nothing but ask for its turn notes the CPU time between two of its turns: the noise of a busy machine is not in it.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from collections.abc import Awaitable, Callable
 from pathlib import Path
 
 from _common import TurnWatch, parser, raw_disk, report, work_directory
+from _small_chunks import measure_joins
 from _wire import say
 from penstock.runtime.runtime import real_runtime
 from penstock.segmentstore.settings import OrphanSettings
@@ -124,6 +126,11 @@ async def measure(arguments: argparse.Namespace) -> None:
         by_count[str(number)] = await operations(number, arguments.repeats)
         say(f"{number} chunks, microseconds of CPU: {by_count[str(number)]}")
     with work_directory(arguments) as directory:
+        small, longest_s = await measure_joins(
+            Path(directory), count=arguments.small_chunks, chunk_bytes=arguments.small_chunk_bytes,
+            latency_ms=arguments.latency_ms,
+        )  # fmt: skip
+        say(f"small chunks: {small}")
         disk = raw_disk(Path(directory))
     report(
         "chunk-lists",
@@ -136,7 +143,10 @@ async def measure(arguments: argparse.Namespace) -> None:
                 for name in by_count[str(arguments.counts[0])]
                 for costs in [[one[name] for one in by_count.values()]]
             },
-            "longest_turn_ms": max(figure["longest_turn_ms"] for figure in figures.values()),
+            "longest_turn_ms": max(
+                round(longest_s * 1e3, 2), *(figure["longest_turn_ms"] for figure in figures.values())
+            ),
+            "small_chunks": small,
             "raw_disk": disk,
         },
     )
@@ -147,8 +157,12 @@ def main() -> None:
     options.add_argument("--chunks", type=int, default=20_000, help="how many the segment has")
     options.add_argument("--counts", type=int, nargs="+", default=[10, 1_000, 100_000], help="chunks, for operations")
     options.add_argument("--repeats", type=int, default=300, help="how often each operation is measured")
+    options.add_argument("--small-chunks", type=int, default=2000, help="how many are joined")
+    options.add_argument("--small-chunk-bytes", type=int, default=60_000, help="length of each")
+    options.add_argument("--latency-ms", type=float, default=20.0, help="what a request for one waits")
     arguments = options.parse_args()
     if arguments.quick:
+        arguments.small_chunks, arguments.small_chunk_bytes, arguments.latency_ms = 60, 6000, 1.0
         arguments.chunks, arguments.counts, arguments.repeats = 300, [10, 300], 20
     asyncio.run(measure(arguments))
 
