@@ -35,6 +35,7 @@ ALLOWED = {
 TOP = {
     "standalone", "standalone_process", "settings", "data_directory", "log_administration", "long_term_storage",
     "storage_administration", "storage_backup", "storage_recovery", "storage_restoration", "store_processes",
+    "stopped_store", "rolling_storage", "rolling_export",
     "__main__",
 }  # fmt: skip
 

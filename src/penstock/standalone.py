@@ -35,6 +35,7 @@ from penstock.model.segments import Segments
 from penstock.runtime.descriptors import descriptor_limit, share_descriptors
 from penstock.runtime.runtime import Runtime, real_runtime
 from penstock.segmentstore.admin_server import AdminServer
+from penstock.segmentstore.layout_settings import LayoutMode
 from penstock.segmentstore.scale_advisor import StoreScaleAdvisor
 from penstock.segmentstore.server import SegmentStoreServer
 from penstock.segmentstore.store import SegmentStore
@@ -277,6 +278,7 @@ class Standalone:
             open_long_term_storage(settings, directory, self.runtime),
             cluster_id=cluster_id,
             settings=settings.segment_store.storage_guard,
+            may_be_older=settings.segment_store.container.layout.mode is LayoutMode.LAYOUT_UPGRADE,
         )
         try:
             await guard.claim_when_there(LocalLogFactory(directory.tier1, self.runtime, settings.durable_log).has_logs)

@@ -82,6 +82,7 @@ ARGUMENTS = {
 LOCAL = {
     "standalone", "quickstart", "version", "segment-store", "log list", "log enable", "log disable", "storage check",
     "storage recover", "storage backup", "storage restore",
+    "storage survey", "storage import", "storage export",
 }  # fmt: skip
 
 
@@ -153,6 +154,9 @@ BAD_INPUT = {
     "storage check": [["extra"], ["--data-dir", "/nowhere/at/all"]],
     "storage backup": [[], ["/nowhere/a", "b"], ["/nowhere/a", "--data-dir", "/no/b"], ["/nowhere/a", "--admin", "9"]],
     "storage restore": [[], ["/nowhere/at/all"], ["/nowhere/at/all", "--directory", "/nowhere/either"]],
+    "storage survey": [["--no-such-option"], ["--tier2", "/nowhere/at/all"]],
+    "storage import": [["--no-such-option"], ["--data-dir", "/nowhere/at/all"]],
+    "storage export": [["--container", "x"], ["--data-dir", "/nowhere/at/all"]],
     "storage recover": [["extra"], [], ["--directory", "/nowhere/at/all", "--tier2", "/nowhere/either"]],
 }
 

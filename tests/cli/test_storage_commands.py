@@ -43,3 +43,57 @@ def test_a_server_is_checked_once_it_is_stopped(
         assert wrong.code == 1, arguments
         assert message in wrong.stderr, wrong.stderr
         assert message in str(run_command(*arguments, "--json").json["message"])
+
+
+def event(text: str) -> bytes:
+    """Return an event as it lies in a segment, docs/formats.md."""
+    return b"\0\0\0\0" + len(text).to_bytes(4) + text.encode()
+
+
+def test_a_stream_that_an_older_pravega_left_is_read_written_and_given_back(
+    make_server: Callable[..., StandaloneProcess],
+) -> None:
+    """Survey, import, a stream over what was imported, its events by our client; then an export with what is new."""
+    server = make_server().start()
+    server.stop()
+    root = server.data_dir / "tier2"
+    folder = root / "older" / "orders"
+    folder.mkdir(parents=True)
+    for number in range(2):
+        name = f"older/orders/{number}.#epoch.0"
+        pieces = [b"".join(event(f"{number}.{at}.{n}") for n in range(3)) for at in range(4)]
+        header, offset = "maxsize=64&", 0
+        for piece in pieces:
+            (root / f"{name}$offset.{offset}").write_bytes(piece)
+            header += f"{offset}={name}$offset.{offset}&"
+            offset += len(piece)
+        (root / f"{name}$header").write_text(header)
+    place = ("--data-dir", str(server.data_dir))
+    told = run_command("storage", "survey", *place, "--json").ok.json
+    assert (told["event"], told["problems"]) == ("storage_surveyed", [])
+    assert len(told["segments"]) == 2  # type: ignore[arg-type]  # A list.
+    lines = run_command("storage", "import", *place).ok.lines
+    assert lines[-1] == "to read them: penstock stream create older/orders --segments 2"
+    assert run_command("storage", "import", *place, "--json").ok.json["present_count"] == 2
+
+    server.start()
+    uri = ("--uri", server.uri)
+    run_command("stream", "create", "older/orders", "--segments", "2", *uri).ok  # noqa: B018  # It demands code 0.
+    run_command("write", "older/orders", *uri, stdin=b"new\n").ok  # noqa: B018
+    read = run_command("read", "older/orders", *uri).ok.lines
+    expected = [f"{number}.{at}.{n}" for number in range(2) for at in range(4) for n in range(3)]
+    assert sorted(read) == sorted([*expected, "new"])
+    for number in range(2):
+        own = [line for line in read if line.startswith(f"{number}.")]
+        assert own == [one for one in expected if one.startswith(f"{number}.")]
+    server.stop()
+
+    assert run_command("storage", "export", "older/orders", *place).ok.lines[-1].startswith("2 segments exported to ")
+    told = run_command("storage", "export", "older", *place, "--json").ok.json
+    assert (told["event"], told["unchanged_count"], told["problems"]) == ("storage_exported", 2, [])
+    exported = b""
+    for number in range(2):
+        entries = (root / f"older/orders/{number}.#epoch.0$header").read_text().split("&")[1:-1]
+        exported += b"".join((root / entry.partition("=")[2]).read_bytes() for entry in entries)
+    assert exported.count(event("new")) == 1
+    assert len(exported) == sum(len(event(line)) for line in read)

@@ -71,7 +71,7 @@ COMMANDS = {
     "log": _Command("log:log", "Look at the containers' logs, disable one, enable one that was disabled.", True),
     "storage": _Command(
         "storage_backup:storage",
-        "Check the long-term storage of a stopped server, back up what it knows, or build a server from what is left.",
+        "Check the long-term storage of a stopped server, back it up, recover from it, take an older Pravega's over.",
         True,
     ),
     "version": _Command("version:version", "Print the versions of Penstock and of Python."),

@@ -14,6 +14,12 @@ URI = DEFAULT_URI
 
 Uri = Annotated[str, typer.Option("--uri", envvar=URI_VARIABLE, help="The controller.")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print the answer as JSON, errors too.")]
+Tier2 = Annotated[
+    str | None,
+    typer.Option(
+        help="Long-term storage: s3://bucket/prefix (gs://, az://) or a directory. [default: tier2 in --data-dir]"
+    ),
+]
 Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")]
 Stream = Annotated[
     str,

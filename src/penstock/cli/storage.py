@@ -16,22 +16,17 @@ import typer
 
 from penstock.cli.failure import EXIT_DAMAGED, EXIT_USAGE, fail, failures_told
 from penstock.cli.log import AsJson, Config, DataDir
+from penstock.cli.options import Tier2
 from penstock.cli.output import in_bytes, tell
+from penstock.cli.rolling import export, import_segments, survey
 
 if TYPE_CHECKING:
     from penstock.segmentstore.tier2.storage_check import StorageReport
     from penstock.storage_recovery import RecoveryReport
 
-Tier2 = Annotated[
-    str | None,
-    typer.Option(
-        help="Long-term storage: s3://bucket/prefix (gs://, az://) or a directory. [default: tier2 in --data-dir]"
-    ),
-]
-
 storage: typer.Typer = typer.Typer(
     name="storage",
-    help="Check the long-term storage of a stopped server, back up what it knows, or build a server from what is left.",
+    help="Check the long-term storage of a stopped server, back it up, recover from it, take an older Pravega's over.",
     pretty_exceptions_enable=False,
 )
 
@@ -180,3 +175,8 @@ def report_lines(report: StorageReport) -> Iterator[str]:
         yield f"{report.problem_count} problem{'s' * (report.problem_count > 1)}"
     else:
         yield "all is as it should be"
+
+
+storage.command()(survey)
+storage.command("import")(import_segments)
+storage.command()(export)

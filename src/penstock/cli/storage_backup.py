@@ -17,8 +17,9 @@ import typer
 
 from penstock.cli.failure import EXIT_DAMAGED, EXIT_USAGE, fail, failures_told
 from penstock.cli.log import AsJson, Config, DataDir
+from penstock.cli.options import Tier2
 from penstock.cli.output import in_bytes, tell
-from penstock.cli.storage import Tier2, report_lines, storage
+from penstock.cli.storage import report_lines, storage
 
 if TYPE_CHECKING:
     from penstock.runtime.runtime import Runtime

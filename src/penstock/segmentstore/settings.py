@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, replace
 from penstock.model.errors import InvalidArgumentError
 from penstock.runtime.descriptors import DescriptorBudget
 from penstock.runtime.work import PoolSettings
+from penstock.segmentstore.layout_settings import LayoutSettings
 
 MIB = 1024 * 1024
 
@@ -431,6 +432,7 @@ class ContainerSettings:
         orphans: how chunks that no record ever led to are deleted.
         garbage: how chunks are deleted that were unlinked.
         joins: how small chunks become longer ones.
+        layout: what is done about segments that an older Pravega left.
     """
 
     checkpoint_log_bytes: int = 64 * MIB
@@ -504,6 +506,7 @@ class ContainerSettings:
     orphans: OrphanSettings = field(default_factory=OrphanSettings)
     garbage: GarbageSettings = field(default_factory=GarbageSettings)
     joins: JoinSettings = field(default_factory=JoinSettings)
+    layout: LayoutSettings = field(default_factory=LayoutSettings)
 
 
 @dataclass(frozen=True, slots=True)

@@ -46,6 +46,7 @@ from penstock.segmentstore.container.segment import Segment, SegmentFlags
 from penstock.segmentstore.container.storage.container_storage import INDEX_SUFFIX_BYTES_MAX
 from penstock.segmentstore.container_monitor import AssignmentSource, ContainerMonitor
 from penstock.segmentstore.core_attributes import core_attribute, is_core_attribute
+from penstock.segmentstore.layout_settings import LayoutMode
 from penstock.segmentstore.segment_use import SegmentUse
 from penstock.segmentstore.settings import SegmentStoreSettings
 from penstock.segmentstore.statistics import ContainerStatistics
@@ -89,7 +90,12 @@ class SegmentStore:
         if settings.disk_cache.bytes_max and cache_directory:
             self.disk_cache = DiskCache(cache_directory, settings.disk_cache, runtime)
         self._logs = logs
-        self._chunks = GuardedChunkStorage(chunks, cluster_id=cluster_id, settings=settings.storage_guard)
+        self._chunks = GuardedChunkStorage(
+            chunks,
+            cluster_id=cluster_id,
+            settings=settings.storage_guard,
+            may_be_older=settings.container.layout.mode is LayoutMode.LAYOUT_UPGRADE,
+        )
         self._container_ids = range(settings.container_count) if container_ids is None else container_ids
         self._assignment = assignment
         self._monitor = ContainerMonitor(self._start_container, settings)

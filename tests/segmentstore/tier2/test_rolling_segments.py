@@ -16,11 +16,10 @@ from penstock.model.errors import (
     StorageNotPrimaryError,
 )
 from penstock.model.segments import TableRemoval, TableUpdate
-from penstock.segmentstore.settings import GarbageSettings
+from penstock.segmentstore.tier2.adoption_records import AdoptionMark, adoption_key
 from penstock.segmentstore.tier2.chunked_storage import ChunkedStorage, StoredSegment
-from penstock.segmentstore.tier2.garbage import GarbageQueue
+from penstock.segmentstore.tier2.garbage_records import check_garbage
 from penstock.segmentstore.tier2.memory import MemoryChunkStorage
-from penstock.segmentstore.tier2.metadata import MemoryMetadataTable
 from penstock.segmentstore.tier2.rolling_header import header_name
 from penstock.segmentstore.tier2.rolling_layout import RollingLayout, read_layout, rolling_segments
 from penstock.segmentstore.tier2.wrapped import WrappedChunkStorage
@@ -222,21 +221,38 @@ async def test_nothing_else_is_taken_for_a_part_of_it(world: World) -> None:
 
 
 async def test_what_was_adopted_and_deleted_does_not_come_back(world: World) -> None:
-    """Its chunks stay for a while. Were they adopted again, they would vanish under the new segment."""
+    """Its header stays, and its chunks may; were they adopted again, they would vanish under the new segment."""
     await put_rolling(world.chunks, SEGMENT, PIECES)
-    table = MemoryMetadataTable()
-    garbage = GarbageQueue(
-        world.chunks, table, epoch=1, settings=GarbageSettings(delay_s=60.0), wall_clock_ms=lambda: 0
-    )
-    storage = ChunkedStorage(
-        world.chunks, table, epoch=1, runtime=world.runtime, settings=SMALL, garbage=garbage
-    )
+    storage = world.storage()
     layout = await layout_of(world)
     await storage.adopt(layout)
     await storage.delete(SEGMENT)
-    with pytest.raises(AdoptionError, match="waits to be deleted"):
+    await put_rolling(world.chunks, SEGMENT, PIECES)
+    for epoch in (1, 2):
+        assert await world.storage(epoch=epoch).adopt(layout) is None
+        assert await world.storage(epoch=epoch).info(SEGMENT) is None
+    # The name is free.
+    assert await storage.write(SEGMENT, 0, [b"new"]) == 3
+    with pytest.raises(AdoptionError, match="stored under this name already"):
         await storage.adopt(layout)
-    assert await storage.info(SEGMENT) is None
+
+
+async def test_a_damaged_mark_of_an_adoption_is_reported(world: World) -> None:
+    await put_rolling(world.chunks, SEGMENT, PIECES)
+    mark = AdoptionMark(SEGMENT, 77)
+    stored = mark.encode()
+    assert AdoptionMark.decode(mark.key, stored) == mark
+    check_garbage(mark.key, stored)
+    for at in range(len(stored)):
+        damaged = stored[:at] + bytes([stored[at] ^ 1]) + stored[at + 1 :]
+        with pytest.raises(CorruptionError):
+            AdoptionMark.decode(mark.key, damaged)
+    for key, data in ((adoption_key(OTHER), stored), (mark.key, stored[:5]), (mark.key, b"")):
+        with pytest.raises(CorruptionError):
+            check_garbage(key, data)
+    await world.table.commit([TableUpdate(mark.key, stored[:-1] + b"?")], [])
+    with pytest.raises(CorruptionError):
+        await world.storage().adopt(await layout_of(world))
 
 
 async def test_chunks_that_are_not_recorded_are_nobodys_orphans(world: World) -> None:

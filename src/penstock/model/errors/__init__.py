@@ -53,6 +53,7 @@
     │   ├── StorageNotRespondingError   it hangs; what was asked of it may still happen
     │   ├── StorageNotPrimaryError      a later epoch owns the stored segment
     │   ├── StorageConflictError        the records of a stored segment were changed meanwhile
+    │   ├── StorageLayoutError          the setting for the layout of long-term storage goes back, or is not possible
     │   ├── AdoptionError               a segment of older layout cannot be taken over as it lies
     │   ├── ChunkError                  NoSuchChunkError, ChunkExistsError, BadChunkOffsetError
     │   ├── ObjectError                 NoSuchObjectError, ObjectExistsError, ObjectRangeError (inside a segment store)
@@ -146,6 +147,7 @@ from penstock.model.errors.storage import (
     StorageError,
     StorageFullError,
     StorageIdentityError,
+    StorageLayoutError,
     StorageNotPrimaryError,
     StorageNotRespondingError,
     StorageRefusedError,
@@ -249,6 +251,7 @@ __all__ = [
     "StorageError",
     "StorageFullError",
     "StorageIdentityError",
+    "StorageLayoutError",
     "StorageNotPrimaryError",
     "StorageNotRespondingError",
     "StorageRefusedError",

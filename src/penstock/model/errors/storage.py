@@ -134,6 +134,10 @@ class StorageConflictError(StorageError):
         self.key = key
 
 
+class StorageLayoutError(StorageError):
+    """The setting for the layout of long-term storage is one that this store cannot have, or cannot go back to."""
+
+
 class AdoptionError(StorageError):
     """A segment of RollingStorage, the older layout, cannot be taken over as it lies. `segment` is its name."""
 

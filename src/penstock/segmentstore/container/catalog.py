@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 
 from penstock.model.errors import (
     CorruptionError,
@@ -22,11 +22,17 @@ from penstock.model.errors import (
 from penstock.model.segments import TableRemoval, TableUpdate
 from penstock.segmentstore.container.attributes.attributes import LogOperation
 from penstock.segmentstore.container.log.operations import Activate, Deactivate
-from penstock.segmentstore.container.metadata import SegmentSnapshot, decode_record, encode_record
+from penstock.segmentstore.container.metadata import (
+    SegmentSnapshot,
+    decode_record,
+    encode_adopted,
+    encode_record,
+)
 from penstock.segmentstore.container.segment import Segment
 from penstock.segmentstore.container.state import ContainerState
 from penstock.segmentstore.container.tables.tables import Tables
 from penstock.segmentstore.settings import ContainerSettings
+from penstock.segmentstore.tier2.chunked_storage import StoredSegment
 
 logger: logging.Logger = logging.getLogger(__name__)
 
@@ -42,7 +48,8 @@ def metadata_segment(container_id: int) -> str:
 class Catalog:
     """Active and inactive segments of one container; `table` holds the records of the inactive ones.
 
-    `flush` moves a segment's bytes and attributes to long-term storage, so that it can be put away.
+    `flush` moves a segment's bytes and attributes to long-term storage, so that it can be put away. `adopt`, if those
+    of an older store are to be taken over, stores records of one, and returns what there is of it.
     """
 
     def __init__(
@@ -54,6 +61,8 @@ class Catalog:
         settings: ContainerSettings,
         log: LogOperation,
         flush: Callable[[Segment], Awaitable[None]],
+        adopt: Callable[[str], Awaitable[StoredSegment | None]] | None = None,
+        now_ms: Callable[[], int] = lambda: 0,
     ) -> None:
         self._state = state
         self._metadata = state.metadata
@@ -62,6 +71,8 @@ class Catalog:
         self._settings = settings
         self._log = log
         self._flush = flush
+        self._adopt = adopt
+        self._now_ms = now_ms
         #: Activations under way; others who want the same segment wait for their end.
         self._finding: dict[str, asyncio.Future[None]] = {}
         self._room = asyncio.Lock()
@@ -86,7 +97,7 @@ class Catalog:
         if segment is not None:
             segment.is_touched = True
             return segment
-        if self.has_inactive:
+        if self.has_inactive or self._adopt is not None:
             raise SegmentInactiveError(name)
         raise NoSuchSegmentError(name)
 
@@ -117,12 +128,18 @@ class Catalog:
             finding.cancel()
 
     async def _activate(self, name: str) -> Segment:
-        record = await self._record(name)
-        if record is not None and name not in self._metadata.by_name:
+        record = await self._record(name) if self.has_inactive else None
+        stored = None
+        if record is None and self._adopt is not None and name not in self._metadata.by_name:
+            stored = await self._adopt(name)
+        if (record is not None or stored is not None) and name not in self._metadata.by_name:
             await self.make_room(name)
         segment = self._metadata.by_name.get(name)
         if segment is not None:
             return segment  # Not put away before, but created meanwhile.
+        if stored is not None:
+            # Here, as its number must still be free when it is accepted.
+            record = encode_adopted(self._metadata.next_segment_id, stored, self._now_ms())
         if record is None:
             raise NoSuchSegmentError(name)
         try:
@@ -143,10 +160,9 @@ class Catalog:
 
         Whoever acts on the answer must look whether the segment has become active meanwhile.
         """
-        if not self.has_inactive:
-            return None
-        record = await self._record(name)
+        record = await self._record(name) if self.has_inactive else None
         if record is None:
+            await self._is_taken_over(name)
             return None
         try:
             return decode_record(record)
@@ -158,12 +174,39 @@ class Catalog:
         while name not in self._metadata.by_name:
             count = self.deactivated_count
             if not self.has_inactive:
-                return False
+                return await self._is_taken_over(name)
             is_recorded = await self._record(name) is not None
             # What was not there to be put away when the record was looked for may have come and gone since.
             if self.deactivated_count == count:
-                return is_recorded or name in self._metadata.by_name
+                return is_recorded or name in self._metadata.by_name or await self._is_taken_over(name)
         return True
+
+    async def _is_taken_over(self, name: str) -> bool:
+        """Take a segment of an older store over, if there is one; say whether there is a segment of that name."""
+        if self._adopt is None:
+            return False
+        try:
+            await self.find(name)
+        except NoSuchSegmentError:
+            return False
+        return True
+
+    async def names(self, *, page_length: int = 256) -> AsyncIterator[str]:
+        """Yield the names of all segments of callers, active or not; those that come or go meanwhile, perhaps."""
+        active = [segment.name for segment in self._metadata.by_name.values() if not segment.is_system]
+        for name in active:
+            yield name
+        seen = set(active)
+        token = b""
+        while True:
+            page = await self._tables.entries(self._table, limit=page_length, token=token)
+            if not page.entries:
+                return
+            token = page.token
+            for entry in page.entries:
+                name = entry.key.decode()
+                if name not in seen:
+                    yield name
 
     async def forget_record(self, segment: Segment) -> None:
         """Remove the record of a segment, before the segment goes: it would come back with it.

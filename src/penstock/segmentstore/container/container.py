@@ -48,6 +48,7 @@ from penstock.segmentstore.container.segment_operations import ContainerStatus
 from penstock.segmentstore.container.segment_quota import SegmentQuota
 from penstock.segmentstore.container.space import SpaceWatch
 from penstock.segmentstore.container.state import ContainerState
+from penstock.segmentstore.container.storage.adoptions import Adoptions
 from penstock.segmentstore.container.storage.container_storage import (
     ContainerStorage,
     attribute_index_segment,
@@ -59,6 +60,7 @@ from penstock.segmentstore.container.storage.storage_writer import StorageWriter
 from penstock.segmentstore.container.tables.entries import SLOT_LENGTH
 from penstock.segmentstore.container.tables.tables import Tables
 from penstock.segmentstore.container.throttle import Bounds, Throttle, hold_bytes
+from penstock.segmentstore.layout_settings import LayoutMode
 from penstock.segmentstore.settings import ContainerSettings, ThrottleSettings
 from penstock.segmentstore.statistics import ContainerStatistics
 from penstock.segmentstore.tier1.durable_log import DurableLog
@@ -138,6 +140,8 @@ class SegmentContainer(SegmentMerges):
         self.capture: ImageCapture
         self._storage_health = storage_health or UnwatchedStorage()
         self.storage: ContainerStorage
+        #: Takes over what an older store left, if the settings ask for it.
+        self.adoptions: Adoptions
         self.pipeline: OperationPipeline
         self.state.victims.damaged = self._fail
         self.reader: SegmentReader = SegmentReader(container_id, settings, self._storage_read)
@@ -258,6 +262,7 @@ class SegmentContainer(SegmentMerges):
                 is_room_short=lambda: self.space.is_storage_low or self.space.is_log_low,
             )
             await self.storage.open(self._create, progress)
+            self.adoptions = Adoptions(self._chunks, self.state, self.storage, self._settings.layout)
             self.writer = StorageWriter(
                 self.state,
                 self.storage,
@@ -278,6 +283,8 @@ class SegmentContainer(SegmentMerges):
                 settings=self._settings,
                 log=self._log_operation,
                 flush=self.writer.flush,
+                adopt=self.adoptions.adopt if self.storage.layout_mode is LayoutMode.LAYOUT_UPGRADE else None,
+                now_ms=self._runtime.wall_clock_ms,
             )
             await self.space.look_at_log()
             await self.ownership.wait_out_predecessor(opened_s, self._settings.ownership_drift_percent)

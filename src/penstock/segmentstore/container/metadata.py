@@ -9,6 +9,7 @@ import msgspec
 
 from penstock.model.errors import NoSuchSegmentError
 from penstock.segmentstore.container.segment import Segment, SegmentFlags
+from penstock.segmentstore.tier2.chunked_storage import StoredSegment
 
 SNAPSHOT_VERSION = 2
 #: Version 1 had neither of the last two fields of a segment: they have defaults.
@@ -79,6 +80,16 @@ _record_decoder = msgspec.msgpack.Decoder(SegmentRecord)
 def encode_record(segment: Segment) -> bytes:
     """Return the record of a segment that is about to leave memory."""
     return _encoder.encode(SegmentRecord(RECORD_VERSION, _snapshot_of(segment)))
+
+
+def encode_adopted(segment_id: int, stored: StoredSegment, now_ms: int) -> bytes:
+    """Return the record of a segment whose bytes long-term storage had before this container knew of it."""
+    segment = Segment(segment_id, stored.name, flags=SegmentFlags.NONE, key_length=0, created_ms=now_ms)
+    segment.last_modified_ms = now_ms
+    segment.start_offset = stored.start_offset
+    segment.length = segment.storage_length = stored.length
+    segment.is_sealed = segment.storage_sealed = stored.is_sealed
+    return encode_record(segment)
 
 
 def decode_record(record: bytes) -> SegmentSnapshot:

@@ -43,7 +43,7 @@ from penstock.segmentstore.tier2.metadata import MetadataTable
 from penstock.segmentstore.tier2.orphans import OrphanChunks
 from penstock.segmentstore.tier2.records import SegmentRecord, decode_record, leads_to
 from penstock.segmentstore.tier2.rolling_layout import RollingLayout
-from penstock.segmentstore.tier2.segment_adoption import adopt_segment
+from penstock.segmentstore.tier2.segment_adoption import adopt_segment, is_marked
 from penstock.segmentstore.tier2.segment_concat import concat_segment
 from penstock.segmentstore.tier2.segment_join import JoinStep, commit_join, copy_chunks, find_join, is_still_there
 from penstock.segmentstore.tier2.segment_read import load_existing, placed_chunks, read_segment
@@ -249,16 +249,23 @@ class ChunkedStorage:
         async with self._change(target, source):
             return await concat_segment(self._context, target, offset, source)
 
-    async def adopt(self, layout: RollingLayout, progress: Callable[[int], None] = lambda count: None) -> StoredSegment:
+    async def adopt(
+        self, layout: RollingLayout, progress: Callable[[int], None] = lambda count: None
+    ) -> StoredSegment | None:
         """Give a segment of RollingStorage records; return its state. Its chunks are read, and stay as they are.
 
-        A call that failed or was interrupted is continued by the next one, and one that was done finds nothing to do.
-        `progress` is told of bytes that were read.
+        None if it was adopted before, and deleted since. A call that failed or was interrupted is continued by the next
+        one, and one that was done finds nothing to do. `progress` is told of bytes that were read.
 
-        Raises `AdoptionError` when something else is stored under that name, or a chunk waits to be deleted.
+        Raises `AdoptionError` when something else is stored under that name.
         """
         async with self._change(layout.segment):
-            return _stored(await adopt_segment(self._context, layout, progress))
+            record = await adopt_segment(self._context, layout, progress)
+            return None if record is None else _stored(record)
+
+    async def is_adopted(self, segment: str) -> bool:
+        """Say whether `adopt` was begun of a segment of this name, ever."""
+        return await is_marked(self._context, segment)
 
     async def info(self, segment: str) -> StoredSegment | None:
         """Return a segment's state without claiming it; None when nothing of it is stored."""

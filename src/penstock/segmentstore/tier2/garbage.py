@@ -168,18 +168,11 @@ class GarbageQueue:
 
     async def queued(self, names: Collection[str]) -> set[str]:
         """Return those of `names` that wait in the queue, those apart that were given up."""
-        return await self._found(TASK_PREFIX, set(names))
-
-    async def unlinked(self, names: Collection[str]) -> set[str]:
-        """Return those of `names` that are to be deleted, those that were given up for now included."""
         wanted = set(names)
-        return await self._found(TASK_PREFIX, wanted) | await self._found(GIVEN_UP_PREFIX, wanted)
-
-    async def _found(self, prefix: bytes, wanted: set[str]) -> set[str]:
         found: set[str] = set()
-        token = prefix
-        while tasks := await self._tasks(token, prefix + _KEY_END):
-            token = tasks[-1].place.key(prefix) + b"\0"
+        token = TASK_PREFIX
+        while tasks := await self._tasks(token, TASK_PREFIX + _KEY_END):
+            token = tasks[-1].place.key(TASK_PREFIX) + b"\0"
             for task in tasks:
                 found |= wanted.intersection(task.names)
             await asyncio.sleep(0)

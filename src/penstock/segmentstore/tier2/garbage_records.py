@@ -14,6 +14,7 @@ from typing import Final
 
 from penstock.model.checksum import crc32c
 from penstock.model.errors import CorruptionError, InvalidArgumentError
+from penstock.segmentstore.tier2.adoption_records import ADOPTED_PREFIX, AdoptionMark
 
 #: What the keys of each kind begin with.
 TASK_PREFIX: Final = b"\0garbage\0"
@@ -108,11 +109,16 @@ def decode_lease(key: bytes, data: bytes) -> LayoutLease:
 
 
 def check_garbage(key: bytes, data: bytes) -> None:
-    """Raise `CorruptionError` unless what lies under `key`, which begins with a zero byte, is one of these records."""
+    """Raise `CorruptionError` unless what lies under `key`, which begins with a zero byte, is one of these records.
+
+    Or the mark of an adoption, which lies among them.
+    """
     if key.startswith((TASK_PREFIX, GIVEN_UP_PREFIX)):
         decode_task(key, data)
     elif key.startswith(LEASE_PREFIX):
         decode_lease(key, data)
+    elif key.startswith(ADOPTED_PREFIX):
+        AdoptionMark.decode(key, data)
     else:
         raise CorruptionError(_describe(key), 0, "records of this kind are unknown")
 

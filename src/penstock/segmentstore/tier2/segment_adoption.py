@@ -1,8 +1,9 @@
 """Adopt a segment of RollingStorage: its chunks stay where they are, and get records.
 
 All bytes are read, once, for the checksums that every later read is compared with. Records go in commits of a bounded
-size; each leaves a valid segment, a head of the whole, which nobody sees before its container knows of it. A call that
-was cut off is continued by the next one. Adopted chunks count as made by epoch 0: nothing is ever appended to them.
+size; each leaves a valid segment, a head of the whole, which nobody sees before its container knows of it, and the
+first has a mark of it, too. A call that was cut off is continued by the next one. Adopted chunks count as made by epoch
+0: nothing is ever appended to them.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from penstock.model.errors import (
     NoSuchChunkError,
     StorageConflictError,
 )
+from penstock.segmentstore.tier2.adoption_records import AdoptionMark, adoption_key
 from penstock.segmentstore.tier2.block_checksums import extend_checksums
 from penstock.segmentstore.tier2.records import ChunkRecord, SegmentRecord, check
 from penstock.segmentstore.tier2.rolling_layout import PlacedFile, RollingLayout
@@ -37,17 +39,19 @@ _READ_BYTES = 8 * 1024 * 1024
 
 async def adopt_segment(
     context: StorageContext, layout: RollingLayout, progress: Callable[[int], None]
-) -> SegmentRecord:
+) -> SegmentRecord | None:
     """See `ChunkedStorage.adopt`. The caller holds the segment's lock."""
     segment = layout.segment
     await finish_deletion(context, segment)
-    unlinked = await context.garbage.unlinked([chunk.name for chunk in layout.chunks])
-    if unlinked:
-        raise AdoptionError(
-            segment, f"its chunk {min(unlinked)} waits to be deleted: it was adopted before, and deleted since"
-        )
     transaction = context.transaction()
     record = await load_or_new(context, transaction, segment, layout.start_offset)
+    if await is_marked(context, segment):
+        stored = await transaction.segment(segment)
+        if stored is None or not stored.is_active:
+            return None
+    else:
+        mark = AdoptionMark(segment, context.runtime.wall_clock_ms())
+        transaction.add(mark.key, mark.encode())
     await _compare(context, layout, record)
     left = [chunk for chunk in layout.chunks if chunk.start >= record.length]
     while True:
@@ -76,6 +80,16 @@ async def adopt_segment(
         again = await context.load_owned(transaction, segment)
         assert again is not None
         record = again
+
+
+async def is_marked(context: StorageContext, segment: str) -> bool:
+    """Say whether the adoption of a segment was begun, ever. Raises `CorruptionError`."""
+    key = adoption_key(segment)
+    (entry,) = await context.table.get([key])
+    if entry is None:
+        return False
+    AdoptionMark.decode(key, entry.value)
+    return True
 
 
 async def _compare(context: StorageContext, layout: RollingLayout, record: SegmentRecord) -> None:

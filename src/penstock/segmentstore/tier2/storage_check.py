@@ -44,6 +44,7 @@ from penstock.segmentstore.tier2.records import (
     check_extent,
     decode_record,
 )
+from penstock.segmentstore.tier2.segment_adoption import ADOPTED_EPOCH
 from penstock.segmentstore.tier2.turns import let_others_go_on, run_bounded
 
 #: Storage as a whole is not there: then nothing can be said of any chunk.
@@ -173,6 +174,8 @@ class StorageCheck:
         self._containers = containers
         self._runtime = runtime
         self._settings = settings or StorageCheckSettings()
+        #: Chunks of an older store that segments lead to.
+        self._adopted_count = 0
 
     def note(
         self, kind: ProblemKind, container: int, message: str, *, segment: str = "", chunk: str = "", offset: int = 0
@@ -353,6 +356,7 @@ class StorageCheck:
 
         try:
             there = (await self._chunks.info(name)).length
+            self._adopted_count += chunk.epoch == ADOPTED_EPOCH and chunk_origin(name) is None
             if there < chunk.length:
                 note(ProblemKind.CHUNK_SHORT, f"it has {there} bytes, its record says {chunk.length}", there)
             self.report.surplus_bytes += max(0, there - chunk.length)
@@ -414,6 +418,8 @@ class StorageCheck:
                 report.orphan_count += len(left)
                 report.orphans += left[: max(0, self._settings.orphans_max - len(report.orphans))]
             report.stranger_count += len(await self._unrecorded(self._containers, strange))
+        # Their names do not say where their records are, so none was found.
+        report.stranger_count = max(0, report.stranger_count - self._adopted_count)
 
     async def _unrecorded(self, containers: Sequence[CheckedContainer], names: Sequence[str]) -> list[str]:
         left = list(names)

@@ -27,7 +27,9 @@ from penstock.model.errors import (
 from penstock.model.segments import Buffer
 from penstock.segmentstore.settings import StorageGuardSettings
 from penstock.segmentstore.tier2.chunk_deletion import DeletesMany, delete_each
+from penstock.segmentstore.tier2.chunk_name import chunk_origin
 from penstock.segmentstore.tier2.chunk_storage import ChunkInfo, ChunkStorage
+from penstock.segmentstore.tier2.rolling_header import segment_of_header
 from penstock.segmentstore.tier2.storage_identity import StorageIdentity
 from penstock.segmentstore.tier2.wrapped import WrappedChunkStorage
 
@@ -40,10 +42,16 @@ _LOST_CHUNKS_MAX = 100_000
 
 
 class GuardedChunkStorage(WrappedChunkStorage):
-    """See the module. `claim` it before anything else; `start` looks at it from then on, until `close`."""
+    """See the module. `claim` it before anything else; `start` looks at it from then on, until `close`.
 
-    def __init__(self, inner: ChunkStorage, *, cluster_id: str, settings: StorageGuardSettings) -> None:
+    `may_be_older`: a new cluster may begin over what an older Pravega left; see docs/rolling-storage.md.
+    """
+
+    def __init__(
+        self, inner: ChunkStorage, *, cluster_id: str, settings: StorageGuardSettings, may_be_older: bool = False
+    ) -> None:
         super().__init__(inner)
+        self._may_be_older = may_be_older
         self._identity = StorageIdentity(cluster_id)
         #: What the place said of itself at the last look that found it right.
         self.identity: bytes | None = None
@@ -88,7 +96,11 @@ class GuardedChunkStorage(WrappedChunkStorage):
         had_logs = await has_logs()
         found = await self._read_identity()
         if found is None and not had_logs:
-            if chunks := await self.inner.list():
+            chunks = await self.inner.list()
+            if self._may_be_older and any(segment_of_header(chunk.name) for chunk in chunks):
+                # Those of another cluster of this make, or of a later Pravega, are no more welcome than before.
+                chunks = [chunk for chunk in chunks if chunk_origin(chunk.name) is not None]
+            if chunks:
                 raise StorageIdentityError(
                     self.place,
                     f"it has no identity but chunks ({chunks[0].name}, {len(chunks)} in all), and this cluster has "

@@ -30,6 +30,7 @@ from penstock.segmentstore.container.segment import Segment, SegmentFlags
 from penstock.segmentstore.container.state import ContainerState
 from penstock.segmentstore.container.storage.storage_records import SegmentMetadataTable
 from penstock.segmentstore.container.tables.tables import Tables
+from penstock.segmentstore.layout_settings import LayoutMode, next_mode
 from penstock.segmentstore.settings import ContainerSettings
 from penstock.segmentstore.tier2.chunk_joiner import ChunkJoiner
 from penstock.segmentstore.tier2.chunk_name import CHUNK_MARK_BYTES
@@ -43,6 +44,7 @@ from penstock.segmentstore.tier2.garbage import GarbageQueue
 from penstock.segmentstore.tier2.garbage_records import Place
 from penstock.segmentstore.tier2.metadata import MemoryMetadataTable, MetadataTable
 from penstock.segmentstore.tier2.orphans import OrphanChunks
+from penstock.segmentstore.tier2.rolling_layout import RollingLayout
 from penstock.segmentstore.tier2.storage_context import ChunkedStorageSettings
 from penstock.segmentstore.tier2.storage_health import StorageHealth
 from penstock.segmentstore.tier2.turns import run_bounded
@@ -57,6 +59,8 @@ _RESOLVE_SLICE = 512
 _DAMAGES_MAX = 1000
 #: Where the container's mark stands among the records of its own segments, whose names have no NUL.
 _MARK_KEY = b"\0mark"
+#: There, too: the mode of layout that it has run under last, if that is not `install_new`.
+_LAYOUT_KEY = b"\0layout"
 
 
 class CreateSegment(Protocol):
@@ -93,8 +97,8 @@ def table_index_segment(segment: Segment) -> str:
 
 
 def is_mark(key: bytes) -> bool:
-    """Say whether what lies under a key among the records of a container's own segments is its mark, and no record."""
-    return key == _MARK_KEY
+    """Say whether what lies under a key among the records of a container's own segments is about it, and no record."""
+    return key in (_MARK_KEY, _LAYOUT_KEY)
 
 
 class Judged(Protocol):
@@ -197,7 +201,7 @@ class ContainerStorage:
         self.orphans: OrphanChunks = OrphanChunks(chunks, settings.orphans, mark=pinned.get(_MARK_KEY, b""))
         self._is_room_short = is_room_short
         table = MemoryMetadataTable(
-            [TableEntry(key, value, 0) for key, value in pinned.items() if key != _MARK_KEY],
+            [TableEntry(key, value, 0) for key, value in pinned.items() if not is_mark(key)],
             persist=self._persist_pinned,
         )
         self._system = ChunkedStorage(
@@ -212,6 +216,8 @@ class ContainerStorage:
         self._user: ChunkedStorage
         #: What joins small chunks, of the container's own segments and of users'; none where nothing does.
         self.joiners: Sequence[ChunkJoiner] = ()
+        #: Known once it is open.
+        self.layout_mode: LayoutMode = LayoutMode.INSTALL_NEW
 
     async def _persist_pinned(self, updates: Sequence[TableUpdate], removals: Sequence[TableRemoval]) -> None:
         values: dict[bytes, bytes | None] = {update.key: update.value for update in updates}
@@ -222,13 +228,23 @@ class ContainerStorage:
         """Find out what storage has of every segment that the log may know too little of; `progress` behind each.
 
         A segment that storage and log together do not make up is marked as damaged, and the others serve. Raises
-        `CorruptionError` when it is one of the container's own, or storage has more of one than the log knows of.
+        `CorruptionError` when it is one of the container's own, or storage has more of one than the log knows of,
+        `StorageLayoutError` when the layout of storage cannot be what the settings say.
         """
+        await self._settle_layout()
         table = await self.open_records(create)
         by_name = self._state.metadata.by_name
         others = [segment for segment in by_name.values() if segment is not table]
         await self._resolve_all(others, progress)
         await self._resolve_merges()
+
+    async def _settle_layout(self) -> None:
+        """Find out under which mode of layout this incarnation runs, and record it."""
+        pinned = self._state.metadata.pinned
+        before = LayoutMode(pinned.get(_LAYOUT_KEY, LayoutMode.INSTALL_NEW.encode()).decode())
+        self.layout_mode = next_mode(before, self._settings.layout.mode)
+        if self.layout_mode is not before:
+            await self._persist_pinned([TableUpdate(_LAYOUT_KEY, self.layout_mode.encode())], [])
 
     async def open_records(self, create: CreateSegment) -> Segment:
         """Find the records of stored segments, all but which `open` does; return the table of those of user segments.
@@ -489,6 +505,14 @@ class ContainerStorage:
     async def release_layout(self, lease: Place) -> None:
         """Give a lease of `leased_layout` back, of a segment that was not the container's own."""
         await self._user.garbage.leases.release(lease)
+
+    async def adopt(self, layout: RollingLayout, progress: Callable[[int], None]) -> StoredSegment | None:
+        """Store records of a segment that an older store left. See `ChunkedStorage.adopt`."""
+        return await self._user.adopt(layout, progress)
+
+    async def is_adopted(self, segment: Segment) -> bool:
+        """Say whether a segment of this name was ever taken over from an older store."""
+        return await self._user.is_adopted(segment.name)
 
     async def layout(
         self, segment: Segment, *, start: int | None = None, end: int | None = None, limit: int | None = None

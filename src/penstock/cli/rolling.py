@@ -1,0 +1,208 @@
+"""``penstock storage survey``, ``import``, ``export``: the layout of an older Pravega. See docs/rolling-storage.md."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+from collections.abc import Awaitable, Callable, Iterator, Sequence
+from dataclasses import asdict
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, TypeVar
+
+import typer
+
+from penstock.cli.failure import EXIT_DAMAGED, failures_told
+from penstock.cli.log import AsJson, Config, DataDir
+from penstock.cli.options import Tier2
+from penstock.cli.output import in_bytes, tell
+
+if TYPE_CHECKING:
+    from penstock.rolling_export import ExportReport
+    from penstock.rolling_storage import ImportReport, RollingProblem, RollingReport, RollingSegment
+    from penstock.runtime.runtime import Runtime
+    from penstock.settings import StandaloneSettings
+    from penstock.storage_administration import ShowProgress
+
+T = TypeVar("T")
+
+Names = Annotated[
+    list[str] | None,
+    typer.Argument(metavar="[NAME]...", help="Segments, streams (scope/stream) or scopes. [default: all]"),
+]
+
+
+def survey(
+    names: Names = None,
+    tier2: Tier2 = None,
+    data_dir: DataDir = None,
+    config: Config = None,
+    as_json: AsJson = False,
+) -> None:
+    """List the segments that an older Pravega left in long-term storage (RollingStorage), headers against chunks.
+
+    Nothing is changed, and no chunk is read. It ends with 0 if all can be read, with 3 if something is damaged or
+    missing, with 1 if that could not be found out.
+    """
+    from penstock.rolling_storage import check_rolling
+
+    with failures_told(as_json=as_json):
+        report = _run(data_dir, tier2, config, partial(check_rolling, names=names or ()))
+        tell("storage_surveyed", asdict(report), _survey_lines(report), as_json=as_json)
+    if report.problems:
+        raise typer.Exit(EXIT_DAMAGED)
+
+
+def import_segments(
+    names: Names = None,
+    tier2: Tier2 = None,
+    data_dir: DataDir = None,
+    config: Config = None,
+    as_json: AsJson = False,
+) -> None:
+    """Take over, for good, segments that an older Pravega left in long-term storage. Chunks stay where they are.
+
+    Both servers must be stopped. All bytes are read once, for checksums. It may be interrupted and repeated. It ends
+    with 0 if all was taken over, with 3 if some could not be, with 1 if nothing more can be said.
+    """
+    from penstock.rolling_storage import import_rolling
+
+    with failures_told(as_json=as_json):
+        report = _run(
+            data_dir, tier2, config,
+            lambda settings, runtime: import_rolling(
+                settings, runtime, _shown("importing", as_json), names=names or ()
+            ),
+        )  # fmt: skip
+        tell("storage_imported", asdict(report), _import_lines(report), as_json=as_json)
+    if report.problems:
+        raise typer.Exit(EXIT_DAMAGED)
+
+
+def export(
+    names: Names = None,
+    tier2: Tier2 = None,
+    data_dir: DataDir = None,
+    container: Annotated[
+        int | None, typer.Option(min=0, help="The container whose segments are meant. [default: all]")
+    ] = None,
+    config: Config = None,
+    as_json: AsJson = False,
+) -> None:
+    """Write headers into long-term storage by which an older Pravega reads the segments (RollingStorage).
+
+    The server must be stopped; its segments are flushed first. Chunks stay as they are. It may be repeated. It ends
+    with 0 if all were exported, with 3 if some could not be, with 1 if nothing more can be said.
+    """
+    from penstock.rolling_export import export_rolling
+
+    with failures_told(as_json=as_json):
+        report = _run(
+            data_dir, tier2, config,
+            lambda settings, runtime: export_rolling(
+                settings, runtime, _shown("exporting", as_json), names=names or (), container_id=container
+            ),
+        )  # fmt: skip
+        tell("storage_exported", asdict(report), _export_lines(report), as_json=as_json)
+    if report.problems:
+        raise typer.Exit(EXIT_DAMAGED)
+
+
+def _shown(what: str, as_json: bool) -> ShowProgress:
+    from penstock.cli.progress import shown_progress
+
+    return partial(shown_progress, what, is_wanted=not as_json, unit="chunks")
+
+
+def _run(
+    data_dir: str | None,
+    tier2: str | None,
+    config: Path | None,
+    function: Callable[[StandaloneSettings, Runtime], Awaitable[T]],
+) -> T:
+    # Only now: the help of all commands should not load a server.
+    from penstock.cli.serve import new_loop
+    from penstock.runtime.runtime import real_runtime
+    from penstock.runtime.settings import load_settings
+    from penstock.settings import StandaloneSettings
+
+    # What is found is in the report.
+    logging.getLogger("penstock").addHandler(logging.NullHandler())
+    settings = load_settings(
+        StandaloneSettings, file=config, environment=os.environ, flags={"data_dir": data_dir, "tier2": tier2}
+    )
+
+    async def run() -> T:
+        runtime = real_runtime(1)
+        try:
+            return await function(settings, runtime)
+        finally:
+            await runtime.work.close()
+
+    with asyncio.Runner(loop_factory=new_loop()) as runner:
+        return runner.run(run())
+
+
+def _survey_lines(report: RollingReport) -> Iterator[str]:
+    for segment in report.segments:
+        notes = [
+            f"bytes {segment.start_offset} to {segment.length}",
+            f"{segment.chunk_count} chunks",
+            f"{segment.gone_count} truncated" if segment.gone_count else "",
+            "" if segment.is_adoptable else "only the older store reads it",
+        ]
+        yield f"{segment.name}: {', '.join(filter(None, notes))}"
+    yield from _problem_lines(report.problems)
+    byte_count = sum(segment.length - segment.start_offset for segment in report.segments)
+    yield f"{len(report.segments)} segments, {in_bytes(byte_count)} in {report.place}"
+    if report.left_over_count:
+        yield f"{report.left_over_count} headers of segments that are not there any more"
+
+
+def _import_lines(report: ImportReport) -> Iterator[str]:
+    yield from _problem_lines(report.problems)
+    for segment in report.imported:
+        yield f"imported {segment.name}: bytes {segment.start_offset} to {segment.length}"
+        if segment.start_offset:
+            yield "  its first byte need not be the first of an event: truncate it to where one begins"
+    if report.present_count:
+        yield f"{report.present_count} were there before"
+    if report.deleted_count:
+        yield f"{report.deleted_count} were imported before, and deleted since"
+    if report.skipped:
+        yield f"{len(report.skipped)} can only be read by the older store (tables, indexes, transactions)"
+    yield f"{len(report.imported)} segments imported, {in_bytes(report.read_bytes)} read"
+    yield from _stream_lines(report.imported)
+
+
+def _stream_lines(imported: Sequence[RollingSegment]) -> Iterator[str]:
+    """Say how their streams are made, which the older store kept elsewhere."""
+    streams: dict[str, list[str]] = {}
+    for segment in imported:
+        stream, _, number = segment.name.rpartition("/")
+        streams.setdefault(stream, []).append(number)
+    for stream, numbers in sorted(streams.items()):
+        if sorted(numbers) == sorted(f"{number}.#epoch.0" for number in range(len(numbers))):
+            yield f"to read them: penstock stream create {stream} --segments {len(numbers)}"
+        else:
+            yield f"{stream} was scaled, or not all of it was imported: its segments can be read one by one"
+
+
+def _export_lines(report: ExportReport) -> Iterator[str]:
+    yield from _problem_lines(report.problems)
+    for segment in report.exported:
+        sealed = ", sealed" if segment.is_sealed else ""
+        yield f"exported {segment.name}: bytes {segment.start_offset} to {segment.length}{sealed}"
+    if report.unchanged_count:
+        yield f"{report.unchanged_count} have not changed since they were exported"
+    if report.skipped_count:
+        yield f"{report.skipped_count} an older store could not read (tables, indexes, transactions)"
+    yield f"{len(report.exported)} segments exported to {report.place}"
+
+
+def _problem_lines(problems: Sequence[RollingProblem]) -> Iterator[str]:
+    for problem in problems:
+        yield f"problem: {problem.segment}: {problem.message}"
+    if problems:
+        yield f"{len(problems)} problem{'s' * (len(problems) > 1)}"

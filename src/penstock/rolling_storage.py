@@ -1,0 +1,206 @@
+"""What an administrator can do about the layout of an older Pravega, with a server that is stopped (PDP-34).
+
+`check_rolling` looks at what an older store has left, `import_rolling` takes it over. Both can be cut off anywhere and
+begun again. The way back: `rolling_export`. See docs/rolling-storage.md.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Collection
+from dataclasses import dataclass, field, replace
+
+from penstock.data_directory import DataDirectory
+from penstock.long_term_storage import open_long_term_storage
+from penstock.model.errors import (
+    AdoptionError,
+    CorruptionError,
+    InvalidArgumentError,
+    NoSuchSegmentError,
+    StorageUnavailableError,
+)
+from penstock.model.routing import container_of
+from penstock.runtime.runtime import Runtime
+from penstock.segmentstore.container.container import SegmentContainer
+from penstock.segmentstore.container.storage.adoptions import is_adoptable
+from penstock.segmentstore.layout_settings import LayoutMode
+from penstock.segmentstore.tier2.chunk_storage import ChunkStorage
+from penstock.segmentstore.tier2.rolling_layout import RollingLayout, read_layout, rolling_segments
+from penstock.settings import StandaloneSettings
+from penstock.stopped_store import stopped_store
+from penstock.storage_administration import ShowProgress
+
+#: Of a segment that is read while nobody waits for it.
+_UNBOUNDED_BYTES = 1 << 62
+
+
+@dataclass(frozen=True, slots=True)
+class RollingSegment:
+    """A segment that an older store has left: bytes [`start_offset`, `length`), in so many chunks.
+
+    Attributes:
+        gone_count: chunks at its front that were truncated.
+        surplus_bytes: bytes behind what counts of its chunks.
+        is_adoptable: False of what only the older store knows how to read: its tables, indexes and transactions.
+    """
+
+    name: str
+    start_offset: int
+    length: int
+    chunk_count: int
+    gone_count: int
+    surplus_bytes: int
+    is_adoptable: bool
+
+
+@dataclass(frozen=True, slots=True)
+class RollingProblem:
+    """Why nothing can be done about a segment."""
+
+    segment: str
+    message: str
+
+
+@dataclass(slots=True)
+class RollingReport:
+    """What an older store has left. `left_over_count`: headers of segments that are not there any more."""
+
+    place: str
+    segments: list[RollingSegment] = field(default_factory=list)
+    problems: list[RollingProblem] = field(default_factory=list)
+    left_over_count: int = 0
+
+
+@dataclass(slots=True)
+class ImportReport:
+    """What was taken over.
+
+    Attributes:
+        imported: segments that this call took over.
+        present_count: those that were there before.
+        deleted_count: those that were taken over before, and deleted since.
+        skipped: those that cannot be taken over, as only the older store reads them.
+        problems: those that are damaged, or in the way of others.
+        read_bytes: what was read for checksums.
+    """
+
+    imported: list[RollingSegment] = field(default_factory=list)
+    present_count: int = 0
+    deleted_count: int = 0
+    skipped: list[str] = field(default_factory=list)
+    problems: list[RollingProblem] = field(default_factory=list)
+    read_bytes: int = 0
+
+
+def is_chosen(segment: str, names: Collection[str]) -> bool:
+    """Say whether `names`, of segments, streams or scopes, include a segment; none include all."""
+    return not names or any(segment == name or segment.startswith(f"{name}/") for name in names)
+
+
+async def check_rolling(
+    settings: StandaloneSettings, runtime: Runtime, *, names: Collection[str] = ()
+) -> RollingReport:
+    """Compare all headers that an older store has left with its chunks. No byte of a chunk is read, nothing changed.
+
+    Raises `StorageUnavailableError` when long-term storage is not there, `StorageError`.
+    """
+    chunks = open_long_term_storage(settings, DataDirectory(settings.data_dir, runtime), runtime)
+    try:
+        report = RollingReport(chunks.place)
+        async for segment, layout in _layouts(chunks, report.problems, names):
+            if layout is None:
+                report.left_over_count += 1
+            else:
+                report.segments.append(_described(segment, layout))
+        is_empty = not (report.segments or report.problems or report.left_over_count)
+        if is_empty and not names and await chunks.read_identity() is None:
+            raise StorageUnavailableError(f"nothing that any store has left is in {chunks.place}: mount it, or name it")
+        report.segments.sort(key=lambda segment: segment.name)
+        return report
+    finally:
+        await chunks.close()
+
+
+async def import_rolling(
+    settings: StandaloneSettings, runtime: Runtime, show_progress: ShowProgress, *, names: Collection[str] = ()
+) -> ImportReport:
+    """Take over what an older store has left, for good: its server must be stopped, and this one, too.
+
+    Chunks stay where they are and become segments' of this store. What was done is done if this is cut off, and a
+    repeated call goes on. The store runs under `layout_upgrade` from then on.
+
+    Raises:
+        DataDirectoryInUseError: a server runs on the directory.
+        DataDirectoryError: it is none; start the server once.
+        StorageUnavailableError, StorageIdentityError: long-term storage is not there, or another cluster's.
+        StorageError: it went away, or a container could not be started.
+    """
+    layout = replace(
+        settings.segment_store.container.layout, mode=LayoutMode.LAYOUT_UPGRADE, adopted_bytes_max=_UNBOUNDED_BYTES
+    )
+    report = ImportReport()
+    async with stopped_store(settings, runtime, layout) as (store, chunks):
+        found = [
+            _described(segment, there)
+            async for segment, there in _layouts(chunks, report.problems, names)
+            if there is not None
+        ]
+        report.skipped = sorted(segment.name for segment in found if not segment.is_adoptable)
+        wanted = sorted((segment for segment in found if segment.is_adoptable), key=lambda segment: segment.name)
+        containers = {container.id: container for container in store.containers}
+        with show_progress(sum(segment.length - segment.start_offset for segment in wanted)) as progress:
+            chunk_count = 0
+
+            def note(byte_count: int) -> None:
+                report.read_bytes += byte_count
+                progress.note(chunk_count, report.read_bytes)
+
+            for container in containers.values():
+                container.adoptions.progress = note
+            for segment in wanted:
+                await _import(containers[container_of(segment.name, len(containers))], segment, report)
+                chunk_count += segment.chunk_count
+                note(0)
+    return report
+
+
+async def _import(container: SegmentContainer, segment: RollingSegment, report: ImportReport) -> None:
+    adopted_count = container.adoptions.adopted_count
+    try:
+        await container.find(segment.name)
+        await container.pipeline.barrier()
+    except NoSuchSegmentError:
+        report.deleted_count += 1
+    except (CorruptionError, AdoptionError, InvalidArgumentError) as error:
+        report.problems.append(RollingProblem(segment.name, str(error)))
+    else:
+        if container.adoptions.adopted_count > adopted_count:
+            report.imported.append(segment)
+        else:
+            report.present_count += 1
+
+
+async def _layouts(
+    chunks: ChunkStorage, problems: list[RollingProblem], names: Collection[str]
+) -> AsyncIterator[tuple[str, RollingLayout | None]]:
+    """Yield what lies in storage of each segment that has a header; note what is damaged."""
+    async for segment in rolling_segments(chunks):
+        if not is_chosen(segment, names):
+            continue
+        try:
+            layout = await read_layout(chunks, segment)
+        except (CorruptionError, InvalidArgumentError) as error:
+            problems.append(RollingProblem(segment, str(error)))
+        else:
+            yield segment, layout
+
+
+def _described(segment: str, layout: RollingLayout) -> RollingSegment:
+    return RollingSegment(
+        segment,
+        layout.start_offset,
+        layout.length,
+        len(layout.chunks),
+        layout.gone_count,
+        layout.surplus_bytes,
+        is_adoptable(segment),
+    )

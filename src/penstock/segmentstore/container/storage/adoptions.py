@@ -1,0 +1,99 @@
+"""`Adoptions`: segments of an older Pravega, taken over when somebody asks for one that the container does not know.
+
+Two steps, the first durable before the second: records of the chunks, by commits of the container's table; then the
+segment itself, by one operation of the log, which is the caller's. A crash between them leaves records that nobody
+sees, and the next call goes on. Nothing of the older layout is changed. See docs/rolling-storage.md.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+
+from penstock.model.errors import AdoptionError, CorruptionError, StorageNotRespondingError
+from penstock.model.names import (
+    KEY_VALUE_TABLE_SUFFIX,
+    READER_GROUP_TABLE_SUFFIX,
+    SYSTEM_SCOPE,
+    has_index_segment,
+    is_index_segment,
+)
+from penstock.segmentstore.container.state import ContainerState
+from penstock.segmentstore.container.storage.container_storage import ContainerStorage
+from penstock.segmentstore.layout_settings import LayoutSettings
+from penstock.segmentstore.tier2.chunk_storage import ChunkStorage
+from penstock.segmentstore.tier2.chunked_storage import StoredSegment
+from penstock.segmentstore.tier2.rolling_layout import read_layout
+
+logger: logging.Logger = logging.getLogger(__name__)
+
+
+def is_adoptable(name: str) -> bool:
+    """Say whether a segment of that name may be taken over: of a stream's events or bytes, and nothing else.
+
+    What transactions and large events have begun only the older controller knows; tables and indexes have other bytes.
+    """
+    scope, _, rest = name.partition("/")
+    stream = rest.partition("/")[0]
+    return (
+        scope != SYSTEM_SCOPE
+        and "$" not in name
+        and has_index_segment(name)
+        and not is_index_segment(name)
+        and not stream.endswith((KEY_VALUE_TABLE_SUFFIX, READER_GROUP_TABLE_SUFFIX))
+    )
+
+
+class Adoptions:
+    """Takes segments over. `progress` is told of bytes that were read."""
+
+    def __init__(
+        self, chunks: ChunkStorage, state: ContainerState, storage: ContainerStorage, settings: LayoutSettings
+    ) -> None:
+        self.progress: Callable[[int], None] = lambda count: None
+        self.adopted_count: int = 0
+        self._chunks = chunks
+        self._state = state
+        self._storage = storage
+        self._settings = settings
+
+    async def adopt(self, name: str) -> StoredSegment | None:
+        """Store records of a segment of which the container has none; return its state. None if there is none to take.
+
+        The caller makes it a segment of the container, and sees to it that nobody else does meanwhile.
+
+        Raises `CorruptionError` when header or chunks are damaged, `AdoptionError`, `StorageError`.
+        """
+        if not is_adoptable(name) or any(segment.name == name for segment in self._state.metadata.gone_segments()):
+            return None
+        try:
+            try:
+                async with asyncio.timeout(self._settings.look_timeout_s) as deadline:
+                    layout = await read_layout(self._chunks, name)
+            except TimeoutError as error:
+                if not deadline.expired():
+                    raise
+                raise StorageNotRespondingError(
+                    f"{name}: long-term storage did not say within {self._settings.look_timeout_s:g} s whether an "
+                    "older store has left it"
+                ) from error
+            if layout is None:
+                return None
+            bytes_max = self._settings.adopted_bytes_max
+            length = layout.length - layout.start_offset
+            if length > bytes_max:
+                raise AdoptionError(
+                    name,
+                    f"it has {length} bytes, and not more than {bytes_max} are read while somebody waits "
+                    "(segment_store.container.layout.adopted_bytes_max): take it over with `penstock storage import`",
+                )
+            stored = await self._storage.adopt(layout, self.progress)
+        except CorruptionError as error:
+            await self._storage.judge(error)
+            raise
+        if stored is not None:
+            self.adopted_count += 1
+            logger.info("took over segment %s of an older store: bytes %d to %d in %d chunks", name,
+                        stored.start_offset, stored.length, len(layout.chunks))  # fmt: skip
+        return stored

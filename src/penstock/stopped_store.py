@@ -1,0 +1,66 @@
+"""`stopped_store`: the segment store of a server that is stopped, run inside an administrator's command.
+
+It has no ports, and nobody's requests but the command's. The data directory is locked as by a server.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import replace
+
+from penstock.data_directory import DataDirectory
+from penstock.long_term_storage import open_long_term_storage, segment_store_settings
+from penstock.model.errors import DataDirectoryInUseError, StorageError
+from penstock.runtime.runtime import Runtime
+from penstock.segmentstore.layout_settings import LayoutSettings
+from penstock.segmentstore.store import SegmentStore
+from penstock.segmentstore.tier1.local_log import LocalLogFactory
+from penstock.segmentstore.tier2.chunk_storage import ChunkStorage
+from penstock.settings import StandaloneSettings
+from penstock.storage_administration import check_identity
+
+
+@asynccontextmanager
+async def stopped_store(
+    settings: StandaloneSettings, runtime: Runtime, layout: LayoutSettings
+) -> AsyncIterator[tuple[SegmentStore, ChunkStorage]]:
+    """Run the store of `settings.data_dir`, all of its containers, until the block ends; `layout` is its setting.
+
+    Raises:
+        DataDirectoryInUseError: a server runs on the directory.
+        DataDirectoryError: it is none.
+        StorageUnavailableError, StorageIdentityError: long-term storage is not there, or another cluster's.
+        StorageError: a container could not be started.
+    """
+    directory = DataDirectory(settings.data_dir, runtime)
+    async with AsyncExitStack() as held:
+        try:
+            identity = await runtime.work.run(directory.open_existing)
+        except DataDirectoryInUseError as error:
+            raise DataDirectoryInUseError(
+                f"a server runs on {directory.root}: stop it, and repeat this; nothing was done"
+            ) from error
+        held.callback(directory.close)
+        chunks = open_long_term_storage(settings, directory, runtime)
+        held.push_async_callback(chunks.close)
+        # Before the store, which would wait for storage.
+        await check_identity(chunks, identity)
+        of_store = segment_store_settings(settings)
+        store = SegmentStore(
+            logs=LocalLogFactory(directory.tier1, runtime, settings.durable_log),
+            chunks=open_long_term_storage(settings, directory, runtime),
+            cluster_id=identity.cluster_id,
+            runtime=runtime,
+            settings=replace(
+                of_store,
+                container_count=identity.container_count,
+                container=replace(of_store.container, layout=layout),
+            ),
+        )
+        held.push_async_callback(store.stop)
+        await store.start()
+        if store.failures:
+            container_id, failure = min(store.failures.items())
+            raise StorageError(f"container {container_id} cannot be started: {failure}") from failure
+        yield store, chunks
