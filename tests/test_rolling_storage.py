@@ -123,10 +123,12 @@ async def survey(settings: StandaloneSettings, *names: str) -> RollingReport:
         await runtime.work.close()
 
 
-async def take_over(settings: StandaloneSettings, *names: str, shown: Shown | None = None) -> ImportReport:
+async def take_over(
+    settings: StandaloneSettings, *names: str, shown: Shown | None = None, stream: str = ""
+) -> ImportReport:
     runtime = real_runtime(2)
     try:
-        return await import_rolling(settings, runtime, shown or Shown(), names=names)
+        return await import_rolling(settings, runtime, shown or Shown(), names=names, stream=stream)
     finally:
         await runtime.work.close()
 
@@ -205,7 +207,7 @@ async def test_what_is_imported_is_served_and_well(left: StandaloneSettings) -> 
     after = files(root)
     assert {name: after[name] for name in before} == before
     again = await take_over(left)
-    assert (again.imported, again.present_count, again.read_bytes) == ([], 3, 0)
+    assert (again.imported, len(again.present), again.read_bytes) == ([], 3, 0)
 
     runtime = real_runtime(2)
     check = await check_storage(left, runtime, Shown())
@@ -225,7 +227,7 @@ async def test_what_is_imported_is_served_and_well(left: StandaloneSettings) -> 
         # What is deleted stays so: not even the tool brings it back.
         await store.delete_segment(NAMES[0])
     report = await take_over(left)
-    assert (report.imported, report.present_count, report.deleted_count) == ([], 2, 1)
+    assert (report.imported, len(report.present), report.deleted_count) == ([], 2, 1)
     async with running(left) as store:
         with pytest.raises(NoSuchSegmentError):
             await store.segment_info(NAMES[0])
@@ -250,7 +252,7 @@ async def test_an_import_that_was_cut_off_goes_on(left: StandaloneSettings, monk
         with pytest.raises(asyncio.CancelledError):
             await take_over(left)
     report = await take_over(left)
-    assert report.present_count + len(report.imported) == 3
+    assert len(report.present) + len(report.imported) == 3
     async with running(left) as store:
         for name, data in DATA.items():
             assert await content(store, name) == data
@@ -444,7 +446,7 @@ async def test_a_header_that_nobody_has_imported_is_never_replaced(left: Standal
     # Nor is it taken for a part of the other one.
     (root / f"{NAMES[0]}$header").write_bytes(before)
     report_of_import = await take_over(left, NAMES[0])
-    assert (report_of_import.imported, report_of_import.present_count) == ([], 1)
+    assert (report_of_import.imported, len(report_of_import.present)) == ([], 1)
 
 
 async def test_one_container_is_exported(left: StandaloneSettings) -> None:
@@ -457,3 +459,62 @@ async def test_one_container_is_exported(left: StandaloneSettings) -> None:
     await runtime.work.close()
     with pytest.raises(InvalidArgumentError, match="no container 9"):
         await give_back(left, container_id=9)
+
+
+async def test_a_stream_that_was_scaled_becomes_one_of_a_single_epoch(left: StandaloneSettings) -> None:
+    """In the order of epochs, then of numbers; its chunks become nobody else's, whatever is asked for later."""
+    root = Path(left.tier2)
+    scaled = ["0.#epoch.0", "1.#epoch.0", "10.#epoch.1", "9.#epoch.1", "2.#epoch.2"]
+    order = ["0.#epoch.0", "1.#epoch.0", "9.#epoch.1", "10.#epoch.1", "2.#epoch.2"]
+    for name in scaled:
+        lay(root, f"s/scaled/{name}", name.encode() * 10, chunk_bytes=40)
+    for wrong in ("flat", "s/flat/x", "s/scaled"):
+        with pytest.raises(InvalidArgumentError):
+            await take_over(left, "s/scaled", stream=wrong)
+    report = await take_over(left, "s/scaled", stream="s/flat")
+    assert [(segment.source, segment.name) for segment in report.imported] == [
+        (f"s/scaled/{name}", f"s/flat/{order.index(name)}.#epoch.0") for name in sorted(order)
+    ]
+    assert len((await take_over(left, "s/scaled", stream="s/flat")).present) == 5
+    # Not by their own names, nor by others.
+    assert (await take_over(left, "s/scaled")).deleted_count == 5
+    again = await take_over(left, "s/scaled", stream="s/other")
+    assert (again.imported, len(again.problems)) == ([], 5)
+    assert "were given to segment s/flat/" in again.problems[0].message
+    async with running(left) as store:
+        for number, name in enumerate(order):
+            assert await content(store, f"s/flat/{number}.#epoch.0") == name.encode() * 10
+            with pytest.raises(NoSuchSegmentError):
+                await store.segment_info(f"s/scaled/{name}")
+        await store.append("s/flat/4.#epoch.0", b"more")
+    # What was imported by its own name is not given to another stream, too.
+    await take_over(left, NAMES[0])
+    report = await take_over(left, "s/orders", stream="s/second")
+    assert [problem.segment for problem in report.problems] == [NAMES[0]]
+    assert len(report.imported) == 2
+
+
+async def test_an_import_under_another_name_that_was_cut_off_goes_on(
+    left: StandaloneSettings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Reserved, and not yet taken over: nobody else gets it meanwhile."""
+    from penstock.segmentstore.container.storage.adoptions import Adoptions
+
+    adopt = Adoptions.adopt
+    is_cut_off = False
+
+    async def cut_off(self: Adoptions, name: str) -> object:
+        nonlocal is_cut_off
+        if self.given and not is_cut_off:
+            is_cut_off = True
+            raise asyncio.CancelledError
+        return await adopt(self, name)
+
+    monkeypatch.setattr(Adoptions, "adopt", cut_off)
+    with pytest.raises(asyncio.CancelledError):
+        await take_over(left, NAMES[0], stream="s/flat")
+    assert (await take_over(left, NAMES[0])).deleted_count == 1
+    report = await take_over(left, NAMES[0], stream="s/flat")
+    assert [segment.name for segment in report.imported] == ["s/flat/0.#epoch.0"]
+    async with running(left) as store:
+        assert await content(store, "s/flat/0.#epoch.0") == DATA[NAMES[0]]

@@ -6,7 +6,7 @@ begun again. The way back: `rolling_export`. See docs/rolling-storage.md.
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Collection
+from collections.abc import AsyncIterator, Collection, Sequence
 from dataclasses import dataclass, field, replace
 
 from penstock.data_directory import DataDirectory
@@ -41,6 +41,7 @@ class RollingSegment:
         gone_count: chunks at its front that were truncated.
         surplus_bytes: bytes behind what counts of its chunks.
         is_adoptable: False of what only the older store knows how to read: its tables, indexes and transactions.
+        source: whose header it is, of one that was imported under another name.
     """
 
     name: str
@@ -50,6 +51,7 @@ class RollingSegment:
     gone_count: int
     surplus_bytes: int
     is_adoptable: bool
+    source: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,15 +78,15 @@ class ImportReport:
 
     Attributes:
         imported: segments that this call took over.
-        present_count: those that were there before.
-        deleted_count: those that were taken over before, and deleted since.
+        present: those that were there before.
+        deleted_count: those that were taken over before, and deleted since, or by another name.
         skipped: those that cannot be taken over, as only the older store reads them.
         problems: those that are damaged, or in the way of others.
         read_bytes: what was read for checksums.
     """
 
     imported: list[RollingSegment] = field(default_factory=list)
-    present_count: int = 0
+    present: list[RollingSegment] = field(default_factory=list)
     deleted_count: int = 0
     skipped: list[str] = field(default_factory=list)
     problems: list[RollingProblem] = field(default_factory=list)
@@ -121,9 +123,16 @@ async def check_rolling(
 
 
 async def import_rolling(
-    settings: StandaloneSettings, runtime: Runtime, show_progress: ShowProgress, *, names: Collection[str] = ()
+    settings: StandaloneSettings,
+    runtime: Runtime,
+    show_progress: ShowProgress,
+    *,
+    names: Collection[str] = (),
+    stream: str = "",
 ) -> ImportReport:
     """Take over what an older store has left, for good: its server must be stopped, and this one, too.
+
+    `stream`: its segments, all that `names` choose, become; numbered from 0 in the order in which they were made.
 
     Chunks stay where they are and become segments' of this store. What was done is done if this is cut off, and a
     repeated call goes on. The store runs under `layout_upgrade` from then on.
@@ -144,6 +153,7 @@ async def import_rolling(
             async for segment, there in _layouts(chunks, report.problems, names)
             if there is not None
         ]
+        became = _renamed(found, stream) if stream else {}
         report.skipped = sorted(segment.name for segment in found if not segment.is_adoptable)
         wanted = sorted((segment for segment in found if segment.is_adoptable), key=lambda segment: segment.name)
         containers = {container.id: container for container in store.containers}
@@ -157,10 +167,57 @@ async def import_rolling(
             for container in containers.values():
                 container.adoptions.progress = note
             for segment in wanted:
-                await _import(containers[container_of(segment.name, len(containers))], segment, report)
+                source = containers[container_of(segment.name, len(containers))]
+                if not stream:
+                    await _import(source, segment, report)
+                else:
+                    name = became[segment.name]
+                    target = containers[container_of(name, len(containers))]
+                    await _import_as(name, source, target, segment, chunks, report)
                 chunk_count += segment.chunk_count
                 note(0)
     return report
+
+
+def _renamed(found: Sequence[RollingSegment], stream: str) -> dict[str, str]:
+    """Return new names for segments: in the order of their creation epochs, then of their numbers."""
+    scope, slash, name = stream.partition("/")
+    if not (scope and slash and name) or "/" in name:
+        raise InvalidArgumentError(f"{stream!r} is not a stream: say scope/stream")
+    if any(segment.name.startswith(f"{stream}/") for segment in found):
+        raise InvalidArgumentError(f"{stream} has segments here: what becomes of them by other names is another stream")
+    segments = sorted((_age(segment.name), segment.name) for segment in found if segment.is_adoptable)
+    return {old: f"{stream}/{number}.#epoch.0" for number, (_, old) in enumerate(segments)}
+
+
+def _age(segment: str) -> tuple[int, int]:
+    number, _, epoch = segment.rpartition("/")[2].partition(".#epoch.")
+    try:
+        return int(epoch), int(number)
+    except ValueError as error:
+        raise InvalidArgumentError(f"{segment} is not named as a segment of a stream") from error
+
+
+async def _import_as(
+    name: str,
+    source: SegmentContainer,
+    target: SegmentContainer,
+    segment: RollingSegment,
+    chunks: ChunkStorage,
+    report: ImportReport,
+) -> None:
+    """Take a segment over as `name`. `source` and `target` have what is of its own name, and of that."""
+    try:
+        # Before anything else: its chunks must never be two segments'.
+        await source.storage.reserve(segment.name, name)
+        layout = await read_layout(chunks, segment.name)
+    except (CorruptionError, AdoptionError) as error:
+        report.problems.append(RollingProblem(segment.name, str(error)))
+        return
+    if layout is not None:
+        target.adoptions.given[name] = replace(layout, segment=name)
+    await _import(target, replace(segment, name=name, source=segment.name), report)
+    target.adoptions.given.pop(name, None)
 
 
 async def _import(container: SegmentContainer, segment: RollingSegment, report: ImportReport) -> None:
@@ -176,7 +233,7 @@ async def _import(container: SegmentContainer, segment: RollingSegment, report: 
         if container.adoptions.adopted_count > adopted_count:
             report.imported.append(segment)
         else:
-            report.present_count += 1
+            report.present.append(segment)
 
 
 async def _layouts(

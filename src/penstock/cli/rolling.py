@@ -56,6 +56,12 @@ def survey(
 
 def import_segments(
     names: Names = None,
+    stream: Annotated[
+        str | None,
+        typer.Option(
+            "--as", help="SCOPE/STREAM: its segments, of one epoch, become those that are imported, of whatever epochs."
+        ),
+    ] = None,
     tier2: Tier2 = None,
     data_dir: DataDir = None,
     config: Config = None,
@@ -72,7 +78,7 @@ def import_segments(
         report = _run(
             data_dir, tier2, config,
             lambda settings, runtime: import_rolling(
-                settings, runtime, _shown("importing", as_json), names=names or ()
+                settings, runtime, _shown("importing", as_json), names=names or (), stream=stream or ""
             ),
         )  # fmt: skip
         tell("storage_imported", asdict(report), _import_lines(report), as_json=as_json)
@@ -163,17 +169,18 @@ def _survey_lines(report: RollingReport) -> Iterator[str]:
 def _import_lines(report: ImportReport) -> Iterator[str]:
     yield from _problem_lines(report.problems)
     for segment in report.imported:
-        yield f"imported {segment.name}: bytes {segment.start_offset} to {segment.length}"
+        source = f" from {segment.source}" if segment.source else ""
+        yield f"imported {segment.name}{source}: bytes {segment.start_offset} to {segment.length}"
         if segment.start_offset:
             yield "  its first byte need not be the first of an event: truncate it to where one begins"
-    if report.present_count:
-        yield f"{report.present_count} were there before"
+    if report.present:
+        yield f"{len(report.present)} were there before"
     if report.deleted_count:
-        yield f"{report.deleted_count} were imported before, and deleted since"
+        yield f"{report.deleted_count} were imported before, and deleted since, or by another name"
     if report.skipped:
         yield f"{len(report.skipped)} can only be read by the older store (tables, indexes, transactions)"
     yield f"{len(report.imported)} segments imported, {in_bytes(report.read_bytes)} read"
-    yield from _stream_lines(report.imported)
+    yield from _stream_lines([*report.imported, *report.present])
 
 
 def _stream_lines(imported: Sequence[RollingSegment]) -> Iterator[str]:
@@ -186,7 +193,7 @@ def _stream_lines(imported: Sequence[RollingSegment]) -> Iterator[str]:
         if sorted(numbers) == sorted(f"{number}.#epoch.0" for number in range(len(numbers))):
             yield f"to read them: penstock stream create {stream} --segments {len(numbers)}"
         else:
-            yield f"{stream} was scaled, or not all of it was imported: its segments can be read one by one"
+            yield f"{stream} was scaled, or not all of it was imported: see --as"
 
 
 def _export_lines(report: ExportReport) -> Iterator[str]:

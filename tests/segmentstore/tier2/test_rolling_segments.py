@@ -239,7 +239,7 @@ async def test_what_was_adopted_and_deleted_does_not_come_back(world: World) -> 
 
 async def test_a_damaged_mark_of_an_adoption_is_reported(world: World) -> None:
     await put_rolling(world.chunks, SEGMENT, PIECES)
-    mark = AdoptionMark(SEGMENT, 77)
+    mark = AdoptionMark(SEGMENT, OTHER, 77)
     stored = mark.encode()
     assert AdoptionMark.decode(mark.key, stored) == mark
     check_garbage(mark.key, stored)
@@ -247,7 +247,8 @@ async def test_a_damaged_mark_of_an_adoption_is_reported(world: World) -> None:
         damaged = stored[:at] + bytes([stored[at] ^ 1]) + stored[at + 1 :]
         with pytest.raises(CorruptionError):
             AdoptionMark.decode(mark.key, damaged)
-    for key, data in ((adoption_key(OTHER), stored), (mark.key, stored[:5]), (mark.key, b"")):
+    nothing = AdoptionMark(SEGMENT, "", 77).encode()
+    for key, data in ((adoption_key(OTHER), stored), (mark.key, stored[:5]), (mark.key, b""), (mark.key, nothing)):
         with pytest.raises(CorruptionError):
             check_garbage(key, data)
     await world.table.commit([TableUpdate(mark.key, stored[:-1] + b"?")], [])

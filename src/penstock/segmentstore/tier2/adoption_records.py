@@ -18,15 +18,22 @@ ADOPTED_PREFIX: Final = b"\0adopted\0"
 
 _FORMAT_VERSION: Final = 1
 _KIND_ADOPTED: Final = 18
-_HEAD = struct.Struct(">BBq")
+_HEAD = struct.Struct(">BBqHH")
 _CHECKSUM = struct.Struct(">I")
 
 
 @dataclass(frozen=True, slots=True)
 class AdoptionMark:
-    """The `segment`, and the wall clock, in milliseconds, when its adoption was begun; for people."""
+    """That the chunks of `segment`, as its header names them, belong to a segment of this store.
+
+    Attributes:
+        segment: whose header it is.
+        became: the segment that has the chunks, as a rule the same.
+        made_ms: wall clock when the adoption was begun, milliseconds; for people.
+    """
 
     segment: str
+    became: str
     made_ms: int
 
     @property
@@ -36,7 +43,9 @@ class AdoptionMark:
 
     def encode(self) -> bytes:
         """Return its stored bytes."""
-        body = _HEAD.pack(_FORMAT_VERSION, _KIND_ADOPTED, self.made_ms) + self.segment.encode()
+        segment, became = self.segment.encode(), self.became.encode()
+        head = _HEAD.pack(_FORMAT_VERSION, _KIND_ADOPTED, self.made_ms, len(segment), len(became))
+        body = head + segment + became
         return body + _CHECKSUM.pack(crc32c(body, 0))
 
     @classmethod
@@ -46,12 +55,15 @@ class AdoptionMark:
         body = bytes(data[: -_CHECKSUM.size])
         if len(body) < _HEAD.size or _CHECKSUM.pack(crc32c(body, 0)) != data[len(body) :]:
             raise CorruptionError(where, 0, "its checksum does not match")
-        version, kind, made_ms = _HEAD.unpack_from(body)
+        version, kind, made_ms, length, became_length = _HEAD.unpack_from(body)
         if (version, kind) != (_FORMAT_VERSION, _KIND_ADOPTED):
             raise CorruptionError(where, 0, f"format version {version} and kind {kind} are unknown")
-        if ADOPTED_PREFIX + body[_HEAD.size :] != key:
+        names = body[_HEAD.size :]
+        if not became_length or len(names) != length + became_length:
+            raise CorruptionError(where, _HEAD.size, "its fields do not fit the record")
+        if ADOPTED_PREFIX + names[:length] != key:
             raise CorruptionError(where, _HEAD.size, "it is about another segment")
-        return cls(body[_HEAD.size :].decode(), made_ms)
+        return cls(names[:length].decode(), names[length:].decode(), made_ms)
 
 
 def adoption_key(segment: str) -> bytes:

@@ -43,7 +43,7 @@ from penstock.segmentstore.tier2.metadata import MetadataTable
 from penstock.segmentstore.tier2.orphans import OrphanChunks
 from penstock.segmentstore.tier2.records import SegmentRecord, decode_record, leads_to
 from penstock.segmentstore.tier2.rolling_layout import RollingLayout
-from penstock.segmentstore.tier2.segment_adoption import adopt_segment, is_marked
+from penstock.segmentstore.tier2.segment_adoption import adopt_segment, adopted_as, reserve_segment
 from penstock.segmentstore.tier2.segment_concat import concat_segment
 from penstock.segmentstore.tier2.segment_join import JoinStep, commit_join, copy_chunks, find_join, is_still_there
 from penstock.segmentstore.tier2.segment_read import load_existing, placed_chunks, read_segment
@@ -265,7 +265,16 @@ class ChunkedStorage:
 
     async def is_adopted(self, segment: str) -> bool:
         """Say whether `adopt` was begun of a segment of this name, ever."""
-        return await is_marked(self._context, segment)
+        return await adopted_as(self._context, segment) == segment
+
+    async def reserve(self, segment: str, became: str) -> None:
+        """Make sure that what an older store left as `segment` is adopted as `became`, and never as itself.
+
+        Idempotent. Raises `AdoptionError` when it was adopted otherwise, or was to be.
+        """
+        check_chunk_name(segment)
+        async with self._change(segment):
+            await reserve_segment(self._context, segment, became)
 
     async def info(self, segment: str) -> StoredSegment | None:
         """Return a segment's state without claiming it; None when nothing of it is stored."""

@@ -45,12 +45,13 @@ async def adopt_segment(
     await finish_deletion(context, segment)
     transaction = context.transaction()
     record = await load_or_new(context, transaction, segment, layout.start_offset)
-    if await is_marked(context, segment):
+    became = await adopted_as(context, segment)
+    if became is not None:
         stored = await transaction.segment(segment)
-        if stored is None or not stored.is_active:
+        if became != segment or stored is None or not stored.is_active:
             return None
     else:
-        mark = AdoptionMark(segment, context.runtime.wall_clock_ms())
+        mark = AdoptionMark(segment, segment, context.runtime.wall_clock_ms())
         transaction.add(mark.key, mark.encode())
     await _compare(context, layout, record)
     left = [chunk for chunk in layout.chunks if chunk.start >= record.length]
@@ -82,14 +83,23 @@ async def adopt_segment(
         record = again
 
 
-async def is_marked(context: StorageContext, segment: str) -> bool:
-    """Say whether the adoption of a segment was begun, ever. Raises `CorruptionError`."""
+async def adopted_as(context: StorageContext, segment: str) -> str | None:
+    """Return the segment that a header's chunks were given to, or were to be, ever; None: none. `CorruptionError`."""
     key = adoption_key(segment)
     (entry,) = await context.table.get([key])
-    if entry is None:
-        return False
-    AdoptionMark.decode(key, entry.value)
-    return True
+    return None if entry is None else AdoptionMark.decode(key, entry.value).became
+
+
+async def reserve_segment(context: StorageContext, segment: str, became: str) -> None:
+    """See `ChunkedStorage.reserve`. The caller holds the segment's lock."""
+    known = await adopted_as(context, segment)
+    if known is None:
+        transaction = context.transaction()
+        mark = AdoptionMark(segment, became, context.runtime.wall_clock_ms())
+        transaction.add(mark.key, mark.encode())
+        await context.commit(transaction, segment)
+    elif known != became:
+        raise AdoptionError(segment, f"its chunks were given to segment {known}, and not to {became}")
 
 
 async def _compare(context: StorageContext, layout: RollingLayout, record: SegmentRecord) -> None:

@@ -19,7 +19,7 @@ from penstock.model.errors import (
 )
 from penstock.segmentstore.container.storage.adoptions import is_adoptable
 from penstock.segmentstore.layout_settings import LayoutMode, LayoutSettings
-from support.containers import QUIET, Incarnations, append, read_all, turns
+from support.containers import QUIET, Incarnations, append, pause_writer, read_all, turns
 from support.rolling_storage import put, put_rolling
 
 A, B = "s/a/0.#epoch.0", "s/b/0.#epoch.0"
@@ -124,7 +124,10 @@ async def test_what_was_deleted_does_not_come_back(lives: Incarnations) -> None:
     await put_rolling(lives.chunks, A, PIECES)
     container = await lives.start()
     await container.find(A)
+    await pause_writer(container)
     await container.delete(A)
+    # Nothing of its storage is freed yet.
+    assert await container.storage._user.info(A) is not None
     for _ in range(2):
         with pytest.raises(NoSuchSegmentError):
             await container.find(A)

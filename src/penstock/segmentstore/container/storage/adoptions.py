@@ -24,7 +24,7 @@ from penstock.segmentstore.container.storage.container_storage import ContainerS
 from penstock.segmentstore.layout_settings import LayoutSettings
 from penstock.segmentstore.tier2.chunk_storage import ChunkStorage
 from penstock.segmentstore.tier2.chunked_storage import StoredSegment
-from penstock.segmentstore.tier2.rolling_layout import read_layout
+from penstock.segmentstore.tier2.rolling_layout import RollingLayout, read_layout
 
 logger: logging.Logger = logging.getLogger(__name__)
 
@@ -46,12 +46,19 @@ def is_adoptable(name: str) -> bool:
 
 
 class Adoptions:
-    """Takes segments over. `progress` is told of bytes that were read."""
+    """Takes segments over.
+
+    Attributes:
+        progress: is told of bytes that were read.
+        given: segments to be taken over by other names than those of their headers, which are reserved for that.
+        adopted_count: those that were taken over by this incarnation.
+    """
 
     def __init__(
         self, chunks: ChunkStorage, state: ContainerState, storage: ContainerStorage, settings: LayoutSettings
     ) -> None:
         self.progress: Callable[[int], None] = lambda count: None
+        self.given: dict[str, RollingLayout] = {}
         self.adopted_count: int = 0
         self._chunks = chunks
         self._state = state
@@ -70,7 +77,7 @@ class Adoptions:
         try:
             try:
                 async with asyncio.timeout(self._settings.look_timeout_s) as deadline:
-                    layout = await read_layout(self._chunks, name)
+                    layout = self.given.get(name) or await read_layout(self._chunks, name)
             except TimeoutError as error:
                 if not deadline.expired():
                     raise

@@ -510,6 +510,10 @@ class ContainerStorage:
         """Store records of a segment that an older store left. See `ChunkedStorage.adopt`."""
         return await self._user.adopt(layout, progress)
 
+    async def reserve(self, name: str, became: str) -> None:
+        """Have what an older store left as `name` be taken over as another segment. See `ChunkedStorage.reserve`."""
+        await self._user.reserve(name, became)
+
     async def is_adopted(self, segment: Segment) -> bool:
         """Say whether a segment of this name was ever taken over from an older store."""
         return await self._user.is_adopted(segment.name)
