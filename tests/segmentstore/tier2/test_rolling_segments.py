@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from collections.abc import Sequence
 from dataclasses import replace
 
@@ -16,14 +17,20 @@ from penstock.model.errors import (
     StorageNotPrimaryError,
 )
 from penstock.model.segments import TableRemoval, TableUpdate
+from penstock.runtime.runtime import Runtime
 from penstock.segmentstore.tier2.adoption_records import AdoptionMark, adoption_key
 from penstock.segmentstore.tier2.chunked_storage import ChunkedStorage, StoredSegment
 from penstock.segmentstore.tier2.garbage_records import check_garbage
 from penstock.segmentstore.tier2.memory import MemoryChunkStorage
+from penstock.segmentstore.tier2.metadata import MemoryMetadataTable
+from penstock.segmentstore.tier2.object_storage import ObjectChunkStorage
 from penstock.segmentstore.tier2.rolling_header import header_name
 from penstock.segmentstore.tier2.rolling_layout import RollingLayout, read_layout, rolling_segments
 from penstock.segmentstore.tier2.wrapped import WrappedChunkStorage
-from support.chunk_records import OTHER, SEGMENT, SMALL, World
+from penstock.testing.simulation import Simulation
+from penstock.testing.simulation.objects import ObjectFault, SimulatedBucket, SimulatedObjects
+from support.chunk_records import OTHER, SEGMENT, SMALL, World, seeded_runtime
+from support.inline_work import InlineWork
 from support.rolling_storage import put, put_rolling
 
 PIECES = [bytes(range(at, at + length)) for at, length in ((0, 9), (9, 1), (10, 17), (27, 3), (30, 5))]
@@ -287,3 +294,38 @@ async def test_a_changed_byte_is_found_ever_after(world: World) -> None:
     await put(world.chunks, f"{SEGMENT}$offset.10", b"x" * 17)
     with pytest.raises(CorruptionError):
         await read_all(storage)
+
+
+def test_a_segment_in_a_bucket_is_adopted_though_requests_are_lost() -> None:
+    """Objects that another program has put there, without our tags; requests fail, and are lost, on the way."""
+    objects = SimulatedObjects(SimulatedBucket(), random.Random(1))
+    chunks = ObjectChunkStorage(objects, random.Random(2), prefix="a/prefix")
+    data = b"".join(PIECES)
+    seeded = seeded_runtime()
+    runtime = Runtime(
+        disk=seeded.disk, work=InlineWork(), rng=seeded.rng, wall_clock_ms=seeded.wall_clock_ms
+    )
+
+    async def scenario() -> None:
+        header = "maxsize=100&"
+        at = 0
+        for piece in PIECES:
+            objects.bucket.create(f"a/prefix/{SEGMENT}$offset.{at}", piece, "")
+            header += f"{at}={SEGMENT}$offset.{at}&"
+            at += len(piece)
+        objects.bucket.create(f"a/prefix/{header_name(SEGMENT)}", header.encode(), "")
+        storage = ChunkedStorage(chunks, MemoryMetadataTable(), epoch=1, runtime=runtime, settings=SMALL)
+        assert [segment async for segment in rolling_segments(chunks)] == [SEGMENT]
+        objects.inject("get_range", ObjectFault.LOST_REPLY)
+        layout = await read_layout(chunks, SEGMENT)
+        assert layout is not None
+        await storage.adopt(layout)
+        assert await storage.write(SEGMENT, len(data), [b"more"]) == len(data) + 4
+        assert await read_all(storage) == data + b"more"
+        objects.inject("put_new", ObjectFault.LOST_REPLY)
+        await put(chunks, header_name(OTHER), b"maxsize=9&")
+        assert await read_layout(chunks, OTHER) is not None
+
+    with Simulation(1) as simulation:
+        simulation.run(scenario)
+    assert objects.fault_counts == {ObjectFault.LOST_REPLY: 2}
