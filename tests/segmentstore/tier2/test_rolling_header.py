@@ -35,7 +35,7 @@ def chunks_of(data: bytes) -> list[tuple[int, str]]:
 
 
 def test_the_example_of_pdp_19_has_these_bytes() -> None:
-    """S-240. Names, signs and order are those of `HandleSerializer`, the numbers those of the document."""
+    """SS-240. Names, signs and order are those of `HandleSerializer`, the numbers those of the document."""
     header = RollingHeader(100, tuple(RollingChunk(at, rolling_chunk_name("abc", at)) for at in (0, 100, 200)))
     assert encode_header(header) == PDP_EXAMPLE
     assert decode_header(NAME, PDP_EXAMPLE) == header
@@ -126,7 +126,7 @@ def test_of_two_chunks_at_one_offset_the_first_is_empty() -> None:
     ],
 )
 def test_damage_is_told_with_its_place(data: bytes, offset: int, problem: str) -> None:
-    """S-240: nothing is guessed."""
+    """SS-240: nothing is guessed."""
     with pytest.raises(CorruptionError, match=problem) as caught:
         decode_header(NAME, data)
     assert (caught.value.path, caught.value.offset) == (NAME, offset)

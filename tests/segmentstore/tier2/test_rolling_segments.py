@@ -79,7 +79,7 @@ async def test_a_segment_is_adopted_as_it_lies_and_goes_on(world: World) -> None
 
 
 async def test_a_truncated_head_and_an_empty_chunk_in_the_middle(world: World) -> None:
-    """S-241: the segment begins with the first chunk that is there."""
+    """SS-241: the segment begins with the first chunk that is there."""
     pieces = [b"gone", b"gone too", b"", b"kept", b"", b"last"]
     header = "maxsize=9&"
     at = 0

@@ -45,10 +45,9 @@ async def adopt_segment(
     await finish_deletion(context, segment)
     transaction = context.transaction()
     record = await load_or_new(context, transaction, segment, layout.start_offset)
-    became = await adopted_as(context, segment)
-    if became is not None:
+    if await adopted_as(context, segment) is not None:
         stored = await transaction.segment(segment)
-        if became != segment or stored is None or not stored.is_active:
+        if stored is None or not stored.is_active:
             return None
     else:
         mark = AdoptionMark(segment, segment, context.runtime.wall_clock_ms())
