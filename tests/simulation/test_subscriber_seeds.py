@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from penstock.testing.mutations.subscribers import SUBSCRIBERS
+from penstock.testing.mutations.subscribers import LIMITED_SUBSCRIBERS, SUBSCRIBERS
 from penstock.testing.runner import run
 
 
@@ -17,4 +17,13 @@ def test_no_event_goes_that_a_subscriber_has_not_worked_off(seed: int) -> None:
         "heads of held streams", "deaths of subscribers", "cuts acknowledged", "retention of groups changed",
         "checkpoints of held streams",
     ):  # fmt: skip
+        assert outcome.counts[done], done
+
+
+@pytest.mark.parametrize("seed", range(2))
+def test_only_the_maximum_takes_what_a_subscriber_has_not_acknowledged(seed: int) -> None:
+    """By size and by time, beside one that is silent; the minimum stays, and chunks go with what is truncated."""
+    outcome = run(seed, LIMITED_SUBSCRIBERS)
+    assert outcome.violations == ()
+    for done in ("heads of limited streams", "heads beyond a subscriber", "limited streams whose chunks went"):
         assert outcome.counts[done], done

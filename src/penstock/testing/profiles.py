@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from penstock.testing.mutations.peers import CONTROLLERS, TRANSACTIONS
 from penstock.testing.mutations.sinks import SINKS
-from penstock.testing.mutations.subscribers import SUBSCRIBERS
+from penstock.testing.mutations.subscribers import LIMITED_SUBSCRIBERS, SUBSCRIBERS
 from penstock.testing.mutations.tables import TABLES_AND_STATES
 from penstock.testing.mutations.users import USERS
 from penstock.testing.workloads.plans import ALL_KINDS, PlanSettings
@@ -41,6 +41,6 @@ _ALL = (
 )  # fmt: skip
 
 PROFILES: Mapping[str, Profile] = {
-    profile.name: profile for profile in _ALL
+    profile.name: profile for profile in (*_ALL, LIMITED_SUBSCRIBERS)
 }
 """By name."""

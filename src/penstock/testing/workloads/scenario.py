@@ -17,6 +17,7 @@ from penstock.testing.workloads.drawn_cluster import draw_cluster
 from penstock.testing.workloads.events import GroupReader, StreamKeeper, Writer, WriterCrowd
 from penstock.testing.workloads.group_changes import GroupChanges
 from penstock.testing.workloads.handed_transactions import HandedTransactions
+from penstock.testing.workloads.limited_subscribers import LimitedSubscribers
 from penstock.testing.workloads.many_keys import KEY_LENGTH, ManyKeys
 from penstock.testing.workloads.mortal_readers import MortalReader
 from penstock.testing.workloads.plans import draw_controller_faults, draw_owner_changes, draw_plan
@@ -51,9 +52,11 @@ _RARE_SHARE = 0.4
 
 #: Users that stand for themselves: in profiles of their own, see `mutations.promises`.
 _OF_USERS: Mapping[
-    str, type[UserGroups | UserCalls | HandedTransactions | PreparedTransactions | Sinks | Subscribers]
+    str,
+    type[UserGroups | UserCalls | HandedTransactions | PreparedTransactions | Sinks | Subscribers | LimitedSubscribers],
 ] = {
     "subscribers": Subscribers,
+    "limited subscribers": LimitedSubscribers,
     "user groups": UserGroups,
     "user calls": UserCalls,
     "handed transactions": HandedTransactions,
