@@ -23,3 +23,46 @@ assert 4 <= len(runs) // 2 <= 16, runs
 def test_young_objects_are_looked_at_seldom_and_what_the_start_left_never() -> None:
     """In a process of its own: the collector is the process's. Eight thousand objects are made without a collection."""
     subprocess.run([sys.executable, "-c", SCRIPT], check=True, timeout=60)
+
+
+#: A million small objects that stay, and cycles that are garbage by then: put away, each is alive and is let go later.
+GROWTH = """
+import gc
+from penstock.runtime import collector
+collector._PUT_AWAY_GROWTH_MIN = 100_000
+collector.settle_collector()
+runs = []
+gc.callbacks.append(lambda phase, info: phase == "stop" and runs.append(info["generation"]))
+class Cycle:
+    living = 0
+    def __init__(self):
+        self.me = self
+        Cycle.living += 1
+    def __del__(self):
+        Cycle.living -= 1
+cycles = [Cycle() for _ in range(1_000)]
+kept = [[number] for number in range(90_000)]
+assert gc.get_freeze_count() > 50_000
+cycles.clear()
+kept += [[number] for number in range(1_000_000)]
+at_growth = runs.count(2)
+assert Cycle.living == 0, Cycle.living
+assert 2 <= at_growth <= 6, runs
+kept.clear()
+# Nothing grows any more: what goes was put away, and what comes instead is no reason to look at all.
+for _ in range(10):
+    kept = [[number] for number in range(200_000)]
+assert runs.count(2) <= at_growth + 2, runs
+# Cycles that are made and dropped all the time are looked at while they are young, put away or not.
+most = 0
+for _ in range(300_000):
+    Cycle()
+    most = max(most, Cycle.living)
+assert most < 100_000, most
+print(runs.count(2), most)
+"""
+
+
+def test_a_process_that_grows_looks_at_all_seldom_and_cycles_go_all_the_same() -> None:
+    """Looks at all come each time what is kept has doubled; cycles that were put away alive are gone with the next."""
+    subprocess.run([sys.executable, "-c", GROWTH], check=True, timeout=120)

@@ -11,19 +11,44 @@ from penstock.model.errors import PenstockError
 T = TypeVar("T")
 Name = TypeVar("Name")
 
+#: Requests that are begun before others have their turn: what answers come in at once begins as many at once, and each
+#: may be a good part of a tenth of a millisecond of work.
+STARTS_PER_TURN = 64
+
+
+class _Turns:
+    """Lets so many go on in each turn of the event loop, and others in the next."""
+
+    def __init__(self) -> None:
+        self._count = 0
+
+    async def wait(self) -> None:
+        while self._count >= STARTS_PER_TURN:  # noqa: ASYNC110  # the next turn is all that is waited for
+            await asyncio.sleep(0)
+        if not self._count:
+            asyncio.get_running_loop().call_soon(self._begin)
+        self._count += 1
+
+    def _begin(self) -> None:
+        self._count = 0
+
 
 async def for_each(
     names: Sequence[Name], request: Callable[[Name], Awaitable[T]], concurrency_max: int
 ) -> list[T | PenstockError]:
     """Return what `request` returns or raises for each name, in order; `concurrency_max` requests at a time.
 
+    No more than `STARTS_PER_TURN` begin in one turn of the event loop.
+
     Errors that are no `PenstockError` end the call; so does its cancellation, and then nothing of it goes on.
     """
     results: list[T | PenstockError] = [PenstockError("not asked")] * len(names)
     waiting = iter(enumerate(names))
+    turns = _Turns()
 
     async def work() -> None:
         for at, name in waiting:
+            await turns.wait()
             try:
                 results[at] = await request(name)
             except PenstockError as error:

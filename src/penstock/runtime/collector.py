@@ -3,14 +3,21 @@
 from __future__ import annotations
 
 import gc
+from collections.abc import Mapping
 
 #: Objects made, less those that went by themselves, between two collections of the youngest. Python's 700 are made by
 #: a few appends; nearly all of them go by themselves soon, and each collection in between looks at them for nothing.
 _YOUNG_OBJECTS_MAX = 10_000
-#: What lives on is looked at again after a few of these, before it is so much that the look takes 10 ms, ...
+#: What lives on is looked at again after a few of these, before it is so much that the look takes 10 ms. What lives on
+#: then is put away: no collection looks at it any more, until ...
 _YOUNG_COLLECTIONS_MAX = 2
-#: ... and all of it together after so many of those.
-_MIDDLE_COLLECTIONS_MAX = 200
+#: ... there is twice as much put away as there was after the last look at all, and so many objects more. Such a look
+#: takes 20 ms for 100 000.
+_PUT_AWAY_GROWTH_MIN = 1_000_000
+#: Collections of the middle between two of all: where things are put away there is nothing in between to look at.
+_MIDDLE_COLLECTIONS_MAX = 0
+#: No fewer than are put away at once. To count them takes time.
+_PUT_AWAY_MAX = _YOUNG_OBJECTS_MAX * (_YOUNG_COLLECTIONS_MAX + 2)
 
 
 #: Objects made since the last look that are worth one when it is known that they live long.
@@ -19,16 +26,59 @@ _LASTING_OBJECTS_MIN = 4_000
 _is_settled = False
 
 
+class _PutAway:
+    """Puts away what has outlived two collections, so that none ever looks at much.
+
+    Python's own looks at all objects come whenever a quarter is new, and take seconds in a process that keeps millions.
+    What is put away goes when nothing refers to it, as always; only a cycle that becomes garbage there stays until the
+    next look at all. That comes when what is put away has doubled, so such cycles never are more than what was there
+    after the last look, and `growth_min` objects. A process that grows looks at all seldom, one that does not never.
+    """
+
+    def __init__(self, growth_min: int, put_away_max: int) -> None:
+        self._growth_min = growth_min
+        self._put_away_max = put_away_max
+        self._is_all_awaited = False
+        self._begin()
+
+    def _begin(self) -> None:
+        # Grows by no less than is put away; that some of it went meanwhile is found out by counting.
+        self._count = gc.get_freeze_count()
+        self._count_max = 2 * self._count + self._growth_min
+
+    def __call__(self, phase: str, info: Mapping[str, int]) -> None:
+        """Be told of a collection by Python; it begins none itself."""
+        if phase != "stop" or info["generation"] == 0:
+            return
+        if info["generation"] == 2:
+            gc.freeze()
+            self._is_all_awaited = False
+            self._begin()
+        elif not self._is_all_awaited:
+            if self._count > self._count_max:
+                self._count = gc.get_freeze_count()
+            if self._count > self._count_max:
+                # The next collection is one of all: nothing lies between.
+                gc.unfreeze()
+                self._is_all_awaited = True
+            else:
+                gc.freeze()
+                self._count += self._put_away_max
+
+
 def settle_collector() -> None:
     """Tell the collector that the process has started.
 
     What the start left lives as long as the process: no collection needs to look at it again. From now on young objects
     are looked at more seldom; 10 000 of them take one or two milliseconds if they live on, and next to nothing if not.
+    What then lives on is put away likewise, see `_PutAway`. Once is enough.
     """
     global _is_settled  # the collector is the process's, too
-    _is_settled = True
     gc.collect()
     gc.freeze()
+    if not _is_settled:
+        _is_settled = True
+        gc.callbacks.append(_PutAway(_PUT_AWAY_GROWTH_MIN, _PUT_AWAY_MAX))
     gc.set_threshold(_YOUNG_OBJECTS_MAX, _YOUNG_COLLECTIONS_MAX, _MIDDLE_COLLECTIONS_MAX)
 
 

@@ -1,0 +1,58 @@
+"""`for_each`: many requests, and how many of them begin in one turn of the event loop."""
+
+from __future__ import annotations
+
+import asyncio
+
+from penstock.model.errors import NoSuchSegmentError
+from penstock.runtime.bulk import STARTS_PER_TURN, for_each
+
+
+async def test_no_more_begin_in_a_turn_than_others_can_wait_for() -> None:
+    """At first, and when many answers come in at once, as they do behind a sync of the log."""
+    turn = 0
+    began: dict[int, int] = {}
+    all_at_once = asyncio.Event()
+
+    async def count_turns() -> None:
+        nonlocal turn
+        while True:
+            await asyncio.sleep(0)
+            turn += 1
+
+    async def request(name: int) -> int:
+        began[turn] = began.get(turn, 0) + 1
+        if name < 1000:
+            await all_at_once.wait()
+        return name
+
+    counting = asyncio.ensure_future(count_turns())
+    asking = asyncio.ensure_future(for_each(range(3000), request, 1000))
+    async with asyncio.timeout(20):
+        while sum(began.values()) < 1000:  # noqa: ASYNC110  # nobody tells of it
+            await asyncio.sleep(0)
+    all_at_once.set()
+    assert await asking == list(range(3000))
+    counting.cancel()
+    # A task that asks for a turn may have one before or behind the others of the same.
+    assert max(began.values()) <= 2 * STARTS_PER_TURN
+    assert len(began) >= 3000 // (2 * STARTS_PER_TURN)
+
+
+async def test_each_has_its_own_answer_and_a_few_at_a_time_are_under_way() -> None:
+    most = under_way = 0
+
+    async def request(name: int) -> int:
+        nonlocal most, under_way
+        under_way += 1
+        most = max(most, under_way)
+        await asyncio.sleep(0)
+        under_way -= 1
+        if name % 2:
+            raise NoSuchSegmentError(str(name))
+        return name
+
+    answers = await for_each(range(10), request, 3)
+    assert [answer for answer in answers if isinstance(answer, int)] == [0, 2, 4, 6, 8]
+    assert [isinstance(answer, NoSuchSegmentError) for answer in answers] == [False, True] * 5
+    assert most == 3
