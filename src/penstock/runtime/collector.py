@@ -10,7 +10,7 @@ from collections.abc import Mapping
 _YOUNG_OBJECTS_MAX = 10_000
 #: What lives on is looked at again after a few of these, before it is so much that the look takes 10 ms. What lives on
 #: then is put away: no collection looks at it any more, until ...
-_YOUNG_COLLECTIONS_MAX = 2
+_YOUNG_COLLECTIONS_MAX = 1
 #: ... there is twice as much put away as there was after the last look at all, and so many objects more. Such a look
 #: takes 20 ms for 100 000.
 _PUT_AWAY_GROWTH_MIN = 1_000_000

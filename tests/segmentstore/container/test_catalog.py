@@ -6,7 +6,7 @@ Over a container with a log and chunks in memory; `lives.restart` crashes it and
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 
 import pytest
 
@@ -18,11 +18,12 @@ from penstock.model.errors import (
     SegmentSealedError,
     TooManyActiveSegmentsError,
 )
-from penstock.model.segments import NO_VALUE, VERSION_ANY, TableUpdate
+from penstock.model.segments import NO_VALUE, VERSION_ANY, TableRemoval, TableUpdate
 from penstock.segmentstore.container.append_request import AppendRequest
+from penstock.segmentstore.container.catalog import metadata_segment
 from penstock.segmentstore.container.container import SegmentContainer
 from penstock.segmentstore.container.log.pipeline import completer
-from penstock.segmentstore.container.segment import SegmentFlags
+from penstock.segmentstore.container.segment import Segment, SegmentFlags
 from support.containers import Incarnations, append, read_all, turns, until
 
 A, B = "s/a/0.#epoch.0", "s/b/0.#epoch.0"
@@ -253,6 +254,49 @@ async def test_a_deleted_segment_does_not_come_back_with_its_record(lives: Incar
         with pytest.raises(NoSuchSegmentError):
             await container.find(name)
         await lives.stop(container)
+
+
+async def test_records_of_many_that_are_deleted_at_once_go_together(
+    lives: Incarnations, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Two syncs, not one for each. Calls that are cut off meanwhile, or come twice, change nothing for the others."""
+    container = await lives.start()
+    names = [f"s/many{number}/0.#epoch.0" for number in range(40)]
+    for name in names:
+        await container.create(name)
+        await append(container, name, b"abc")
+    await put_away(container, *names)
+    for name in names:
+        await container.find(name)
+    removed: list[int] = []
+    remove = container.tables.remove
+
+    async def counted(segment: Segment, removals: Sequence[TableRemoval], expected_offset: int) -> None:
+        if segment.name == metadata_segment(container.id):
+            removed.append(len(removals))
+        await remove(segment, removals, expected_offset)
+
+    monkeypatch.setattr(container.tables, "remove", counted)
+    lives.logs.hold_appends(0)
+    deleting = [asyncio.create_task(container.delete(name)) for name in names]
+    again = asyncio.create_task(container.delete(names[7]))
+    await turns(5)
+    for number in (5, 7):
+        deleting[number].cancel()
+    await turns(5)
+    lives.logs.release_appends(0)
+    ends = await asyncio.gather(*deleting, return_exceptions=True)
+    assert [number for number, end in enumerate(ends) if end is not None] == [5, 7]
+    await again
+    assert len(removed) <= 3, removed
+    assert sum(removed) >= len(names) - 1
+    container = await lives.restart(container)
+    for name in names:
+        if name == names[5]:
+            assert await read_all(container, await container.find(name)) == b"abc"
+            continue
+        with pytest.raises(NoSuchSegmentError):
+            await container.find(name)
 
 
 async def test_a_merged_source_does_not_come_back_with_its_record(lives: Incarnations) -> None:

@@ -6,6 +6,7 @@ See docs/segments.md. Source: segment store specification, section 1.4; where it
 from __future__ import annotations
 
 import asyncio
+import itertools
 import logging
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 
@@ -38,6 +39,10 @@ logger: logging.Logger = logging.getLogger(__name__)
 
 #: After one of these the incarnation must not go on.
 _FATAL = (InconsistentStateError, LogFencedError, StorageNotPrimaryError)
+
+
+#: Records that are removed in one go.
+_FORGOTTEN_AT_ONCE_MAX = 256
 
 
 def metadata_segment(container_id: int) -> str:
@@ -77,6 +82,8 @@ class Catalog:
         self._finding: dict[str, asyncio.Future[None]] = {}
         self._room = asyncio.Lock()
         self._put_away = asyncio.Lock()
+        #: Segments whose records are to be removed, each kept in use by a call that waits for it; by id.
+        self._forgetting: dict[int, Segment] = {}
         self.deactivated_count: int = 0
         self.activated_count: int = 0
         if self.has_inactive:
@@ -213,13 +220,24 @@ class Catalog:
 
         The caller keeps the segment in use.
         """
-        if segment.has_record:
+        if not segment.has_record:
+            return
+        self._forgetting[segment.id] = segment
+        try:
             # Not while records are written: the one of this segment may be among them, and must not come behind.
             async with self._put_away:
-                if segment.is_deleted or segment.is_merged:
-                    return  # Another call was faster; the record may be that of a later segment of the name.
-                await self._tables.remove(self._table, [TableRemoval(segment.name.encode())], -1)
-                segment.has_record = False
+                if _has_record_to_forget(segment):
+                    await self._forget(segment)
+        finally:
+            self._forgetting.pop(segment.id, None)
+
+    async def _forget(self, segment: Segment) -> None:
+        """Remove its record, and with it those of others that wait for the same: one sync for very many."""
+        others = (other for other in self._forgetting.values() if other is not segment and _has_record_to_forget(other))
+        chosen = [segment, *itertools.islice(others, _FORGOTTEN_AT_ONCE_MAX - 1)]
+        await self._tables.remove(self._table, [TableRemoval(each.name.encode()) for each in chosen], -1)
+        for each in chosen:
+            each.has_record = False
 
     # Putting away.
 
@@ -363,3 +381,7 @@ class Catalog:
             or (segment.is_table and self._tables.is_busy(segment))
         )
 
+
+def _has_record_to_forget(segment: Segment) -> bool:
+    # Of one that is gone another call was faster; the record may be that of a later segment of the name.
+    return segment.has_record and not (segment.is_deleted or segment.is_merged)

@@ -21,7 +21,10 @@ from penstock.model.errors import (
 from penstock.model.segments import TABLE_VALUE_LENGTH_MAX, VERSION_ABSENT, TableRemoval, TableUpdate
 from penstock.segmentstore.container.container import SegmentContainer
 from penstock.segmentstore.container.segment import Segment, SegmentFlags
-from penstock.segmentstore.container.tables.entries import ENTRY_HEADER, parse_entries
+from penstock.segmentstore.container.tables import compaction
+from penstock.segmentstore.container.tables.compaction import TableCompactor
+from penstock.segmentstore.container.tables.entries import ENTRY_HEADER, ParsedEntry, parse_entries
+from penstock.segmentstore.container.tables.index import TableIndex
 from support.containers import QUIET, Incarnations, append, evict_all, pause_writer, turns, until
 
 TABLE = "s/_tables/a"
@@ -153,6 +156,44 @@ async def test_a_head_of_dead_entries_is_cut_without_a_copy(lives: Incarnations)
     assert segment.start_offset == length
     container = await lives.restart(container)
     assert await contents(container) == {}
+
+
+async def test_a_step_over_very_many_entries_gives_others_their_turn(
+    lives: Incarnations, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Live ones between dead ones, all in one step: each turn goes over few, and all that live are there after it."""
+    container = await lives.start(table_compact_bytes=1 << 40, table_compact_step_bytes=1 << 20)
+    segment = await table_of(container)
+    for number in range(30):
+        updates = [TableUpdate(b"%d" % key, b"%d" % number) for key in range(0, 100, 1 if number == 3 else 10)]
+        await container.tables.put(segment, updates, -1)
+    expected = await contents(container)
+    turn = 0
+    looked: dict[int, int] = {}
+    original = TableCompactor._may_live
+
+    def may_live(table: TableIndex, entry: ParsedEntry) -> bool:
+        looked[turn] = looked.get(turn, 0) + 1
+        return original(table, entry)
+
+    async def count_turns() -> None:
+        nonlocal turn
+        while True:
+            turn += 1
+            await asyncio.sleep(0)
+
+    monkeypatch.setattr(TableCompactor, "_may_live", staticmethod(may_live))
+    monkeypatch.setattr(compaction, "_ENTRIES_PER_TURN", 20)
+    counting = asyncio.ensure_future(count_turns())
+    start = segment.start_offset
+    await container.tables.compact(segment)
+    counting.cancel()
+    assert segment.start_offset > start
+    assert sum(looked.values()) > 300
+    assert max(looked.values()) <= 20
+    assert await contents(container) == expected
+    container = await lives.restart(container)
+    assert await contents(container) == expected
 
 
 async def test_deltas_survive_a_compaction_in_their_middle(lives: Incarnations) -> None:

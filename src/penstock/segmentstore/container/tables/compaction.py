@@ -10,7 +10,8 @@ Source: segment store specification, section 6.6.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+import itertools
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 
 from penstock.segmentstore.container.reads.reader import SegmentReader
 from penstock.segmentstore.container.segment import Segment
@@ -24,6 +25,10 @@ from penstock.segmentstore.container.tables.entries import (
 )
 from penstock.segmentstore.container.tables.index import Loaded, TableIndex
 from penstock.segmentstore.settings import ContainerSettings
+
+#: Entries gone over, and bytes read, before others have their turn: a few milliseconds of work.
+_ENTRIES_PER_TURN = 128
+_READ_BYTES = 64 * 1024
 
 
 class TableCompactor:
@@ -72,26 +77,36 @@ class TableCompactor:
             if start >= stop:
                 return
             data = await self._read(segment, start, min(self._settings.table_compact_step_bytes, stop - start))
-            entries = list(parse_entries(segment.name, data, start))
+            entries = await _parsed(segment.name, data, start)
             if not entries:  # One entry longer than a step.
                 data = await self._read(segment, start, min(ENTRY_LENGTH_MAX, stop - start))
-                entries = list(parse_entries(segment.name, data, start))
-            loaded = await table.load([entry.key for entry in entries if self._may_live(table, entry)])
+                entries = await _parsed(segment.name, data, start)
+            appended: list[Awaitable[None]] = []
+            for batch in _batches(entries):
+                loaded = await table.load([entry.key for entry in batch if self._may_live(table, entry)])
+                if segment.table is not table:
+                    break
+                copies, slots = self._copies(table, batch, loaded, data, start, segment.length)
+                if copies:
+                    appended.append(self._append(segment, copies))
+                    table.apply_copies_made(slots, segment.length, loaded)
+                await asyncio.sleep(0)  # All of it may have come from the cache: let others run.
+            for durable in appended:
+                await durable
             if segment.table is not table:
                 return
-            copies, slots = self._copies(table, entries, loaded, data, start, segment.length)
-            if copies:
-                durable = self._append(segment, copies)
-                table.apply_copies_made(slots, segment.length, loaded)
-                await durable
             if segment.start_offset == start and not segment.is_deleted:
                 self._truncate(segment, entries[-1].end)
                 table.note_compacted(len(entries))
-            if not copies:
-                await asyncio.sleep(0)  # All of it may have come from the cache: let others run.
 
     async def _read(self, segment: Segment, offset: int, length: int) -> bytes:
-        return await self._reader.read_exactly(segment, offset, length)
+        """Return these bytes, in pieces: they may lie in memory as thousands of small appends."""
+        pieces = []
+        for start in range(offset, offset + length, _READ_BYTES):
+            count = min(_READ_BYTES, offset + length - start)
+            pieces.append(await self._reader.read_exactly(segment, start, count))
+            await asyncio.sleep(0)
+        return b"".join(pieces)
 
     @staticmethod
     def _may_live(table: TableIndex, entry: ParsedEntry) -> bool:
@@ -119,3 +134,17 @@ class TableCompactor:
                 parts.append(copy)
                 offset += len(copy)
         return b"".join(parts), slots
+
+
+def _batches(entries: Sequence[ParsedEntry]) -> Iterator[Sequence[ParsedEntry]]:
+    return (entries[at : at + _ENTRIES_PER_TURN] for at in range(0, len(entries), _ENTRIES_PER_TURN))
+
+
+async def _parsed(segment: str, data: bytes, offset: int) -> list[ParsedEntry]:
+    """Return the whole entries in `data`; others have their turns in between. See `parse_entries`."""
+    entries: list[ParsedEntry] = []
+    parsing = parse_entries(segment, data, offset)
+    while batch := list(itertools.islice(parsing, _ENTRIES_PER_TURN)):
+        entries += batch
+        await asyncio.sleep(0)
+    return entries
