@@ -29,7 +29,7 @@ def test_young_objects_are_looked_at_seldom_and_what_the_start_left_never() -> N
 GROWTH = """
 import gc
 from penstock.runtime import collector
-collector._PUT_AWAY_GROWTH_MIN = 100_000
+collector._GROWTH_MIN = 100_000
 collector.settle_collector()
 runs = []
 gc.callbacks.append(lambda phase, info: phase == "stop" and runs.append(info["generation"]))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import sys
 from collections.abc import Mapping
 
 #: Objects made, less those that went by themselves, between two collections of the youngest. Python's 700 are made by
@@ -11,13 +12,11 @@ _YOUNG_OBJECTS_MAX = 10_000
 #: What lives on is looked at again after a few of these, before it is so much that the look takes 10 ms. What lives on
 #: then is put away: no collection looks at it any more, until ...
 _YOUNG_COLLECTIONS_MAX = 1
-#: ... there is twice as much put away as there was after the last look at all, and so many objects more. Such a look
-#: takes 20 ms for 100 000.
-_PUT_AWAY_GROWTH_MIN = 1_000_000
+#: ... there are twice as many objects, of any kind, as there were after the last look at all, and so many more. Such a
+#: look takes 20 ms for 100 000.
+_GROWTH_MIN = 2_000_000
 #: Collections of the middle between two of all: where things are put away there is nothing in between to look at.
 _MIDDLE_COLLECTIONS_MAX = 0
-#: No fewer than are put away at once. To count them takes time.
-_PUT_AWAY_MAX = _YOUNG_OBJECTS_MAX * (_YOUNG_COLLECTIONS_MAX + 2)
 
 
 #: Objects made since the last look that are worth one when it is known that they live long.
@@ -31,20 +30,18 @@ class _PutAway:
 
     Python's own looks at all objects come whenever a quarter is new, and take seconds in a process that keeps millions.
     What is put away goes when nothing refers to it, as always; only a cycle that becomes garbage there stays until the
-    next look at all. That comes when what is put away has doubled, so such cycles never are more than what was there
-    after the last look, and `growth_min` objects. A process that grows looks at all seldom, one that does not never.
+    next look at all. That comes when there are twice as many objects, so such cycles never are more than what was there
+    after the last look, and `growth_min`. A process that grows looks at all seldom, one that does not never.
     """
 
-    def __init__(self, growth_min: int, put_away_max: int) -> None:
+    def __init__(self, growth_min: int) -> None:
         self._growth_min = growth_min
-        self._put_away_max = put_away_max
-        self._is_all_awaited = False
         self._begin()
 
     def _begin(self) -> None:
-        # Grows by no less than is put away; that some of it went meanwhile is found out by counting.
-        self._count = gc.get_freeze_count()
-        self._count_max = 2 * self._count + self._growth_min
+        self._is_all_awaited = False
+        # Told from the allocator's pages, in a millisecond; to count what is put away takes as long as a look at it.
+        self._objects_max = 2 * sys.getallocatedblocks() + self._growth_min
 
     def __call__(self, phase: str, info: Mapping[str, int]) -> None:
         """Be told of a collection by Python; it begins none itself."""
@@ -52,18 +49,15 @@ class _PutAway:
             return
         if info["generation"] == 2:
             gc.freeze()
-            self._is_all_awaited = False
             self._begin()
-        elif not self._is_all_awaited:
-            if self._count > self._count_max:
-                self._count = gc.get_freeze_count()
-            if self._count > self._count_max:
-                # The next collection is one of all: nothing lies between.
-                gc.unfreeze()
-                self._is_all_awaited = True
-            else:
-                gc.freeze()
-                self._count += self._put_away_max
+        elif self._is_all_awaited:
+            return
+        elif sys.getallocatedblocks() > self._objects_max:
+            # The next collection is one of all: nothing lies between.
+            gc.unfreeze()
+            self._is_all_awaited = True
+        else:
+            gc.freeze()
 
 
 def settle_collector() -> None:
@@ -78,7 +72,7 @@ def settle_collector() -> None:
     gc.freeze()
     if not _is_settled:
         _is_settled = True
-        gc.callbacks.append(_PutAway(_PUT_AWAY_GROWTH_MIN, _PUT_AWAY_MAX))
+        gc.callbacks.append(_PutAway(_GROWTH_MIN))
     gc.set_threshold(_YOUNG_OBJECTS_MAX, _YOUNG_COLLECTIONS_MAX, _MIDDLE_COLLECTIONS_MAX)
 
 
