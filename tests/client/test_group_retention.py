@@ -260,6 +260,28 @@ async def test_all_groups_are_told_with_what_each_holds_whoever_made_them(server
             await client._controller_client.group_overview(scope, "nobody")
 
 
+async def test_groups_of_rust_are_told_too_and_tables_are_none(server, stream):
+    """What such clients make is a table segment, without a word to the controller; tables have the same names."""
+    scope, _, _ = stream.partition("/")
+    async with Client(server.uri, FAST) as client:
+        await write(client, stream)
+        await client.create_scope(scope + "-2")
+        await client.create_table(f"{scope}/prices", key_length=16)
+        segments = client._open_cluster().segments
+        theirs = [f"{scope}/audit", f"{scope}/prices2", f"{scope}-2/other"]
+        for name in theirs:
+            await segments.create_table(f"{name}_kvtable/0.#epoch.0")
+        await segments.create_segment(f"{scope}/no-table_kvtable/0.#epoch.0")
+        await client.reader_group("audit", [stream])
+        found = [one async for one in client.group_overviews(scope)]
+        assert [(one.name, one.made_by) for one in found] == [
+            (f"{scope}/audit", "penstock"), (f"{scope}/audit", "rust"), (f"{scope}/prices2", "rust")
+        ]  # fmt: skip
+        assert [one.name async for one in client.group_overviews(scope + "-2")] == [theirs[2]]
+        await segments.delete_table(f"{theirs[1]}_kvtable/0.#epoch.0")
+        assert [one.made_by async for one in client.group_overviews(scope)] == ["penstock", "rust"]
+
+
 async def test_group_that_has_read_to_its_end_holds_nothing_any_more(server, stream):
     async with Client(server.uri, SELDOM) as client:
         await write(client, stream)

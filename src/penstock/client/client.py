@@ -303,11 +303,14 @@ class Client(StreamCalls):
     async def group_overviews(self, scope: str) -> AsyncIterator[GroupOverview]:
         """Iterate over the reader groups of `scope`, whoever made them: what each holds of its streams.
 
-        Those of Pravega's Rust and PyPI clients are known to no controller, and left out.
+        Those of Pravega's Rust and PyPI clients come last, without streams: segment stores have their tables, and no
+        controller is told what they read. One of theirs is another than one of the same name that is registered.
         Raises `NoSuchScopeError`; `UnsupportedOperationError` where the controller is not Penstock's.
         """
         async for found in self._controller_client.group_overviews(scope):
             yield found
+        for name in await self._foreign_groups.names(scope):
+            yield GroupOverview(f"{scope}/{name}", "rust", GroupRetention.NONE, 0, {})
 
     async def delete_reader_group(self, group: str, *, scope: str | None = None) -> None:
         """Delete a reader group: ``scope/group``, or `group` and `scope`. Raises `NoSuchReaderGroupError`."""

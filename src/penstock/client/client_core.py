@@ -17,6 +17,7 @@ from penstock.client.connection_pool import ConnectionPool, Resolver
 from penstock.client.controller import ControllerClient
 from penstock.client.deadline import Deadline, within
 from penstock.client.direct_reads import DirectReads
+from penstock.client.foreign_groups import ForeignGroups
 from penstock.client.life_cycle import LifeCycle
 from penstock.client.segment_reader import SegmentReader
 from penstock.client.settings import ClientSettings
@@ -54,6 +55,7 @@ class ClientCore(LifeCycle):
         self._cluster: Cluster | None = None
         self._chunk_places = ChunkPlaces(self._runtime, self._settings)
         self._statistics_calls: StatisticsCalls
+        self._foreign_groups: ForeignGroups
         self._transaction_times: TransactionTimes | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
         #: Those that somebody still holds. They are many and short-lived, and have nothing to finish: no children.
@@ -91,6 +93,7 @@ class ClientCore(LifeCycle):
             self._controller, segments, self._settings, self._runtime.rng, self._runtime.wall_clock_ms
         )
         self._statistics_calls = StatisticsCalls(self._cluster, self._pool)
+        self._foreign_groups = ForeignGroups(self._cluster, self._pool)
         self._transaction_times = TransactionTimes(self._controller, self._runtime.rng)
 
     async def _finish(self) -> None:

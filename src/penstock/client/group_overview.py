@@ -31,7 +31,8 @@ class GroupOverview:
 
     Attributes:
         name: ``scope/group``.
-        made_by: "penstock", or "java" for those whose state is in a stream, as of Pravega's Java client.
+        made_by: "penstock"; "java" for those whose state is in a stream, as of Pravega's Java client; or "rust" for
+            those in a table of Pravega's Rust client, of which the PyPI client is made: of them nothing else is known.
         retention: whether it subscribes to its streams, and who says what it needs no more.
         generation: how often its configuration was changed.
         streams: what it reads, by ``scope/stream``.

@@ -37,8 +37,9 @@ from penstock.model.segments import TableRemoval, TableUpdate
 from penstock.segmentstore.chunk_layouts import ChunkLayouts
 from penstock.segmentstore.container.attributes.updates import AttributeUpdate, UpdateKind
 from penstock.segmentstore.scale_advisor import StoreScaleAdvisor
-from penstock.segmentstore.statistics_report import store_report, with_advice
+from penstock.segmentstore.statistics_report import store_report, with_advice, with_tables
 from penstock.segmentstore.store import SegmentStore
+from penstock.segmentstore.table_names import tables_page
 from penstock.wire import commands as wire
 from penstock.wire.chunk_layouts import decode_layout_question, encode_layout
 from penstock.wire.codec import FRAME_LENGTH_MAX
@@ -297,6 +298,8 @@ class RequestProcessor:
         report = store_report(self._store, question)
         if (asked := question.advice) is not None:
             report = with_advice(report, await self._advisor.scale_advice(asked.container, asked.segments))
+        if (wanted := question.tables) is not None:
+            report = with_tables(report, await tables_page(self._store, wanted))
         return wire.StatisticsTold(command.request_id, encode_message(report))
 
     async def _chunk_layout(self, command: wire.GetChunkLayout) -> WireCommand:

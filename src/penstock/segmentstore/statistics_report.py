@@ -11,7 +11,16 @@ from penstock.model.scale_advice import ScaleAdvice
 from penstock.segmentstore.container.container import SegmentContainer
 from penstock.segmentstore.statistics import Rates
 from penstock.segmentstore.store import SegmentStore
-from penstock.wire.statistics import SEGMENTS_MAX, VERSION, AdviceRow, ContainerReport, Cursor, Question, StoreReport
+from penstock.wire.statistics import (
+    SEGMENTS_MAX,
+    VERSION,
+    AdviceRow,
+    ContainerReport,
+    Cursor,
+    Question,
+    StoreReport,
+    TablesPage,
+)
 
 #: Of an error's text, what is told.
 _TEXT_CHARACTERS_MAX = 400
@@ -47,6 +56,11 @@ def with_advice(report: StoreReport, advice: Sequence[ScaleAdvice]) -> StoreRepo
     """Return a report that also has the advice that was asked for."""
     rows = [AdviceRow(each.segment, int(each.direction), each.split_count, each.is_silent) for each in advice]
     return msgspec.structs.replace(report, advice=rows)
+
+
+def with_tables(report: StoreReport, tables: TablesPage) -> StoreReport:
+    """Return a report that also has the names of tables that were asked for."""
+    return msgspec.structs.replace(report, tables=tables)
 
 
 def _container_report(container: SegmentContainer, cursor: Cursor, segment_count_max: int) -> ContainerReport:

@@ -49,6 +49,28 @@ class AdviceRow(msgspec.Struct, frozen=True, array_like=True):
     is_silent: bool = False
 
 
+class TablesQuestion(msgspec.Struct, frozen=True):
+    """Which table segments have names that begin and end so?
+
+    Attributes:
+        container: id of the container asked about.
+        begin, end: of the full names.
+        after: of the answer before; "": from the start.
+    """
+
+    container: int
+    begin: str
+    end: str
+    after: str = ""
+
+
+class TablesPage(msgspec.Struct, frozen=True, array_like=True):
+    """Names of tables, some perhaps twice. `after` is for the next question; "": there are no more."""
+
+    names: list[str]
+    after: str = ""
+
+
 class Question(msgspec.Struct, frozen=True):
     """What somebody wants to know.
 
@@ -57,6 +79,7 @@ class Question(msgspec.Struct, frozen=True):
         containers: ids of the containers asked about; None: all that run there.
         segment_count_max: segments in the answer at most; 0: none.
         advice: what is asked about scaling; None: nothing.
+        tables: which tables are asked for; None: none.
     """
 
     version: int = VERSION
@@ -64,6 +87,7 @@ class Question(msgspec.Struct, frozen=True):
     containers: list[int] | None = None
     segment_count_max: int = 1000
     advice: AdviceQuestion | None = None
+    tables: TablesQuestion | None = None
 
 
 class SegmentRow(msgspec.Struct, frozen=True, array_like=True):
@@ -141,6 +165,7 @@ class StoreReport(msgspec.Struct, frozen=True):
         storage_problem: why long-term storage cannot be used now.
         failures: why containers that should run do not, by their ids.
         advice: about scaling, if it was asked for; None: it was not, or the store knows of no such thing.
+        tables: likewise, names of tables.
     """
 
     version: int
@@ -153,6 +178,7 @@ class StoreReport(msgspec.Struct, frozen=True):
     failures: dict[int, str]
     containers: list[ContainerReport]
     advice: list[AdviceRow] | None = None
+    tables: TablesPage | None = None
 
 
 def encode_message(message: Question | StoreReport) -> bytes:

@@ -24,6 +24,8 @@ from penstock.segmentstore.container.catalog import metadata_segment
 from penstock.segmentstore.container.container import SegmentContainer
 from penstock.segmentstore.container.log.pipeline import completer
 from penstock.segmentstore.container.segment import Segment, SegmentFlags
+from penstock.segmentstore.table_names import tables_of
+from penstock.wire.statistics import TablesPage
 from support.containers import Incarnations, append, read_all, turns, until
 
 A, B = "s/a/0.#epoch.0", "s/b/0.#epoch.0"
@@ -314,6 +316,31 @@ async def test_a_merged_source_does_not_come_back_with_its_record(lives: Incarna
         await container.find(source)
     await put_away(container, A)
     assert await read_all(container, await container.find(A)) == b"target source"
+
+
+async def test_all_tables_of_a_scope_are_told_wherever_they_are(lives: Incarnations) -> None:
+    """In memory, put away, put away or deleted while pages are turned; none of another kind, scope or partition."""
+    container = await lives.start()
+    names = [f"s/t{number:02}_kvtable/0.#epoch.0" for number in range(12)]
+    for name in names:
+        await container.create(name, flags=SegmentFlags.TABLE)
+    for name in ("s/a_kvtable/0.#epoch.0", "s2/t_kvtable/0.#epoch.0", "s/t_kvtable/1.#epoch.0"):
+        await container.create(name, flags=SegmentFlags(0) if name.startswith("s/a") else SegmentFlags.TABLE)
+    wanted = ("s/", "_kvtable/0.#epoch.0")
+    assert await tables_of(container, *wanted, "", 5) == TablesPage([*names, *names])
+    await put_away(container, *names[:8], "s/a_kvtable/0.#epoch.0", "s2/t_kvtable/0.#epoch.0")
+    container = await lives.restart(container)
+    page = await tables_of(container, *wanted, "", 5)
+    assert page.after
+    found = list(page.names)
+    await put_away(container, names[8])
+    await container.find(names[7])
+    await container.delete(names[7])
+    while page.after:
+        page = await tables_of(container, *wanted, page.after, 5)
+        assert len(page.names) <= 10
+        found += page.names
+    assert set(found) - {names[7]} == set(names) - {names[7]}
 
 
 async def test_many_callers_share_one_activation(lives: Incarnations) -> None:

@@ -273,7 +273,8 @@ class Client(StreamCalls):
     def group_overviews(self, scope: str) -> Iterator[GroupOverview]:
         """Iterate over the reader groups of `scope`, whoever made them: what each holds of its streams.
 
-        Those of Pravega's Rust and PyPI clients are known to no controller, and left out.
+        Those of Pravega's Rust and PyPI clients come last, without streams: segment stores have their tables, and no
+        controller is told what they read. One of theirs is another than one of the same name that is registered.
         Raises `NoSuchScopeError`; `UnsupportedOperationError` where the controller is not Penstock's.
         """
         return self._portal.iterate(self._part.group_overviews(scope))

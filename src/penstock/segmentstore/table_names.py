@@ -1,0 +1,63 @@
+"""`tables_page`: the names of table segments of a container, for who looks for tables that no controller knows."""
+
+from __future__ import annotations
+
+from penstock.model.errors import ContainerNotFoundError, CorruptionError
+from penstock.model.names import ContainerId
+from penstock.segmentstore.container.catalog import metadata_segment
+from penstock.segmentstore.container.container import SegmentContainer
+from penstock.segmentstore.container.metadata import decode_record
+from penstock.segmentstore.container.segment import SegmentFlags
+from penstock.segmentstore.store import SegmentStore
+from penstock.wire.statistics import TablesPage, TablesQuestion
+
+#: Records of segments that are looked at for one answer: some milliseconds of work.
+_RECORDS_MAX = 500
+#: Behind each name that begins so: no byte of UTF-8 is so high.
+_BEHIND_ALL = b"\xff"
+
+
+async def tables_page(store: SegmentStore, question: TablesQuestion) -> TablesPage:
+    """Return a page of tables. Raises `ContainerNotFoundError`."""
+    container = next((each for each in store.containers if each.id == question.container), None)
+    if container is None:
+        raise ContainerNotFoundError(ContainerId(question.container), "it is not running here")
+    return await tables_of(container, question.begin, question.end, question.after, _RECORDS_MAX)
+
+
+async def tables_of(container: SegmentContainer, begin: str, end: str, after: str, limit: int) -> TablesPage:
+    """Return tables whose names begin and end so.
+
+    Of those that are there all the while each comes at least once, over all pages, also if it is put away or comes back
+    meanwhile; at most `limit` inactive ones are looked at.
+    """
+    names = [] if after else _active_tables(container, begin, end)
+    if container.catalog.has_inactive:
+        table = container.state.metadata.by_name[metadata_segment(container.id)]
+        first = begin.encode()
+        page = await container.tables.entries(
+            table, limit=limit, token=after.encode(), first=first, last=first + _BEHIND_ALL
+        )
+        for entry in page.entries:
+            name = entry.key.decode()
+            if name.endswith(end) and _is_table(table.name, name, entry.value):
+                names.append(name)
+        if page.entries:
+            return TablesPage(names, page.token.decode())
+    # What has come back since the first page, and was looked for where it had been.
+    return TablesPage(names + _active_tables(container, begin, end))
+
+
+def _is_table(table: str, name: str, record: bytes) -> bool:
+    try:
+        return bool(decode_record(record).flags & SegmentFlags.TABLE)
+    except ValueError as error:
+        raise CorruptionError(table, 0, f"record of {name}: {error}") from error
+
+
+def _active_tables(container: SegmentContainer, begin: str, end: str) -> list[str]:
+    return [
+        name
+        for name, segment in container.state.metadata.by_name.items()
+        if segment.is_table and not segment.is_deleted and name.startswith(begin) and name.endswith(end)
+    ]
