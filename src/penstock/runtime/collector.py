@@ -14,7 +14,7 @@ _YOUNG_OBJECTS_MAX = 10_000
 _YOUNG_COLLECTIONS_MAX = 1
 #: ... there are twice as many objects, of any kind, as there were after the last look at all, and so many more. Such a
 #: look takes 20 ms for 100 000.
-_GROWTH_MIN = 2_000_000
+_GROWTH_MIN = 5_000_000
 #: Collections of the middle between two of all: where things are put away there is nothing in between to look at.
 _MIDDLE_COLLECTIONS_MAX = 0
 
