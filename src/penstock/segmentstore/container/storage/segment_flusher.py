@@ -238,7 +238,8 @@ class SegmentFlusher:
         Nobody but the merge flushes the source, so what has gone this way once, before a crash, has no other.
         """
         source = piece.source
-        if target.storage_length >= piece.end or self._can_leave_out(target, piece):
+        # What storage had a part of may have been moved by a `concat` whose end was not heard of.
+        if target.storage_length >= piece.end or source.storage_length or self._can_leave_out(target, piece):
             return False
         if not source.is_storage_open and not self._state.is_name_taken(source):
             async with source.flush_lock:
