@@ -338,7 +338,7 @@ class JoinSettings:
 
     def __post_init__(self) -> None:
         """Check what no type says. Raises `InvalidArgumentError`."""
-        if not 2 <= self.chunks_min <= self.chunks_max <= 128 or self.target_bytes < 2 or self.reads_max < 1:
+        if not 2 <= self.chunks_min <= self.chunks_max <= 128 or self.target_bytes < 2:
             raise InvalidArgumentError(
                 "joins: chunks_min is at least 2 and at most chunks_max, that at most 128; target_bytes is at least 2"
             )

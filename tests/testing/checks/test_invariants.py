@@ -174,7 +174,7 @@ def forget_unflushed(container: SegmentContainer, segment: Segment) -> None:
 
 
 def disorder(container: SegmentContainer, segment: Segment) -> None:
-    segment.pending.append(PendingAppend(1, segment.length, segment.length, 0.0))
+    segment.pending._pieces.append(PendingAppend(1, segment.length, segment.length, 0.0))
 
 
 def open_block_inside(container: SegmentContainer, segment: Segment) -> None:

@@ -5,6 +5,7 @@ What storage had before a merge is moved by `concat`, as ever: `test_storage_wri
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
 
 import pytest
@@ -13,7 +14,7 @@ from penstock.model.errors import StorageError
 from penstock.segmentstore.container.container import SegmentContainer
 from penstock.segmentstore.container.log.operations import Forget
 from penstock.segmentstore.tier2.chunked_storage import ChunkedStorage
-from support.containers import Incarnations, append, evict_all, pause_writer, read_all, until
+from support.containers import Incarnations, append, evict_all, pause_writer, read_all, turns, until
 
 A = "s/t/0.#epoch.0"
 COUNT = 8
@@ -187,3 +188,77 @@ async def test_a_target_that_is_deleted_in_the_middle_frees_what_was_merged(live
     assert not container.state.metadata.by_id or all(
         not one.name.startswith(A) for one in container.state.metadata.by_id.values()
     )
+
+
+@pytest.mark.parametrize("is_restarted", [False, True])
+async def test_a_name_that_was_taken_again_and_deleted_frees_nothing_of_a_merge_that_waits(
+    lives: Incarnations, is_restarted: bool
+) -> None:
+    """The later segment never had a chunk: what storage has under its name are bytes that the merge still needs."""
+    container = await lives.start()
+    expected = await merge_some(container, flushed=3)
+    await container.create(source_name(3))
+    await append(container, source_name(3), b"of the later one")
+    await container.delete(source_name(3))
+    later = max(container.state.gone)
+    if is_restarted:
+        container = await lives.restart(container)
+        await pause_writer(container)
+    assert await container.writer._flusher.free(container.state.gone[later])
+    await container.writer.flush(container.segment(A))
+    await check(container, expected)
+
+
+@pytest.mark.parametrize("is_restarted", [False, True])
+async def test_a_move_whose_end_was_not_heard_of_is_found_done(
+    lives: Incarnations, monkeypatch: pytest.MonkeyPatch, is_restarted: bool
+) -> None:
+    container = await lives.start()
+    expected = await merge_some(container, flushed=3)
+    original = ChunkedStorage.concat
+
+    async def concat(self: ChunkedStorage, target: str, offset: int, source: str) -> int:
+        await original(self, target, offset, source)
+        raise StorageError("the answer is lost")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(ChunkedStorage, "concat", concat)
+        with pytest.raises(StorageError):
+            await container.writer.flush(container.segment(A))
+    if is_restarted:
+        container = await lives.restart(container)
+        await pause_writer(container)
+    await container.writer.flush(container.segment(A))
+    await check(container, expected)
+
+
+@pytest.mark.parametrize("is_left_out", [False, True])
+async def test_a_flush_of_its_own_that_began_before_the_merge_leaves_nothing_behind(
+    lives: Incarnations, is_left_out: bool
+) -> None:
+    """Storage is slow: it takes the source's bytes while they are merged, and has them in the end."""
+    container = await lives.start()
+    await pause_writer(container)
+    for name in (A, source_name(0)):
+        await container.create(name)
+    await append(container, A, b"before")
+    await append(container, source_name(0), b"merged")
+    lives.chunks.hold("write")
+    before = lives.chunks.calls["write"]
+    own = asyncio.ensure_future(container.writer.flush(container.segment(source_name(0))))
+    await until(lambda: lives.chunks.calls["write"] > before)
+    await container.merge(A, source_name(0))
+    await append(container, A, b"behind")
+    if is_left_out:
+        await container.truncate(A, len(b"beforemerged"))
+    flushing = asyncio.ensure_future(container.writer.flush(container.segment(A)))
+    await turns(50)
+    lives.chunks.release("write")
+    await own
+    await flushing
+    await container.flush()
+    assert not container.state.gone
+    stored = [info.name async for info in container.storage.of(container.segment(A)).list_segments()]
+    assert not [name for name in stored if "transaction" in name]
+    evict_all(container)
+    assert await read_all(container, A) == (b"behind" if is_left_out else b"beforemergedbehind")

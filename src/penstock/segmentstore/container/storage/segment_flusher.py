@@ -219,6 +219,7 @@ class SegmentFlusher:
             if not isinstance(piece, (PendingAppend, PendingMerge)) or piece.start >= limit:
                 break
             if isinstance(piece, PendingMerge) and not await self._is_in_memory(segment, piece):
+                limit = min(limit, piece.start)
                 break
         found = _waiting(segment, start, limit)
         if found is None:
@@ -235,16 +236,19 @@ class SegmentFlusher:
     async def _is_in_memory(self, target: Segment, piece: PendingMerge[Segment]) -> bool:
         """Whether bytes of a merge wait that storage has nothing of: they need no chunks of the source's own.
 
-        Nobody but the merge flushes the source, so what has gone this way once, before a crash, has no other.
+        Nobody but the merge begins to flush the source, so what has gone this way once, before a crash, has no other.
+        But a flush that began before the merge may still be under way; then the source has chunks.
         """
         source = piece.source
         # What storage had a part of may have been moved by a `concat` whose end was not heard of.
         if target.storage_length >= piece.end or source.storage_length or self._can_leave_out(target, piece):
             return False
-        if not source.is_storage_open and not self._state.is_name_taken(source):
-            async with source.flush_lock:
+        if source.flush_lock.locked():
+            return False
+        async with source.flush_lock:  # Others may be about to have it.
+            if not source.is_storage_open and not self._state.is_name_taken(source):
                 await self._open(source)
-        return _is_memory_alone(source)
+            return _is_memory_alone(source)
 
     async def _merge(self, target: Segment, piece: PendingMerge[Segment]) -> bool:
         """Merge in storage, and say whether that is done: not if the target is being deleted.
@@ -272,8 +276,7 @@ class SegmentFlusher:
             if not isinstance(head, PendingMerge) or head.end > target.storage_length:
                 break
             source = head.source
-            if source is not moved and not _is_memory_alone(source) and not self._state.is_name_taken(source):
-                # Left out, now or before a crash, so storage may have some of it. Of what it merged it has none.
+            if source is not moved and not self._state.is_name_taken(source):
                 await self._delete_stored(source)
             await self._finish_merge(target, source)
             if target.pending and target.pending[0] is head:
@@ -288,8 +291,10 @@ class SegmentFlusher:
         return True
 
     async def _delete_stored(self, source: Segment) -> None:
-        """Free what storage has of a merged segment whose bytes nobody needs."""
-        async with source.flush_lock:
+        """Free what storage has of a merged segment whose bytes nobody needs: of what it merged it has none."""
+        async with source.flush_lock:  # A flush that began before the merge may still be under way.
+            if _is_memory_alone(source):
+                return
             try:
                 await self._storage.of(source).delete(source.name)
             except NoSuchSegmentError:
@@ -329,7 +334,8 @@ class SegmentFlusher:
             if gone.get(segment.id) is not segment or segment.id in self._state.metadata.merges:
                 return False
             try:
-                if segment.is_deleted:
+                # What storage has of a name that is taken belongs to the earlier segment, whose bytes a merge may need.
+                if segment.is_deleted and not self._state.is_name_taken(segment):
                     try:
                         await self._storage.of(segment).delete(segment.name)
                     except NoSuchSegmentError:

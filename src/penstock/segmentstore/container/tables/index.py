@@ -114,6 +114,7 @@ class TableIndex:
 
     __slots__ = (
         "_is_scanning",
+        "compact_lock",
         "end",
         "flush_lock",
         "frozen",
@@ -148,6 +149,7 @@ class TableIndex:
         self.is_flush_spawned: bool = False
         self.retry_at_s: float = 0.0
         self.flush_lock: asyncio.Lock = asyncio.Lock()
+        self.compact_lock: asyncio.Lock = asyncio.Lock()
         self.waiters: list[asyncio.Future[None]] = []
         self._is_scanning = True
 

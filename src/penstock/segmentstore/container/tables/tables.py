@@ -233,13 +233,17 @@ class Tables:
             table.index.close()
 
     async def compact(self, segment: Segment) -> None:
-        """Copy live entries from the head of the log to its end and truncate, until enough of it is alive."""
+        """Copy live entries from the head of the log to its end and truncate, until enough of it is alive.
+
+        One at a time: what one goes over, another would truncate.
+        """
         table = await self.index_of(segment)
-        table.is_compacting = True
-        try:
-            await self._compactor.compact(segment, table)
-        finally:
-            table.is_compacting = False
+        async with table.compact_lock:
+            table.is_compacting = True
+            try:
+                await self._compactor.compact(segment, table)
+            finally:
+                table.is_compacting = False
 
     # Updates.
 
