@@ -82,6 +82,7 @@ _TOO_LONG = "larger than max"
 #: Where UNKNOWN says that a question makes no sense: so many answers of it are believed.
 _UNKNOWN_COUNT_MAX = 2
 _RETRY_DELAY_INITIAL_S = 0.01
+_CLOSE_TIMEOUT_S = 1.0
 _RETRY_DELAY_FACTOR = 4.0
 
 
@@ -162,6 +163,9 @@ class ControllerClient(MarkCalls, ReaderGroupCalls, ScaleCalls, TableCalls, Tran
         self._channel = channel
         #: Whether there ever was a connection: before that there is no outage to outlast.
         self._was_reached = False
+        #: Waits for a connection on behalf of all calls. gRPC keeps such a wait though nobody awaits it any more, and
+        #: ends it when the channel closes; the loop must not be closed before that.
+        self._connecting: asyncio.Task[None] | None = None
 
     @classmethod
     def connect(cls, uri: str, settings: ClientSettings, rng: Random) -> ControllerClient:
@@ -192,6 +196,8 @@ class ControllerClient(MarkCalls, ReaderGroupCalls, ScaleCalls, TableCalls, Tran
         """Close the channel; calls in flight fail."""
         if self._channel is not None:
             await self._channel.close(None)
+        if self._connecting is not None:
+            await asyncio.wait([self._connecting], timeout=_CLOSE_TIMEOUT_S)
 
     # -- scopes -------------------------------------------------------------------------------------------------
 
@@ -468,7 +474,9 @@ class ControllerClient(MarkCalls, ReaderGroupCalls, ScaleCalls, TableCalls, Tran
             timeout_s = limit_s
         try:
             async with asyncio.timeout(timeout_s):
-                await channel.channel_ready()
+                if self._connecting is None or self._connecting.done():
+                    self._connecting = asyncio.ensure_future(_until_connected(channel))
+                await asyncio.shield(self._connecting)
         except TimeoutError:
             text = f"{what}: no connection to controller {self._address} within {limit_s:g} s ({limit_name})"
             if is_unsure:
@@ -478,6 +486,14 @@ class ControllerClient(MarkCalls, ReaderGroupCalls, ScaleCalls, TableCalls, Tran
                 text += f"; {await describe_address(parse_controller_uri(self._address)[0], self._settings)}"
             raise ControllerUnavailableError(text, was_reached=self._was_reached) from None
         self._was_reached = True
+
+
+async def _until_connected(channel: grpc.aio.Channel) -> None:
+    """Wait for a connection, or for the channel's close."""
+    state = channel.get_state(try_to_connect=True)
+    while state not in (grpc.ChannelConnectivity.READY, grpc.ChannelConnectivity.SHUTDOWN):
+        await channel.wait_for_state_change(state)
+        state = channel.get_state(try_to_connect=True)
 
 
 def _stream(scope: str, stream: str) -> pb.StreamInfo:
