@@ -253,6 +253,37 @@ async def test_by_size_over_epochs_and_behind_a_manual_truncation(house):
     assert await one.look() == {left: 150, right: 20}
 
 
+async def test_a_truncation_that_is_under_way_is_waited_for(house, monkeypatch):
+    """S-126: somebody truncates when a look does; the look goes on behind it, and the head is the farther of the two.
+    """
+    one = await house(by_size(100))
+    await one.to(50, 50)
+    await one.write({0: 160, 1: 160})
+    is_held, goes_on = asyncio.Event(), asyncio.Event()
+    truncate = one.cluster.store.truncate_segments
+
+    async def held(*args, **named):
+        is_held.set()
+        await goes_on.wait()
+        return await truncate(*args, **named)
+
+    monkeypatch.setattr(one.cluster.store, "truncate_segments", held)
+    by_hand = asyncio.create_task(one.service.truncate_stream("scope", "a", {0: 10, 1: 10}))
+    await is_held.wait()
+    one.cluster.clock_ms += 1
+    retention = Retention(one.service._context, AllBuckets(), one.service.truncate_stream)
+    looking = asyncio.create_task(retention.cycle())
+    for _ in range(200):
+        await asyncio.sleep(0)
+    assert not by_hand.done()
+    assert not looking.done()
+    goes_on.set()
+    await by_hand
+    await looking
+    assert not [known.problem for known in retention._cycle._known.values() if known.problem]
+    assert await one.head() == {0: 50, 1: 50}
+
+
 async def test_consumption_by_size_in_one_run(house):
     """S-118: the bound; nothing when all is read; minimum; maximum; the bound again where that gains nothing."""
     one = await house(by_size(2, 10))

@@ -132,6 +132,30 @@ async def test_cuts_are_added_found_and_removed(small_chunks):
     assert await all_entries(retention) == [cut_at(9).entry]
 
 
+@pytest.mark.parametrize("recorded", [(1, 10, 20), (1, 10, 20, 30), (1, 1, 10, 10, 20), (1, 1, 1, 10, 20, 20)])
+async def test_the_last_cut_before_a_place_is_found(small_chunks, recorded):
+    """S-117: on both segments before it or there; of equal ones the last; of odd and even numbers of cuts."""
+    _, retention = await tables_over(MemoryMetadataStore())
+    for number, offset in enumerate(recorded):
+        assert await retention.add(StreamCutRecord(10 * number, 2 * offset, {0: offset, 1: offset}))
+
+    async def before(place):
+        async def holds(cut):
+            return all(cut.stream_cut[segment] <= place[segment] for segment in (0, 1))
+
+        found = await retention.last_that(holds)
+        return None if found is None else (found.recorded_ms // 10, found.stream_cut[0])
+
+    last = {offset: number for number, offset in enumerate(recorded)}
+    for place in ({0: 0, 1: 0}, {0: 0, 1: 1}, {0: 1, 1: 0}):
+        assert await before(place) is None
+    for offset in range(1, 6):
+        assert await before({0: offset, 1: offset}) == (last[1], 1)
+    assert await before({0: 10, 1: 10}) == (last[10], 10)
+    assert await before({0: 9, 1: 15}) == (last[1], 1)
+    assert await before({0: 21, 1: 21}) == (last[20], 20)
+
+
 @settings(deadline=None, max_examples=60)
 @given(st.data())
 def test_recorded_cuts_are_what_a_list_of_them_is(data):
