@@ -414,7 +414,7 @@ class ContainerSettings:
         active_segments_wait_s: how long a call waits for others to be put away before it is refused.
         active_segments_idle_max: above this many, segments not used for `deactivation_interval_s` are put away.
         deactivation_interval_s: how often idle segments are looked for.
-        deactivation_batch_max: segments put away in one step.
+        deactivation_batch_max: segments put away together, in several steps.
         attributes_in_memory_max: attributes of one segment that live in memory and checkpoints; more go to an index.
         attributes_cached_max: of a segment with an index, values kept in memory although the index has them.
         attributes_flush_count: changed values of one segment that are moved to its index at the latest, ...

@@ -6,9 +6,9 @@ See docs/segments.md. Source: segment store specification, section 1.4; where it
 from __future__ import annotations
 
 import asyncio
-import itertools
 import logging
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
+from itertools import islice
 
 from penstock.model.errors import (
     CorruptionError,
@@ -43,6 +43,8 @@ _FATAL = (InconsistentStateError, LogFencedError, StorageNotPrimaryError)
 
 #: Records that are removed in one go.
 _FORGOTTEN_AT_ONCE_MAX = 256
+#: Segments that are looked at, and put away, before others have their turn.
+_PUT_AWAY_STEP = 256
 
 
 def metadata_segment(container_id: int) -> str:
@@ -234,7 +236,7 @@ class Catalog:
     async def _forget(self, segment: Segment) -> None:
         """Remove its record, and with it those of others that wait for the same: one sync for very many."""
         others = (other for other in self._forgetting.values() if other is not segment and _has_record_to_forget(other))
-        chosen = [segment, *itertools.islice(others, _FORGOTTEN_AT_ONCE_MAX - 1)]
+        chosen = [segment, *islice(others, _FORGOTTEN_AT_ONCE_MAX - 1)]
         await self._tables.remove(self._table, [TableRemoval(each.name.encode()) for each in chosen], -1)
         for each in chosen:
             each.has_record = False
@@ -322,13 +324,18 @@ class Catalog:
 
     async def deactivate(self, candidates: Iterable[Segment], count: int) -> int:
         """Put up to `count` of `candidates` away, those that can be; return how many."""
+        left, one_by_one = count, iter(candidates)
+        while left > 0:
+            some = list(islice(one_by_one, _PUT_AWAY_STEP))
+            if not some:
+                break
+            left -= await self._deactivate_some(some, left)
+            await asyncio.sleep(0)
+        return count - left
+
+    async def _deactivate_some(self, candidates: Sequence[Segment], count: int) -> int:
         async with self._put_away:
-            chosen: list[Segment] = []
-            for segment in candidates:
-                if len(chosen) == count:
-                    break
-                if self._can_leave(segment):
-                    chosen.append(segment)
+            chosen = list(islice(filter(self._can_leave, candidates), count))
             if not chosen:
                 return 0
             for segment in chosen:
