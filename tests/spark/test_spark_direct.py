@@ -14,14 +14,15 @@ pytest.importorskip("pyspark", reason="needs pyspark: pip install 'penstock[spar
 from penstock.client.chunk_layouts import SegmentLayout
 from penstock.client.direct_reads import DirectReads
 from penstock.model.errors import InvalidArgumentError, PenstockError, TooManyLeasesError
-from penstock.spark import source
+from penstock.spark import source, store
 from penstock.spark.direct import AUTO_BYTES_MIN, DirectPart, DirectPlan, plan_direct, shared_layouts
+from penstock.spark.offsets import to_offset
 from penstock.spark.options import SourceOptions, StoreSettings, parse_source_options
 from penstock.spark.planner import ByteRange
 from penstock.spark.source import PenstockStreamReader, SegmentRangePartition
 from penstock.wire.chunk_layouts import ChunkRow, LayoutLease, StorageTold
 
-OPTIONS = SourceOptions(StoreSettings("tcp://nowhere:1"), "s", "t", direct_reads="always")
+OPTIONS = SourceOptions(StoreSettings("tcp://nowhere:1"), ("s/t",), direct_reads="always")
 BLOCK = 100
 
 
@@ -134,12 +135,12 @@ def test_a_query_gives_shared_leases_back_once_their_batch_is_done(monkeypatch: 
     plans: list[DirectPlan] = []
 
     def partitions(*_: object, **__: object) -> list[SegmentRangePartition]:
-        return [SegmentRangePartition(ByteRange(1, 0, 10), plan) for plan in plans]
+        return [SegmentRangePartition("s/t", ByteRange(1, 0, 10), plan) for plan in plans]
 
-    monkeypatch.setattr(source, "_stored_stream", lambda options: stream)
+    monkeypatch.setattr(store, "give_back", lambda settings, layout: stream.give_back(layout))
     monkeypatch.setattr(source, "_partitions", partitions)
     reader = PenstockStreamReader(OPTIONS)
-    offsets = [reader._offset({1: at}) for at in (0, 10, 20, 30, 40)]
+    offsets = [to_offset("s", "t", {1: at}) for at in (0, 10, 20, 30, 40)]
     for number in range(3):
         lease = LayoutLease(1, number, 900.0)
         layout = replace(stream.layout(ByteRange(1, 0, 10)), lease=lease)

@@ -8,7 +8,7 @@ import pytest
 
 from penstock.model.errors import InvalidArgumentError
 from penstock.model.stream_cuts import OFFSET_FUTURE, StreamCut
-from penstock.spark.offsets import from_offset, from_text, lost_bytes, to_offset, to_text
+from penstock.spark.offsets import Place, cuts_from_text, from_offset, from_text, lost_bytes, to_offset, to_text
 
 SEGMENT_OF_EPOCH_1 = 1 << 32
 
@@ -79,3 +79,53 @@ def test_text_that_is_not_json_is_refused() -> None:
 def test_a_stream_cut_of_another_stream_is_refused() -> None:
     with pytest.raises(InvalidArgumentError, match="belongs to stream s/u"):
         from_text(StreamCut("s", "u", {0: 1}).to_text(), "s", "t")
+
+
+SEVERAL = Place({"s/t": {2: 5, 0: 3}, "s/a": {0: 9}}, since={"s/a": {0: 7}}, until={"s/t": {0: 8}}, lost_byte_count=4)
+
+
+def test_an_offset_of_several_streams_has_one_text_and_says_where_new_ones_begin() -> None:
+    text = (
+        '{"lostBytes":4,"streams":{"s/a":{"positions":{"0":9},"since":{"0":7}},'
+        '"s/t":{"positions":{"0":3,"2":5},"until":{"0":8}}},"v":2}'
+    )
+    offset = SEVERAL.to_offset(None)
+    assert json.dumps(offset, separators=(",", ":")) == text
+    assert Place.of(json.loads(text), None) == SEVERAL
+    assert Place.of(Place({}).to_offset(None), None) == Place({})
+    assert cuts_from_text(text, ["s/a", "s/t", "s/z"]) == {"s/a": {0: 9}, "s/t": {0: 3, 2: 5}}
+
+
+def test_an_offset_of_one_stream_keeps_its_form_and_a_query_of_several_goes_on_there() -> None:
+    place = Place({"s/t": {0: 3}})
+    assert list(place.to_offset("s/t").items()) == list(to_offset("s", "t", {0: 3}).items())
+    old = {"v": 1, "scope": "s", "stream": "t", "cut": {"0": 3}}
+    assert Place.of(old, "s/t") == Place.of(old, None) == place
+    bounded = Place({"s/t": {0: 3}}, since={"s/t": {0: 1}}, until={"s/t": {0: 8}}, lost_byte_count=2)
+    assert Place.of(bounded.to_offset("s/t"), "s/t") == bounded
+    assert StreamCut.from_text(json.dumps(bounded.to_offset("s/t"))) == StreamCut("s", "t", {0: 3})
+    assert cuts_from_text(StreamCut("s", "t", {0: 3}).to_text(), ["s/t", "s/a"]) == {"s/t": {0: 3}}
+
+
+@pytest.mark.parametrize(
+    ("offset", "only", "complaint"),
+    [
+        (SEVERAL.to_offset(None), "s/t", "belongs to a query of the streams s/a, s/t"),
+        (Place({}).to_offset(None), "s/t", "of a pattern"),
+        ({"positions": {"0": 3}}, None, "does not name its stream"),
+        ({"streams": {}, "v": 3}, None, "version 3"),
+        ({"streams": [], "v": 2}, None, "no object for each"),
+        ({"streams": {"s/t": {}}, "v": 2}, None, "'positions'"),
+        ({"streams": {"s/t": {"positions": {"0": 1}, "since": {}}}, "v": 2}, None, "'positions'"),
+    ],
+)
+def test_other_offsets_of_several_streams_are_refused(
+    offset: dict[str, object], only: str | None, complaint: str
+) -> None:
+    with pytest.raises(InvalidArgumentError, match=complaint):
+        Place.of(offset, only)
+
+
+def test_a_cut_of_a_stream_that_is_not_read_is_refused() -> None:
+    with pytest.raises(InvalidArgumentError, match="for s/t, which the query does not read"):
+        cuts_from_text(StreamCut("s", "t", {0: 3}).to_text(), ["s/a"])

@@ -20,7 +20,8 @@ from penstock.spark.options import (
 
 def test_a_stream_alone_gets_every_default() -> None:
     options = parse_source_options({"stream": "retail/orders"})
-    assert options == SourceOptions(StoreSettings("tcp://localhost:9090"), "retail", "orders")
+    assert options == SourceOptions(StoreSettings("tcp://localhost:9090"), ("retail/orders",))
+    assert options.only == "retail/orders"
     assert options.columns == ("event", "scope", "stream", "segment_id", "offset")
     assert options.start is options.end is options.trigger_bytes_max is None
 
@@ -88,8 +89,8 @@ def test_a_missing_stream_is_asked_for(options: dict[str, str]) -> None:
 
 
 def test_scope_and_stream_may_come_apart_but_must_agree() -> None:
-    assert parse_source_options({"scope": "a", "stream": "b"}).scope == "a"
-    assert parse_source_options({"scope": "a", "stream": "a/b"}).stream == "b"
+    assert parse_source_options({"scope": "a", "stream": "b"}).only == "a/b"
+    assert parse_source_options({"scope": "a", "stream": "a/b"}).only == "a/b"
     with pytest.raises(InvalidArgumentError, match="names scope 'a', but option 'scope' is 'c'"):
         parse_source_options({"scope": "c", "stream": "a/b"})
     with pytest.raises(InvalidArgumentError, match="has no scope"):
@@ -124,9 +125,9 @@ def test_a_bad_duration_is_refused(text: str) -> None:
 
 
 def test_what_is_loaded_or_saved_may_be_the_stream_and_never_a_directory() -> None:
-    assert parse_source_options({"path": "retail/orders"}).stream == "orders"
+    assert parse_source_options({"path": "retail/orders"}).only == "retail/orders"
     assert parse_sink_options({"path": "retail/orders", "uri": "tcp://h:1"}).target == "retail/orders"
-    assert parse_source_options({"path": "a/b", "stream": "retail/orders"}).stream == "orders"
+    assert parse_source_options({"path": "a/b", "stream": "retail/orders"}).only == "retail/orders"
     for path in ("file:/warehouse/orders", "orders", "/data/retail/orders", "a/b/c"):
         with pytest.raises(InvalidArgumentError, match="option 'stream' is required"):
             parse_source_options({"path": path})
@@ -175,8 +176,8 @@ def test_lost_data_are_an_error_unless_it_is_said_otherwise() -> None:
 
 def test_columns_narrow_and_order_the_schema() -> None:
     assert parse_source_options({"stream": "a/b", "columns": "offset, Event"}).columns == ("offset", "event")
-    assert source_columns({"Columns": "event"}) == ("event",)
-    assert source_columns({}) == tuple(COLUMN_TYPES)
+    assert source_columns({"Columns": "event"}) == {"event": "binary"}
+    assert source_columns({}) == dict(COLUMN_TYPES)
 
 
 @pytest.mark.parametrize("text", ["", " , ", "event,event"])
@@ -233,3 +234,33 @@ def test_a_view_is_read_and_written_with_the_options_of_both() -> None:
     options = {"stream": "a/b", "minPartitions": "2", "columns": "event", "jobId": "j", "transactionLimit": "1h"}
     assert parse_sink_options(options).app == "j"
     assert parse_source_options(options).partition_count_min == 2
+
+
+@pytest.mark.parametrize(
+    ("given", "streams"),
+    [
+        ({"stream": "a/b, c/d,a/b"}, ("a/b", "c/d")),
+        ({"streams": "b,c/d", "scope": "e"}, None),
+        ({"streams": "b,d", "scope": "c"}, ("c/b", "c/d")),
+        ({"streamPattern": "orders-*", "scope": "c"}, ("c/orders-*",)),
+        ({"streamPattern": "c/orders-[0-9]?"}, ("c/orders-[0-9]?",)),
+        ({"path": "c/*"}, ("c/*",)),
+        ({"streamPattern": "*"}, None),
+        ({"streamPattern": "c*/orders"}, None),
+        ({"stream": ","}, None),
+    ],
+)
+def test_streams_are_listed_or_found_by_patterns(given: dict[str, str], streams: tuple[str, ...] | None) -> None:
+    if streams is None:
+        with pytest.raises(InvalidArgumentError):
+            parse_source_options(given)
+        return
+    options = parse_source_options(given)
+    assert options.streams == streams
+    assert options.only is None
+
+
+def test_a_sink_writes_to_one_stream() -> None:
+    for stream in ("a/b,c/d", "a/*"):
+        with pytest.raises(InvalidArgumentError):
+            parse_sink_options({"stream": stream})

@@ -85,6 +85,59 @@ def test_a_streaming_query_and_its_sink_outlast_an_outage_of_five_seconds(
     assert sorted(read(reader, start, end)) == EVENTS
 
 
+def test_calls_that_are_under_way_when_the_server_dies_outlast_it(
+    server: StandaloneProcess, away: Callable[[float], None]
+) -> None:
+    """A driver that plans for several streams and a task that reads, each in a loop through an outage: none fails."""
+    write_batches(parse_sink_options({"uri": server.uri, "stream": STREAM}), iter([table()]))
+    options = parse_source_options({"uri": server.uri, "stream": "retail/*", "streamRefreshInterval": "0s"})
+    rounds = {"driver": 0, "task": 0}
+    failures: list[BaseException] = []
+    is_over = threading.Event()
+
+    def repeat(who: str, step: Callable[[], None]) -> None:
+        while not is_over.is_set():
+            try:
+                step()
+            except BaseException as error:  # noqa: BLE001  # shown by the test
+                failures.append(error)
+                return
+            rounds[who] += 1
+
+    driver, task = PenstockStreamReader(options), PenstockStreamReader(options)
+    start = {"streams": {}, "v": 2}
+    end = driver.latestOffset(start, ReadAllAvailable())
+    parts = task.partitions(start, end)
+
+    def plan() -> None:
+        assert driver.latestOffset(start, ReadAllAvailable()) == end
+        assert driver.partitions(start, end)
+
+    def read_all() -> None:
+        batches = [batch for part in parts for batch in task.read(part)]
+        assert sorted(event for batch in batches for event in batch.column("event").to_pylist()) == EVENTS
+
+    def wait_for_rounds(count: int) -> None:
+        wanted, until_s = {who: done + count for who, done in rounds.items()}, time.monotonic() + GUARD_S
+        while any(rounds[who] < wanted[who] for who in rounds) and not failures and time.monotonic() < until_s:
+            time.sleep(0.05)
+        assert not failures
+        assert all(rounds[who] >= wanted[who] for who in rounds)
+
+    threads = [threading.Thread(target=repeat, args=each) for each in (("driver", plan), ("task", read_all))]
+    for thread in threads:
+        thread.start()
+    try:
+        wait_for_rounds(2)
+        away(3.0)
+        wait_for_rounds(3)
+    finally:
+        is_over.set()
+        for thread in threads:
+            thread.join()
+    assert not failures
+
+
 def test_a_server_that_hangs_fails_a_read_once_at_its_time_limit_and_the_next_one_reads_all(
     server: StandaloneProcess,
 ) -> None:

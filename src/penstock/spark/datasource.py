@@ -6,13 +6,14 @@ base classes is imported here.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from pyspark.sql.datasource import DataSource
 
-from penstock.model.errors import UnsupportedOperationError
+from penstock.model.errors import InvalidArgumentError, UnsupportedOperationError
+from penstock.spark.decode_options import MALFORMED, VALUE
 from penstock.spark.options import (
-    COLUMN_TYPES,
     SinkOptions,
     SourceOptions,
     metadata_name,
@@ -42,13 +43,13 @@ class PenstockDataSource(DataSource):
         return FORMAT
 
     def schema(self) -> str:
-        """Return the source's columns: all of `COLUMN_TYPES`, or those of option `columns`, or a metadata table's."""
+        """Return the source's columns, or those of option `columns`, or a metadata table's."""
         name = metadata_name(self.options)
         if name is not None:
             from penstock.spark.metadata_tables import metadata_table
 
             return ", ".join(f"`{column}` {kind}" for column, kind in metadata_table(name).columns.items())
-        return ", ".join(f"`{name}` {COLUMN_TYPES[name]}" for name in source_columns(self.options))
+        return ", ".join(f"`{name}` {kind}" for name, kind in source_columns(self.options).items())
 
     def reader(self, schema: StructType) -> DataSourceReader:
         """Return a reader of all that lies between two cuts, or of a metadata table."""
@@ -88,7 +89,18 @@ class PenstockDataSource(DataSource):
 
     def _source_options(self, schema: StructType) -> SourceOptions:
         columns = [(field.name, field.dataType.simpleString()) for field in schema.fields]
-        return narrowed(parse_source_options(self.options), columns)
+        options = narrowed(parse_source_options(self.options), columns)
+        if options.decoding is None or not {VALUE, MALFORMED}.intersection(options.columns):
+            return options
+        if VALUE not in options.columns:
+            raise InvalidArgumentError(f"column '{MALFORMED}' is told with column '{VALUE}': name both")
+        from pyspark.sql.pandas.types import to_arrow_schema
+
+        from penstock.spark.decoding import EventDecoder
+
+        kind = to_arrow_schema(schema, timezone="UTC").field(options.columns.index(VALUE)).type
+        EventDecoder(options.decoding, kind)  # Says now what would fail in every task.
+        return replace(options, value_type=kind)
 
     def _sink_options(self, schema: StructType, overwrite: bool) -> SinkOptions:
         from penstock.spark.sink_rows import check_sink_schema

@@ -14,3 +14,7 @@ class LostBatchError(PenstockError):
 
     That takes a limit that ran out (`transactionLimit`), or somebody who aborted them by hand.
     """
+
+
+class MalformedEventError(PenstockError):
+    """An event is none of the schema that it is to be decoded by (option `decode`)."""

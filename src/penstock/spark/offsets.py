@@ -9,24 +9,42 @@ Spark compares offsets as JSON text and stores them verbatim, so the keys come i
 bounded by the number of segments that are open at once. Checkpoints of before, with `cut` for `positions`, are read
 too. A query that goes on in spite of data loss counts, under ``lostBytes``, what it had to pass since its checkpoint
 began; it is absent where that is nothing.
+
+A query of several streams has all of them in one offset, perhaps none yet::
+
+    {"streams": {"retail/orders": {"positions": {"0": 1048}},
+                 "retail/returns": {"positions": {"0": 70}, "since": {"0": 0}}}, "v": 2}
+
+`since` is where a stream begins that the query had not read before: in the first offset that has the stream, so that
+a micro-batch that comes again is the same. `until` is where a query ends there for which option `until` is a time:
+stores come to know times better, and a query has one end. `subscriber` is the number of the query's subscriber, see
+`penstock.spark.subscription`.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
 from typing import NewType, TypeAlias
 
 from penstock.model.errors import InvalidArgumentError
+from penstock.model.names import split_scoped_name
 from penstock.model.stream_cuts import OFFSET_FUTURE, StreamCut, is_cut_text
 
 OFFSET_VERSION = 1
+
+#: Of offsets of several streams.
+SEVERAL_VERSION = 2
 
 #: The key of what was lost.
 LOST_BYTES = "lostBytes"
 
 #: A stream cut without its stream's name: segment id -> byte offset, which is an event boundary.
 Cut: TypeAlias = Mapping[int, int]
+
+#: A cut of each of some streams, by ``scope/stream``.
+Cuts: TypeAlias = Mapping[str, Cut]
 
 #: The JSON text of an offset.
 OffsetText = NewType("OffsetText", str)
@@ -35,11 +53,87 @@ OffsetText = NewType("OffsetText", str)
 Offset: TypeAlias = dict[str, object]
 
 
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where a query is in each of its streams. `since` and `until` are of some of these; see the module."""
+
+    cuts: Cuts
+    since: Cuts = field(default_factory=dict)
+    until: Cuts = field(default_factory=dict)
+    lost_byte_count: int = 0
+    subscriber: str = ""
+
+    def to_offset(self, only: str | None) -> Offset:
+        """Return the offset of a query that reads the one stream `only`, or else of one that reads several."""
+        if only is not None:
+            offset = to_offset(*split_scoped_name(only), self.cuts[only], self.lost_byte_count)
+            version = offset.pop("v")
+            return offset | self._bounds(only) | self._subscriber() | {"v": version}
+        lost: Offset = {LOST_BYTES: self.lost_byte_count} if self.lost_byte_count else {}
+        streams = {name: {"positions": _positions(self.cuts[name])} | self._bounds(name) for name in sorted(self.cuts)}
+        return lost | {"streams": streams} | self._subscriber() | {"v": SEVERAL_VERSION}
+
+    @classmethod
+    def of(cls, offset: Offset, only: str | None) -> Place:
+        """Return what an offset says, one of a query that reads the one stream `only`, or of one that reads several.
+
+        A query of several streams goes on where one of a single stream stopped, and finds the others as new.
+
+        Raises:
+            InvalidArgumentError: not an offset, one of a newer layout, or one of another stream.
+        """
+        if not isinstance(offset, dict) or "streams" not in offset:
+            name = only or _name_in(offset)
+            cut, parts = from_offset(offset, *split_scoped_name(name)), {name: offset}
+            cuts = {name: cut}
+        else:
+            parts = _streams_in(offset)
+            if only is not None and set(parts) != {only}:
+                raise InvalidArgumentError(
+                    f"offset belongs to a query of the streams {', '.join(parts) or 'of a pattern'}; this one reads "
+                    f"{only}: name all of them, or use a new checkpoint location"
+                )
+            cuts = {name: _cut_in(part.get("positions")) for name, part in parts.items()}
+        since, until = (
+            {name: _cut_in(part[key]) for name, part in parts.items() if key in part} for key in ("since", "until")
+        )
+        return cls(cuts, since, until, lost_bytes(offset), str(offset.get("subscriber", "")))
+
+    def _subscriber(self) -> Offset:
+        return {"subscriber": self.subscriber} if self.subscriber else {}
+
+    def _bounds(self, name: str) -> Offset:
+        bounds = {"since": self.since, "until": self.until}
+        return {key: _positions(cuts[name]) for key, cuts in bounds.items() if name in cuts}
+
+
+def _positions(cut: Cut) -> dict[str, int]:
+    return {str(segment): cut[segment] for segment in sorted(cut)}
+
+
+def _name_in(offset: object) -> str:
+    scope, stream = (offset.get("scope"), offset.get("stream")) if isinstance(offset, dict) else (None, None)
+    if not isinstance(scope, str) or not isinstance(stream, str):
+        raise InvalidArgumentError(f"offset {offset!r} does not name its stream, and the query reads several")
+    return f"{scope}/{stream}"
+
+
+def _streams_in(offset: Offset) -> dict[str, Offset]:
+    if offset.get("v") != SEVERAL_VERSION:
+        raise InvalidArgumentError(
+            f"offset of several streams has version {offset.get('v')!r}, this source knows {SEVERAL_VERSION}"
+        )
+    streams = offset["streams"]
+    if not isinstance(streams, dict) or not all(isinstance(part, dict) for part in streams.values()):
+        raise InvalidArgumentError(f"offset {offset!r} has no object for each of its 'streams'")
+    return {"/".join(split_scoped_name(name)): part for name, part in streams.items()}
+
+
 def to_offset(scope: str, stream: str, cut: Cut, lost_byte_count: int = 0) -> Offset:
     """Return the offset of `cut`, keys in their fixed order; see the module for `lost_byte_count`."""
     lost: Offset = {LOST_BYTES: lost_byte_count} if lost_byte_count else {}
     return lost | {
-        "positions": {str(segment): cut[segment] for segment in sorted(cut)},
+        "positions": _positions(cut),
         "scope": scope,
         "stream": stream,
         "v": OFFSET_VERSION,
@@ -79,9 +173,12 @@ def from_offset(offset: object, scope: str, stream: str) -> dict[int, int]:
             f"offset belongs to stream {named[0]}/{named[1]}, the query reads {scope}/{stream}: "
             "a checkpoint serves one stream; use a new checkpoint location"
         )
-    cut = offset.get("positions", offset.get("cut"))
+    return _cut_in(offset.get("positions", offset.get("cut")))
+
+
+def _cut_in(cut: object) -> dict[int, int]:
     if not isinstance(cut, dict) or not cut:
-        raise InvalidArgumentError(f"offset {offset!r} has no 'positions' of segment ids and offsets")
+        raise InvalidArgumentError(f"offset has no 'positions' of segment ids and offsets, but {cut!r}")
     result: dict[int, int] = {}
     for key, value in cut.items():
         if not (isinstance(key, str) and key.isascii() and key.isdecimal()):
@@ -113,3 +210,25 @@ def from_text(text: str, scope: str, stream: str) -> dict[int, int]:
         reached = {segment: at for segment, at in cut.positions.items() if at != OFFSET_FUTURE}
         offset = to_offset(cut.scope, cut.stream, reached)
     return from_offset(offset, scope, stream)
+
+
+def cuts_from_text(text: str, streams: Iterable[str]) -> dict[str, dict[int, int]]:
+    """Return the cuts in the JSON text of an offset of several streams, or in that of a stream cut, of one of them.
+
+    Raises:
+        InvalidArgumentError: as `from_text`, or it is about a stream that is not among `streams`.
+    """
+    known = set(streams)
+    try:
+        offset = json.loads(text)
+    except json.JSONDecodeError:
+        offset = None  # Pravega's text of a cut, or none: `StreamCut` says which.
+    if isinstance(offset, dict) and "streams" in offset:
+        cuts = {name: _cut_in(part.get("positions")) for name, part in _streams_in(offset).items()}
+    else:
+        cut = StreamCut.from_text(text)
+        cuts = {f"{cut.scope}/{cut.stream}": from_text(text, cut.scope, cut.stream)}
+    if others := cuts.keys() - known:
+        names = ", ".join(sorted(others))
+        raise InvalidArgumentError(f"there is a stream cut for {names}, which the query does not read")
+    return cuts

@@ -12,9 +12,15 @@ import difflib
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING
 
 from penstock.model.errors import InvalidArgumentError
 from penstock.model.names import check_scope_name, check_stream_name, split_scoped_name
+from penstock.spark.decode_options import VALUE, Decoding, parse_decoding
+from penstock.spark.option_values import byte_count, count, duration_s, flag
+
+if TYPE_CHECKING:
+    import pyarrow as pa
 
 #: Columns of the source, in order, with their Spark types. The order and names of Pravega's own Spark connector.
 COLUMN_TYPES: Mapping[str, str] = {
@@ -27,6 +33,9 @@ COLUMN_TYPES: Mapping[str, str] = {
 
 #: How long `minBytesPerTrigger` holds a micro-batch back, unless option `maxTriggerDelay` says.
 TRIGGER_DELAY_S_MAX = 900.0
+
+#: How often patterns look for streams, unless option `streamRefreshInterval` says.
+STREAM_REFRESH_S = 10.0
 
 #: How long what a task has written waits for the driver, unless option `transactionLimit` says.
 TRANSACTION_LIMIT_S = 86_400.0
@@ -44,6 +53,8 @@ _SHARED = {
     "stream": ("stream",),
 }
 _READ = _SHARED | {
+    "stream": ("stream", "streams", "streamPattern"),
+    "streamRefreshInterval": ("streamRefreshInterval",),
     "startingStreamCut": ("startingStreamCut", "start_stream_cut", "start"),
     "endingStreamCut": ("endingStreamCut", "end_stream_cut", "until"),
     "maxBytesPerTrigger": ("maxBytesPerTrigger", "approx_bytes_per_trigger"),
@@ -61,6 +72,10 @@ _READ = _SHARED | {
     "directReads": ("directReads",),
     "storagePlace": ("storagePlace",),
     "layoutLease": ("layoutLease",),
+    "decode": ("decode",),
+    "decodeSchema": ("decodeSchema",),
+    "malformed": ("malformed",),
+    "subscriber": ("subscriber",),
 }
 _WRITE = _SHARED | {
     # A SQL view is read and written with the same options: this one makes its rows fit the sink, which ignores it.
@@ -101,11 +116,7 @@ _NOISE_PREFIXES = ("option.", "__", "spark.")
 #: What `load` and `save` were given, where that is a stream; a table's path is that of a directory.
 _STREAM_PATH = re.compile(r"[^/:\s]+/[^/:\s]+\Z")
 
-_DURATION = re.compile(r"(\d+(?:\.\d+)?)\s*(ms|s|m|min|h)?\Z")
-_DURATION_UNITS_S = {"ms": 0.001, "s": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0, None: 1.0}
-_BYTES = re.compile(r"(\d+)\s*([kmgt]?)(?:i?b)?\Z")
-_BYTES_UNITS = {"": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30, "t": 1 << 40}
-
+_PATTERN_CHARACTERS = frozenset("*?[")
 
 def _default_uri() -> str:
     # Not above: Spark imports this in processes that only plan, and the settings load more than that needs.
@@ -138,6 +149,7 @@ class SourceOptions:
     """Settings of one read.
 
     Attributes:
+        streams: what is read, ``scope/stream`` each, or patterns of their names (``scope/orders-*``).
         start, end: `earliest`, `latest`, a time in ISO 8601, the text of a stream cut, or None for the default of the
             kind of query.
         trigger_bytes_max: most bytes in one micro-batch; None means all there is.
@@ -146,16 +158,19 @@ class SourceOptions:
         trigger_delay_s_max: no longer than this since the micro-batch before.
         partition_bytes_max: a segment's range above this is split among tasks; None means never.
         partition_count_min: split until there are about so many tasks; 0 means one task per segment.
-        columns: names out of `COLUMN_TYPES`, in the order wanted.
+        columns: names out of `COLUMN_TYPES` and those of `decoding`, in the order wanted.
         fails_on_loss: what was truncated before it was read is an error; else it is passed, and said.
         direct_reads: `DIRECT_AUTO`, `DIRECT_NEVER` or `DIRECT_ALWAYS`.
         storage_place: where long-term storage is as tasks see it, if not where the store says.
         layout_lease_s: how long its chunks are kept for the tasks of a query.
+        refresh_s: how often patterns look for streams.
+        decoding: what events are decoded from; None: they are bytes.
+        value_type: of column `value`, in Arrow, once Spark has said it.
+        subscriber: ``scope/group``: what a streaming query's subscribers are called, up to a number of their own.
     """
 
     store: StoreSettings
-    scope: str
-    stream: str
+    streams: tuple[str, ...]
     start: str | None = None
     end: str | None = None
     trigger_bytes_max: int | None = None
@@ -169,6 +184,15 @@ class SourceOptions:
     direct_reads: str = DIRECT_AUTO
     storage_place: str = ""
     layout_lease_s: float = LAYOUT_LEASE_S
+    refresh_s: float = STREAM_REFRESH_S
+    decoding: Decoding | None = None
+    value_type: pa.StructType | None = None
+    subscriber: str | None = None
+
+    @property
+    def only(self) -> str | None:
+        """The one stream that is read; None: several may be."""
+        return self.streams[0] if len(self.streams) == 1 and not is_pattern(self.streams[0]) else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -272,45 +296,25 @@ def _scoped_stream(found: Mapping[str, str]) -> tuple[str, str]:
     return check_scope_name(scope), check_stream_name(stream)
 
 
-def _count(found: Mapping[str, str], name: str, default: int, minimum: int) -> int:
-    text = found.get(name)
-    if text is None:
-        return default
-    try:
-        value = int(text.strip())
-    except ValueError as error:
-        raise InvalidArgumentError(f"option {name!r} is {text!r}: give a whole number") from error
-    if value < minimum:
-        raise InvalidArgumentError(f"option {name!r} is {value}: give at least {minimum}")
-    return value
+def is_pattern(name: str) -> bool:
+    """Say whether ``scope/stream`` is a pattern of streams' names."""
+    return not _PATTERN_CHARACTERS.isdisjoint(name)
 
 
-def _flag(found: Mapping[str, str], name: str, *, default: bool) -> bool:
-    text = found.get(name, str(default)).strip().lower()
-    if text not in ("true", "false"):
-        raise InvalidArgumentError(f"option {name!r} is {found[name]!r}: give true or false")
-    return text == "true"
-
-
-def _byte_count(found: Mapping[str, str], name: str) -> int | None:
-    text = found.get(name)
-    if text is None:
-        return None
-    match = _BYTES.match(text.strip().lower())
-    value = int(match[1]) * _BYTES_UNITS[match[2]] if match else 0
-    if value < 1:
-        raise InvalidArgumentError(f"option {name!r} is {text!r}: give a number of bytes from 1, like 1048576 or '8m'")
-    return value
-
-
-def _duration_s(found: Mapping[str, str], name: str, default_s: float) -> float:
-    text = found.get(name)
-    if text is None:
-        return default_s
-    match = _DURATION.match(text.strip().lower())
-    if not match:
-        raise InvalidArgumentError(f"option {name!r} is {text!r}: give a time like '30s', '500ms' or '2m'")
-    return float(match[1]) * _DURATION_UNITS_S[match[2]]
+def _streams(found: Mapping[str, str]) -> tuple[str, ...]:
+    """Return the streams and patterns that option `stream` lists, each once."""
+    names: list[str] = []
+    for name in filter(None, map(str.strip, found.get("stream", "").split(","))):
+        if is_pattern(name):
+            scope, slash, rest = name.rpartition("/")
+            if not slash:
+                scope, rest = found.get("scope", "").strip(), name
+            if is_pattern(scope) or not scope:
+                raise InvalidArgumentError(f"pattern {name!r} is of one scope: write it as 'scope/pattern'")
+            names.append(f"{check_scope_name(scope)}/{rest}")
+        else:
+            names.append("/".join(_scoped_stream({**found, "stream": name})))
+    return tuple(dict.fromkeys(names)) or ("/".join(_scoped_stream(found)),)
 
 
 def _choice(found: Mapping[str, str], name: str, choices: Sequence[str]) -> str:
@@ -322,32 +326,47 @@ def _choice(found: Mapping[str, str], name: str, choices: Sequence[str]) -> str:
 
 
 def _timeout_s(found: Mapping[str, str], name: str, default_s: float | None = None) -> float:
-    timeout_s = _duration_s(found, name, StoreSettings().outage_s_max if default_s is None else default_s)
+    timeout_s = duration_s(found, name, StoreSettings().outage_s_max if default_s is None else default_s)
     if not timeout_s:
         raise InvalidArgumentError(f"option {name!r} is {found[name]!r}: give a time above 0")
     return timeout_s
 
 
-def _columns(text: str | None) -> tuple[str, ...]:
+def _columns(text: str | None, decoding: Decoding | None) -> tuple[str, ...]:
+    known = _column_types(decoding)
     if text is None:
-        return tuple(COLUMN_TYPES)
+        # What is decoded takes the place of what it is decoded from.
+        return tuple(name for name in known if name != "event" or decoding is None)
     names = tuple(name.strip().lower() for name in text.split(",") if name.strip())
     for name in names:
-        if name not in COLUMN_TYPES:
-            near = difflib.get_close_matches(name, COLUMN_TYPES, n=1)
+        if name not in known:
+            near = difflib.get_close_matches(name, known, n=1)
             hint = f" (did you mean {near[0]!r}?)" if near else ""
-            raise InvalidArgumentError(
-                f"option 'columns' names {name!r}{hint}; the source has {', '.join(COLUMN_TYPES)}"
-            )
+            raise InvalidArgumentError(f"option 'columns' names {name!r}{hint}; the source has {', '.join(known)}")
     if not names or len(set(names)) != len(names):
         raise InvalidArgumentError(f"option 'columns' is {text!r}: name at least one column, each once")
     return names
 
 
-def source_columns(options: Mapping[str, str]) -> tuple[str, ...]:
-    """Return the columns that `options` ask for, without looking at anything else."""
-    lowered = {key.lower(): value for key, value in options.items()}
-    return _columns(lowered.get("columns"))
+def _column_types(decoding: Decoding | None) -> dict[str, str]:
+    return ({} if decoding is None else decoding.columns) | dict(COLUMN_TYPES)
+
+
+def source_columns(options: Mapping[str, str]) -> dict[str, str]:
+    """Return the columns that `options` ask for with their Spark types, without looking at anything else.
+
+    Raises `InvalidArgumentError`, also where what events are decoded into is not said.
+    """
+    found = {name: value for key, value in options.items() for name in _READ if name.lower() == key.lower()}
+    decoding = parse_decoding(found)
+    types = _column_types(decoding)
+    columns = {name: types[name] for name in _columns(found.get("columns"), decoding)}
+    if not all(columns.values()):
+        raise InvalidArgumentError(
+            "option 'decode' is 'json': give columns as 'decodeSchema', like 'amount double, item string', or a "
+            "schema to the reader"
+        )
+    return columns
 
 
 def parse_source_options(options: Mapping[str, str]) -> SourceOptions:
@@ -357,8 +376,9 @@ def parse_source_options(options: Mapping[str, str]) -> SourceOptions:
         InvalidArgumentError: an unknown key, a missing stream or a value that cannot be used.
     """
     found = _canonical(options, _READ, "source")
-    scope, stream = _scoped_stream(found)
-    bytes_max, bytes_min = _byte_count(found, "maxBytesPerTrigger"), _byte_count(found, "minBytesPerTrigger") or 0
+    streams = _streams(found)
+    decoding = parse_decoding(found)
+    bytes_max, bytes_min = byte_count(found, "maxBytesPerTrigger"), byte_count(found, "minBytesPerTrigger") or 0
     if bytes_max is not None and bytes_min > bytes_max:
         raise InvalidArgumentError(
             f"option 'minBytesPerTrigger' is {found['minBytesPerTrigger']!r}, more than 'maxBytesPerTrigger', which is "
@@ -366,22 +386,31 @@ def parse_source_options(options: Mapping[str, str]) -> SourceOptions:
         )
     return SourceOptions(
         store=_source_store(found),
-        scope=scope,
-        stream=stream,
+        streams=streams,
         start=found.get("startingStreamCut"),
         end=found.get("endingStreamCut"),
         trigger_bytes_max=bytes_max,
-        trigger_events_max=_count(found, "maxEventsPerTrigger", 1, 1) if "maxEventsPerTrigger" in found else None,
+        trigger_events_max=count(found, "maxEventsPerTrigger", 1, 1) if "maxEventsPerTrigger" in found else None,
         trigger_bytes_min=bytes_min,
-        trigger_delay_s_max=_duration_s(found, "maxTriggerDelay", TRIGGER_DELAY_S_MAX),
-        partition_bytes_max=_byte_count(found, "maxBytesPerPartition"),
-        partition_count_min=_count(found, "minPartitions", 0, 0),
-        columns=_columns(found.get("columns")),
-        fails_on_loss=_flag(found, "failOnDataLoss", default=True),
+        trigger_delay_s_max=duration_s(found, "maxTriggerDelay", TRIGGER_DELAY_S_MAX),
+        partition_bytes_max=byte_count(found, "maxBytesPerPartition"),
+        partition_count_min=count(found, "minPartitions", 0, 0),
+        columns=_columns(found.get("columns"), decoding),
+        fails_on_loss=flag(found, "failOnDataLoss", default=True),
         direct_reads=_choice(found, "directReads", (DIRECT_AUTO, DIRECT_NEVER, DIRECT_ALWAYS)),
         storage_place=found.get("storagePlace", "").strip(),
         layout_lease_s=_timeout_s(found, "layoutLease", LAYOUT_LEASE_S),
+        refresh_s=duration_s(found, "streamRefreshInterval", STREAM_REFRESH_S),
+        decoding=decoding,
+        subscriber=_subscriber(found, streams),
     )
+
+
+def _subscriber(found: Mapping[str, str], streams: Sequence[str]) -> str | None:
+    name = found.get("subscriber", "").strip()
+    if not name:
+        return None
+    return "/".join(split_scoped_name(name if "/" in name else f"{streams[0].partition('/')[0]}/{name}"))
 
 
 def narrowed(options: SourceOptions, columns: Sequence[tuple[str, str]]) -> SourceOptions:
@@ -390,10 +419,11 @@ def narrowed(options: SourceOptions, columns: Sequence[tuple[str, str]]) -> Sour
     Raises:
         InvalidArgumentError: the source has no such column, or of another type, or one is named twice.
     """
-    names = tuple(name.lower() for name, _ in columns)
+    names, types = tuple(name.lower() for name, _ in columns), _column_types(options.decoding)
     for name, (_, kind) in zip(names, columns, strict=True):
-        if COLUMN_TYPES.get(name) != kind:
-            known = ", ".join(f"{column} {its_kind}" for column, its_kind in COLUMN_TYPES.items())
+        # What is decoded may have any columns.
+        if types.get(name) != kind and not (name == VALUE and name in types and kind.startswith("struct<")):
+            known = ", ".join(f"{column} {its_kind}" for column, its_kind in types.items())
             raise InvalidArgumentError(f"the schema has column '{name} {kind}'; the penstock source has {known}")
     if not names or len(set(names)) != len(names):
         raise InvalidArgumentError(f"the schema has the columns {names}: name at least one, each once")
@@ -421,8 +451,8 @@ def parse_metadata_options(options: Mapping[str, str], *, needs_stream: bool) ->
 def _source_store(found: Mapping[str, str]) -> StoreSettings:
     return StoreSettings(
         uri=found.get("uri", "").strip() or _default_uri(),
-        retry_count_max=_count(found, "numRetries", 0, 0) if "numRetries" in found else None,
-        retry_interval_s=_duration_s(found, "retryInterval", StoreSettings().retry_interval_s),
+        retry_count_max=count(found, "numRetries", 0, 0) if "numRetries" in found else None,
+        retry_interval_s=duration_s(found, "retryInterval", StoreSettings().retry_interval_s),
         outage_s_max=_timeout_s(found, "readTimeout"),
     )
 
@@ -435,17 +465,17 @@ def parse_sink_options(options: Mapping[str, str]) -> SinkOptions:
     """
     found = _canonical(options, _WRITE, "sink")
     scope, stream = _target(found)
-    exactly_once = _flag(found, "exactlyOnce", default=True)
+    exactly_once = flag(found, "exactlyOnce", default=True)
     store = StoreSettings(
         uri=found.get("uri", "").strip() or _default_uri(), outage_s_max=_timeout_s(found, "writeTimeout")
     )
     app = _app(found)
     if "batchId" in found and app is None:
         raise InvalidArgumentError("option 'batchId' counts the batches of an application: give its 'appId' as well")
-    limit_s = _duration_s(found, "transactionLimit", TRANSACTION_LIMIT_S)
+    limit_s = duration_s(found, "transactionLimit", TRANSACTION_LIMIT_S)
     if limit_s < 1:
         raise InvalidArgumentError(f"option 'transactionLimit' is {found['transactionLimit']!r}: give at least '1s'")
-    return SinkOptions(store, scope, stream, exactly_once, app, _count(found, "batchId", 0, 0), limit_s)
+    return SinkOptions(store, scope, stream, exactly_once, app, count(found, "batchId", 0, 0), limit_s)
 
 
 def _target(found: Mapping[str, str]) -> tuple[str, str | None]:

@@ -59,13 +59,15 @@ class Losses:
         ranges: the bytes that are gone, as far as their number is known.
         deleted: segments that are gone whole, each with the byte from which it was to be read. How much it had there,
             if anything, is not known any more.
+        streams: streams that are gone whole, or were made anew under their name.
     """
 
     ranges: list[ByteRange] = field(default_factory=list)
     deleted: dict[int, int] = field(default_factory=dict)
+    streams: list[str] = field(default_factory=list)
 
     def __bool__(self) -> bool:
-        return bool(self.ranges or self.deleted)
+        return bool(self.ranges or self.deleted or self.streams)
 
     @property
     def byte_count(self) -> int:
@@ -75,6 +77,7 @@ class Losses:
     def __str__(self) -> str:
         parts = [f"bytes [{each.start}, {each.end}) of segment {each.segment}" for each in self.ranges]
         parts += [f"all of segment {segment} behind byte {at}, if anything" for segment, at in self.deleted.items()]
+        parts += [f"what was not read of stream {stream}, which was deleted" for stream in self.streams]
         return ", ".join(parts)
 
 
@@ -336,6 +339,18 @@ def ranges_between(view: StreamView, start: Cut, end: Cut, losses: Losses | None
             "the end does not follow the start"
         )
     return walk.ranges
+
+
+def kept(view: StreamView, wanted: ByteRange, losses: Losses) -> ByteRange:
+    """Return what the stream still holds of a range, perhaps an empty range at its end; note what it does not."""
+    try:
+        start_offset = view.extent(wanted.segment).start_offset
+    except NoSuchSegmentError:
+        start_offset = wanted.end
+    start = min(max(start_offset, wanted.start), wanted.end)
+    if start > wanted.start:
+        losses.ranges.append(ByteRange(wanted.segment, wanted.start, start))
+    return ByteRange(wanted.segment, start, wanted.end)
 
 
 def check_ranges(view: StreamView, ranges: Sequence[ByteRange]) -> None:

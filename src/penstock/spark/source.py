@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 import time
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, TypeVar
 
 from pyspark.sql.datasource import DataSourceReader, DataSourceStreamReader, InputPartition
@@ -24,20 +24,32 @@ from pyspark.sql.streaming.datasource import (
 from penstock.model.errors import (
     InvalidArgumentError,
     NoSuchSegmentError,
+    NoSuchStreamError,
+    PenstockError,
     SegmentTruncatedError,
     UnsupportedOperationError,
 )
-from penstock.model.stream_cuts import EARLIEST, LATEST
+from penstock.model.names import split_scoped_name
+from penstock.model.stream_cuts import EARLIEST, LATEST, is_cut_text
 from penstock.model.times import is_time
 from penstock.spark.direct import DirectPart, DirectPlan, plan_direct, shared_layouts
-from penstock.spark.offsets import Cut, Offset, from_offset, from_text, lost_bytes, to_offset
+from penstock.spark.offsets import Cut, Cuts, Offset, Place, cuts_from_text, from_text
 from penstock.spark.options import SourceOptions
-from penstock.spark.planner import ByteRange, Losses, advance, check_ranges, ranges_between, split_ranges
+from penstock.spark.planner import (
+    ByteRange,
+    Losses,
+    advance,
+    check_ranges,
+    kept,
+    ranges_between,
+    split_ranges,
+)
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
     from penstock.client.chunk_layouts import SegmentLayout
+    from penstock.spark.several import QueriedStreams, StreamSet
     from penstock.spark.store import StoredStream
 
 _log = logging.getLogger(__name__)
@@ -55,19 +67,13 @@ UNBOUNDED = "unbounded"
 
 
 class SegmentRangePartition(InputPartition):
-    """One task's work: a byte range of one segment, and how it is read."""
+    """One task's work: a byte range of one segment of `stream` (``scope/stream``), and how it is read."""
 
-    def __init__(self, byte_range: ByteRange, direct: DirectPlan) -> None:
-        super().__init__(byte_range)
+    def __init__(self, stream: str, byte_range: ByteRange, direct: DirectPlan) -> None:
+        super().__init__((stream, byte_range))
+        self.stream = stream
         self.byte_range = byte_range
         self.direct = direct
-
-
-def _stored_stream(options: SourceOptions) -> StoredStream:
-    # Here and not above: this module is imported in every planner, most of which never touch the store.
-    from penstock.spark.store import StoredStream
-
-    return StoredStream(options.store, options.scope, options.stream)
 
 
 def _resolve(
@@ -87,6 +93,39 @@ def _resolve(
     return from_text(choice, stream.scope, stream.stream)
 
 
+def _cuts(
+    options: SourceOptions, streams: QueriedStreams, text: str, unbounded: str, names: Sequence[str], *, is_end: bool
+) -> dict[str, Cut]:
+    """Return what an option's text means in those of some streams that exist. A cut's text need not name all of them:
+    the others are read whole.
+    """
+    from penstock.spark.store import StoredStream
+
+    text = text.strip()
+    given: dict[str, dict[int, int]] = {}
+    if options.only is None and is_cut_text(text):
+        given = cuts_from_text(text, names)
+        text = LATEST[0] if is_end else EARLIEST[0]
+    others = [name for name in names if name not in given]
+    if (unbounded if text.lower() == UNBOUNDED else text.lower()) in LATEST:
+        return given | streams.tails(others)
+    found: dict[str, Cut] = {**given}
+    for name in others:
+        stream = StoredStream(options.store, *split_scoped_name(name))
+        try:
+            found[name] = _resolve(stream, text, text, unbounded, is_end=is_end)
+        except NoSuchStreamError:
+            continue
+    return found
+
+
+def _check_named(streams: QueriedStreams, found: Container[str], names: Sequence[str]) -> None:
+    """Raise `NoSuchStreamError` for a stream that is named, and not only found by a pattern, and does not exist."""
+    for name in names:
+        if name not in found and streams.is_named(name):
+            raise NoSuchStreamError(f"stream {name} does not exist")
+
+
 def _planned(options: SourceOptions, plan: Callable[[Losses | None], T]) -> tuple[T, Losses]:
     """Return a plan and what it passes because it is gone: always nothing where that is an error.
 
@@ -98,82 +137,122 @@ def _planned(options: SourceOptions, plan: Callable[[Losses | None], T]) -> tupl
         losses = Losses()
         try:
             return plan(losses), losses
-        except (SegmentTruncatedError, NoSuchSegmentError):
-            # More was truncated between two looks of the plan.
+        except (SegmentTruncatedError, NoSuchSegmentError, NoSuchStreamError):
+            # More was truncated, or deleted, between two looks of the plan.
             if attempt == PLAN_ATTEMPTS_MAX - 1:
                 raise
     raise AssertionError("unreachable")
 
 
-def _report(stream: StoredStream, losses: Losses) -> None:
+def _report(streams: str, losses: Losses) -> None:
     if losses:
-        _log.warning("stream %s: data loss, passed as failOnDataLoss is false: %s", stream.name, losses)
+        _log.warning("stream %s: data loss, passed as failOnDataLoss is false: %s", streams, losses)
 
 
 def _partitions(
-    stream: StoredStream, options: SourceOptions, start: Cut, end: Cut, *, is_checked: bool
+    options: SourceOptions, start: Cuts, end: Cuts, *, is_checked: bool
 ) -> list[SegmentRangePartition]:
+    """Plan what lies between two places in the streams of `end`, each of which has a start."""
+    from penstock.spark.several import StreamSet
+
+    streams = StreamSet(options.store, end)
+
     def plan(losses: Losses | None) -> list[ByteRange]:
-        ranges = ranges_between(stream, start, end, losses)
+        ends = end if losses is None else _still_there(streams, end, losses)
+        begins = streams.joined({name: start[name] for name in ends})
+        ranges = ranges_between(streams, begins, streams.joined(ends), losses)
         if losses is not None:
             # Of a segment that the walk had looked at more may be gone by now.
-            ranges = [kept for kept in (stream.kept(each, losses) for each in ranges) if kept.length]
+            ranges = [left for left in (kept(streams, each, losses) for each in ranges) if left.length]
         if is_checked:
-            check_ranges(stream, ranges)
+            check_ranges(streams, ranges)
         return split_ranges(
-            stream, ranges, bytes_max=options.partition_bytes_max, count_min=options.partition_count_min
+            streams, ranges, bytes_max=options.partition_bytes_max, count_min=options.partition_count_min
         )
 
     pieces, losses = _planned(options, plan)
-    _report(stream, losses)
-    plans = plan_direct(stream, options, pieces)
-    return [SegmentRangePartition(piece, plan) for piece, plan in zip(pieces, plans, strict=True)]
+    _report(streams.name, losses)
+    partitions: list[SegmentRangePartition] = []
+    for piece, direct in zip(pieces, plan_direct(streams, options, pieces), strict=True):
+        stream, segment = streams.stream_of(piece.segment)
+        partitions.append(SegmentRangePartition(stream.name, ByteRange(segment, piece.start, piece.end), direct))
+    return partitions
+
+
+def _still_there(streams: StreamSet, cuts: Cuts, losses: Losses) -> Cuts:
+    """Return the cuts of streams that still exist; note the others, also those made anew under their name."""
+    found: dict[str, Cut] = {}
+    for name, cut in cuts.items():
+        try:
+            is_there = streams.is_of_now(name, cut)
+        except NoSuchStreamError:
+            is_there = False
+        if is_there:
+            found[name] = cut
+        else:
+            losses.streams.append(name)
+    return found
 
 
 def _read(options: SourceOptions, partition: InputPartition) -> Iterator[pa.RecordBatch]:
     # An empty plan reaches batch readers as one partition without a value.
     if not isinstance(partition, SegmentRangePartition):
         return
-    from penstock.spark.batches import Place, record_batches
+    from penstock.spark.batches import Place as Progress
+    from penstock.spark.batches import record_batches
+    from penstock.spark.decoding import EventDecoder, raw_columns
+    from penstock.spark.store import StoredStream
 
-    stream, wanted = _stored_stream(options), partition.byte_range
+    stream, wanted = StoredStream(options.store, *split_scoped_name(partition.stream)), partition.byte_range
     part = DirectPart(partition.direct, options)
+    decoder, columns = None, options.columns
+    if options.decoding is not None and options.value_type is not None:
+        decoder, columns = EventDecoder(options.decoding, options.value_type), raw_columns(options.columns)
     while wanted.length:
-        place = Place(wanted.start)
+        progress = Progress(wanted.start)
         try:
-            yield from record_batches(
+            batches = record_batches(
                 stream.read(wanted.segment, wanted.start, wanted.end, part),
-                scope=options.scope,
-                stream=options.stream,
+                scope=stream.scope,
+                stream=stream.stream,
                 segment=wanted.segment,
                 segment_name=stream.segment_name(wanted.segment),
-                place=place,
-                columns=options.columns,
+                place=progress,
+                columns=columns,
             )
+            if decoder is not None:
+                batches = decoder.decoded(batches, options.columns, stream.segment_name(wanted.segment))
+            yield from batches
             break
         except (SegmentTruncatedError, NoSuchSegmentError):
             if options.fails_on_loss:
                 raise
             losses = Losses()
-            wanted = stream.kept(ByteRange(wanted.segment, place.at, wanted.end), losses)
+            wanted = kept(stream, ByteRange(wanted.segment, progress.at, wanted.end), losses)
             if not losses:
                 raise
-            _report(stream, losses)
+            _report(stream.name, losses)
     part.finish(stream, partition.byte_range)
 
 
 class PenstockBatchReader(DataSourceReader):
-    """Reads a stream from one cut to another, both fixed when the query is planned."""
+    """Reads streams from one cut to another, both fixed when the query is planned."""
 
     def __init__(self, options: SourceOptions) -> None:
         self._options = options
 
     def partitions(self) -> Sequence[InputPartition]:
-        """Plan the ranges between the cuts of the options; by default all that the stream holds now."""
-        stream = _stored_stream(self._options)
-        start = _resolve(stream, self._options.start, EARLIEST[0], EARLIEST[0])
-        end = _resolve(stream, self._options.end, LATEST[0], LATEST[0], is_end=True)
-        return _partitions(stream, self._options, start, end, is_checked=True)
+        """Plan the ranges between the cuts of the options; by default all that the streams hold now."""
+        from penstock.spark.several import QueriedStreams
+
+        options = self._options
+        streams = QueriedStreams(options, time.monotonic)
+        names = streams.names()
+        start = _cuts(options, streams, options.start or EARLIEST[0], EARLIEST[0], names, is_end=False)
+        end = _cuts(options, streams, options.end or LATEST[0], LATEST[0], names, is_end=True)
+        _check_named(streams, start.keys() & end.keys(), names)
+        # Those that a pattern finds may be deleted in between.
+        return _partitions(options, start, {name: end[name] for name in end if name in start}, is_checked=True)
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Yield a partition's events in order."""
@@ -181,13 +260,17 @@ class PenstockBatchReader(DataSourceReader):
 
 
 class PenstockStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
-    """Follows a stream by cuts. Offsets are as in `penstock.spark.offsets`."""
+    """Follows streams by cuts. Offsets are as in `penstock.spark.offsets`."""
 
     def __init__(self, options: SourceOptions, clock: Callable[[], float] = time.monotonic) -> None:
         self._options = options
         self._clock = clock
-        # The end of an AvailableNow run: what comes later, scale events too, is not there for it.
-        self._frozen_end: dict[int, int] | None = None
+        # Made where it is used: the reader is copied to every task.
+        self._streams: QueriedStreams | None = None
+        # The end of an AvailableNow run: what comes later, scale events and streams too, is not there for it.
+        self._frozen_ends: Cuts | None = None
+        #: Where the query ends, once known, for which option `until` is a time.
+        self._until: dict[str, Cut] = {}
         self._has_planned = False
         #: When the micro-batch before was planned: the first one waits for nothing.
         self._batch_s = float("-inf")
@@ -196,8 +279,11 @@ class PenstockStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def initialOffset(self) -> Offset:
         """Return where a new query starts: `startingStreamCut`, by default the tail."""
-        stream = _stored_stream(self._options)
-        return self._offset(_resolve(stream, self._options.start, LATEST[0], EARLIEST[0]))
+        options, streams = self._options, self._queried()
+        names = streams.names()
+        cuts = _cuts(options, streams, options.start or LATEST[0], EARLIEST[0], names, is_end=False)
+        _check_named(streams, cuts, names)
+        return Place(cuts, subscriber=self._number("")).to_offset(options.only)
 
     def getDefaultReadLimit(self) -> ReadLimit:
         """Return the limit set by `maxBytesPerTrigger` or `maxEventsPerTrigger`; with both, that of bytes."""
@@ -207,13 +293,14 @@ class PenstockStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return ReadAllAvailable() if events_max is None else ReadMaxRows(events_max)
 
     def prepareForTriggerAvailableNow(self) -> None:
-        """Freeze the end of this run at the present tail."""
-        self._frozen_end = self._end(_stored_stream(self._options))
+        """Freeze the end of this run at the present tails."""
+        self._frozen_ends = self._ends(())
 
     def latestOffset(self, start: Offset, limit: ReadLimit) -> Offset:
         """Return the end of the next micro-batch: at most `limit` past `start`, on event boundaries.
 
-        Returns `start` itself when there is nothing new, or less than is worth a micro-batch yet.
+        Streams that are new begin with this micro-batch. Returns `start` itself when there is nothing new, or less
+        than is worth a micro-batch yet.
         """
         bytes_max = limit.max_bytes if isinstance(limit, ReadMaxBytes) else None
         # Spark hands one limit on; it asks for all that is there where the options are not to count.
@@ -224,44 +311,74 @@ class PenstockStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             raise UnsupportedOperationError(
                 f"the penstock source limits batches by bytes and by events; Spark asked for {limit!r}"
             )
-        stream = _stored_stream(self._options)
-        end = self._frozen_end if self._frozen_end is not None else self._end(stream)
-        begin = self._cut(start)
-        if self._frozen_end is None and self._is_to_wait(stream, begin, end):
+        place = Place.of(start, self._options.only)
+        self._until.update(place.until)
+        ends = self._ends(place.cuts) if self._frozen_ends is None else self._frozen_ends
+        ends = {name: self._until.get(name, end) for name, end in ends.items()}
+        if self._frozen_ends is None and self._is_to_wait(place, ends):
             return start
 
-        def plan(losses: Losses | None) -> dict[int, int]:
-            return advance(stream, begin, end, bytes_max, losses, events_max=events_max)
+        def plan(losses: Losses | None) -> Place:
+            streams, begins, since = self._begins(place, ends, losses)
+            cut = advance(
+                streams,
+                streams.joined(begins),
+                streams.joined({name: ends[name] for name in begins}),
+                bytes_max,
+                losses,
+                events_max=events_max,
+            )
+            return Place(streams.apart(cut), since)
 
-        cut, losses = _planned(self._options, plan)
-        if cut != begin:
-            self._batch_s = self._clock()
-        # What it was is said when the batch is planned; here it is asked for again and again.
-        return self._offset(cut, lost_bytes(start) + losses.byte_count)
+        found, losses = _planned(self._options, plan)
+        if found.cuts == place.cuts and not losses.byte_count:
+            return start
+        self._batch_s = self._clock()
+        until = {name: cut for name, cut in self._until.items() if name in found.cuts}
+        # What was lost is said when the batch is planned; here it is asked for again and again. But whole streams are
+        # no longer in the offset.
+        _report(", ".join(losses.streams), Losses(streams=losses.streams))
+        lost_byte_count = place.lost_byte_count + losses.byte_count
+        number = self._number(place.subscriber)
+        return Place(found.cuts, found.since, until, lost_byte_count, number).to_offset(self._options.only)
 
     def reportLatestOffset(self) -> Offset | None:
-        """Return the stream's tail, for the progress report."""
-        return self._offset(self._end(_stored_stream(self._options)))
+        """Return the streams' tails, for the progress report."""
+        return Place(self._ends(())).to_offset(self._options.only)
 
     def partitions(self, start: Offset, end: Offset) -> Sequence[InputPartition]:
         """Plan the ranges of one micro-batch. A replay after a restart covers the same bytes."""
         # The first batch may come from a checkpoint, or from cuts given by hand; later ones end at a tail seen here.
         is_checked, self._has_planned = not self._has_planned, True
-        stream = _stored_stream(self._options)
-        partitions = _partitions(stream, self._options, self._cut(start), self._cut(end), is_checked=is_checked)
+        begin, place = Place.of(start, self._options.only), Place.of(end, self._options.only)
+        begins = {**begin.cuts, **place.since}
+        if self._options.subscriber is not None and place.subscriber and (is_checked or place.since):
+            from penstock.spark.subscription import hold
+
+            held = {name: begins[name] for name in place.cuts}
+            hold(self._options.store, f"{self._options.subscriber}-{place.subscriber}", held)
+        partitions = _partitions(self._options, begins, place.cuts, is_checked=is_checked)
         if shared := shared_layouts([each.direct for each in partitions]):
             self._leased.append((end, shared))
         return partitions
 
     def commit(self, end: Offset) -> None:
-        """Give the leases of chunks back that were shared in micro-batches up to `end`, which are done."""
-        if any(planned == end for planned, _ in self._leased):
-            while self._leased:
-                planned, layouts = self._leased.popleft()
-                for layout in layouts:
-                    _stored_stream(self._options).give_back(layout)
-                if planned == end:
-                    break
+        """Say that nothing before `end` is needed any more: Spark tells a batch late.
+
+        Leases of chunks are given back that were shared in micro-batches up to there. Where the query is a subscriber,
+        retention may have what lies before; what fails of that is done with the next batch.
+        """
+        self._give_back(end)
+        place = Place.of(end, self._options.only)
+        if self._options.subscriber is None or not place.subscriber:
+            return
+        from penstock.spark.subscription import release
+
+        group = f"{self._options.subscriber}-{place.subscriber}"
+        try:
+            release(self._options.store, group, place.cuts)
+        except PenstockError as error:
+            _log.warning("subscriber %s holds what it does not need any more, for now: %s", group, error)
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Yield a partition's events in order."""
@@ -273,22 +390,87 @@ class PenstockStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
         close_clients()
 
-    def _is_to_wait(self, stream: StoredStream, begin: Cut, end: Cut) -> bool:
+    def _give_back(self, end: Offset) -> None:
+        from penstock.spark.store import give_back
+
+        if any(planned == end for planned, _ in self._leased):
+            while self._leased:
+                planned, layouts = self._leased.popleft()
+                for layout in layouts:
+                    give_back(self._options.store, layout)
+                if planned == end:
+                    break
+
+    def _number(self, known: str) -> str:
+        """Return the number of the query's subscriber, the one `known` if it has one; "" if it is to have none."""
+        from penstock.spark.subscription import new_number
+
+        return "" if self._options.subscriber is None else known or new_number()
+
+    def _queried(self) -> QueriedStreams:
+        from penstock.spark.several import QueriedStreams
+
+        if self._streams is None:
+            self._streams = QueriedStreams(self._options, self._clock)
+        return self._streams
+
+    def _ends(self, known: Iterable[str]) -> dict[str, Cut]:
+        """Return where the query ends for now in each stream that exists: those it is to read, also of those `known`.
+
+        Raises `NoSuchStreamError`: a stream that is named, and that is not known, does not exist.
+        """
+        options, streams = self._options, self._queried()
+        names = streams.names()
+        wanted = sorted({*names, *filter(streams.is_wanted, known)})
+        text = (options.end or LATEST[0]).strip()
+        if is_time(text):
+            new = [name for name in wanted if name not in self._until]
+            self._until.update(_cuts(options, streams, text, LATEST[0], new, is_end=True))
+            ends = {name: self._until[name] for name in wanted if name in self._until}
+        else:
+            ends = _cuts(options, streams, text, LATEST[0], wanted, is_end=True)
+        _check_named(streams, {*ends, *known}, names)
+        return ends
+
+    def _begins(
+        self, place: Place, ends: Cuts, losses: Losses | None
+    ) -> tuple[StreamSet, dict[str, Cut], dict[str, Cut]]:
+        """Return the streams of a micro-batch, where it begins in each, and those of these that are new with it.
+
+        Raises `NoSuchStreamError`: a stream that the query was to read is gone, and there is no `losses`.
+        """
+        from penstock.spark.several import StreamSet
+
+        only, streams = self._options.only, StreamSet(self._options.store, ends)
+        for name in place.cuts.keys() - ends.keys():
+            if not self._queried().is_wanted(name):
+                _log.warning("stream %s: the query reads it no longer, as option 'stream' says", name)
+            elif only is not None or losses is None:
+                raise NoSuchStreamError(f"stream {name} does not exist any more: what was not read of it is gone")
+            else:
+                losses.streams.append(name)
+        begins: Cuts = {name: place.cuts[name] for name in ends if name in place.cuts}
+        if losses is not None:
+            begins = _still_there(streams, begins, losses)
+        new = [name for name in ends if name not in begins]
+        since = _cuts(self._options, self._queried(), EARLIEST[0], EARLIEST[0], new, is_end=False)
+        if only is not None:
+            _check_named(self._queried(), {*begins, *since}, list(ends))
+        return streams, {**begins, **since}, since
+
+    def _is_to_wait(self, place: Place, ends: Cuts) -> bool:
         """Say whether there is less than `minBytesPerTrigger`, and time for more to come."""
         left_s = self._batch_s + self._options.trigger_delay_s_max - self._clock()
         if not self._options.trigger_bytes_min or left_s <= 0:
             return False
-        ranges, _ = _planned(self._options, lambda losses: ranges_between(stream, begin, end, losses))
+
+        def plan(losses: Losses | None) -> list[ByteRange]:
+            streams, begins, _ = self._begins(place, ends, losses)
+            joined_ends = streams.joined({name: ends[name] for name in begins})
+            return ranges_between(streams, streams.joined(begins), joined_ends, losses)
+
+        ranges, _ = _planned(self._options, plan)
         return sum(each.length for each in ranges) < self._options.trigger_bytes_min
-
-    def _end(self, stream: StoredStream) -> dict[int, int]:
-        return _resolve(stream, self._options.end, LATEST[0], LATEST[0], is_end=True)
-
-    def _offset(self, cut: Cut, lost_byte_count: int = 0) -> Offset:
-        return to_offset(self._options.scope, self._options.stream, cut, lost_byte_count)
-
-    def _cut(self, offset: Offset) -> dict[int, int]:
-        return from_offset(offset, self._options.scope, self._options.stream)
 
 
 def check_batch_start(options: SourceOptions) -> None:

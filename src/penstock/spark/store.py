@@ -31,7 +31,7 @@ from penstock.model.names import segment_name
 from penstock.model.segments import READ_LENGTH_MAX, Buffer
 from penstock.spark.boundaries import boundaries_at, boundary_behind
 from penstock.spark.options import SinkOptions, StoreSettings
-from penstock.spark.planner import TRUNCATED, ByteRange, Extent, Losses
+from penstock.spark.planner import TRUNCATED, ByteRange, Extent
 
 if TYPE_CHECKING:
     from penstock import Client, EventWriter, aio
@@ -143,6 +143,21 @@ async def _ask_layouts(
     ranges: Sequence[tuple[str, int, int]], lease_s: float, holder: str, client: aio.Client
 ) -> Sequence[SegmentLayout | PenstockError]:
     return await client._chunk_layouts.ask_all(ranges, lease_s=lease_s, holder=holder)
+
+
+def layouts_of(
+    settings: StoreSettings, ranges: Sequence[tuple[str, int, int]], lease_s: float, streams: str
+) -> Sequence[SegmentLayout | PenstockError]:
+    """Return where the bytes of each range of a segment are in long-term storage, leased, or why that is not known."""
+    return run_in_client(settings, partial(_ask_layouts, ranges, lease_s, f"a Spark query of {streams}"))
+
+
+def give_back(settings: StoreSettings, layout: SegmentLayout) -> None:
+    """End the lease of a layout, if that works; else it ends by itself."""
+    try:
+        run_in_client(settings, lambda client: client._chunk_layouts.give_back(layout))
+    except PenstockError as error:
+        _log.info("the lease of chunks of %s ends by itself: %s", layout.segment, error)
 
 
 class _BlockReader(Protocol):
@@ -272,14 +287,11 @@ class StoredStream:
     def layouts(self, ranges: Sequence[ByteRange], lease_s: float) -> Sequence[SegmentLayout | PenstockError]:
         """Return where the bytes of each range are in long-term storage, leased, or why that is not known."""
         wanted = [(self.segment_name(each.segment), each.start, each.end) for each in ranges]
-        return run_in_client(self.settings, partial(_ask_layouts, wanted, lease_s, f"a Spark query of {self.name}"))
+        return layouts_of(self.settings, wanted, lease_s, self.name)
 
     def give_back(self, layout: SegmentLayout) -> None:
-        """End the lease of a layout, if that works; else it ends by itself."""
-        try:
-            run_in_client(self.settings, lambda client: client._chunk_layouts.give_back(layout))
-        except PenstockError as error:
-            _log.info("the lease of chunks of %s ends by itself: %s", layout.segment, error)
+        """See `give_back`."""
+        give_back(self.settings, layout)
 
     @contextmanager
     def _reader(self, name: str, at: int, end: int, direct: DirectPart | None) -> Iterator[_BlockReader]:
@@ -353,17 +365,6 @@ class StoredStream:
                     error.add_note(f"gave up reading {name} at byte {at} after {failure_count} failures ({limit})")
                     raise
                 time.sleep(min(settings.retry_interval_s, left_s))
-
-    def kept(self, wanted: ByteRange, losses: Losses) -> ByteRange:
-        """Return what the stream still holds of a range, perhaps an empty range at its end; note what it does not."""
-        try:
-            start_offset = self.extent(wanted.segment).start_offset
-        except NoSuchSegmentError:
-            start_offset = wanted.end
-        kept = min(max(start_offset, wanted.start), wanted.end)
-        if kept > wanted.start:
-            losses.ranges.append(ByteRange(wanted.segment, wanted.start, kept))
-        return ByteRange(wanted.segment, kept, wanted.end)
 
     def writer(self) -> EventWriter:
         """Return a new writer of the stream; its user closes it."""

@@ -1,0 +1,218 @@
+"""The streams of a query, as one to the planner: one stream, several that are named, or those that patterns find.
+
+A segment's id is unique in its stream alone. Among several streams it gets a key, which is; limits, shares and
+batches then are of all streams together, as if their segments were one stream's.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from fnmatch import fnmatchcase
+from functools import partial
+from typing import TYPE_CHECKING
+
+from penstock.model.errors import InvalidArgumentError, NoSuchSegmentError, NoSuchStreamError, PenstockError
+from penstock.model.names import split_scoped_name
+from penstock.spark.offsets import Cut, Cuts
+from penstock.spark.options import SourceOptions, StoreSettings, is_pattern
+from penstock.spark.planner import ByteRange, Extent
+from penstock.spark.store import StoredStream, client_of, give_back, layouts_of, run_in_client
+
+if TYPE_CHECKING:
+    from penstock import aio
+    from penstock.client.chunk_layouts import SegmentLayout
+
+#: Streams of one query. Each is asked for its tail with every micro-batch, and is in every offset.
+STREAM_COUNT_MAX = 1000
+
+#: Streams of a scope that are looked at for those that match.
+LISTED_COUNT_MAX = 100_000
+
+#: Streams asked at once.
+_ASKED_COUNT_MAX = 16
+
+
+class StreamKey(int):
+    """A segment of one of several streams, unique among them. In messages it says which one it is."""
+
+    stream: str
+    segment: int
+
+    def __new__(cls, index: int, stream: str, segment: int) -> StreamKey:
+        key = super().__new__(cls, index << 64 | segment)
+        key.stream, key.segment = stream, segment
+        return key
+
+    def __str__(self) -> str:
+        return f"{self.segment} of {self.stream}"
+
+    __repr__ = __str__
+
+
+class StreamSet:
+    """Some streams of the store. Implements `planner.StreamView`, with keys for segment ids where there are several."""
+
+    def __init__(self, settings: StoreSettings, names: Iterable[str]) -> None:
+        self._settings = settings
+        self._streams = {name: StoredStream(settings, *split_scoped_name(name)) for name in sorted(names)}
+        self._indexes = {name: index for index, name in enumerate(self._streams)}
+
+    @property
+    def name(self) -> str:
+        """The streams, for messages: the first ones of many."""
+        names = list(self._streams)
+        return ", ".join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")
+
+    def joined(self, cuts: Cuts) -> dict[int, int]:
+        """Return the cuts of some of the streams as one."""
+        return {self._key(name, segment): at for name, cut in cuts.items() for segment, at in cut.items()}
+
+    def apart(self, cut: Cut) -> dict[str, dict[int, int]]:
+        """Return a joined cut as one for each stream."""
+        cuts: dict[str, dict[int, int]] = {}
+        for key, at in cut.items():
+            stream, segment = self.stream_of(key)
+            cuts.setdefault(stream.name, {})[segment] = at
+        return cuts
+
+    def stream_of(self, key: int) -> tuple[StoredStream, int]:
+        """Return whose segment a key is, and its id there."""
+        if isinstance(key, StreamKey):
+            return self._streams[key.stream], key.segment
+        (only,) = self._streams.values()
+        return only, key
+
+    def extent(self, segment: int) -> Extent:
+        """See `StreamView.extent`."""
+        stream, segment = self.stream_of(segment)
+        return stream.extent(segment)
+
+    def successors(self, segment: int) -> Mapping[int, Sequence[int]]:
+        """See `StreamView.successors`."""
+        stream, segment = self.stream_of(segment)
+        key = partial(self._key, stream.name)
+        return {key(new): [*map(key, olds)] for new, olds in stream.successors(segment).items()}
+
+    def boundaries(self, segment: int, start: int, targets: Sequence[int]) -> Sequence[int]:
+        """See `StreamView.boundaries`."""
+        stream, segment = self.stream_of(segment)
+        return stream.boundaries(segment, start, targets)
+
+    def boundary_behind(self, segment: int, start: int, end: int, event_count: int) -> tuple[int, int]:
+        """See `StreamView.boundary_behind`."""
+        stream, segment = self.stream_of(segment)
+        return stream.boundary_behind(segment, start, end, event_count)
+
+    def event_end(self, segment: int, start: int) -> int:
+        """See `StreamView.event_end`."""
+        stream, segment = self.stream_of(segment)
+        return stream.event_end(segment, start)
+
+    def segment_name(self, segment: int) -> str:
+        """Return the full name of a segment."""
+        stream, segment = self.stream_of(segment)
+        return stream.segment_name(segment)
+
+    def layouts(self, ranges: Sequence[ByteRange], lease_s: float) -> Sequence[SegmentLayout | PenstockError]:
+        """See `LayoutView.layouts`."""
+        wanted = [(self.segment_name(each.segment), each.start, each.end) for each in ranges]
+        return layouts_of(self._settings, wanted, lease_s, self.name)
+
+    def give_back(self, layout: SegmentLayout) -> None:
+        """See `LayoutView.give_back`."""
+        give_back(self._settings, layout)
+
+    def is_of_now(self, name: str, cut: Cut) -> bool:
+        """Say whether a cut is one of the stream that has the name now, and not of one that was deleted before."""
+        stream = self._streams[name]
+        return any(_is_known(stream, segment) for segment in cut)
+
+    def _key(self, name: str, segment: int) -> int:
+        return StreamKey(self._indexes[name], name, segment) if len(self._streams) > 1 else segment
+
+
+def _is_known(stream: StoredStream, segment: int) -> bool:
+    try:
+        stream.extent(segment)
+    except NoSuchSegmentError:
+        # Truncated, it has left successors on record. Numbers of segments do not come again in a stream made anew.
+        return bool(stream.successors(segment))
+    return True
+
+
+class QueriedStreams:
+    """Which streams a query reads: those it names, and those that its patterns find from time to time."""
+
+    def __init__(self, options: SourceOptions, clock: Callable[[], float]) -> None:
+        self._settings = options.store
+        self._named = [name for name in options.streams if not is_pattern(name)]
+        self._patterns = [name for name in options.streams if is_pattern(name)]
+        self._refresh_s = options.refresh_s
+        self._clock = clock
+        self._listed_s = float("-inf")
+        self._listed: list[str] = []
+
+    def is_named(self, name: str) -> bool:
+        """Say whether a stream is named, and not only found."""
+        return name in self._named
+
+    def is_wanted(self, name: str) -> bool:
+        """Say whether a stream is one that the query reads, if there is one of this name."""
+        return name in self._named or any(fnmatchcase(name, pattern) for pattern in self._patterns)
+
+    def names(self) -> list[str]:
+        """Return the streams named, which may be missing, and those found, at most `refresh_s` ago.
+
+        Raises:
+            InvalidArgumentError: they are too many.
+            NoSuchScopeError: a pattern is about a scope that does not exist.
+        """
+        if self._patterns and self._clock() - self._listed_s >= self._refresh_s:
+            self._listed = self._listing()
+            self._listed_s = self._clock()
+        found = sorted({*self._named, *self._listed})
+        if len(found) > STREAM_COUNT_MAX:
+            raise InvalidArgumentError(
+                f"option 'stream' means {len(found)} streams, more than the {STREAM_COUNT_MAX} of one query: split it"
+            )
+        return found
+
+    def _listing(self) -> list[str]:
+        found: list[str] = []
+        for scope in dict.fromkeys(pattern.partition("/")[0] for pattern in self._patterns):
+            for count, name in enumerate(client_of(self._settings).streams(scope), 1):
+                if count > LISTED_COUNT_MAX:
+                    raise InvalidArgumentError(
+                        f"scope {scope} has more than {LISTED_COUNT_MAX} streams: name those to read, without a pattern"
+                    )
+                if self.is_wanted(f"{scope}/{name}"):
+                    found.append(f"{scope}/{name}")
+        return found
+
+    def tails(self, names: Sequence[str]) -> dict[str, Cut]:
+        """Return where streams end now, without those that do not exist."""
+        return run_in_client(self._settings, partial(_tails, names))
+
+
+async def _tails(names: Sequence[str], client: aio.Client) -> dict[str, Cut]:
+    room = asyncio.Semaphore(_ASKED_COUNT_MAX)
+
+    async def tail(name: str) -> tuple[str, Cut] | None:
+        async with room:
+            try:
+                return name, dict(sorted((await client.tail(name)).positions.items()))
+            except NoSuchStreamError:
+                return None
+            except NoSuchSegmentError:
+                if await client.stream_exists(name):
+                    raise
+                return None  # Deleted in between.
+
+    found: dict[str, Cut] = {}
+    for answer in await asyncio.gather(*map(tail, names), return_exceptions=True):
+        if isinstance(answer, BaseException):
+            raise answer
+        if answer is not None:
+            found[answer[0]] = answer[1]
+    return found

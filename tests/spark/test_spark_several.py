@@ -1,0 +1,340 @@
+"""Queries of several streams and of patterns: what Spark calls, in its order, against a real store.
+
+Most tests need no JVM: they hand offsets on as Spark does, as JSON text.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections import Counter
+from collections.abc import Callable
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+pytest.importorskip("pyspark", reason="needs pyspark: pip install 'penstock[spark]'")
+
+from hypothesis import given
+from hypothesis import strategies as st
+from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxBytes
+
+import penstock
+from penstock.model.errors import InvalidArgumentError, NoSuchStreamError
+from penstock.spark import several
+from penstock.spark.options import StoreSettings, parse_source_options
+from penstock.spark.planner import advance, ranges_between
+from penstock.spark.several import StreamSet
+from penstock.spark.source import PenstockBatchReader, PenstockStreamReader
+from spark.test_spark_planner import ModelStream, check_all_is_covered, streams
+from support.clock import SetClock
+from support.spark_queries import read, run_to_the_end, scale
+
+if TYPE_CHECKING:
+    from penstock.client.sync import Client
+    from penstock.standalone_process import StandaloneProcess
+
+pytestmark = [pytest.mark.spark, pytest.mark.timeout(600)]
+
+#: What 20 bytes of an event take with their header.
+EVENT_BYTES = 28
+
+
+class Query:
+    """A streaming query without Spark: each micro-batch is committed. A new one goes on at an old one's offset."""
+
+    def __init__(self, store: StandaloneProcess, stream: str, at: str | None = None, **options: str) -> None:
+        given = {"uri": store.uri, "stream": stream, "streamRefreshInterval": "0s", "start": "earliest", **options}
+        self.clock = SetClock()
+        self.reader = PenstockStreamReader(parse_source_options(given), self.clock)
+        self.at = at or json.dumps(self.reader.initialOffset())
+
+    def plan(self, bytes_max: int | None = None) -> str:
+        limit = ReadAllAvailable() if bytes_max is None else ReadMaxBytes(bytes_max)
+        return json.dumps(self.reader.latestOffset(json.loads(self.at), limit))
+
+    def rows(self, start: str, end: str) -> Counter[tuple[str, bytes]]:
+        rows: Counter[tuple[str, bytes]] = Counter()
+        for partition in self.reader.partitions(json.loads(start), json.loads(end)):
+            for batch in self.reader.read(partition):
+                named = batch.select(["scope", "stream", "event"]).to_pylist()
+                rows.update((f"{row['scope']}/{row['stream']}", row["event"]) for row in named)
+        return rows
+
+    def step(self, bytes_max: int | None = None) -> Counter[tuple[str, bytes]]:
+        end = self.plan(bytes_max)
+        rows = self.rows(self.at, end)
+        self.at = end
+        return rows
+
+
+def written(stream: str, events: list[bytes]) -> Counter[tuple[str, bytes]]:
+    return Counter((stream, event) for event in events)
+
+
+@pytest.fixture
+def new_streams(client: Client, request: pytest.FixtureRequest) -> Callable[..., list[str]]:
+    """Return a function that makes streams in a scope of the test's own."""
+    scope = f"several-{abs(hash(request.node.name)) % 10**9}"
+    client.create_scope(scope)
+
+    def create(*names: str, segment_count: int = 2) -> list[str]:
+        for name in names:
+            client.create_stream(f"{scope}/{name}", scaling=penstock.Scaling.fixed(segment_count))
+        return [scope, *(f"{scope}/{name}" for name in names)]
+
+    return create
+
+
+@given(models=st.lists(streams(), min_size=2, max_size=3), bytes_max=st.integers(1, 500))
+def test_steps_through_several_streams_cover_every_byte_once_and_their_limit_is_of_all(
+    models: list[ModelStream], bytes_max: int
+) -> None:
+    """Segments of the same ids in each of them."""
+    joined = StreamSet(StoreSettings("tcp://nobody:1"), [f"s/t{index}" for index in range(len(models))])
+    joined._streams = {f"s/t{index}": model for index, model in enumerate(models)}  # type: ignore[assignment]
+    for name, model in joined._streams.items():
+        model.name = name
+    head = joined.joined({name: model.head() for name, model in joined._streams.items()})
+    tail = joined.joined({name: model.tail() for name, model in joined._streams.items()})
+    cut, seen = head, []
+    for _ in range(400):
+        following = advance(joined, cut, tail, bytes_max)
+        ranges = ranges_between(joined, cut, following)
+        assert sum(each.length for each in ranges) <= bytes_max or len(ranges) == 1
+        seen.extend(ranges)
+        if following == cut:
+            break
+        cut = following
+    assert cut == tail
+    for name, model in joined._streams.items():
+        mine = [each for each in seen if joined.stream_of(each.segment)[0].name == name]
+        check_all_is_covered(model, [type(each)(each.segment.segment, each.start, each.end) for each in mine])
+    assert joined.joined(joined.apart(cut)) == cut
+
+
+def test_messages_name_segment_and_stream() -> None:
+    joined = StreamSet(StoreSettings("tcp://nobody:1"), ["s/a", "s/b", "s/c", "s/d"])
+    (key,) = joined.joined({"s/b": {7: 1}})
+    assert f"segment {key}" == "segment 7 of s/b"
+    assert joined.name == "s/a, s/b, s/c and 1 more"
+    assert joined.stream_of(key)[1] == 7
+    assert list(StreamSet(StoreSettings("tcp://nobody:1"), ["s/a"]).joined({"s/a": {7: 1}})) == [7]
+
+
+def test_a_new_stream_is_read_from_its_beginning_and_a_batch_comes_again_as_it_was(store, new_streams, write) -> None:
+    scope, first, other = new_streams("orders-1", "others")
+    query = Query(store, f"{scope}/orders-*,{other}", start="latest")
+    old = written(first, write(first, 5))
+    assert query.step() == old
+    _, second = new_streams("orders-2")
+    early = write(second, 10)
+    start = query.at
+    end = query.plan(3 * EVENT_BYTES)
+    rows = query.rows(start, end)
+    assert 0 < rows.total() <= 3
+    assert {stream for stream, _ in rows} == {second}
+    # What comes before the batch is run, or run again by the next driver, is none of it.
+    write(second, 10, first=10)
+    write(first, 10, first=5)
+    later = Query(store, f"{scope}/orders-*,{other}", at=start)
+    assert later.rows(start, end) == rows
+    later.at = end
+    while (following := later.step(100 * EVENT_BYTES)).total():
+        rows += following
+    assert {event for stream, event in rows if stream == second and event in early} == set(early)
+    assert rows.total() == 30
+    assert max(rows.values()) == 1
+
+
+def test_limits_are_of_all_streams_and_each_gets_its_share(store, new_streams, write) -> None:
+    scope, small, large = new_streams("a", "b", segment_count=1)
+    events = written(small, write(small, 10)) + written(large, write(large, 90))
+    query = Query(store, f"{scope}/*")
+    rows = query.step(10 * EVENT_BYTES)
+    assert Counter(stream for stream, _ in rows.elements()) == {small: 1, large: 9}
+    assert query.step(EVENT_BYTES - 1).total() == 1
+    while (following := query.step(7 * EVENT_BYTES)).total():
+        assert following.total() <= 7
+        rows += following
+    assert (events - rows).total() == 1
+    assert query.plan() == query.at
+
+
+def test_a_pattern_that_finds_nothing_waits_for_its_first_stream(store, new_streams, write) -> None:
+    (scope,) = new_streams()
+    query = Query(store, f"{scope}/orders-*", start="latest")
+    assert json.loads(query.at) == {"streams": {}, "v": 2}
+    assert query.plan() == query.at
+    _, stream = new_streams("orders-1")
+    events = write(stream, 5)
+    assert query.step() == written(stream, events)
+    assert "since" in query.at
+    assert query.plan() == query.at
+    batch = PenstockBatchReader(parse_source_options({"uri": store.uri, "stream": f"{scope}/none-*"}))
+    assert batch.partitions() == []
+
+
+def test_patterns_look_for_streams_from_time_to_time_and_within_bounds(
+    store, new_streams, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    scope, *_ = new_streams("a", "b")
+    query = Query(store, f"{scope}/*", streamRefreshInterval="10s")
+    new_streams("c")
+    query.clock.now_s += 9
+    assert query.plan() == query.at
+    query.clock.now_s += 1
+    assert set(json.loads(query.plan())["streams"]) == {f"{scope}/{name}" for name in "abc"}
+    monkeypatch.setattr(several, "STREAM_COUNT_MAX", 2)
+    with pytest.raises(InvalidArgumentError, match="3 streams, more than the 2"):
+        Query(store, f"{scope}/*")
+    monkeypatch.setattr(several, "LISTED_COUNT_MAX", 2)
+    with pytest.raises(InvalidArgumentError, match=f"{scope} has more than 2 streams"):
+        Query(store, f"{scope}/x*")
+
+
+def test_a_stream_that_is_named_must_exist(store, new_streams) -> None:
+    scope, stream = new_streams("a")
+    with pytest.raises(NoSuchStreamError, match=f"stream {scope}/missing does not exist"):
+        Query(store, f"{stream},{scope}/missing")
+    reader = PenstockBatchReader(parse_source_options({"uri": store.uri, "stream": f"{stream},{scope}/missing"}))
+    with pytest.raises(NoSuchStreamError, match=f"stream {scope}/missing does not exist"):
+        reader.partitions()
+
+
+def delete(client: Client, stream: str) -> None:
+    client.seal_stream(stream)
+    client.delete_stream(stream)
+
+
+@pytest.mark.parametrize("is_planned", [False, True])
+def test_a_deleted_stream_goes_by_fail_on_data_loss(
+    store, client, new_streams, write, caplog, is_planned: bool
+) -> None:
+    """Deleted before its batch is planned, or before it is read; made anew, it is read from its beginning."""
+    scope, kept, gone = new_streams("a", "b")
+    names = f"{kept},{scope}/b*"
+    failing, passing = Query(store, names), Query(store, names, failOnDataLoss="false")
+    for query in (failing, passing):
+        query.step()
+    write(gone, 10)
+    events = written(kept, write(kept, 5))
+    start, end = passing.at, passing.plan()
+    delete(client, gone)
+    with pytest.raises(NoSuchStreamError):
+        failing.plan()
+    with caplog.at_level(logging.WARNING, logger="penstock.spark"):
+        if is_planned:
+            rows, passing.at = passing.rows(start, end), end
+        else:
+            rows = passing.step()
+    assert rows == events
+    assert f"stream {gone}, which was deleted" in caplog.text
+    new_streams("b")
+    anew = write(gone, 3, first=50)
+    assert passing.step() == written(gone, anew)
+    # A query that has not looked in between knows the new stream by its segments.
+    late = Query(store, names, at=start, failOnDataLoss="false")
+    assert late.step() == written(gone, anew) + events
+    with pytest.raises(Exception, match="gone"):
+        Query(store, names, at=start).step()
+
+
+def test_a_query_of_one_stream_goes_on_as_one_of_several(store, new_streams, write) -> None:
+    scope, first, second = new_streams("a", "b")
+    write(first, 5)
+    alone = Query(store, first)
+    alone.step()
+    later, others = write(first, 5, first=5), write(second, 5)
+    query = Query(store, f"{first},{second}", at=alone.at)
+    assert query.step() == written(first, later) + written(second, others)
+    with pytest.raises(InvalidArgumentError, match="belongs to a query of the streams"):
+        Query(store, first, at=query.at).plan()
+    # Streams that option `stream` no longer names are left.
+    fewer = Query(store, f"{scope}/a*", at=query.at)
+    assert fewer.step() == Counter()
+    assert set(json.loads(fewer.at)["streams"]) == {first}
+
+
+def test_cuts_are_of_some_streams_and_the_others_are_read_whole(store, client, new_streams, write) -> None:
+    scope, first, second = new_streams("a", "b")
+    write(first, 5)
+    cut = client.tail(first).to_text()
+    later, others = write(first, 5, first=5), write(second, 5)
+    end = Query(store, f"{scope}/*")
+    end.step()
+    write(first, 5, first=10)
+    wanted = written(first, later) + written(second, others)
+    assert Query(store, f"{scope}/*", start=cut, until=end.at).step() == wanted
+    reader = Query(store, f"{scope}/*", start=cut, until=end.at).reader
+    batch = PenstockBatchReader(reader._options)
+    rows = Counter(
+        event
+        for partition in batch.partitions()
+        for part in batch.read(partition)
+        for event in part.column("event").to_pylist()
+    )
+    assert rows == Counter(later + others)
+
+
+def test_a_run_to_what_is_there_now_knows_no_later_streams(store, new_streams, write) -> None:
+    scope, first = new_streams("a")
+    write(first, 5)
+    query = Query(store, f"{scope}/*")
+    query.reader.prepareForTriggerAvailableNow()
+    _, second = new_streams("b")
+    write(second, 5)
+    assert query.step().total() == 5
+    assert query.plan() == query.at
+
+
+@pytest.mark.parametrize("is_alone", [True, False])
+def test_a_query_starts_and_ends_at_times_and_its_end_is_one(store, client, new_streams, write, is_alone: bool) -> None:
+    """Stores come to know times better as a segment grows; what a query once took for its end stays that."""
+    scope, stream = new_streams("a", segment_count=1)
+    name = stream if is_alone else f"{scope}/*"
+    early = write(stream, 5)
+    moment = datetime.now(UTC).isoformat()
+    assert client.cut_at_time(stream, moment) == client.tail(stream)
+    ending = Query(store, name, until=moment)
+    assert ending.step(3 * EVENT_BYTES).total() == 3
+    late = write(stream, 5, first=5)
+    # A later run, too; without what the first one has found the end would be the tail.
+    again = Query(store, name, at=ending.at, until=moment)
+    assert again.step().total() == 2
+    assert again.plan() == again.at
+    assert client.cut_at_time(stream, moment, is_end=True) == client.tail(stream)
+    assert set(again.rows(ending.at, again.at)) == {(stream, event) for event in early[3:]}
+    # A start at a time leaves nothing of then out; what comes is a batch as well as a query.
+    moment = datetime.now(UTC).isoformat()
+    last = write(stream, 5, first=10)
+    rows = Query(store, name, start=moment).step()
+    assert rows >= written(stream, last)
+    options = parse_source_options({"uri": store.uri, "stream": name, "start": moment})
+    batch = PenstockBatchReader(options)
+    found = [part for each in batch.partitions() for part in batch.read(each)]
+    assert Counter(event for part in found for event in part.column("event").to_pylist()) == Counter(
+        event for _, event in rows.elements()
+    )
+    assert len(early + late + last) == 15
+
+
+def test_streams_of_a_pattern_scale_under_a_query(spark, store, new_streams, write, tmp_path: Path) -> None:
+    """In a session: rows name their streams, and a second run finds a stream that is new."""
+    scope, first = new_streams("orders-1", segment_count=1)
+    frame = spark.readStream.format("penstock").options(uri=store.uri, start="earliest", maxBytesPerTrigger=300)
+    frame = frame.load(f"{scope}/orders-*").select("scope", "stream", "event")
+    events = written(first, write(first, 20))
+    scale(store, first, [0], [(0.0, 0.5), (0.5, 1.0)])
+    events += written(first, write(first, 20, first=20))
+    run_to_the_end(frame, tmp_path / "out", tmp_path / "checkpoint")
+    _, second = new_streams("orders-2")
+    events += written(second, write(second, 20))
+    query = run_to_the_end(frame, tmp_path / "out", tmp_path / "checkpoint")
+    assert max(report.numInputRows for report in query.recentProgress) <= 10
+    rows = spark.read.parquet(str(tmp_path / "out")).collect()
+    assert Counter((f"{row.scope}/{row.stream}", bytes(row.event)) for row in rows) == events
+    batch = read(spark, store, f"{first},{second}").groupBy("stream").count()
+    assert {row.stream: row["count"] for row in batch.collect()} == {"orders-1": 40, "orders-2": 20}

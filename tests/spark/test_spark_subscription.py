@@ -1,0 +1,108 @@
+"""A streaming query as a subscriber: what retention by consumption keeps for it, and from when on not any more."""
+
+from __future__ import annotations
+
+import json
+import logging
+from typing import TYPE_CHECKING
+
+import pytest
+
+pytest.importorskip("pyspark", reason="needs pyspark: pip install 'penstock[spark]'")
+
+from penstock.model.stream_cuts import StreamCut
+from spark.test_spark_several import Query, new_streams  # noqa: F401
+
+if TYPE_CHECKING:
+    from penstock.client.sync import Client
+
+pytestmark = [pytest.mark.spark, pytest.mark.timeout(600)]
+
+
+def group_of(query: Query) -> str:
+    return f"{query.reader._options.subscriber}-{json.loads(query.at)['subscriber']}"
+
+
+def acknowledged(client: Client, query: Query) -> dict[str, StreamCut]:
+    with client.reader_group(group_of(query)) as group:
+        return dict(group.describe().acknowledged or {})
+
+
+def commit(query: Query, at: str | None = None) -> None:
+    query.reader.commit(json.loads(at or query.at))
+
+
+def test_a_query_holds_what_it_has_not_committed(store, client, new_stream, write) -> None:
+    """From its first micro-batch on; Spark commits a batch with the next one."""
+    stream = new_stream(2)
+    write(stream, 10)
+    begin = client.head(stream)
+    query = Query(store, stream, subscriber="billing")
+    assert not [name for name in client.reader_groups("spark-tests") if name.startswith("billing")]
+    query.step()
+    first, at = client.tail(stream), query.at
+    write(stream, 10, first=10)
+    query.step()
+    assert acknowledged(client, query).get(stream, begin) == begin
+    commit(query, at)
+    assert acknowledged(client, query) == {stream: first}
+    # Another run goes on under the same name, a query with another checkpoint has another one.
+    later = Query(store, stream, at=query.at, subscriber="billing")
+    write(stream, 10, first=20)
+    later.step()
+    commit(later)
+    assert group_of(later) == group_of(query)
+    assert acknowledged(client, later) == {stream: client.tail(stream)}
+    other = Query(store, stream, subscriber="spark-tests/billing")
+    other.step()
+    assert group_of(other) != group_of(query)
+    assert acknowledged(client, other).get(stream, begin) == begin
+    # An earlier cut that comes late takes nothing back.
+    commit(later, at)
+    assert acknowledged(client, later) == {stream: client.tail(stream)}
+
+
+def test_a_query_subscribes_to_streams_as_they_come_and_go(store, client, new_streams, write, caplog) -> None:  # noqa: F811
+    scope, *_ = new_streams()
+    query = Query(store, f"{scope}/*", subscriber="billing", failOnDataLoss="false")
+    assert query.plan() == query.at
+    _, first = new_streams("a")
+    write(first, 5)
+    query.step()
+    commit(query)
+    _, second = new_streams("b")
+    write(second, 5)
+    head = client.head(second)
+    query.step()
+    assert acknowledged(client, query).get(second, head) == head
+    commit(query)
+    assert acknowledged(client, query) == {name: client.tail(name) for name in (first, second)}
+    client.seal_stream(first)
+    client.delete_stream(first)
+    write(second, 5, first=5)
+    query.step()
+    commit(query)
+    assert acknowledged(client, query) == {second: client.tail(second)}
+    # Somebody has removed it: the query goes on, and says so.
+    client.delete_reader_group(group_of(query))
+    write(second, 5, first=10)
+    assert query.step().total() == 5
+    with caplog.at_level(logging.WARNING, logger="penstock.spark"):
+        commit(query)
+    assert f"subscriber {group_of(query)} holds" in caplog.text
+
+
+def test_a_query_that_is_no_subscriber_makes_no_group(store, client, new_streams, write) -> None:  # noqa: F811
+    scope, stream = new_streams("a")
+    write(stream, 5)
+    query = Query(store, stream)
+    query.step()
+    commit(query)
+    assert list(client.reader_groups(scope)) == []
+    assert "subscriber" not in query.at
+    # It becomes one with its next batch that has something.
+    later = Query(store, stream, at=query.at, subscriber="billing")
+    write(stream, 5, first=5)
+    later.step()
+    commit(later)
+    assert acknowledged(client, later) == {stream: client.tail(stream)}
