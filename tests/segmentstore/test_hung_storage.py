@@ -207,6 +207,30 @@ async def test_container_is_stopped_and_restarted_while_flushes_hang(place: Plac
     assert data == SEGMENT.encode().ljust(1000, b".") + b"a" * 1000 + b"b" * 1000
 
 
+async def test_a_store_starts_over_long_term_storage_that_hangs(place: Place) -> None:
+    """Appends are acknowledged, what the log has is read; when storage answers, all is flushed, and all is read."""
+    store = await place.start()
+    names = await stored(store, count=2)
+    await store.append(names[0], b"in the log alone")
+    await store.stop()
+    place.disk.hung_place = "/tier2/"
+    place.disk.hung = {"open"}
+    guard = replace(SETTINGS.storage_guard, check_timeout_s=0.1)
+    container = replace(SETTINGS.container, flush_age_s=1e9, recovery_lookup_s=0.1)
+    async with asyncio.timeout(20):
+        successor = await place.start(replace(SETTINGS, storage_guard=guard, container=container))
+        assert successor.is_ready
+        assert successor.storage_problem is not None
+        await successor.append(names[0], b", and more")
+        assert (await successor.read(names[0], 1000, 100)).joined() == b"in the log alone, and more"
+    place.disk.heal()
+    await until(lambda: successor.storage_problem is None)
+    await successor.containers[0].flush()
+    evict_all(successor.containers[0])
+    for name in names:
+        assert (await successor.read(name, 0, 100)).joined() == name.encode().ljust(100, b".")
+
+
 @pytest.mark.parametrize("call", ["open", "write", "sync"])
 @pytest.mark.parametrize("is_stopped", [False, True], ids=["served on", "restarted"])
 async def test_a_chunk_that_is_created_after_its_caller_gave_up_is_removed(

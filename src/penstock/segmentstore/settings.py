@@ -356,7 +356,9 @@ class ContainerSettings:
         checkpoint_share_percent_max: ... once the last checkpoint is at most this share of the log behind it.
         checkpoint_part_values: about how many segments and attributes are encoded before the loop turns.
         checkpoints_max: checkpoints remembered that the log may be truncated to once all before them is flushed.
-        recovery_lookups_max: segments that a start looks up in long-term storage at the same time.
+        recovery_lookups_max: segments that a start looks up in long-term storage at the same time ...
+        recovery_lookup_s: ... and how long it waits for the answers. Then it serves, and asks on; nothing is flushed
+            before it knows.
         log_bytes_max: when the log is longer, what keeps it from being cut is stated again behind a checkpoint, unless
             that is more than half of what lies before the checkpoint.
         log_flush_percent: from this share of it on, segments that keep it are flushed before all others.
@@ -464,6 +466,7 @@ class ContainerSettings:
     writer_look_share_percent: int = 10
     rollover_bytes_min: int = 1 * MIB
     recovery_lookups_max: int = 16
+    recovery_lookup_s: float = 5.0
     writer_retry_s: float = 1.0
     outstanding_bytes_max: int = 64 * MIB
     read_ahead_bytes: int = 1 * MIB

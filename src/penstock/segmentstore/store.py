@@ -105,7 +105,7 @@ class SegmentStore:
         self.failures: dict[int, BaseException] = self._monitor.failures
 
     async def start(self) -> None:
-        """Wait until long-term storage is there, then recover all containers, a few at a time.
+        """Wait until long-term storage is there, or does not answer; then recover all containers, a few at a time.
 
         A container whose log is corrupt or disabled stays offline and the others serve; any other error stops the
         start and is raised. Raises `StorageIdentityError` when long-term storage is another cluster's.
@@ -132,7 +132,7 @@ class SegmentStore:
 
     async def _start_container(self, container_id: int, progress: Callable[[], None]) -> SegmentContainer:
         # Before its log is claimed: whoever has it now may have the storage that is missing here.
-        await self._chunks.check()
+        await self._chunks.check_place()
         container = SegmentContainer(
             container_id,
             log=self._logs.create(container_id),

@@ -17,7 +17,7 @@ from penstock.segmentstore.container.metadata import ContainerMetadata
 from penstock.segmentstore.container.pending import PendingQueue
 from penstock.segmentstore.container.reads.read_index import ReadIndex
 from penstock.segmentstore.container.segment import Segment
-from penstock.segmentstore.container.storage.container_storage import ContainerStorage
+from penstock.segmentstore.container.storage.storage_lookups import StorageLookups
 from penstock.segmentstore.container.storage.storage_writer import StorageWriter
 from penstock.segmentstore.settings import CacheSettings
 from support.containers import QUIET, Incarnations, append, read_all, until
@@ -214,7 +214,7 @@ async def test_start_stop_and_alarms_of_very_many_segments_give_others_their_tur
         monkeypatch.setattr(owner, name, call)
 
     counted(ContainerMetadata, "add")
-    counted(ContainerStorage, "_resolve")
+    counted(StorageLookups, "resolve")
     counted(ReadIndex, "clear")
     counted(PendingQueue, "first_unflushed")
     counted(PendingQueue, "waits_since_s")
@@ -239,6 +239,6 @@ async def test_start_stop_and_alarms_of_very_many_segments_give_others_their_tur
     container = await lives.restart(container)
     await lives.stop(container)
     task.cancel()
-    assert set(longest) >= {"add", "_resolve", "clear", "first_unflushed", "waits_since_s"}
+    assert set(longest) >= {"add", "resolve", "clear", "first_unflushed", "waits_since_s"}
     assert max(longest.values()) <= 1100, longest
     await lives.close()

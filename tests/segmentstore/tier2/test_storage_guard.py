@@ -276,6 +276,45 @@ async def test_storage_that_hangs_or_fails_is_unavailable_and_not_asked_more_and
     await storage.close()
 
 
+@pytest.mark.parametrize("found", [OURS, THEIRS, None])
+async def test_a_cluster_with_logs_does_not_wait_for_storage_that_does_not_answer(found: bytes | None) -> None:
+    """Nothing is done there before it has answered, and has the right identity; containers may start meanwhile."""
+    inner = Slow()
+    inner.identity = found
+    inner.answers.clear()
+    storage = guard(inner)
+    async with asyncio.timeout(20):
+        await storage.claim_when_there(logs)
+        storage.start()
+        await storage.check_place()
+    with pytest.raises(StorageUnavailableError, match="did not answer"):
+        await storage.create_with_content("s/a/0", [b"bytes"])
+    inner.answers.set()
+    if found == OURS:
+        await until(lambda: storage.is_available)
+    else:
+        await until(lambda: "did not answer" not in (storage.problem or ""))
+        with pytest.raises(StorageUnavailableError):
+            await storage.check_place()
+        assert not storage.is_available
+    assert inner.creation_count == 0
+    await storage.close()
+
+
+@pytest.mark.parametrize("error", [None, StorageCredentialsError("who is this?")])
+async def test_a_new_cluster_and_one_that_is_refused_wait_for_their_storage(error: StorageError | None) -> None:
+    inner = Slow()
+    inner.error = error
+    if error is None:
+        inner.answers.clear()
+    storage = guard(inner)
+    waiting = asyncio.create_task(storage.claim_when_there(no_logs if error is None else logs))
+    await until(lambda: inner.look_count > (0 if error is None else 2))
+    assert not (await asyncio.wait((waiting,), timeout=0.1))[0]
+    waiting.cancel()
+    await storage.close()
+
+
 async def test_a_look_at_the_storage_of_another_cluster_does_not_make_it_ours() -> None:
     """A creation that is under way, past this guard, when the look finds another identity still creates nothing."""
     inner = MemoryChunkStorage()

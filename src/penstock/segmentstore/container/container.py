@@ -296,6 +296,7 @@ class SegmentContainer(SegmentMerges):
             self.spawn(self.ownership.keep())
             self.spawn(self.space.watch_log())
             self.spawn(self.space.watch_storage())
+            self.spawn(self.storage.lookups.finish())
             self.spawn(self.storage.orphans.run())
             self.spawn(self.storage.collect_garbage())
             self.spawn(self.storage.run_sweeps())

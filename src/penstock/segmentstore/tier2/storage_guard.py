@@ -60,6 +60,8 @@ class GuardedChunkStorage(WrappedChunkStorage):
             f"long-term storage in {inner.place} was not looked at yet"
         )
         self._is_claimed = False
+        #: Whether the last look was not answered at all: that says nothing of which place it is.
+        self._is_silent = False
         self._watch: asyncio.Task[None] | None = None
         #: The look under way, the one after it, and a read of the identity that did not come back in time.
         self._look: asyncio.Task[None] | None = None
@@ -118,6 +120,9 @@ class GuardedChunkStorage(WrappedChunkStorage):
     async def claim_when_there(self, has_logs: Callable[[], Awaitable[bool]]) -> None:
         """Claim it; wait for as long as it is not there. Raises what else `claim` raises.
 
+        A cluster that has logs does not wait for storage that does not answer: it is looked at on and on, and nothing
+        is done there until it has answered, and is the right one.
+
         Storage that refuses all requests of a cluster that has stored nothing yet is a mistake in its settings, and not
         waited for: `StorageRefusedError`.
         """
@@ -128,9 +133,15 @@ class GuardedChunkStorage(WrappedChunkStorage):
             except StorageIdentityError:
                 raise
             except StorageUnavailableError as error:
-                if isinstance(error, StorageRefusedError) and not await has_logs():
-                    raise
                 self._problem = error
+                if isinstance(error, StorageRefusedError) or self._is_silent:
+                    had_logs = await has_logs()
+                    if self._is_silent and had_logs:
+                        logger.warning("long-term storage does not answer, it is not waited for: %s", error)
+                        self._is_claimed = True
+                        return
+                    if isinstance(error, StorageRefusedError) and not had_logs:
+                        raise
                 if str(error) != told:
                     told = str(error)
                     logger.warning("waiting for long-term storage: %s", error)
@@ -164,6 +175,17 @@ class GuardedChunkStorage(WrappedChunkStorage):
         if self._problem is not None:
             raise self._error()
 
+    async def check_place(self) -> None:
+        """Look at it now. Raises `StorageUnavailableError` if what answers is not what it should be, or refuses.
+
+        When nothing answers it may well be: nothing can be done there, and what needs it not goes on.
+        """
+        try:
+            await self.check()
+        except StorageUnavailableError:
+            if not self._is_silent:
+                raise
+
     async def _look_after(self, look: asyncio.Task[None] | None) -> None:
         if look is not None and not look.done():
             await asyncio.wait((look,))
@@ -180,13 +202,18 @@ class GuardedChunkStorage(WrappedChunkStorage):
     async def _read_identity(self) -> bytes | None:
         """Return the identity. Raises `StorageUnavailableError` when it cannot be read, several times or in time."""
         attempt = 1
+        self._is_silent = False
         while True:
             try:
                 return await self._read_identity_once()
+            except StorageRefusedError:
+                raise
             except StorageUnavailableError:
+                self._is_silent = True
                 raise
             except (StorageError, OSError) as error:
                 if attempt >= self._settings.check_attempts_max:
+                    self._is_silent = True
                     raise StorageUnavailableError(
                         f"long-term storage in {self.place} cannot be read: {error}"
                     ) from error

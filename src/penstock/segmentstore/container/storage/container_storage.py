@@ -23,11 +23,11 @@ from penstock.model.segments import Buffer, TableEntry, TableRemoval, TableUpdat
 from penstock.runtime.runtime import Runtime
 from penstock.segmentstore.container.log.checkpoints import Spawn
 from penstock.segmentstore.container.log.operations import RareOperation, UpdatePinned
-from penstock.segmentstore.container.pending import PendingMerge
-from penstock.segmentstore.container.reads.read_index import Arrived, Missing
+from penstock.segmentstore.container.reads.read_index import Arrived
 from penstock.segmentstore.container.reads.reader import StorageReadTimeoutError
 from penstock.segmentstore.container.segment import Segment, SegmentFlags
 from penstock.segmentstore.container.state import ContainerState
+from penstock.segmentstore.container.storage.storage_lookups import StorageLookups
 from penstock.segmentstore.container.storage.storage_records import SegmentMetadataTable
 from penstock.segmentstore.container.tables.tables import Tables
 from penstock.segmentstore.layout_settings import LayoutMode, next_mode
@@ -47,14 +47,11 @@ from penstock.segmentstore.tier2.orphans import OrphanChunks
 from penstock.segmentstore.tier2.rolling_layout import RollingLayout
 from penstock.segmentstore.tier2.storage_context import ChunkedStorageSettings
 from penstock.segmentstore.tier2.storage_health import StorageHealth
-from penstock.segmentstore.tier2.turns import run_bounded
 
 T = TypeVar("T")
 
 logger: logging.Logger = logging.getLogger(__name__)
 
-#: Segments that need no look-up and are resolved in one go, before other tasks get a turn.
-_RESOLVE_SLICE = 512
 #: Damages that are remembered.
 _DAMAGES_MAX = 1000
 #: Where the container's mark stands among the records of its own segments, whose names have no NUL.
@@ -218,6 +215,14 @@ class ContainerStorage:
         self.joiners: Sequence[ChunkJoiner] = ()
         #: Known once it is open.
         self.layout_mode: LayoutMode = LayoutMode.INSTALL_NEW
+        #: What storage has of the segments that the log knows of. Nothing is flushed before they have ended.
+        self.lookups: StorageLookups = StorageLookups(
+            container_id,
+            state,
+            info=lambda segment: self.of(segment).info(segment.name),
+            settings=settings,
+            note_damage=self.note_damage,
+        )
 
     async def _persist_pinned(self, updates: Sequence[TableUpdate], removals: Sequence[TableRemoval]) -> None:
         values: dict[bytes, bytes | None] = {update.key: update.value for update in updates}
@@ -227,16 +232,13 @@ class ContainerStorage:
     async def open(self, create: CreateSegment, progress: Callable[[], None] = lambda: None) -> None:
         """Find out what storage has of every segment that the log may know too little of; `progress` behind each.
 
-        A segment that storage and log together do not make up is marked as damaged, and the others serve. Raises
-        `CorruptionError` when it is one of the container's own, or storage has more of one than the log knows of,
-        `StorageLayoutError` when the layout of storage cannot be what the settings say.
+        Storage that does not answer within `recovery_lookup_s` is not waited for: see `StorageLookups`. Raises as that,
+        and `StorageLayoutError` when the layout of storage cannot be what the settings say.
         """
         await self._settle_layout()
         table = await self.open_records(create)
         by_name = self._state.metadata.by_name
-        others = [segment for segment in by_name.values() if segment is not table]
-        await self._resolve_all(others, progress)
-        await self._resolve_merges()
+        await self.lookups.begin([segment for segment in by_name.values() if segment is not table], progress)
 
     async def _settle_layout(self) -> None:
         """Find out under which mode of layout this incarnation runs, and record it."""
@@ -260,7 +262,7 @@ class ContainerStorage:
         if table is None:
             table = await create(name, flags=SegmentFlags.TABLE | SegmentFlags.SYSTEM)
         else:
-            await self._resolve(table)
+            await self.lookups.resolve(table)
         records = SegmentMetadataTable(self._tables, table, self._spawn)
         self._user = ChunkedStorage(
             self._chunks,
@@ -284,79 +286,9 @@ class ContainerStorage:
             is_room_short=self._is_room_short,
         )
 
-    async def _resolve_all(self, segments: Sequence[Segment], progress: Callable[[], None]) -> None:
-        """Resolve all, those that storage must be asked about several at a time."""
-
-        async def resolve(segment: Segment) -> None:
-            await self._resolve(segment)
-            progress()
-
-        unclear: list[Segment] = []
-        for number, segment in enumerate(segments):
-            if segment.length > segment.storage_length:
-                unclear.append(segment)
-            else:
-                await resolve(segment)  # Waits for nothing.
-            if number % _RESOLVE_SLICE == _RESOLVE_SLICE - 1:
-                await asyncio.sleep(0)
-        await run_bounded(resolve, unclear, self._settings.recovery_lookups_max)
-
-    async def _resolve_merges(self) -> None:
-        """Find out how far merges came, and lead reads of those that storage has done to the target's own storage."""
-        metadata = self._state.metadata
-        merges: list[tuple[Segment, Segment, int]] = []
-        for source_id, (target_id, offset) in list(metadata.merges.items()):
-            target, source = metadata.by_id[target_id], metadata.by_id[source_id]
-            if any(isinstance(piece, PendingMerge) and piece.source is source for piece in target.pending):
-                merges.append((target, source, offset))
-            else:
-                # From the checkpoint that the log was truncated to: storage had done it by then.
-                del metadata.merges[source_id]
-        # A source may itself be the target of an earlier merge: the last merge says what storage has of the first.
-        for target, source, offset in reversed(merges):
-            if target.storage_length >= offset + source.length:
-                source.storage_length = source.length
-                source.index.stored(0)
-            else:
-                await self._resolve(source)
-        for target, source, offset in merges:
-            if target.storage_length >= offset + source.length:
-                target.index.complete_merge(source)
-
     def of(self, segment: Segment) -> ChunkedStorage:
         """Return the storage that keeps a segment's records."""
         return self._system if segment.is_system else self._user
-
-    async def _resolve(self, segment: Segment) -> None:
-        if segment.length > segment.storage_length and not self._state.is_name_taken(segment):
-            stored = await self.of(segment).info(segment.name)
-            if stored is not None:
-                if stored.length > segment.length:
-                    raise CorruptionError(
-                        segment.name,
-                        segment.length,
-                        f"long-term storage has {stored.length} bytes, more than the log knows of",
-                    )
-                segment.storage_length = max(segment.storage_length, stored.length)
-                segment.index.stored(0)
-                segment.storage_sealed = stored.is_sealed
-        first = max(segment.storage_length, segment.start_offset)
-        while first < segment.length:
-            found = segment.index.lookup(first, segment.length - first)
-            if isinstance(found, Missing):
-                error = CorruptionError(
-                    segment.name,
-                    first,
-                    f"neither the log nor long-term storage has bytes {first} to {found.end}",
-                )
-                if segment.is_system:
-                    raise error
-                # The others need not suffer from it.
-                segment.damage = error
-                self.note_damage(error)
-                break
-            first += found.length
-        self.first_unflushed(segment)
 
     def first_unflushed(self, segment: Segment) -> int:
         """Return the sequence number of the first operation whose bytes storage does not have (huge if none).

@@ -123,6 +123,7 @@ class SegmentFlusher:
 
         Raises `StorageFullError` for users' bytes while long-term storage has no room for them.
         """
+        await self._storage.lookups.ended()
         try:
             async with segment.flush_lock:
                 await self._flush_locked(segment)
@@ -328,6 +329,7 @@ class SegmentFlusher:
 
     async def free(self, segment: Segment) -> bool:
         """Free what storage holds of a segment that is gone; say whether this call did. A merge frees its source."""
+        await self._storage.lookups.ended()
         gone = self._state.gone
         async with segment.flush_lock:
             # Another call may have freed it meanwhile, and a new segment may have its name.

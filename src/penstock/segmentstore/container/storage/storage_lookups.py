@@ -1,0 +1,207 @@
+"""`StorageLookups`: how much of each segment long-term storage has, which a start finds out.
+
+The log's first checkpoint says what storage had then, and the log was cut there because storage had all before it. So
+what a start has neither in memory nor behind a segment's start is stored. That is enough to serve: how much of what the
+log still has is stored, too, and which merges storage has done, only those need to know who change storage. A start
+asks, as it frees memory and shows damage early; but of storage that is slow, hangs or is away it does not wait for the
+answer. It goes on asking while the container serves, and nothing is flushed before all is known.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Sequence
+
+from penstock.model.errors import (
+    ContainerOfflineError,
+    CorruptionError,
+    InconsistentStateError,
+    LogFencedError,
+    PenstockError,
+    StorageNotPrimaryError,
+)
+from penstock.segmentstore.container.pending import PendingMerge
+from penstock.segmentstore.container.reads.read_index import Missing
+from penstock.segmentstore.container.segment import Segment
+from penstock.segmentstore.container.state import ContainerState
+from penstock.segmentstore.settings import ContainerSettings
+from penstock.segmentstore.tier2.chunked_storage import StoredSegment
+from penstock.segmentstore.tier2.turns import run_bounded
+
+logger: logging.Logger = logging.getLogger(__name__)
+
+#: Segments that need no look-up and are resolved in one go, before other tasks get a turn.
+_RESOLVE_SLICE = 512
+#: Not about storage that does not answer: the container must end.
+_FATAL = (ContainerOfflineError, CorruptionError, InconsistentStateError, LogFencedError, StorageNotPrimaryError)
+
+#: A target, what is merged into it, and where.
+_Merge = tuple[Segment, Segment, int]
+
+
+class StorageLookups:
+    """See the module. Of one container; `info` says what storage has recorded of a segment, None if nothing."""
+
+    def __init__(
+        self,
+        container_id: int,
+        state: ContainerState,
+        *,
+        info: Callable[[Segment], Awaitable[StoredSegment | None]],
+        settings: ContainerSettings,
+        note_damage: Callable[[CorruptionError], None],
+    ) -> None:
+        self._container_id = container_id
+        self._state = state
+        self._info = info
+        self._settings = settings
+        self._note_damage = note_damage
+        self._segments: Sequence[Segment] = ()
+        self._merges: Sequence[_Merge] = ()
+        #: What storage was known to have of segments of which the log was believed that it has more.
+        self._believed: dict[Segment, int] = {}
+        self._have_ended = asyncio.Event()
+
+    async def ended(self) -> None:
+        """Return when all is known: before that nothing may be changed in storage."""
+        await self._have_ended.wait()
+
+    async def begin(self, segments: Sequence[Segment], progress: Callable[[], None]) -> None:
+        """Ask about all of them, and wait for `recovery_lookup_s`; `finish` goes on. `progress` is called behind each.
+
+        A segment that storage and log together do not make up is marked as damaged, and the others serve. Raises
+        `CorruptionError` when it is one of the container's own, or storage has more of one than the log knows of.
+        """
+        self._segments, self._merges = segments, self._waiting_merges()
+        try:
+            async with asyncio.timeout(self._settings.recovery_lookup_s):
+                await self._look_up(progress)
+        except _FATAL:
+            raise
+        except (PenstockError, OSError, TimeoutError) as error:
+            logger.warning(
+                "container %d serves before long-term storage has said what it has, and flushes nothing until then: %s",
+                self._container_id, error if str(error) else f"no answer in {self._settings.recovery_lookup_s:g} s",
+            )  # fmt: skip
+            for segment in segments:
+                self._trust_log(segment)
+        else:
+            self._end()
+
+    async def finish(self) -> None:
+        """Ask until all is known. Raises as `begin`."""
+        while not self._have_ended.is_set():
+            try:
+                await self._look_up(_nothing)
+            except _FATAL:
+                raise
+            except (PenstockError, OSError) as error:
+                logger.info("container %d asks long-term storage again: %s", self._container_id, error)
+                await asyncio.sleep(self._settings.writer_retry_s)
+            else:
+                logger.warning("container %d knows what long-term storage has, and flushes again", self._container_id)
+                self._end()
+
+    def _end(self) -> None:
+        self._segments = self._merges = ()
+        self._believed.clear()
+        self._have_ended.set()
+
+    async def _look_up(self, progress: Callable[[], None]) -> None:
+        """Resolve all, those that storage must be asked about several at a time; then the merges."""
+
+        async def resolve(segment: Segment) -> None:
+            await self.resolve(segment)
+            progress()
+
+        unclear: list[Segment] = []
+        for number, segment in enumerate(self._segments):
+            if segment.length > segment.storage_length or segment in self._believed:
+                unclear.append(segment)
+            else:
+                await resolve(segment)  # Waits for nothing.
+            if number % _RESOLVE_SLICE == _RESOLVE_SLICE - 1:
+                await asyncio.sleep(0)
+        await run_bounded(resolve, unclear, self._settings.recovery_lookups_max)
+        await self._resolve_merges()
+
+    def _waiting_merges(self) -> list[_Merge]:
+        """Return the merges that storage may not have done, and forget the others."""
+        metadata = self._state.metadata
+        merges: list[_Merge] = []
+        for source_id, (target_id, offset) in list(metadata.merges.items()):
+            target, source = metadata.by_id[target_id], metadata.by_id[source_id]
+            if any(isinstance(piece, PendingMerge) and piece.source is source for piece in target.pending):
+                merges.append((target, source, offset))
+            else:
+                # From the checkpoint that the log was truncated to: storage had done it by then.
+                del metadata.merges[source_id]
+        return merges
+
+    async def _resolve_merges(self) -> None:
+        """Find out how far merges came, and lead reads of those that storage has done to the target's own storage."""
+        # A source may itself be the target of an earlier merge: the last merge says what storage has of the first.
+        for target, source, offset in reversed(self._merges):
+            if target.storage_length >= offset + source.length:
+                source.storage_length = source.length
+                source.index.stored(0)
+            else:
+                await self.resolve(source)
+        for target, source, offset in self._merges:
+            if target.storage_length >= offset + source.length:
+                target.index.complete_merge(source)
+
+    async def resolve(self, segment: Segment) -> None:
+        """Find out what storage has of one segment. Raises as `begin`."""
+        is_unclear = segment.length > segment.storage_length or segment in self._believed
+        if is_unclear and not self._state.is_name_taken(segment):
+            stored = await self._info(segment)
+            if segment.is_deleted:
+                return
+            segment.storage_length = self._believed.pop(segment, segment.storage_length)
+            if stored is not None:
+                if stored.length > segment.length:
+                    raise CorruptionError(
+                        segment.name,
+                        segment.length,
+                        f"long-term storage has {stored.length} bytes, more than the log knows of",
+                    )
+                segment.storage_length = max(segment.storage_length, stored.length)
+                segment.index.stored(0)
+                segment.storage_sealed = stored.is_sealed
+        first = max(segment.storage_length, segment.start_offset)
+        while first < segment.length and not segment.is_deleted:
+            found = segment.index.lookup(first, segment.length - first)
+            if isinstance(found, Missing):
+                error = CorruptionError(
+                    segment.name,
+                    first,
+                    f"neither the log nor long-term storage has bytes {first} to {found.end}",
+                )
+                if segment.is_system:
+                    raise error
+                # The others need not suffer from it.
+                segment.damage = error
+                self._note_damage(error)
+                break
+            first += found.length
+        segment.pending.first_unflushed(segment.storage_length)
+
+    def _trust_log(self, segment: Segment) -> None:
+        """Take for stored what the log does not have: it was cut behind that because storage has it."""
+        first = max(segment.storage_length, segment.start_offset)
+        while first < segment.length:
+            found = segment.index.lookup(first, segment.length - first)
+            if isinstance(found, Missing):
+                before, segment.storage_length = segment.storage_length, found.end
+                self._believed.setdefault(segment, before)
+                segment.index.stored(before)
+                first = found.end
+            else:
+                first += found.length
+        segment.pending.first_unflushed(segment.storage_length)
+
+
+def _nothing() -> None:
+    """Nobody waits for progress any more."""
