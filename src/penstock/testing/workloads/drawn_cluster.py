@@ -133,6 +133,7 @@ def _draw_basis(rng: random.Random, chunk_rng: random.Random, profile: Profile) 
                 table_compact_step_bytes=rng.choice((512, 4 * _KIB)),
                 stop_timeout_s=5.0,
                 ownership_lease_s=2.0,
+                recovery_lookup_s=0.2,
                 space=SpaceSettings(
                     check_interval_s=0.5,
                     log_free_bytes_min=32 * _KIB,
