@@ -50,6 +50,7 @@ from penstock.segmentstore.layout_settings import LayoutMode
 from penstock.segmentstore.segment_use import SegmentUse
 from penstock.segmentstore.settings import SegmentStoreSettings
 from penstock.segmentstore.statistics import ContainerStatistics
+from penstock.segmentstore.storage_state import storage_problem
 from penstock.segmentstore.tier1.durable_log import DurableLogFactory
 from penstock.segmentstore.tier2.chunk_name import check_segment_name
 from penstock.segmentstore.tier2.chunk_storage import ChunkStorage
@@ -163,8 +164,8 @@ class SegmentStore:
 
     @property
     def storage_problem(self) -> str | None:
-        """Why long-term storage cannot be used now, for people and probes; None when it can."""
-        return self._chunks.problem
+        """What is wrong with long-term storage, for people and probes: see `storage_state`; None when nothing is."""
+        return storage_problem(self._chunks, self.containers, asyncio.get_running_loop().time())
 
     @property
     def is_ready(self) -> bool:

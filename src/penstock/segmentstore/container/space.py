@@ -33,6 +33,7 @@ class _Place:
         self.free_bytes_min = free_bytes_min
         self.free_percent_max = free_percent_max
         self.is_low = False
+        self.low_since_s = 0.0
         self.free_bytes = 0
         self.pending: asyncio.Task[DiskSpace | None] | None = None
 
@@ -74,6 +75,11 @@ class SpaceWatch:
     def is_storage_low(self) -> bool:
         """Whether users' bytes stay in the log."""
         return self._storage.is_low
+
+    @property
+    def storage_low_since_s(self) -> float | None:
+        """Since when, by the loop's clock, `is_storage_low`; None while it is not."""
+        return self._storage.low_since_s if self._storage.is_low else None
 
     def must_wait(self, segment: str) -> bool:
         """Whether users' writes to `segment` have to wait now."""
@@ -126,6 +132,7 @@ class SpaceWatch:
         if space is not None:
             place.free_bytes = space.free_bytes
         if place.is_low != was_low:
+            place.low_since_s = loop.time()
             logger.warning(
                 "container %d: %s %s room: %d bytes are free",
                 self._container_id,

@@ -59,6 +59,7 @@ class GuardedChunkStorage(WrappedChunkStorage):
         self._problem: StorageUnavailableError | None = StorageUnavailableError(
             f"long-term storage in {inner.place} was not looked at yet"
         )
+        self._problem_since_s: float | None = None
         self._is_claimed = False
         #: Whether the last look was not answered at all: that says nothing of which place it is.
         self._is_silent = False
@@ -81,6 +82,11 @@ class GuardedChunkStorage(WrappedChunkStorage):
     def problem(self) -> str | None:
         """Why it cannot be used, for people and probes; None when it can."""
         return None if self._problem is None else str(self._problem)
+
+    @property
+    def problem_since_s(self) -> float | None:
+        """Since when, by the loop's clock, it cannot be used; None while it can, or was not looked at."""
+        return self._problem_since_s
 
     # -- claiming -----------------------------------------------------------------------------------------------
 
@@ -133,7 +139,7 @@ class GuardedChunkStorage(WrappedChunkStorage):
             except StorageIdentityError:
                 raise
             except StorageUnavailableError as error:
-                self._problem = error
+                self._note_problem(error)
                 if isinstance(error, StorageRefusedError) or self._is_silent:
                     had_logs = await has_logs()
                     if self._is_silent and had_logs:
@@ -255,12 +261,17 @@ class GuardedChunkStorage(WrappedChunkStorage):
     def _set_unavailable(self, error: StorageUnavailableError) -> None:
         if self._problem is None:
             logger.error("long-term storage is unavailable, nothing is flushed until it is back: %s", error)
-        self._problem = error
+        self._note_problem(error)
 
     def _set_available(self) -> None:
         if self._problem is not None and self._watch is not None:
             logger.warning("long-term storage in %s is available again", self.place)
-        self._problem = None
+        self._problem = self._problem_since_s = None
+
+    def _note_problem(self, error: StorageUnavailableError) -> None:
+        self._problem = error
+        if self._problem_since_s is None:
+            self._problem_since_s = asyncio.get_running_loop().time()
 
     def _error(self) -> StorageUnavailableError:
         problem = self._problem

@@ -296,6 +296,9 @@ class SimulatedFiles(RemoteClient[FileFault]):
 
     def _write(self, call: str, path: str, file: SimulatedFile, data: bytes) -> None:
         """Write to a file whose lease this client has."""
+        if self.faults.is_full:
+            file.close()
+        self._demand_room()
         if self._strikes(call, FileFault.HALF_WRITTEN):
             arrived_bytes = self._rng.randint(0, len(data))
             file.synced_bytes = len(file.data)

@@ -145,8 +145,12 @@ class SimulatedObjects(RemoteClient[ObjectFault]):
         data = bytes(content)
         if self._strikes("put_new", ObjectFault.CONFLICT):
             raise ObjectExistsError(key, "simulated: another creation is under way")
+        def create() -> None:
+            self._demand_room()
+            self.bucket.create(key, data, tag)
+
         if self.faults.is_atomic:
-            await self._request("put_new", lambda: self.bucket.create(key, data, tag))
+            await self._request("put_new", create)
             return
 
         def check() -> None:

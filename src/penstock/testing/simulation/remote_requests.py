@@ -19,6 +19,7 @@ from typing import Generic, TypeVar
 from penstock.model.errors import (
     InvalidArgumentError,
     StorageError,
+    StorageFullError,
     StorageNotRespondingError,
     StorageUnreachableError,
 )
@@ -42,6 +43,7 @@ class RequestFaults(Generic[F]):
         late_s_max: how long after it was given up a late one has its effect, at most.
         rates: of each fault.
         is_reachable: whether any request arrives.
+        is_full: whether nothing more is taken.
     """
 
     latency_s_min: float = 0.001
@@ -50,6 +52,7 @@ class RequestFaults(Generic[F]):
     late_s_max: float = 20.0
     rates: tuple[tuple[F, float], ...] = ()
     is_reachable: bool = True
+    is_full: bool = False
 
     def __post_init__(self) -> None:
         """Check the bounds. Raises `InvalidArgumentError`."""
@@ -122,6 +125,10 @@ class RemoteClient(Generic[F]):
         if self._strikes(call, self._late):
             self._have_late(self._rng.uniform(0, self.faults.late_s_max), effect)
             raise StorageNotRespondingError(f"simulated: {call} was not answered in time")
+
+    def _demand_room(self) -> None:
+        if self.faults.is_full:
+            raise StorageFullError("simulated: no space is left")
 
     async def _wait_out_stall(self, call: str, effect: Callable[[], object]) -> None:
         if self._way is None or (until_s := self._way.stalls.until_s(self._way.path)) is None:

@@ -61,11 +61,16 @@ class StorageLookups:
         self._merges: Sequence[_Merge] = ()
         #: What storage was known to have of segments of which the log was believed that it has more.
         self._believed: dict[Segment, int] = {}
-        self._have_ended = asyncio.Event()
+        self._is_known = asyncio.Event()
+
+    @property
+    def have_ended(self) -> bool:
+        """Whether all is known."""
+        return self._is_known.is_set()
 
     async def ended(self) -> None:
         """Return when all is known: before that nothing may be changed in storage."""
-        await self._have_ended.wait()
+        await self._is_known.wait()
 
     async def begin(self, segments: Sequence[Segment], progress: Callable[[], None]) -> None:
         """Ask about all of them, and wait for `recovery_lookup_s`; `finish` goes on. `progress` is called behind each.
@@ -91,7 +96,7 @@ class StorageLookups:
 
     async def finish(self) -> None:
         """Ask until all is known. Raises as `begin`."""
-        while not self._have_ended.is_set():
+        while not self._is_known.is_set():
             try:
                 await self._look_up(_nothing)
             except _FATAL:
@@ -106,7 +111,7 @@ class StorageLookups:
     def _end(self) -> None:
         self._segments = self._merges = ()
         self._believed.clear()
-        self._have_ended.set()
+        self._is_known.set()
 
     async def _look_up(self, progress: Callable[[], None]) -> None:
         """Resolve all, those that storage must be asked about several at a time; then the merges."""

@@ -110,6 +110,8 @@ class StorageWriter:
         self._due_again: set[int] = set()
         #: When a segment whose last job failed may have the next.
         self._retry_at_s: dict[int, float] = {}
+        #: Since when flushes of a segment fail, and the last error.
+        self._failing: dict[int, tuple[float, BaseException]] = {}
         self._failure_logged_at_s = -settings.writer_retry_s
         self.failed_job_count: int = 0
         #: Ends when the first of the truncations is due that came since the last one ended.
@@ -128,6 +130,14 @@ class StorageWriter:
         """The loop and the jobs under way."""
         loop = [self._task] if self._task is not None else []
         return [*loop, *(job.task for job in self._jobs.values())]
+
+    @property
+    def failing(self) -> tuple[int, float, BaseException] | None:
+        """How many segments were not flushed at the last try, since when the first (loop's time), and its error."""
+        if not self._failing:
+            return None
+        since_s, error = min(self._failing.values(), key=lambda failure: failure[0])
+        return len(self._failing), since_s, error
 
     def begin_stop(self) -> None:
         """Start nothing more, and say nothing of what fails from now on: what it relies on is about to end."""
@@ -235,6 +245,7 @@ class StorageWriter:
         # Of segments that are gone, or were merged while they waited to be tried again, nothing is kept.
         known = state.metadata.by_id
         self._retry_at_s = {one: at_s for one, at_s in self._retry_at_s.items() if one in known or one in state.gone}
+        self._failing = {one: failure for one, failure in self._failing.items() if one in self._retry_at_s}
         self._start_jobs(now_s)
         self._acknowledge()
 
@@ -389,6 +400,7 @@ class StorageWriter:
 
     def _note_success(self, segment: Segment) -> None:
         self._retry_at_s.pop(segment.id, None)
+        self._failing.pop(segment.id, None)
         segment.is_stuck = False
 
     def _note_failure(self, segment: Segment, error: BaseException) -> None:
@@ -397,6 +409,7 @@ class StorageWriter:
         self.failed_job_count += 1
         segment.is_stuck = True
         self._retry_at_s[segment.id] = now_s + retry_s
+        self._failing[segment.id] = self._failing.get(segment.id, (now_s, error))[0], error
         if now_s - self._failure_logged_at_s >= retry_s:
             # Storage that is out fails every segment, again and again: one line at a time.
             self._failure_logged_at_s = now_s

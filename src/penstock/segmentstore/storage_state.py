@@ -1,0 +1,51 @@
+"""`storage_problem`: what is wrong with a store's long-term storage, since when, and what the store does meanwhile.
+
+For people: three states, each of which ends by itself. *Gone*: it is not there, another one, refuses, or does not
+answer at all. *Full*: it has little room, or none. *Slow*: it has not said yet what it has, or flushes fail.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from penstock.model.errors import CorruptionError, StorageFullError
+from penstock.segmentstore.container.container import SegmentContainer
+from penstock.segmentstore.tier2.storage_guard import GuardedChunkStorage
+
+#: Flushes fail at times and succeed at the next try: that is nothing to tell.
+_TOLD_AFTER_S = 5.0
+
+_GONE = "nothing is flushed, read or deleted there; appends are taken, and wait in the log, until memory is full"
+_FULL = "users' bytes stay in the log, and appends wait once memory is full; truncations and deletions make room"
+_FAILING = "their bytes stay in the log, and are tried again"
+
+
+def storage_problem(chunks: GuardedChunkStorage, containers: Sequence[SegmentContainer], now_s: float) -> str | None:
+    """Return a sentence about the worst that is wrong; None if nothing is. `now_s`: the loop's time."""
+    if (problem := chunks.problem) is not None:
+        since_s = chunks.problem_since_s
+        return f"{problem} ({'' if since_s is None else _for(now_s - since_s)}{_GONE})"
+    low = [since_s for each in containers if (since_s := each.space.storage_low_since_s) is not None]
+    if low:
+        return f"it has little room ({_for(now_s - min(low))}{_FULL})"
+    unknown = [str(each.id) for each in containers if not each.storage.lookups.have_ended]
+    if unknown:
+        return (
+            f"it has not said yet what it has of containers {', '.join(unknown)} (they serve, and nothing of theirs is "
+            "flushed before it does)"
+        )
+    failing = [found for each in containers if (found := each.writer.failing) is not None]
+    # Damage is of a segment, and told with it.
+    failing = [found for found in failing if not isinstance(found[2], CorruptionError)]
+    if not failing:
+        return None
+    _, since_s, error = min(failing, key=lambda found: found[1])
+    if now_s - since_s < _TOLD_AFTER_S:
+        return None
+    count = sum(found[0] for found in failing)
+    what = _FULL if isinstance(error, StorageFullError) else _FAILING
+    return f"{count} segments are not flushed: {error} ({_for(now_s - since_s)}{what})"
+
+
+def _for(duration_s: float) -> str:
+    return f"for {duration_s:.0f} s; "
