@@ -8,6 +8,7 @@ bytes must be those of a plain model. Then the same with the dead incarnation st
 
 from __future__ import annotations
 
+import asyncio
 import random
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
@@ -28,11 +29,15 @@ from penstock.runtime.runtime import Runtime, real_runtime
 from penstock.segmentstore.settings import JoinSettings, OrphanSettings
 from penstock.segmentstore.tier2.chunk_storage import ChunkStorage
 from penstock.segmentstore.tier2.chunked_storage import ChunkedStorage
+from penstock.segmentstore.tier2.hdfs_storage import HdfsChunkStorage
 from penstock.segmentstore.tier2.memory import MemoryChunkStorage
 from penstock.segmentstore.tier2.metadata import MemoryMetadataTable, MetadataTable, MetadataTransaction
+from penstock.segmentstore.tier2.object_storage import ObjectChunkStorage
 from penstock.segmentstore.tier2.orphans import OrphanChunks
 from penstock.segmentstore.tier2.storage_context import ChunkedStorageSettings
 from penstock.segmentstore.tier2.wrapped import WrappedChunkStorage
+from penstock.testing.simulation.files import FileFaults, SimulatedFiles, SimulatedFileSystem
+from penstock.testing.simulation.objects import ObjectFaults, SimulatedBucket, SimulatedObjects
 from support.chunk_records import checked_chunks
 
 SETTINGS = ChunkedStorageSettings(chunk_length_max=8, block_length=3, chunks_per_commit_max=2, page_length=3)
@@ -134,8 +139,8 @@ class FailingTable:
 class World:
     """Chunks and records, over which incarnations come and go."""
 
-    def __init__(self, *, supports_append: bool) -> None:
-        self.chunks = MemoryChunkStorage(supports_append=supports_append)
+    def __init__(self, *, supports_append: bool = True, chunks: ChunkStorage | None = None) -> None:
+        self.chunks: ChunkStorage = chunks or MemoryChunkStorage(supports_append=supports_append)
         self.table = MemoryMetadataTable()
         self.runtime = seeded_runtime()
         self.epoch = 0
@@ -428,6 +433,121 @@ async def test_a_zombie_at_every_point_of_a_join_does_no_harm(supports_append: b
         await join_all(new, D)
         await check_joined(world)
     assert refused_count
+
+
+# An old owner that hangs in the midst of a call, and goes on when its successor has done everything.
+
+
+class LateChunks(WrappedChunkStorage):
+    """Holds the call number `at` that changes chunks until `goes_on`; it is under way once `is_held`."""
+
+    def __init__(self, inner: ChunkStorage, at: int) -> None:
+        super().__init__(inner)
+        self.calls = 0
+        self.is_held = asyncio.Event()
+        self.goes_on = asyncio.Event()
+        self._at = at
+
+    async def _come_late(self) -> None:
+        self.calls += 1
+        if self.calls - 1 == self._at:
+            self.is_held.set()
+            await self.goes_on.wait()
+
+    async def create_with_content(self, name: str, data: Sequence[Buffer]) -> int:
+        await self._come_late()
+        return await super().create_with_content(name, data)
+
+    async def write(self, name: str, offset: int, data: Sequence[Buffer]) -> int:
+        await self._come_late()
+        return await super().write(name, offset, data)
+
+    async def delete(self, name: str) -> None:
+        await self._come_late()
+        await super().delete(name)
+
+
+class AppendedChunks(WrappedChunkStorage):
+    """Remembers which chunks were appended to."""
+
+    def __init__(self, inner: ChunkStorage) -> None:
+        super().__init__(inner)
+        self.appended: set[str] = set()
+
+    async def write(self, name: str, offset: int, data: Sequence[Buffer]) -> int:
+        self.appended.add(name)
+        return await super().write(name, offset, data)
+
+
+class FencedTable:
+    """`MetadataTable` of an incarnation; once it `is_fenced` the log refuses its commits, as it would."""
+
+    def __init__(self, inner: MetadataTable) -> None:
+        self._inner = inner
+        self.is_fenced = False
+
+    async def get(self, keys: Sequence[bytes]) -> Sequence[TableEntry | None]:
+        return await self._inner.get(keys)
+
+    async def page(
+        self, *, limit: int, token: bytes = b"", first: bytes = b"", last: bytes | None = None
+    ) -> TablePage:
+        return await self._inner.page(limit=limit, token=token, first=first, last=last)
+
+    async def commit(self, updates: Sequence[TableUpdate], removals: Sequence[TableRemoval]) -> Sequence[int]:
+        if self.is_fenced:
+            raise StorageNotPrimaryError("the log", owner_epoch=2, epoch=1)
+        return await self._inner.commit(updates, removals)
+
+
+def chunks_of(binding: str) -> ChunkStorage:
+    """Return an empty storage that answers at once."""
+    if binding == "bucket":
+        objects = SimulatedObjects(SimulatedBucket(), random.Random(1), ObjectFaults(0.0, 0.0))
+        return ObjectChunkStorage(objects, random.Random(2))
+    if binding == "hdfs":
+        files = SimulatedFiles(SimulatedFileSystem(), random.Random(1), FileFaults(0.0, 0.0, recovery_s=0.0))
+        return HdfsChunkStorage(files, random.Random(2), "/root")
+    return MemoryChunkStorage()
+
+
+async def late_story(binding: str, at: int) -> int:
+    """Hold an old owner's call, let a new one tell the story, then let the old one go on. Return its calls."""
+    world = World(chunks=chunks_of(binding))
+    late, table = LateChunks(world.chunks, at), FencedTable(world.table)
+    world.epoch += 1
+    old = ChunkedStorage(
+        late, table, epoch=world.epoch, runtime=world.runtime, settings=SETTINGS,
+        orphans=OrphanChunks(late, mark=MARK),
+    )  # fmt: skip
+    telling = asyncio.create_task(tell_story(old))
+    holding = asyncio.create_task(late.is_held.wait())
+    await asyncio.wait((telling, holding), return_when=asyncio.FIRST_COMPLETED)
+    table.is_fenced = True
+    if telling.done():
+        holding.cancel()
+        return late.calls
+    world.chunks = new = AppendedChunks(world.chunks)
+    await tell_story(world.incarnation())
+    # Not even where the storage would refuse what comes late.
+    assert all(f".E-{world.epoch}-" in name for name in new.appended)
+    late.goes_on.set()
+    (outcome,) = await asyncio.gather(telling, return_exceptions=True)
+    assert isinstance(outcome, StorageError | SegmentError)
+    await check_story(world)
+    return late.calls
+
+
+@pytest.mark.parametrize("binding", ["directory", "bucket", "hdfs"])
+async def test_what_an_old_owner_writes_late_is_never_read(binding: str) -> None:
+    """Scenarios 200, 201: it hangs in each call of writes, rolls, merges, truncations and deletions.
+
+    Its successor appends to no chunk of it, and reads none beyond its recorded length. All that it leaves is found.
+    """
+    count = await late_story(binding, -1)
+    assert count > 10
+    for at in range(count):
+        await late_story(binding, at)
 
 
 # Any history: a state machine against a bytearray.
