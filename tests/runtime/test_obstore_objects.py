@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import random
 import socket
 import sys
@@ -265,3 +266,45 @@ def test_without_the_library_it_is_said_what_to_install(monkeypatch: pytest.Monk
     monkeypatch.setitem(sys.modules, "obstore.store", None)
     with pytest.raises(InvalidArgumentError, match=r"pip install 'penstock\[s3\]'"):
         open_object_store(ObjectPlace("s3", "bucket"), ObjectStoreSettings())
+
+
+@pytest.mark.parametrize(
+    ("place", "variables"),
+    [
+        ("s3://bucket", "AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY"),
+        ("gs://bucket", "GOOGLE_APPLICATION_CREDENTIALS"),
+        ("az://container", "AZURE_STORAGE_ACCOUNT_NAME and AZURE_STORAGE_ACCOUNT_KEY"),
+    ],
+)
+def test_credentials_are_asked_for_by_the_variables_of_their_service(place: str, variables: str) -> None:
+    error = storage_error(GenericError("Error performing token request: Error performing GET"), place, "key")
+    assert isinstance(error, StorageCredentialsError)
+    assert f"no credentials for {place}: set {variables}, or give this machine a role" in str(error)
+
+
+@pytest.mark.parametrize(
+    ("url", "environment", "said"),
+    [
+        ("gs://b/p", {"GOOGLE_APPLICATION_CREDENTIALS": "/nowhere.json"}, "Unable to open service account file"),
+        ("az://c/p", {}, "Account must be specified"),
+        (
+            "az://c/p", {"AZURE_STORAGE_ACCOUNT_NAME": "account", "AZURE_STORAGE_ACCOUNT_KEY": "not a key!"},
+            "Invalid Access Key",
+        ),
+    ],
+)  # fmt: skip
+def test_broken_credentials_of_google_and_azure_are_told_at_once(
+    url: str, environment: dict[str, str], said: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in [name for name in os.environ if name.startswith(("GOOGLE_", "AZURE_"))]:
+        monkeypatch.delenv(name)
+    for name, value in environment.items():
+        monkeypatch.setenv(name, value)
+    with pytest.raises(InvalidArgumentError, match=rf"{url} cannot be used: .*{said}.*its credentials come from"):
+        open_object_store(ObjectPlace.parse(url), ObjectStoreSettings())
+
+
+@pytest.mark.parametrize("url", ["gcs://bucket/prefix", "abfs://container/prefix", "wasb://container/prefix", "gs://"])
+def test_other_forms_of_places_are_refused(url: str) -> None:
+    with pytest.raises(InvalidArgumentError, match="is no place for objects"):
+        ObjectPlace.parse(url)

@@ -46,6 +46,13 @@ _DRAFT_SUFFIX_BYTES = 4
 #: Objects in one answer of a list; S3 gives no more.
 _PAGE_LENGTH = 1000
 
+#: What holds credentials, by scheme.
+_CREDENTIALS = {
+    "s3": "AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY",
+    "gs": "GOOGLE_APPLICATION_CREDENTIALS",
+    "az": "AZURE_STORAGE_ACCOUNT_NAME and AZURE_STORAGE_ACCOUNT_KEY",
+}
+
 _STATUS = re.compile(r"status code: (\d{3})")
 _CODE = re.compile(r"<Code>(\w+)</Code>")
 
@@ -113,7 +120,9 @@ def open_object_store(place: ObjectPlace, settings: ObjectStoreSettings) -> Obst
                     else AzureStore(place.bucket, client_options=client, retry_config=retry)
                 )
     except (BaseError, ValueError) as error:
-        raise InvalidArgumentError(f"{place} cannot be used: {_first_line(error)}") from error
+        raise InvalidArgumentError(
+            f"{place} cannot be used: {_first_line(error)}; its credentials come from {_CREDENTIALS[place.scheme]}"
+        ) from error
     return ObstoreObjects(store, str(ObjectPlace(place.scheme, place.bucket)), settings)
 
 
@@ -249,9 +258,9 @@ def storage_error(error: Exception, place: str, key: str) -> StorageError:
     code = code_found[1] if code_found else ""
     kind = type(error).__name__
     if any(mark in text for mark in _ROLE_MARKS):
+        variables = _CREDENTIALS.get(place.partition("://")[0], "them")
         return StorageCredentialsError(
-            f"no credentials for {place}: set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or give this machine a "
-            f"role. It was tried: {line}"
+            f"no credentials for {place}: set {variables}, or give this machine a role. It was tried: {line}"
         )
     if code in _CLOCK_CODES or "date header too old" in text:
         return StorageClockError(
