@@ -59,8 +59,11 @@ def held_lookups(answers: Answers) -> Iterator[None]:
         yield
 
 
-async def crash_with_a_cut_log(lives: Incarnations) -> None:
-    """Leave a segment whose first bytes storage alone has, whose merge it has done, and whose tail is in the log."""
+async def crash_with_a_cut_log(lives: Incarnations, *, is_source_stored: bool = True) -> None:
+    """Leave a segment whose first bytes storage alone has, whose merge it has done, and whose tail is in the log.
+
+    What was merged had chunks of its own if `is_source_stored`; else it was stored with the tail, from memory.
+    """
     container = await lives.start(recovery_lookup_s=0.05, writer_retry_s=0.01)
     await container.create(A)
     await append(container, A, STORED)
@@ -74,6 +77,8 @@ async def crash_with_a_cut_log(lives: Incarnations) -> None:
         await asyncio.sleep(0)
     await container.create(B)
     await append(container, B, MERGED)
+    if is_source_stored:
+        await container.writer.flush(container.segment(B))
     await container.seal(B)
     await container.merge_all(A, [B])
     await append(container, A, LOGGED)
@@ -92,10 +97,13 @@ async def names(container: SegmentContainer) -> set[str]:
     return {stored.name async for stored in container.storage._user.list_segments()}
 
 
+@pytest.mark.parametrize("is_source_stored", [True, False])
 @pytest.mark.parametrize("error", [None, StorageNotRespondingError("it does not answer")])
-async def test_a_container_serves_before_storage_has_answered(lives: Incarnations, error: Exception | None) -> None:
+async def test_a_container_serves_before_storage_has_answered(
+    lives: Incarnations, error: Exception | None, is_source_stored: bool
+) -> None:
     """Appends are taken, what is in memory is read, nothing is flushed; then all is flushed, each byte once."""
-    await crash_with_a_cut_log(lives)
+    await crash_with_a_cut_log(lives, is_source_stored=is_source_stored)
     answers = Answers(error=error)
     with held_lookups(answers):
         container = await lives.start()
