@@ -67,6 +67,16 @@ SLOW = {
     "write a state on condition of what is there",
     "give work up after its retries",
     "take events while a writer is closed",
+    "answer a flush without its image",
+    "sweep chunks of other containers",
+    "give away what is in hand",
+    "write an intent without a condition",
+    "forget the maximum",
+    "pass over who has published nothing",
+    "let each segment read ahead as far as a reader",
+    "delete chunks that the last image leads to",
+    "refuse a second close",
+    "write states without a fence",
 }
 
 
