@@ -85,7 +85,7 @@ async def test_merges_wait_for_others(lives: Incarnations) -> None:
     assert not container.writer._jobs
     container = await lives.restart(container, merge_delay_s=0.05)
     await until(lambda: A in container.state.metadata.by_name and not container.state.metadata.merges)
-    await until(lambda: not container.state.gone)
+    await until(lambda: not container.state.gone and container.segment(A).id not in container.state.unflushed)
     await check(container, expected)
 
 

@@ -46,8 +46,8 @@ _WAITING = (PendingAppend, PendingMerge, PendingTruncate)
 #: Looks that take no longer are not worth spacing out.
 _QUICK_LOOK_S = 0.002
 _LOOK_PAUSE_S_MAX = 2.0
-#: Unflushed segments that are looked at before others get a turn.
-_LOOK_STEP = 4096
+#: Segments that are looked at before others get a turn; the writers of several containers may have theirs with it.
+_LOOK_STEP = 1024
 
 
 @dataclass(slots=True)
@@ -212,8 +212,10 @@ class StorageWriter:
         """Queue what is due. With very many segments others get a turn at each step, and may change any of them."""
         state = self._state
         now_s = self._loop.time()
-        for segment in state.gone.values():
-            if segment.id not in state.metadata.merges:
+        for number, segment in enumerate(list(state.gone.values())):
+            if number % _LOOK_STEP == _LOOK_STEP - 1:
+                yield
+            if segment.id in state.gone and segment.id not in state.metadata.merges:
                 self._want(segment, now_s)
         is_pressed = self.is_pressed
         kept_before = self._checkpoints.number_to_cut_at()
