@@ -22,7 +22,7 @@ README = ROOT / "README.md"
 INDEX = ROOT / "docs" / "index.md"
 GUIDE = ROOT / "docs" / "getting-started.md"
 #: Run where Spark is (`tests/spark/test_spark_docs.py`), and by pytest (`tests/testing/test_pytest_plugin.py`).
-RUN_ELSEWHERE = {"spark.md", "testing-applications.md"}
+RUN_ELSEWHERE = {"spark.md", "spark-job.md", "spark-tuning.md", "testing-applications.md"}
 URI = "tcp://localhost:9090"
 
 

@@ -1,4 +1,4 @@
-"""Every Python snippet of the Spark guide runs, in order, as one program, and after those that one reads before."""
+"""Every Python snippet of the Spark guides runs, in order, as one program, and after those that one reads before."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from penstock.standalone_process import StandaloneProcess
 
 ROOT = Path(__file__).parents[2]
 GUIDE = ROOT / "docs" / "spark.md"
+FURTHER = [ROOT / "docs" / "guide" / name for name in ("spark-job.md", "spark-tuning.md")]
 URI = "tcp://localhost:9090"
 
 
@@ -34,13 +35,14 @@ def test_the_guide_lists_every_option() -> None:
 
 @pytest.mark.spark
 @pytest.mark.timeout(600)
-def test_readme_getting_started_and_the_spark_guide_work_one_after_another(spark, tmp_path) -> None:
+def test_readme_getting_started_and_the_spark_guides_work_one_after_another(spark, tmp_path) -> None:
     """Each as one program, against one server, as somebody reads them; the README's part on Spark, too."""
     assert len(snippets(GUIDE)) >= 5
     # The session is shared: what other tests have left is theirs.
     others = {query.id for query in spark.streams.active}
     with StandaloneProcess(tmp_path) as server:
-        for document in (ROOT / "README.md", ROOT / "docs" / "index.md", ROOT / "docs" / "getting-started.md", GUIDE):
+        first = (ROOT / "README.md", ROOT / "docs" / "index.md", ROOT / "docs" / "getting-started.md")
+        for document in (*first, GUIDE, *FURTHER):
             program = "\n".join(snippets(document))
             assert URI in program
             try:
