@@ -27,6 +27,7 @@ from penstock.quickstart.flights import (  # noqa: E402
     load_flights,
     slices,
 )
+from penstock.quickstart.kills import Kill  # noqa: E402
 from penstock.quickstart.query import PassResult, latest_straggler  # noqa: E402
 from penstock.quickstart.results import AccountingError, check_accounts, parse_results  # noqa: E402
 from penstock.quickstart.run import Report  # noqa: E402
@@ -215,6 +216,7 @@ def finished_run() -> Report:
             PassResult(2, 1, 0, 1.0, [(start, start + timedelta(hours=9))]),
             PassResult(2, 1, 0, 1.0, [(start + timedelta(hours=2), start + timedelta(hours=9))]),
         ],
+        kills=[Kill("store", 1, 3, 2, 1, 0.5, 1.5), Kill("driver", 9, 5, 2, 2, 6.0, 12.0)],
         seconds={"store start": 0.5, "ingest": 0.5, "query, first half": 1.0, "query, second half": 2.0},
         results=parse_results(pa.array([result("h1", "AA", 2, 30), result("h1", "ZZ", 1, None)] * 2)),
         total_s=4.0,
@@ -229,6 +231,8 @@ def test_the_table_the_chart_the_books_and_the_rates_are_shown() -> None:
     assert "AA  American Airlines Inc." in text
     assert "05h ████████████████████████████████████████  15.0" in text
     assert "2 windows count 3 flights, 3 were written" in text
+    assert "the store was killed in the midst of micro-batch 3: back after 0.5 s, that micro-batch done after" in text
+    assert "the driver was killed in the midst of micro-batch 5: back after 6.0 s" in text
     assert "0 rows dropped as late: the latest flight came 7 h behind" in text
     assert "repeated 2 results" in text
     assert "ingest" in text
@@ -239,6 +243,9 @@ def test_the_report_is_json_too() -> None:
     fields = json.loads(json.dumps(show.report_fields(finished_run())))
     assert (fields["flights"], fields["flights_in_results"], fields["results_repeated"]) == (3, 3, 2)
     assert fields["latest_straggler_hours"] == 7
+    assert [(kill["victim"], kill["batch"], kill["done_s"]) for kill in fields["kills"]] == [
+        ("store", 3, 1.5), ("driver", 5, 12.0),
+    ]  # fmt: skip
     assert fields["carriers"][0]["carrier"] == "AA"
 
 

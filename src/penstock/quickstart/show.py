@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import asdict
 from typing import TYPE_CHECKING
 
 from rich.console import Console
@@ -129,6 +130,11 @@ def _show_accounts(console: Console, report: Report) -> None:
         f"\n[green]✓[/green] every flight is in exactly one result: {results.table.num_rows:,} windows count "
         f"{results.flight_count:,} flights, {report.flight_count:,} were written"
     )
+    for kill in report.kills:
+        console.print(
+            f"  although the {kill.victim} was killed in the midst of micro-batch {kill.batch}: "
+            f"back after {kill.back_s:.1f} s, that micro-batch done after {kill.done_s:.1f} s"
+        )
     late_hours = report.latest_straggler.total_seconds() / 3600
     console.print(
         f"  {report.dropped_count} rows dropped as late: the latest flight came {late_hours:.0f} h behind others "
@@ -170,6 +176,7 @@ def report_fields(report: Report) -> dict[str, object]:
         "micro_batches": report.batch_count,
         "events_first_half": report.passes[0].event_count,
         "events_second_half": report.passes[1].event_count,
+        "kills": [asdict(kill) for kill in report.kills],
         "seconds": {name: round(value, 3) for name, value in report.seconds.items()},
         "total_s": round(report.total_s, 3),
         "carriers": by_carrier(report.results.table),
