@@ -1,0 +1,388 @@
+"""Random kills of all that takes part in a query and an export, and the count of what came of it.
+
+    PYTHONPATH=src:tests python -m support.spark_kills --runs 100 --seed 1
+
+Rows go through a streaming query from one stream into another, and from there by ``penstock export`` into a directory
+of Parquet files. In each run one of them is killed with SIGKILL at a random moment: the driver with its JVM and all
+workers, one of the Python workers, the store, or the export. What was killed is started again, what failed with it is
+repeated, and when all is through, each row has to be in the stream and in the table once. Prints JSON; exit code 1 if
+a row is missing or doubled.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import os
+import random
+import select
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Callable
+from contextlib import ExitStack
+from dataclasses import dataclass, field, fields
+from pathlib import Path
+
+import penstock
+import penstock.aio
+from penstock.client.sync import Client
+from penstock.quickstart import process_family
+from penstock.quickstart.kills import Checkpoint
+from penstock.quickstart.run import read_stream
+from penstock.spark.ledger import BatchState, Ledger, SinkIdentity
+from penstock.standalone_process import StandaloneProcess, child_environment
+
+SOURCE, TARGET, APP = "kills/source", "kills/target", "kills"
+VICTIMS = ("driver", "worker", "store", "export")
+ROWS_PER_RUN = 400
+#: Nothing takes so long: whoever waits longer has failed.
+GUARD_S = 240.0
+#: How often a query or an export is started again behind one kill. One that nobody kills succeeds.
+REPETITIONS_MAX = 3
+#: How long after a transaction was seen open something dies, at most.
+OPEN_DELAY_S_MAX = 0.3
+_POLL_S = 0.005
+
+#: Runs the query from its checkpoint to what is there whenever it is told to, in one session. A task may be repeated.
+DRIVER = """
+import os, sys
+output = os.fdopen(os.dup(1), "w")
+os.dup2(2, 1)
+from penstock.spark import ensure_java
+ensure_java()
+os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
+from pyspark.sql import SparkSession
+uri, source, target, app, checkpoint = sys.argv[1:]
+session = SparkSession.builder.master("local[2,4]").config("spark.ui.enabled", "false")
+session = session.config("spark.sql.shuffle.partitions", "2").getOrCreate()
+print("up", file=output, flush=True)
+for _ in sys.stdin:
+    frame = session.readStream.format("penstock").options(
+        uri=uri, stream=source, start="earliest", columns="event", maxBytesPerTrigger=2000, minPartitions=2
+    ).load()
+    query = frame.writeStream.format("penstock").options(
+        uri=uri, stream=target, checkpointLocation=checkpoint, appId=app
+    ).trigger(availableNow=True).start()
+    try:
+        query.awaitTermination()
+        print("done", file=output, flush=True)
+    except Exception as error:
+        print("failed", repr(str(error))[:300], file=output, flush=True)
+os._exit(0)
+"""
+
+
+@dataclass(slots=True)
+class Report:
+    """What came of all runs.
+
+    Attributes:
+        kills: victim -> how often it was killed.
+        moments: moment -> how often: a micro-batch was under way, a transaction was open, an intent was on record.
+        unharmed: runs that were over before their victim was there.
+        repeated_queries, repeated_exports: how often those were started again, since they failed or died.
+        missing, doubled: rows in the target stream, when all was through, summed over all runs' checks.
+        exported_missing, exported_doubled: the same of the table.
+    """
+
+    seed: int
+    runs: int = 0
+    rows: int = 0
+    kills: Counter[str] = field(default_factory=Counter)
+    moments: Counter[str] = field(default_factory=Counter)
+    unharmed: int = 0
+    repeated_queries: int = 0
+    repeated_exports: int = 0
+    missing: int = 0
+    doubled: int = 0
+    exported_missing: int = 0
+    exported_doubled: int = 0
+    left_open: int = 0
+    seconds: float = 0.0
+
+    def to_json(self) -> dict[str, object]:
+        # `asdict` cannot copy a counter.
+        return {each.name: getattr(self, each.name) for each in fields(self)}
+
+    @property
+    def is_exact(self) -> bool:
+        return not (self.missing or self.doubled or self.exported_missing or self.exported_doubled)
+
+
+class Driver:
+    """A driver with its JVM and workers, which may be dead."""
+
+    def __init__(self, command: list[str], log: Path) -> None:
+        self._log = log
+        with log.open("ab") as errors:
+            self._process = subprocess.Popen(
+                command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=errors,
+                env=child_environment(), start_new_session=True,
+            )  # fmt: skip
+        self._said = b""
+        assert self.hear(GUARD_S) == "up", self.tail()
+
+    @property
+    def pid(self) -> int:
+        return self._process.pid
+
+    def run_query(self) -> None:
+        assert self._process.stdin is not None
+        self._process.stdin.write(b"go\n")
+        self._process.stdin.flush()
+
+    def hear(self, timeout_s: float) -> str | None:
+        """Return the first word of the next line: empty when it has ended; None after the timeout."""
+        assert self._process.stdout is not None
+        output, deadline_s = self._process.stdout.fileno(), time.monotonic() + timeout_s
+        while b"\n" not in self._said:
+            if not select.select([output], [], [], max(0.0, deadline_s - time.monotonic()))[0]:
+                return None
+            data = os.read(output, 4096)
+            if not data:
+                return ""
+            self._said += data
+        line, self._said = self._said.split(b"\n", 1)
+        return line.split()[0].decode()
+
+    def kill9(self) -> None:
+        process_family.kill(self.pid)
+        self._process.wait()
+        for pipe in (self._process.stdin, self._process.stdout):
+            assert pipe is not None
+            pipe.close()
+
+    def tail(self) -> str:
+        return self._log.read_text(errors="replace")[-3000:]
+
+
+class KillRuns:
+    """Query, export, and the one who kills. Leave it as a context manager to end all of it."""
+
+    def __init__(self, directory: Path, seed: int, note: Callable[[str], None] = lambda text: None) -> None:
+        self._directory = directory
+        self._random = random.Random(seed)
+        self._note = note
+        self._checkpoint = Checkpoint(directory / "checkpoint")
+        self._table = directory / "table"
+        self._store = StandaloneProcess(directory / "store")
+        self._driver: Driver | None = None
+        self._exit = ExitStack()
+        #: How long the latest query and export took that nobody disturbed.
+        self._usual_s = {"query": 4.0, "export": 3.0}
+        self.report = Report(seed)
+
+    def __enter__(self) -> KillRuns:
+        self._exit.enter_context(self._store)
+        self._exit.callback(lambda: self._driver and self._driver.kill9())
+        self.client: Client = self._exit.enter_context(penstock.connect(self._store.uri))
+        for stream in (SOURCE, TARGET):
+            self.client.create_stream(stream, scaling=penstock.Scaling.fixed(2))
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._exit.close()
+
+    def run(self, victim: str | None = None) -> None:
+        """Do one run: write rows, have them go through while a victim dies, and count."""
+        report, started_s = self.report, time.monotonic()
+        victim = victim or VICTIMS[self._random.randrange(len(VICTIMS))]
+        first, report.rows = report.rows, report.rows + ROWS_PER_RUN
+        with self.client.event_writer(SOURCE) as writer:
+            writer.write_many([b"row %d" % number for number in range(first, report.rows)])
+        killed = self._run_query(victim)
+        self._run_export(victim if victim == "export" or (victim == "store" and not killed) else None)
+        report.runs += 1
+        report.seconds += time.monotonic() - started_s
+        self._count()
+        self._note(
+            f"run {report.runs} of {victim}: {time.monotonic() - started_s:.1f} s, missing {report.missing} and "
+            f"{report.exported_missing}, doubled {report.doubled} and {report.exported_doubled}"
+        )
+
+    # -- the query ----------------------------------------------------------------------------------------------
+
+    def _run_query(self, victim: str) -> bool:
+        """Run the query until it succeeds; return whether the victim was killed meanwhile."""
+        killed = False
+        # The store dies under the query in two thirds of its runs, and else under the export.
+        wanted = victim in ("driver", "worker") or (victim == "store" and self._random.random() < 2 / 3)
+        for _ in range(1 + REPETITIONS_MAX):
+            if self._driver is None:
+                arguments = [self._store.uri, SOURCE, TARGET, APP, str(self._checkpoint.directory)]
+                self._driver = Driver([sys.executable, "-c", DRIVER, *arguments], self._directory / "driver.log")
+            started_s = time.monotonic()
+            self._driver.run_query()
+            answer = None
+            if wanted and not killed:
+                answer, killed = self._kill_under_query(self._driver, victim)
+                self.report.unharmed += not killed
+            answer = answer if answer is not None else self._driver.hear(GUARD_S)
+            assert answer is not None, f"the query hangs\n{self._driver.tail()}"
+            if answer == "done":
+                if not killed:
+                    self._usual_s["query"] = time.monotonic() - started_s
+                return killed
+            assert killed, f"the query failed by itself\n{self._driver.tail()}"
+            if answer == "":
+                assert victim == "driver", f"the driver died of it\n{self._driver.tail()}"
+                self._driver.kill9()
+                self._driver = None
+            self.report.repeated_queries += 1
+        raise AssertionError(f"the query failed {1 + REPETITIONS_MAX} times\n{(self._directory / 'driver.log')}")
+
+    def _kill_under_query(self, driver: Driver, victim: str) -> tuple[str | None, bool]:
+        """Wait for a random moment and kill; return what the driver has said meanwhile, and whether it was done."""
+        moment = self._random.choice(["any", "open"] if victim == "worker" else ["any", "open", "intent"])
+        if moment == "any":
+            answer = driver.hear(self._random.uniform(0, self._usual_s["query"]))
+        elif moment == "open":
+            answer = None
+            while answer is None and not self._open_count():
+                answer = driver.hear(_POLL_S)
+            answer = driver.hear(self._random.uniform(0, OPEN_DELAY_S_MAX)) if answer is None else answer
+        else:
+            answer = asyncio.run(self._await_intent(driver))
+        if answer is not None:
+            return answer, False
+        pid = driver.pid
+        if victim == "worker":
+            workers = process_family.workers(pid)
+            if not workers:
+                return None, False
+            pid = self._random.choice(workers).pid
+        batch = self._checkpoint.under_way()
+        self.report.moments["intent"] += moment == "intent"
+        self.report.moments["open"] += moment == "open"
+        self.report.moments["micro-batch"] += batch is not None
+        self._note(f"run {self.report.runs}: kills {victim} ({moment}), micro-batch {batch}")
+        if victim == "store":
+            self._kill_store()
+        elif victim == "driver":
+            driver.kill9()
+            self.report.kills[victim] += 1
+            return "", True
+        else:
+            os.kill(pid, signal.SIGKILL)
+        self.report.kills[victim] += 1
+        return None, True
+
+    def _kill_store(self) -> None:
+        self._store.kill9()
+        self._store.start()
+
+    async def _await_intent(self, driver: Driver) -> str | None:
+        """Wait until the ledger has an intent; return what the driver said instead, if it did."""
+        async with penstock.aio.connect(self._store.uri) as client:
+            ledger = None
+            while True:
+                answer = driver.hear(0.001)
+                if answer is not None:
+                    return answer
+                try:
+                    ledger = ledger or await Ledger.open(client, SinkIdentity(APP, TARGET))
+                    row, _ = await ledger.look()
+                except penstock.NoSuchTableError:
+                    continue
+                if row.state is BatchState.INTENT:
+                    return None
+
+    # -- the export ---------------------------------------------------------------------------------------------
+
+    def _run_export(self, victim: str | None) -> None:
+        """Run the export until it succeeds, and have the victim die meanwhile."""
+        log = self._directory / "export.log"
+        command = [sys.executable, "-m", "penstock", "export", TARGET, "--to", "parquet", "--once"]
+        command += ["--directory", str(self._table), "--uri", self._store.uri, "--batch-size", "4KiB"]
+        for _ in range(1 + REPETITIONS_MAX):
+            started_s = time.monotonic()
+            with log.open("ab") as output:
+                process = subprocess.Popen(command, stdout=output, stderr=output, env=child_environment())
+            try:
+                was_wanted = victim is not None
+                if victim is not None:
+                    self._kill_under_export(process, victim)
+                    victim = None
+                code = process.wait(GUARD_S)
+            finally:
+                process.kill()
+                process.wait()
+            if code == 0:
+                if not was_wanted:
+                    self._usual_s["export"] = time.monotonic() - started_s
+                return
+            assert was_wanted, f"the export failed by itself\n{log.read_text(errors='replace')[-3000:]}"
+            self.report.repeated_exports += 1
+        raise AssertionError("unreachable: an export that nobody kills succeeds or fails above")
+
+    def _kill_under_export(self, process: subprocess.Popen[bytes], victim: str) -> None:
+        try:
+            process.wait(self._random.uniform(0, self._usual_s["export"]))
+        except subprocess.TimeoutExpired:
+            self.report.kills[victim] += 1
+            self.report.moments["export"] += 1
+            self._note(f"run {self.report.runs}: kills {victim} under the export")
+            if victim == "store":
+                self._kill_store()
+            else:
+                process.kill()
+        else:
+            self.report.unharmed += 1
+
+    # -- the books ----------------------------------------------------------------------------------------------
+
+    def _count(self) -> None:
+        """Compare stream and table with what was written, and the ledger with the checkpoint."""
+        from pyarrow import dataset
+
+        report = self.report
+        expected = Counter(b"row %d" % number for number in range(report.rows))
+        found = Counter(read_stream(self.client, TARGET).to_pylist())
+        report.missing += (expected - found).total()
+        report.doubled += (found - expected).total()
+        exported = Counter(dataset.dataset(self._table).to_table(columns=["event"])["event"].to_pylist())
+        report.exported_missing += (expected - exported).total()
+        report.exported_doubled += (exported - expected).total()
+        batch = asyncio.run(self._latest_batch())
+        offsets = json.loads((self._checkpoint.directory / "offsets" / str(batch)).read_text().splitlines()[-1])
+        assert {int(segment): at for segment, at in offsets["positions"].items()} == self.client.tail(SOURCE).positions
+        report.left_open = self._open_count()
+
+    async def _latest_batch(self) -> int:
+        async with penstock.aio.connect(self._store.uri) as client:
+            row, _ = await (await Ledger.open(client, SinkIdentity(APP, TARGET))).look()
+            assert row.state is BatchState.DONE
+            return row.batch
+
+    def _open_count(self) -> int:
+        return len(list(self.client.open_transactions(TARGET)))
+
+
+def _say(text: str) -> None:
+    sys.stderr.write(text + "\n")
+    sys.stderr.flush()
+
+
+def main() -> None:
+    """Do as many runs as wanted and print the report."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--runs", type=int, default=100)
+    parser.add_argument("--seed", type=int, default=1)
+    given = parser.parse_args()
+    with (
+        tempfile.TemporaryDirectory(prefix="penstock-kills-") as directory,
+        KillRuns(Path(directory), given.seed, _say) as runs,
+    ):
+        for _ in range(given.runs):
+            runs.run()
+    sys.stdout.write(json.dumps(runs.report.to_json(), indent=2) + "\n")
+    sys.exit(0 if runs.report.is_exact else 1)
+
+
+if __name__ == "__main__":
+    main()
