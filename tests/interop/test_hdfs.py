@@ -141,6 +141,25 @@ async def test_a_writer_that_lives_is_shut_out_too(storage: HdfsChunkStorage) ->
     assert await storage.read(NAME, 0, 20) == b"abcnew"
 
 
+async def test_appends_right_behind_each_other_lose_nothing(storage: HdfsChunkStorage) -> None:
+    """The NameNode hears of a copy a moment after the file is closed: an append before that leaves the copy behind, and
+    what the next one recovers is as short as that.
+    """
+
+    async def fill(name: str) -> bytes:
+        content = name.encode()
+        await storage.create_with_content(name, [content])
+        for number in range(4):
+            more = bytes([number]) * (10_000 * number + 1)
+            assert await storage.write(name, len(content), [more]) == len(more)
+            content += more
+        return content
+
+    names = [f"file-{number}" for number in range(8)]
+    for name, content in zip(names, await asyncio.gather(*map(fill, names)), strict=True):
+        assert await storage.read(name, 0, len(content) + 1) == content
+
+
 async def test_appends_of_every_length_land_across_blocks(hdfs_server: HdfsServer, runtime: Runtime) -> None:
     folder = hdfs_server.new_folder()
     files = open_file_store(folder, replace(hdfs_server.settings, block_bytes=4096), runtime.work)

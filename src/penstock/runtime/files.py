@@ -53,6 +53,7 @@ class FileStoreSettings:
         block_bytes: length of a block. 0: as the NameNode says.
         connect_timeout_s: time for a connection to the HTTP service.
         request_timeout_s: time for each step of a request to it.
+        copies_wait_s: how long behind a change of a file an append waits for the NameNode to hear of all copies.
         reads: the pool for reads of files, with the time for one.
         writes: the pool for creations and appends.
         names: the pool for everything else.
@@ -64,6 +65,7 @@ class FileStoreSettings:
     block_bytes: int = 0
     connect_timeout_s: float = 5.0
     request_timeout_s: float = 20.0
+    copies_wait_s: float = 3.0
     reads: PoolSettings = field(
         default_factory=lambda: PoolSettings(thread_count_max=8, hung_count_max=16, timeout_s=30.0)
     )

@@ -4,6 +4,10 @@ hdfs-native (Rust) blocks, and panics with what is no `Exception` where it is as
 call runs in a thread of a bounded pool, asks for no more than there is, and lets nothing out but our errors. It does
 not survive a fork: a child is refused. Of a file that is written to it does not see the last block, and so WebHDFS
 reads that.
+
+An append is made to those copies of the last block that the NameNode knows of. One that it has not heard of yet stays
+as it was; at the next append that goes wrong, the recovery may cut the block to its length, synced or not. So an append
+that comes right behind another change of the file waits until all copies are known.
 """
 
 from __future__ import annotations
@@ -12,6 +16,9 @@ import asyncio
 import getpass
 import logging
 import os
+import threading
+import time
+from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, TypeVar
 
@@ -45,6 +52,9 @@ _USER_VARIABLE = "HADOOP_USER_NAME"
 _SINGLE_NAME_NODE = {"dfs.client.failover.max.attempts": "0"}
 #: How HDFS says that a file is open, and that its lease is the asking client's.
 _OWN_LEASE = "already the current lease holder"
+#: Files of which it is remembered when they were changed last, and the pause between two looks at one's copies.
+_CHANGED_MAX = 10_000
+_COPIES_POLL_S = 0.02
 
 
 def open_file_store(place: FilePlace, settings: FileStoreSettings, work: BlockingWork) -> HdfsFiles:
@@ -84,6 +94,8 @@ class HdfsFiles:
         self._writes = work.pool("hdfs-writes", settings.writes)
         self._names = work.pool("hdfs-names", settings.names)
         self._process_id = os.getpid()
+        self._changed_s: OrderedDict[str, float] = OrderedDict()
+        self._changed_lock = threading.Lock()
 
     @property
     def place(self) -> str:
@@ -188,6 +200,7 @@ class HdfsFiles:
             raise
 
     def _append(self, path: str, offset: int, content: Buffer) -> None:
+        self._wait_for_copies(path)
         try:
             writer = self._client.append(path)
         except FileExistsError as error:
@@ -213,6 +226,28 @@ class HdfsFiles:
                 writer.close()
         except StorageError as error:
             raise RemoteFileNotClosedError(path, f"written and synced, but not closed: {error}") from error
+        finally:
+            self._note_change(path)
+
+    def _note_change(self, path: str) -> None:
+        with self._changed_lock:
+            self._changed_s[path] = time.monotonic()
+            self._changed_s.move_to_end(path)
+            while len(self._changed_s) > _CHANGED_MAX:
+                self._changed_s.popitem(last=False)
+
+    def _wait_for_copies(self, path: str) -> None:
+        """Wait until the NameNode knows of all copies of a file that was just changed; see the module."""
+        with self._changed_lock:
+            changed_s = self._changed_s.get(path)
+        if changed_s is None:
+            return
+        wanted: int | None = None
+        while time.monotonic() - changed_s < self._settings.copies_wait_s:
+            wanted = wanted or self._client.get_file_info(path).replication or 1
+            if self._web.copies(path) >= wanted:
+                return
+            time.sleep(_COPIES_POLL_S)
 
     def _read(self, path: str, offset: int, length: int) -> bytes:
         reader = self._client.read(path)

@@ -41,6 +41,12 @@ class WebHdfs:
         answer = self._ask("GET", path, {"op": "OPEN", "offset": str(offset), "length": str(length)})
         return bytes(answer.content)
 
+    def copies(self, path: str) -> int:
+        """Return of how many copies of a file's last block the NameNode knows; 0 of a file without blocks."""
+        blocks = self._ask("GET", path, {"op": "GET_BLOCK_LOCATIONS"}).json()["LocatedBlocks"]
+        last = blocks["lastLocatedBlock"]
+        return len(last["locations"]) if last else 0
+
     def truncate(self, path: str, length: int) -> bool:
         """Cut a file; say whether that is done, or goes on."""
         answer = self._ask("POST", path, {"op": "TRUNCATE", "newlength": str(length)})
