@@ -36,7 +36,7 @@ class DriverProcess:
         self._process: subprocess.Popen[bytes] | None = None
         self._is_started = False
         self._rest = b""
-        self.progress = PassResult()
+        self.progress: PassResult = PassResult()
         self.is_done: bool = False
 
     @property
