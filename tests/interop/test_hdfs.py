@@ -160,6 +160,24 @@ async def test_appends_right_behind_each_other_lose_nothing(storage: HdfsChunkSt
         assert await storage.read(name, 0, len(content) + 1) == content
 
 
+async def test_an_append_behind_moved_blocks_asks_for_their_copies(
+    storage: HdfsChunkStorage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The target's last block is then one of a file that was closed a moment ago, however old the target is."""
+    files = storage.files
+    assert isinstance(files, HdfsFiles)
+    asked: list[str] = []
+    copies = files._web.copies
+    monkeypatch.setattr(files._web, "copies", lambda path: (asked.append(path), copies(path))[1])
+    await storage.create_with_content("target", [b"abc"])
+    await storage.create_with_content("source", [b"def"])
+    files._changed_s.clear()  # It was longer ago.
+    assert await storage.concat("target", 3, [("source", 3)]) == 6
+    assert await storage.write("target", 6, [b"ghi"]) == 3
+    assert f"{storage.root}/target" in asked
+    assert await storage.read("target", 0, 10) == b"abcdefghi"
+
+
 async def test_appends_of_every_length_land_across_blocks(hdfs_server: HdfsServer, runtime: Runtime) -> None:
     folder = hdfs_server.new_folder()
     files = open_file_store(folder, replace(hdfs_server.settings, block_bytes=4096), runtime.work)

@@ -141,11 +141,11 @@ class HdfsFiles:
 
     async def truncate(self, path: str, length: int) -> bool:
         """See `FileStore.truncate`."""
-        return await self._run(self._names, path, lambda: self._web.truncate(path, length))
+        return await self._run(self._names, path, lambda: self._truncate(path, length))
 
     async def concat(self, target: str, sources: Sequence[str]) -> None:
         """See `FileStore.concat`."""
-        await self._run(self._names, target, lambda: self._web.concat(target, sources))
+        await self._run(self._names, target, lambda: self._concat(target, sources))
 
     async def close(self) -> None:
         """See `FileStore.close`."""
@@ -289,9 +289,23 @@ class HdfsFiles:
         if self._client.get_file_info(path).isdir or not self._client.delete(path):
             raise NoSuchRemoteFileError(path)
 
+    def _truncate(self, path: str, length: int) -> bool:
+        try:
+            return self._web.truncate(path, length)
+        finally:
+            self._note_change(path)
+
+    def _concat(self, target: str, sources: Sequence[str]) -> None:
+        try:
+            self._web.concat(target, sources)
+        finally:
+            self._note_change(target)  # Its last block is that of a source, which may just have been written.
+
     def _recover_lease(self, path: str) -> bool:
         try:
             with told_in_our_words(self._place, path):
                 return bool(self._client.recover_lease(path))
         except RemoteFileLeasedError:
             return False  # Somebody else's recovery is under way.
+        finally:
+            self._note_change(path)
