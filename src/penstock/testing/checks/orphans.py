@@ -19,7 +19,8 @@ async def check_orphans(container: SegmentContainer) -> list[str]:
     """Return which chunks of a container's earlier starts no record leads to and are still there after `WAIT_S`.
 
     Of its present start: those that it remembers or has in its queue; others too, unless a commit may come late, or a
-    creation: a bucket may get one twice, the second time behind the deletion. The next start finds what that makes.
+    creation: a bucket or HDFS may get one twice, the second time behind the deletion. The next start finds what that
+    makes.
     """
     deadline_s = asyncio.get_running_loop().time() + WAIT_S
     left = await _orphans(container)
@@ -36,7 +37,9 @@ async def check_orphans(container: SegmentContainer) -> list[str]:
 async def _orphans(container: SegmentContainer) -> list[str]:
     storage, epoch = container.storage, container._log.epoch
     layers = (storage._system, storage._user)
-    is_sure = container._chunks.supports_append and not any(layer._context.cache.doubt_count for layer in layers)
+    # What is elsewhere may get a creation twice.
+    is_here = container._chunks.supports_append and "://" not in container._chunks.place
+    is_sure = is_here and not any(layer._context.cache.doubt_count for layer in layers)
     unclear: list[str] = []
     remembered: list[str] = []
     after = ""
