@@ -50,7 +50,7 @@ def test_every_flight_ends_in_exactly_one_result_through_the_death_of_store_and_
 ) -> None:
     """The run itself checks each window's count; here its report is checked too, and that nothing is left running.
 
-    The first results come out ten days behind the first flights: so many are taken that the sink may write when it dies.
+    The first results come out ten days behind the first flights: so many that the sink may write when it dies.
     """
     answer = run("--limit", str(COUNT), "--json", "--data-dir", str(tmp_path / "work"))
     assert answer.returncode == 0, answer.stderr
