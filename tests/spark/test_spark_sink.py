@@ -74,10 +74,11 @@ def test_a_batch_write_that_fails_leaves_nothing_to_read(spark, store, client, n
     stream = new_stream(2)
     frame = rows_of(spark, 1000).withColumn("event", F.when(F.col("event") != "row 999", F.col("event")))
     with pytest.raises(Exception, match="null event"):
-        write(frame, store, stream)
+        write(frame, store, stream, transactionLimit="30s")
     assert events(client, stream) == Counter()
-    # Spark does not wait for the tasks that it kills beside the one that failed: each undoes what it began.
-    deadline_s = time.monotonic() + 60
+    # Of tasks beside the one that failed each undoes what it began; Spark kills it after two seconds, and then what it
+    # has begun ends with its limit.
+    deadline_s = time.monotonic() + 150
     while left := open_transactions(client, stream):
         assert time.monotonic() < deadline_s, left
         time.sleep(0.1)
