@@ -39,6 +39,7 @@ COMMANDS = {
     "epochs": ([], {"operations", "gb_of_a_year", "cut"}),
     "log_batches": ([], {"log_threads", "device_bytes_per_byte"}),
     "jobs": ([], {"export_parquet", "export_parquet_json", "export_iceberg", "replay", "backfill"}),
+    "long_term_storage": ([], {"directory", "s3", "metadata"}),
     "latency": (["--read"], {"append_to_ack", "write_to_reader"}),
     "many_segments": ([], {"many", "baseline"}),
     "recovery": ([], {"sizes"}),
