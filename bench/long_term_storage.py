@@ -34,7 +34,6 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
-from typing import cast
 
 from _common import parser, percentiles_ms, raw_disk, report, work_directory
 from _s3 import BUCKET, S3Server, S3UnavailableError, raw_store, read_ranges, s3_bucket
@@ -377,7 +376,7 @@ def main() -> None:
     options.add_argument("--rounds", type=int, default=5)
     options.add_argument("--segments", type=int, nargs="+", default=[1, 4], help="segments that the data are of")
     options.add_argument("--commits", type=int, default=2000, help="commits of metadata")
-    arguments = cast(argparse.Namespace, options.parse_args())
+    arguments = options.parse_args()
     if arguments.quick:
         arguments.megabytes, arguments.rounds, arguments.commits = 8.0, 1, 20
     run(measure(arguments))
