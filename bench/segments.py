@@ -95,7 +95,10 @@ async def measure(arguments: argparse.Namespace) -> None:
                 "blocks_under_way": arguments.window,
                 "offered_mb_per_s": arguments.rate_mb or "as fast as it goes",
                 "median_mb_per_s": medians,
-                "to_first_count": {count: round(median / first, 3) for count, median in medians.items()},
+                # On a machine that is busy enough nothing may be done in the time of `--quick`.
+                "to_first_count": {
+                    count: round(median / first, 3) if first else None for count, median in medians.items()
+                },
                 "runs": runs,
                 "raw_disk": disk,
             },
