@@ -27,6 +27,7 @@ from penstock.model.names import SegmentId, segment_name, transaction_segment_na
 from penstock.model.routing import admin_container_of, container_of
 from penstock.model.segments import TableUpdate
 from penstock.segmentstore.container.storage.container_storage import INDEX_SUFFIX_BYTES_MAX
+from penstock.segmentstore.container.storage.storage_writer import StorageWriter
 from penstock.segmentstore.settings import DiskCacheSettings, SegmentStoreSettings
 from penstock.segmentstore.store import SegmentStore
 from penstock.segmentstore.tier1.durable_log import LogFrame
@@ -126,6 +127,34 @@ async def test_the_end_of_the_storage_writer_ends_the_container(stores: Stores) 
     await turns(10)
     assert isinstance(store.failures[failed.id], ZeroDivisionError)
     await eventually(store)
+
+
+async def test_the_looks_of_several_containers_do_not_fall_into_one_turn(
+    stores: Stores, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What wakes one storage writer wakes them all as a rule, and a step of a look takes a millisecond or two."""
+    store = stores.new()
+    await store.start()
+    turn, steps = [0], list[int]()
+
+    def look(self: StorageWriter) -> Iterator[None]:
+        for _ in range(5):
+            steps.append(turn[0])
+            yield
+
+    async def count_turns() -> None:
+        while True:
+            await asyncio.sleep(0)
+            turn[0] += 1
+
+    monkeypatch.setattr(StorageWriter, "_look_in_steps", look)
+    counting = asyncio.ensure_future(count_turns())
+    for container in store.containers:
+        container.writer._wake.set()
+    await until(lambda: len(steps) >= 5 * len(store.containers))
+    counting.cancel()
+    assert len(store.containers) > 1
+    assert len(set(steps)) == len(steps)
 
 
 async def test_a_disabled_log_keeps_one_container_offline_until_it_is_enabled(stores: Stores) -> None:

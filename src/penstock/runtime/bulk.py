@@ -60,14 +60,16 @@ async def for_each(
     turns = _Turns()
 
     async def work() -> None:
+        """Has had its turn for the first."""
         for at, name in waiting:
-            await turns.wait()
             try:
                 results[at] = await request(name)
             except PenstockError as error:
                 results[at] = error
+            await turns.wait()
 
     async with asyncio.TaskGroup() as group:
         for _ in range(min(concurrency_max, len(names))):
+            await turns.wait()
             group.create_task(work())
     return results

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 
 #: Objects made, less those that went by themselves, between two collections of the youngest. Python's 700 are made by
 #: a few appends; nearly all of them go by themselves soon, and each collection in between looks at them for nothing.
-_YOUNG_OBJECTS_MAX = 4_000
+_YOUNG_OBJECTS_MAX = 2_000
 #: What lives on is looked at again after a few of these, before it is so much that the look takes 10 ms. What lives on
 #: then is put away: no collection looks at it any more, until ...
 _YOUNG_COLLECTIONS_MAX = 1
@@ -64,8 +64,9 @@ def settle_collector() -> None:
     """Tell the collector that the process has started.
 
     What the start left lives as long as the process: no collection needs to look at it again. From now on young objects
-    are looked at more seldom; 4000 of them take about a millisecond if they live on, and next to nothing if not.
-    What then lives on is put away likewise, see `_PutAway`. Once is enough.
+    are looked at more seldom; 2000 of them take about half a millisecond if they live on, and next to nothing if not.
+    Python counts what goes against what is made, so that where many old objects go there are several times as many
+    young ones. What then lives on is put away likewise, see `_PutAway`. Once is enough.
     """
     global _is_settled  # the collector is the process's, too
     gc.collect()

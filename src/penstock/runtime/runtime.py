@@ -20,6 +20,7 @@ from penstock.runtime.hdfs_files import open_file_store
 from penstock.runtime.objects import ObjectPlace, ObjectStore, ObjectStoreSettings, OpenObjectStore
 from penstock.runtime.obstore_objects import open_object_store
 from penstock.runtime.program import WatchProgram, resident_bytes, watch_program
+from penstock.runtime.turns import Turns
 from penstock.runtime.work import BlockingWork, ThreadedWork
 
 __all__ = ["BlockingWork", "Runtime", "ThreadedWork", "real_runtime"]
@@ -39,10 +40,11 @@ class Runtime:
         watch_program: has somebody told of this program's forks and of its exit; None if no program stands behind this.
         open_objects: opens a bucket of an object store.
         open_files: opens somebody else's file system.
+        turns: of the event loop, for steps of work in the background.
     """
 
     __slots__ = (
-        "disk", "monotonic_s", "open_files", "open_objects", "resident_bytes", "rng", "wall_clock_ms",
+        "disk", "monotonic_s", "open_files", "open_objects", "resident_bytes", "rng", "turns", "wall_clock_ms",
         "watch_program", "work",
     )  # fmt: skip
 
@@ -68,6 +70,7 @@ class Runtime:
         self.watch_program: WatchProgram | None = watch_program
         self.open_objects: OpenObjectStore = open_objects or _no_objects
         self.open_files: OpenFileStore = open_files or _no_files
+        self.turns: Turns = Turns()
 
     def random_id(self) -> bytes:
         """Return 16 random bytes."""

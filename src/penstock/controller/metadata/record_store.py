@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass
 from typing import Generic, TypeVar
@@ -13,6 +14,8 @@ from penstock.model.errors import MetadataConflictError
 
 R = TypeVar("R")
 
+#: Records that are encoded before others have their turn.
+_ENCODED_PER_TURN = 500
 #: Rows fetched at a time when a whole table is walked.
 _PAGE_ROWS = 500
 
@@ -59,7 +62,15 @@ class RecordStore:
 
     async def put_all(self, table: str, records: Sequence[tuple[str, object, int]]) -> Sequence[int]:
         """Write (key, record, expected version) of all or of none; return the new versions in order."""
-        return await self.store.put(table, [Write(key, encode(record), version) for key, record, version in records])
+        writes: list[Write] = []
+        for start in range(0, len(records), _ENCODED_PER_TURN):
+            if start:
+                await asyncio.sleep(0)
+            page = records[start : start + _ENCODED_PER_TURN]
+            writes.extend(Write(key, encode(record), version) for key, record, version in page)
+        if len(records) > _ENCODED_PER_TURN:
+            await asyncio.sleep(0)  # The store has as much to do with them.
+        return await self.store.put(table, writes)
 
     async def create(self, table: str, key: str, record: object) -> bool:
         """Write a record unless the key exists; say whether it was written."""

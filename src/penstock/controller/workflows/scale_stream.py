@@ -10,6 +10,7 @@ internals specification, section 5.
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Sequence
 from enum import Enum
@@ -220,8 +221,11 @@ async def make_transition(
         )
         for segment in planned.created
     )
+    await asyncio.sleep(0)  # What follows takes some milliseconds for a thousand segments.
+    entry = history_entry(following, current)
+    await asyncio.sleep(0)
     version = await tables.add_epochs(
-        [(following, history_entry(following, current))],
+        [(following, entry)],
         dict.fromkeys(planned.to_seal, following.epoch),
         {},
         (layout.EPOCH_TRANSITION, planned, transition.version),

@@ -275,6 +275,7 @@ class SegmentContainer(SegmentMerges):
                 fail=self._fail,
                 is_log_open=lambda: self.pipeline.error is None,
                 space=self.space,
+                turns=self._runtime.turns,
             )
             self.catalog = Catalog(
                 self.state,

@@ -26,6 +26,7 @@ from penstock.model.errors import (
     PenstockError,
     StorageNotPrimaryError,
 )
+from penstock.runtime.turns import Turns
 from penstock.segmentstore.container.attributes.attributes import Attributes
 from penstock.segmentstore.container.log.carrying import Carrier
 from penstock.segmentstore.container.log.checkpoints import Checkpoints
@@ -78,6 +79,7 @@ class StorageWriter:
         fail: Callable[[BaseException], None],
         is_log_open: Callable[[], bool],
         space: SpaceWatch,
+        turns: Turns,
     ) -> None:
         self._state = state
         self._storage = storage
@@ -88,6 +90,7 @@ class StorageWriter:
         self._fail = fail
         self._is_log_open = is_log_open
         self._space = space
+        self._turns = turns
         self._flusher = SegmentFlusher(
             state, storage, settings=settings, submit=submit, check_open=self._check_not_stopped, space=space
         )
@@ -189,10 +192,11 @@ class StorageWriter:
                     pass  # Look for due work all the same.
                 self._wake.clear()
                 look_s = 0.0
+                await self._turns.mine()
                 begin_s = self._loop.time()
                 for _ in self._look_in_steps():
                     look_s += self._loop.time() - begin_s
-                    await asyncio.sleep(0)
+                    await self._turns.mine()
                     begin_s = self._loop.time()
                 look_s += self._loop.time() - begin_s
                 if look_s > _QUICK_LOOK_S:
