@@ -143,6 +143,9 @@ async def test_a_clipped_layout_has_the_blocks_of_its_range_and_no_others(bench:
     piece = whole.clipped(CHUNK_BYTES + BLOCK_BYTES + 1, 2 * CHUNK_BYTES)
     assert [(chunk.first_block, len(chunk.checksums) // 4) for chunk in piece.chunks] == [(1, 2)]
     assert piece.chunks[0].name == whole.chunks[1].name
+    # A chunk ends within its last block; what begins there is in the next one.
+    (only,) = whole.clipped(CHUNK_BYTES, CHUNK_BYTES + 1).chunks
+    assert only.name == whole.chunks[1].name
     for start, end in ((5, 5), (STORED_BYTES, 1 << 40), (STORED_BYTES + 5, 1 << 40)):
         nothing = whole.clipped(start, end)
         assert (nothing.chunks, nothing.start == nothing.end) == ((), True)

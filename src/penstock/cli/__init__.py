@@ -53,6 +53,10 @@ COMMANDS = {
         "replay:replay", "Write a range of a stream into another one, each event once, at a given speed."
     ),
     "backfill": _Command("backfill:backfill", "Write the rows of Parquet files into a stream, each once."),
+    "verify": _Command(
+        "verify:verify",
+        "Read the chunks of streams in long-term storage, and compare them with the checksums that the server has.",
+    ),
     "stream": _Command("stream:stream", "Streams: what they hold, how they scale, what they keep.", True),
     "scope": _Command("scope:scope", "Scopes, which hold streams, reader groups and tables.", True),
     "group": _Command("group:group", "Reader groups: who reads what, and how far.", True),

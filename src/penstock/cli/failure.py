@@ -32,7 +32,7 @@ from penstock.model.errors import (
 EXIT_FAILED = 1
 #: The command line itself is wrong, or something needs ``--yes``.
 EXIT_USAGE = 2
-#: ``penstock storage check`` found something damaged or missing.
+#: ``penstock storage check``, or ``penstock verify``, found something damaged or missing.
 EXIT_DAMAGED = 3
 #: A defect of Penstock. Source: sysexits.h, EX_SOFTWARE.
 EXIT_DEFECT = 70

@@ -76,7 +76,7 @@ def _clipped(chunk: ChunkRow, start: int, end: int) -> ChunkRow | None:
     block_length, count = chunk.block_length, len(chunk.checksums) // 4
     first = max((start - chunk.start_offset) // block_length, chunk.first_block)
     behind = min(-(-(end - chunk.start_offset) // block_length), chunk.first_block + count)
-    if first >= behind or start >= end:
+    if first >= behind or start >= min(end, chunk.start_offset + chunk.length):
         return None
     checksums = chunk.checksums[4 * (first - chunk.first_block) : 4 * (behind - chunk.first_block)]
     return ChunkRow(chunk.name, chunk.start_offset, chunk.length, block_length, first, checksums)

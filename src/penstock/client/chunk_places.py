@@ -16,6 +16,7 @@ from penstock.model.errors import (
     NoSuchObjectError,
     NoSuchRemoteFileError,
     ObjectRangeError,
+    ProtocolError,
     StorageIdentityError,
 )
 from penstock.runtime.disk import Disk
@@ -39,6 +40,12 @@ class ChunkPlace(Protocol):
         """Give up what is under way. Waits for nothing that hangs."""
 
 
+def check_chunk_name(name: str) -> None:
+    """Raise `ProtocolError` for a name that leads out of long-term storage."""
+    if any(part in ("", ".", "..") for part in name.split("/")):
+        raise ProtocolError(f"{name!r} is no name of a chunk")
+
+
 class ChunkPlaces:
     """The places that one client reads chunks from, each opened once and looked at before it is used."""
 
@@ -49,8 +56,10 @@ class ChunkPlaces:
         #: Places that are what they should be, by what they said of themselves.
         self._known: set[tuple[str, bytes]] = set()
 
-    async def find(self, storage: StorageTold, place: str = "") -> ChunkPlace:
+    async def find(self, storage: StorageTold, place: str = "", *, is_anew: bool = False) -> ChunkPlace:
         """Return the place that a layout speaks of; `place`: where it is for this machine, if elsewhere.
+
+        With `is_anew` it is looked at once more: what was mounted there may be gone since.
 
         Raises `StorageIdentityError` when another one is there, or none, `InvalidArgumentError` for a place that
         cannot be, or whose library is not installed, `StorageError`.
@@ -59,7 +68,7 @@ class ChunkPlaces:
         found = self._open.get(url)
         if found is None:
             found = self._open[url] = self._opened(url)
-        if (url, storage.identity) not in self._known:
+        if is_anew or (url, storage.identity) not in self._known:
             try:
                 identity = await found.read(storage.identity_name, 0, _IDENTITY_LENGTH_MAX)
             except NoSuchChunkError:

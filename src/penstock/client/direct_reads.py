@@ -10,10 +10,10 @@ import struct
 from bisect import bisect_right
 
 from penstock.client.chunk_layouts import SegmentLayout
-from penstock.client.chunk_places import ChunkPlace, ChunkPlaces
+from penstock.client.chunk_places import ChunkPlace, ChunkPlaces, check_chunk_name
 from penstock.client.segment_reader import Reads
 from penstock.model.block_checksums import block_range, verify_blocks
-from penstock.model.errors import CorruptionError, PenstockError, ProtocolError
+from penstock.model.errors import CorruptionError, PenstockError
 from penstock.model.segments import SegmentData
 
 
@@ -64,8 +64,7 @@ class DirectReads:
             self._place = await self._places.find(self._layout.storage, self._at)
         chunk = self._layout.chunks[bisect_right(self._starts, offset) - 1]
         name, block_length = chunk.name, chunk.block_length
-        if any(part in ("", ".", "..") for part in name.split("/")):
-            raise ProtocolError(f"{name!r} is no name of a chunk")
+        check_chunk_name(name)
         told = min(chunk.length, (chunk.first_block + len(chunk.checksums) // 4) * block_length)
         start, stop = offset - chunk.start_offset, min(end - chunk.start_offset, told)
         # Up to the end of a block, so that the next read begins with one, and none is read twice.

@@ -74,8 +74,7 @@ class SparkWriter:
         try:
             done = numbers.mapInArrow(run, "place string, row_count long").collect()
         except Exception as error:
-            told = next((line for line in reversed(str(error).splitlines()) if "Error: " in line), error)
-            raise ExportTargetError(f"Spark has not written a batch of {source.name}: {told}") from error
+            raise ExportTargetError(f"Spark has not written a batch of {source.name}: {told_by(error)}") from error
         if len(done) != len(shares):
             raise ExportTargetError(f"Spark gave {len(done)} results of {len(shares)} tasks of {source.name}")
         return [WrittenFile(row["place"], row["row_count"]) for row in done]
@@ -89,6 +88,11 @@ class SparkWriter:
         for piece in sorted(pieces, key=lambda each: (-each.length, each.segment, each.start)):
             min(shares, key=lambda share: sum(each.length for each in share)).append(piece)
         return [sorted(share, key=lambda each: (each.segment, each.start)) for share in shares if share]
+
+
+def told_by(error: Exception) -> object:
+    """Return the line of a failure of Spark's that says what a task raised, if it has one."""
+    return next((line for line in reversed(str(error).splitlines()) if "Error: " in line), error)
 
 
 def open_session() -> SparkSession:

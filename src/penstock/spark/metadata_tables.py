@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING
 
 from pyspark.sql.datasource import DataSourceReader, InputPartition
 
-from penstock.model.errors import InvalidArgumentError, NoSuchSegmentError, NoSuchTableError
-from penstock.model.names import segment_epoch, segment_name, split_scoped_name
+from penstock.model.errors import InvalidArgumentError, NoSuchTableError
+from penstock.model.names import segment_epoch
 from penstock.spark.options import MetadataOptions
 
 if TYPE_CHECKING:
@@ -34,43 +34,22 @@ def _stream_info(client: Client, options: MetadataOptions) -> Iterator[Row]:
 
 
 def _segments(client: Client, options: MetadataOptions) -> Iterator[Row]:
-    """From the latest epoch back, until one page of epochs has nothing that is kept."""
-    seen: set[int] = set()
-    before: int | None = None
-    while True:
-        history = client.history(options.target, before=before)
-        kept_count = 0
-        for life in history.lives():
-            segment = life.segment
-            if segment.segment_id in seen:
-                kept_count += 1
-                continue
-            try:
-                info = client.segment_info(segment.name)
-            except NoSuchSegmentError:
-                continue  # Truncated, and deleted with that.
-            seen.add(segment.segment_id)
-            kept_count += 1
-            yield (
-                *(segment.segment_id, segment_epoch(segment.segment_id), segment.key_low, segment.key_high),
-                *(info.start_offset, info.length, info.is_sealed),
-            )
-        before = history.epochs[0].number
-        if not before or not kept_count:
-            return
+    from penstock.spark.store import kept_segments
+
+    for segment, info in kept_segments(client, options.target):
+        yield (
+            *(segment.segment_id, segment_epoch(segment.segment_id), segment.key_low, segment.key_high),
+            *(info.start_offset, info.length, info.is_sealed),
+        )
 
 
 def _chunks(client: Client, options: MetadataOptions) -> Iterator[Row]:
     """Those of each segment, as long-term storage has them when it is asked for."""
-    from penstock.spark.store import chunks_of
+    from penstock.spark.store import chunks_of, kept_segments
 
-    for segment_id, _, _, _, start_offset, length, _ in _segments(client, options):
-        assert isinstance(segment_id, int)
-        assert isinstance(start_offset, int)
-        assert isinstance(length, int)
-        name = segment_name(*split_scoped_name(options.target), segment_id)
-        for chunk in chunks_of(options.store, name, start_offset, length):
-            yield segment_id, *chunk
+    for segment, info in kept_segments(client, options.target):
+        for chunk in chunks_of(options.store, segment.name, info.start_offset, info.length):
+            yield segment.segment_id, *chunk
 
 
 def _transactions(client: Client, options: MetadataOptions) -> Iterator[Row]:

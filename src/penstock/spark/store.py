@@ -34,7 +34,7 @@ from penstock.spark.options import SinkOptions, StoreSettings
 from penstock.spark.planner import TRUNCATED, ByteRange, Extent
 
 if TYPE_CHECKING:
-    from penstock import Client, EventWriter, aio
+    from penstock import Client, EventWriter, SegmentInfo, SegmentRange, aio
     from penstock.client.chunk_layouts import SegmentLayout
     from penstock.client.direct_reads import DirectReads
     from penstock.runtime.portal import Portal
@@ -104,6 +104,33 @@ def run_in_client(settings: StoreSettings, step: Callable[[aio.Client], Coroutin
 
 async def _locate(segment: str, offset: int, client: aio.Client) -> int:
     return await client._segment_client.locate_offset(segment, offset)
+
+
+def kept_segments(client: Client, stream: str) -> Iterator[tuple[SegmentRange, SegmentInfo]]:
+    """Yield the segments of a stream that hold something or may, each once.
+
+    From the latest epoch back, until one page of epochs has nothing that is kept. Raises `NoSuchStreamError`.
+    """
+    seen: set[int] = set()
+    before: int | None = None
+    while True:
+        history = client.history(stream, before=before)
+        kept_count = 0
+        for life in history.lives():
+            segment = life.segment
+            if segment.segment_id in seen:
+                kept_count += 1
+                continue
+            try:
+                info = client.segment_info(segment.name)
+            except NoSuchSegmentError:
+                continue  # Truncated, and deleted with that.
+            seen.add(segment.segment_id)
+            kept_count += 1
+            yield segment, info
+        before = history.epochs[0].number
+        if not before or not kept_count:
+            return
 
 
 def chunks_of(

@@ -1,0 +1,162 @@
+"""`sum_parts`: reads parts of chunks where long-term storage is, and compares every block with its checksum.
+
+Runs in whatever process sees that storage; the segment stores are not asked. A part is the layout of one chunk, or of
+some of its blocks. What is found wrong is looked at once more, behind a new look at the place itself: a file system
+that is not mounted any more has no chunks either, and that is no damage.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import struct
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from functools import partial
+from typing import TYPE_CHECKING
+
+from penstock.client.chunk_places import check_chunk_name
+from penstock.model.block_checksums import verify_blocks
+from penstock.model.errors import (
+    CorruptionError,
+    InvalidArgumentError,
+    NoSuchChunkError,
+    PenstockError,
+    StorageError,
+    StorageNotRespondingError,
+    StorageRefusedError,
+    StorageThrottledError,
+    StorageUnavailableError,
+    StorageUnreachableError,
+)
+from penstock.runtime.bulk import for_each
+from penstock.spark.options import StoreSettings
+from penstock.spark.store import run_in_client
+
+if TYPE_CHECKING:
+    from penstock import aio
+    from penstock.client.chunk_layouts import SegmentLayout
+
+#: Parts that are read at the same time, so that one is read while another is summed; and what is read at a time.
+PARTS_AT_ONCE = 4
+READ_BYTES = 4 * 1024 * 1024
+
+#: Nothing is known of a chunk then, whatever it is.
+_AWAY = (StorageUnavailableError, StorageNotRespondingError, StorageUnreachableError, StorageThrottledError)
+
+
+class Finding(StrEnum):
+    """What a part is like. Names are those of ``penstock storage check``.
+
+    Attributes:
+        SOUND: every block has its checksum.
+        MISSING: the chunk is not there.
+        SHORT: it has fewer bytes than belong to its segment.
+        UNREADABLE: storage fails to read it.
+        DAMAGED: bytes of it are not what was written.
+        AWAY: nobody knows: storage was not there for as long as an outage may last, or refuses.
+    """
+
+    SOUND = "sound"
+    MISSING = "chunk_missing"
+    SHORT = "chunk_short"
+    UNREADABLE = "chunk_unreadable"
+    DAMAGED = "block_damaged"
+    AWAY = "storage_away"
+
+
+@dataclass(frozen=True, slots=True)
+class PartResult:
+    """What came of one part.
+
+    Attributes:
+        offset: in the chunk, of the first byte that is not as it should be.
+        read_bytes: that were read and compared.
+        message: what is wrong.
+    """
+
+    finding: Finding
+    offset: int = 0
+    read_bytes: int = 0
+    message: str = ""
+
+
+def told_range(part: SegmentLayout) -> tuple[int, int]:
+    """Return which bytes of its chunk a part is about: whole blocks."""
+    (chunk,) = part.chunks
+    first = chunk.first_block * chunk.block_length
+    return first, min(chunk.length, first + len(chunk.checksums) // 4 * chunk.block_length)
+
+
+def sum_parts(store: StoreSettings, place: str, parts: Sequence[SegmentLayout]) -> list[PartResult]:
+    """Return what each of `parts` is like; `place`: where long-term storage is for this machine, if elsewhere."""
+    return run_in_client(store, partial(_sum_all, store, place, parts))
+
+
+async def _sum_all(
+    store: StoreSettings, place: str, parts: Sequence[SegmentLayout], client: aio.Client
+) -> list[PartResult]:
+    sums = _Sums(store, place, client)
+    results: list[PartResult] = []
+    for result in await for_each(parts, sums.look, PARTS_AT_ONCE):
+        if isinstance(result, PenstockError):
+            raise result
+        results.append(result)
+    return results
+
+
+class _Sums:
+    """The parts of one call: they share how long storage has been away."""
+
+    def __init__(self, store: StoreSettings, place: str, client: aio.Client) -> None:
+        self._store = store
+        self._place = place
+        self._client = client
+        self._loop = asyncio.get_running_loop()
+        self._progress_s = self._loop.time()
+        self._away: PartResult | None = None
+
+    async def look(self, part: SegmentLayout) -> PartResult:
+        """Look at a part, twice if something is wrong with it, while storage is not away for too long."""
+        while self._away is None:
+            try:
+                result = await self._look(part, is_anew=False)
+                return result if result.finding is Finding.SOUND else await self._look(part, is_anew=True)
+            except (StorageError, InvalidArgumentError) as error:
+                left_s = self._progress_s + self._store.outage_s_max - self._loop.time()
+                if isinstance(error, StorageRefusedError | InvalidArgumentError) or left_s <= 0:
+                    self._away = PartResult(Finding.AWAY, message=f"{type(error).__name__}: {error}")
+                    break
+                await asyncio.sleep(min(self._store.retry_interval_s, left_s))
+        return self._away
+
+    async def _look(self, part: SegmentLayout, *, is_anew: bool) -> PartResult:
+        """Look once. Raises `StorageError` and `InvalidArgumentError` for what is no matter of this chunk."""
+        (chunk,) = part.chunks
+        check_chunk_name(chunk.name)
+        place = await self._client._chunk_places.find(part.storage, self._place, is_anew=is_anew)
+        first, end = told_range(part)
+        checksums = struct.unpack(f">{len(chunk.checksums) // 4}I", chunk.checksums)
+        step = max(READ_BYTES // chunk.block_length, 1) * chunk.block_length
+        for start in range(first, end, step):
+            wanted = min(step, end - start)
+            try:
+                data = await place.read(chunk.name, start, wanted)
+            except NoSuchChunkError:
+                message = f"the chunk is gone, its record says {chunk.length} bytes"
+                return PartResult(Finding.MISSING, start, start - first, message)
+            except _AWAY:
+                raise
+            except StorageError as error:
+                return PartResult(Finding.UNREADABLE, start, start - first, str(error))
+            self._progress_s = self._loop.time()
+            if len(data) < wanted:
+                message = f"it ends after {start + len(data)} bytes, its record says {chunk.length}"
+                return PartResult(Finding.SHORT, start + len(data), start - first, message)
+            try:
+                verify_blocks(
+                    chunk.name, start, data, checksums, block_length=chunk.block_length, first_block=chunk.first_block
+                )
+            except CorruptionError as error:
+                return PartResult(Finding.DAMAGED, error.offset, start - first + wanted, str(error))
+        return PartResult(Finding.SOUND, end, end - first)
