@@ -24,7 +24,9 @@ def shown() -> set[str]:
     return {name for page in pages for name in re.findall(r"^::: (\S+)$", page.read_text(), re.MULTILINE)}
 
 
-@pytest.mark.parametrize("module", ["penstock", "penstock.aio", "penstock.serializers", "penstock.testing"])
+@pytest.mark.parametrize(
+    "module", ["penstock", "penstock.aio", "penstock.serializers", "penstock.spark", "penstock.testing"]
+)
 def test_the_reference_shows_every_public_name(module: str) -> None:
     """Of the modules that programs import. Values that the async client shares are with the blocking one."""
     names = set(importlib.import_module(module).__all__) - {"aio", "serializers"}

@@ -1,0 +1,138 @@
+"""`LagEndpoint`: the lag of queries for Prometheus, over HTTP from the program that started the session.
+
+Source of the text: Prometheus' exposition formats, "Text-based format", version 0.0.4.
+"""
+
+from __future__ import annotations
+
+import logging
+import sys
+import threading
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from http.server import BaseHTTPRequestHandler, HTTPServer
+from types import TracebackType
+
+from penstock.model.errors import InvalidArgumentError
+from penstock.spark.lag import QueryLag
+
+_log = logging.getLogger(__name__)
+
+#: Requests are answered one after the other: whoever connects and says nothing is given up after so long.
+REQUEST_TIMEOUT_S = 5.0
+
+_CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
+_HELP = {
+    "bytes": "Bytes of the segment that the query had not read when its latest micro-batch was planned.",
+    "events": "The same in events, estimated.",
+    "seconds": "Seconds that the first of these bytes has waited, at least.",
+    "is_whole": "Whether the other gauges have all that the query is behind; 0: at least that.",
+    "batch": "The number of the query's latest micro-batch.",
+}
+
+
+def lag_metrics(lags: Iterable[QueryLag]) -> str:
+    """Return lags as gauges `penstock_query_lag_*` in Prometheus' text format. What is not known has no line."""
+    lines: dict[str, list[str]] = {name: [] for name in _HELP}
+
+    def put(name: str, labels: Mapping[str, object], value: float | None) -> None:
+        if value is not None:
+            told = ",".join(f'{key}="{_escaped(str(each))}"' for key, each in labels.items())
+            lines[name].append(f"penstock_query_lag_{name}{{{told}}} {value}")
+
+    for lag in lags:
+        query = {"query": lag.query, "name": lag.name or ""}
+        put("batch", query, lag.batch)
+        put("is_whole", query, int(lag.is_whole))
+        for each in lag.segments:
+            segment = query | {"source": each.source, "stream": each.stream, "segment": each.segment}
+            put("bytes", segment, each.byte_count)
+            put("events", segment, each.event_count_estimated)
+            put("seconds", segment, each.waited_s_min)
+    text = ""
+    for name, told in lines.items():
+        if told:
+            full = f"penstock_query_lag_{name}"
+            text += "\n".join([f"# HELP {full} {_HELP[name]}", f"# TYPE {full} gauge", *told, ""])
+    return text
+
+
+def _escaped(text: str) -> str:
+    return text.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")
+
+
+class LagEndpoint:
+    """Serves ``GET /metrics`` in a thread of its own, from when it is made until `close`. Also a context manager.
+
+    ``LagEndpoint(listener.latest, port=9408)`` with a `LagListener`. For programs that have no endpoint of metrics
+    yet; `lag_metrics` makes the text for those that have.
+
+    Attributes:
+        port: the one it listens on.
+    """
+
+    def __init__(
+        self, latest: Callable[[], Sequence[QueryLag]], *, port: int = 0, host: str = "127.0.0.1"
+    ) -> None:
+        """`latest` gives the lags at each request. `port` 0: any that is free; `host` "0.0.0.0": for other machines.
+
+        Raises `InvalidArgumentError`: it cannot listen there.
+        """
+        try:
+            self._server = _Server(host, port, latest)
+        except (OSError, OverflowError) as error:
+            raise InvalidArgumentError(f"metrics cannot be served at {host}:{port}: {error}") from error
+        self.port: int = self._server.server_port
+        self._thread = threading.Thread(target=self._server.serve_forever, name="penstock-lag", daemon=True)
+        self._thread.start()
+
+    def close(self) -> None:
+        """End it: nothing listens any more. Waits for the request that is under way; may be called again."""
+        self._server.shutdown()
+        self._thread.join()
+        self._server.server_close()
+
+    def __enter__(self) -> LagEndpoint:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+class _Server(HTTPServer):
+    def __init__(self, host: str, port: int, latest: Callable[[], Sequence[QueryLag]]) -> None:
+        self.latest = latest
+        super().__init__((host, port), _Handler)
+
+    def server_bind(self) -> None:
+        """As it is, but for a look-up of the host's name, which may take long and is not needed."""
+        self.socket.bind(self.server_address)
+        self.server_address = self.socket.getsockname()
+        host, port = self.server_address[:2]
+        self.server_name, self.server_port = str(host), int(port)
+
+    def handle_error(self, request: object, client_address: object) -> None:
+        """Whoever asked has gone, which is nothing to a driver; or there is a defect."""
+        error = sys.exception()
+        _log.log(logging.DEBUG if isinstance(error, OSError) else logging.WARNING, "metrics: %r", error, exc_info=error)
+
+
+class _Handler(BaseHTTPRequestHandler):
+    timeout = REQUEST_TIMEOUT_S
+    server: _Server
+
+    def do_GET(self) -> None:
+        """Answer with what is known now."""
+        if self.path.partition("?")[0] != "/metrics":
+            self.send_error(404, "there is /metrics")
+            return
+        body = lag_metrics(self.server.latest()).encode()
+        self.send_response(200)
+        self.send_header("Content-Type", _CONTENT_TYPE)
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+    def log_message(self, format: str, *args: object) -> None:
+        """A line for each request is of no use in a driver's log."""
