@@ -20,7 +20,7 @@ from penstock.jobs.rows import RowShape
 from penstock.jobs.source import JobSource
 from penstock.spark.options import StoreSettings
 from penstock.testing.server import MemoryServer
-from support.spark_kills import VICTIMS, KillRuns, missing_and_doubled, rows_of_stream, rows_of_table
+from support.spark_kills import EXECUTOR, VICTIMS, KillRuns, missing_and_doubled, rows_of_stream, rows_of_table
 
 RUN_COUNT = 100
 
@@ -92,3 +92,18 @@ def test_a_sink_that_appends_doubles_rows_when_its_driver_dies_and_the_count_say
     assert report.exported_doubled == report.doubled
     assert (report.missing, report.exported_missing) == (0, 0)
     assert not report.is_exact
+
+
+@pytest.mark.spark
+@pytest.mark.nightly
+@pytest.mark.timeout(3600)
+def test_executors_that_are_processes_of_their_own_may_die(spark_environment: None, tmp_path: Path) -> None:
+    """On a cluster of two; Spark starts another one, and runs what was lost again."""
+    with KillRuns(tmp_path, seed=1, executors=2) as runs:
+        for _ in range(10):
+            runs.run(EXECUTOR)
+            assert runs.report.is_exact, runs.report
+            if runs.report.kills[EXECUTOR] >= 3 and runs.report.moments["micro-batch"]:
+                break
+    assert runs.report.kills[EXECUTOR] >= 3
+    assert runs.report.moments["micro-batch"] > 0

@@ -10,6 +10,9 @@ a row is missing or doubled.
 
 That the count can be wrong shows ``--at-least-once``: the sink appends, and drivers are killed when rows of a
 micro-batch are in the stream that has to come again. Rows are doubled then, and none is missing.
+
+With ``--executors 2`` the driver has executors in JVMs of their own, on a cluster of Spark's in the driver's process,
+and one of those may be the victim, too.
 """
 
 from __future__ import annotations
@@ -42,6 +45,10 @@ from penstock.standalone_process import StandaloneProcess, child_environment
 
 SOURCE, TARGET, APP = "kills/source", "kills/target", "kills"
 VICTIMS = ("driver", "worker", "store", "export")
+#: With executors that are processes of their own.
+EXECUTOR = "executor"
+#: What one of them runs.
+_EXECUTOR_CLASS = "CoarseGrainedExecutorBackend"
 ROWS_PER_RUN = 400
 #: Nothing takes so long: whoever waits longer has failed.
 GUARD_S = 240.0
@@ -60,9 +67,10 @@ from penstock.spark import ensure_java
 ensure_java()
 os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
 from pyspark.sql import SparkSession
-uri, source, target, app, checkpoint, exactly_once = sys.argv[1:]
-session = SparkSession.builder.master("local[2,4]").config("spark.ui.enabled", "false")
-session = session.config("spark.sql.shuffle.partitions", "2").getOrCreate()
+uri, source, target, app, checkpoint, exactly_once, master = sys.argv[1:]
+session = SparkSession.builder.master(master).config("spark.ui.enabled", "false")
+session = session.config("spark.driver.host", "127.0.0.1").config("spark.driver.bindAddress", "127.0.0.1")
+session = session.config("spark.executor.memory", "512m").config("spark.sql.shuffle.partitions", "2").getOrCreate()
 print("up", file=output, flush=True)
 for _ in sys.stdin:
     frame = session.readStream.format("penstock").options(
@@ -134,15 +142,25 @@ def rows_of_table(table: Path) -> list[object]:
     return list(dataset.dataset(table).to_table(columns=["event"])["event"].to_pylist())
 
 
+def linked_spark_home(directory: Path) -> Path:
+    """Make `directory` a home of Spark's, by links: a cluster of its own writes beside what it finds there."""
+    import pyspark
+
+    directory.mkdir()
+    for each in Path(pyspark.__file__).parent.iterdir():
+        (directory / each.name).symlink_to(each)
+    return directory
+
+
 class Driver:
     """A driver with its JVM and workers, which may be dead."""
 
-    def __init__(self, command: list[str], log: Path) -> None:
+    def __init__(self, command: list[str], log: Path, environment: dict[str, str]) -> None:
         self._log = log
         with log.open("ab") as errors:
             self._process = subprocess.Popen(
                 command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=errors,
-                env=child_environment(), start_new_session=True,
+                env=environment, start_new_session=True,
             )  # fmt: skip
         self._said = b""
         assert self.hear(GUARD_S) == "up", self.tail()
@@ -184,7 +202,8 @@ class Driver:
 class KillRuns:
     """Query, export, and the one who kills. Leave it as a context manager to end all of it.
 
-    Without `is_exactly_once` the sink appends, and only drivers are to die: see the module.
+    Without `is_exactly_once` the sink appends, and only drivers are to die; `executors`: so many JVMs of their own. See
+    the module.
     """
 
     def __init__(
@@ -194,8 +213,14 @@ class KillRuns:
         note: Callable[[str], None] = lambda text: None,
         *,
         is_exactly_once: bool = True,
+        executors: int = 0,
     ) -> None:
         self._is_exactly_once = is_exactly_once
+        self._master = f"local-cluster[{executors},1,1024]" if executors else "local[2,4]"
+        self._victims = (*VICTIMS, EXECUTOR) if executors else VICTIMS
+        self._environment = child_environment()
+        if executors:
+            self._environment["SPARK_HOME"] = str(linked_spark_home(directory / "spark"))
         self._directory = directory
         self._random = random.Random(seed)
         self._note = note
@@ -224,7 +249,7 @@ class KillRuns:
         report, started_s = self.report, time.monotonic()
         if not self._is_exactly_once:
             victim = "driver"
-        victim = victim or VICTIMS[self._random.randrange(len(VICTIMS))]
+        victim = victim or self._victims[self._random.randrange(len(self._victims))]
         first, report.rows = report.rows, report.rows + ROWS_PER_RUN
         with self.client.event_writer(SOURCE) as writer:
             writer.write_many([b"row %d" % number for number in range(first, report.rows)])
@@ -244,12 +269,13 @@ class KillRuns:
         """Run the query until it succeeds; return whether the victim was killed meanwhile."""
         killed = False
         # The store dies under the query in two thirds of its runs, and else under the export.
-        wanted = victim in ("driver", "worker") or (victim == "store" and self._random.random() < 2 / 3)
+        wanted = victim in ("driver", "worker", EXECUTOR) or (victim == "store" and self._random.random() < 2 / 3)
         for _ in range(1 + REPETITIONS_MAX):
             if self._driver is None:
                 arguments = [self._store.uri, SOURCE, TARGET, APP, str(self._checkpoint.directory)]
-                arguments.append(str(self._is_exactly_once))
-                self._driver = Driver([sys.executable, "-c", DRIVER, *arguments], self._directory / "driver.log")
+                arguments += [str(self._is_exactly_once), self._master]
+                command = [sys.executable, "-c", DRIVER, *arguments]
+                self._driver = Driver(command, self._directory / "driver.log", self._environment)
             started_s = time.monotonic()
             self._driver.run_query()
             answer = None
@@ -272,7 +298,8 @@ class KillRuns:
 
     def _kill_under_query(self, driver: Driver, victim: str) -> tuple[str | None, bool]:
         """Wait for a random moment and kill; return what the driver has said meanwhile, and whether it was done."""
-        moment = self._random.choice(["any", "open"] if victim == "worker" else ["any", "open", "intent"])
+        is_of_task = victim in ("worker", EXECUTOR)
+        moment = self._random.choice(["any", "open"] if is_of_task else ["any", "open", "intent"])
         if not self._is_exactly_once:
             moment = "written"
             answer = self._await_written(driver)
@@ -288,11 +315,13 @@ class KillRuns:
         if answer is not None:
             return answer, False
         pid = driver.pid
-        if victim == "worker":
-            workers = process_family.workers(pid)
-            if not workers:
+        if is_of_task:
+            found = process_family.workers(pid)
+            if victim == EXECUTOR:
+                found = [each for each in process_family.members(pid) if _EXECUTOR_CLASS in each.command]
+            if not found:
                 return None, False
-            pid = self._random.choice(workers).pid
+            pid = self._random.choice(found).pid
         batch = self._checkpoint.under_way()
         self.report.moments["intent"] += moment == "intent"
         self.report.moments["open"] += moment == "open"
@@ -434,13 +463,17 @@ def main() -> None:
     parser.add_argument("--runs", type=int, default=100)
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--at-least-once", action="store_true", help="To see rows doubled.")
+    parser.add_argument("--executors", type=int, default=0, help="JVMs of their own that run tasks.")
+    parser.add_argument("--victim", choices=[*VICTIMS, EXECUTOR], help="Kill nothing else.")
     given = parser.parse_args()
     with (
         tempfile.TemporaryDirectory(prefix="penstock-kills-") as directory,
-        KillRuns(Path(directory), given.seed, _say, is_exactly_once=not given.at_least_once) as runs,
+        KillRuns(
+            Path(directory), given.seed, _say, is_exactly_once=not given.at_least_once, executors=given.executors
+        ) as runs,
     ):
         for _ in range(given.runs):
-            runs.run()
+            runs.run(given.victim)
     sys.stdout.write(json.dumps(runs.report.to_json(), indent=2) + "\n")
     sys.exit(0 if runs.report.is_exact else 1)
 
