@@ -131,6 +131,7 @@ STATUS = {
     "StreamSealedError": ("INTERNAL", True),
     "TransactionError": ("INTERNAL", True),
     "MetadataConflictError": ("FAILED_PRECONDITION", True),
+    "WorkElsewhereError": ("FAILED_PRECONDITION", False),
     "WorkflowTimeoutError": ("DEADLINE_EXCEEDED", False),
     "OutcomeUnknownError": ("INTERNAL", False),
     "ControllerUnavailableError": ("INTERNAL", False),
@@ -245,6 +246,8 @@ def expected(name, error):
     status, is_final = STATUS[error]
     if error in words:
         return words[error]
+    if error == "WorkElsewhereError" and "MetadataConflictError" in words:
+        return words["MetadataConflictError"]  # It is one.
     return failure if is_final and failure else status
 
 

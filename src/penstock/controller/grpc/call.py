@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 
 from google.protobuf.message import Message
 
-from penstock.controller.errors import PERMANENT_ERRORS
+from penstock.controller.errors import PERMANENT_ERRORS, WorkElsewhereError
 from penstock.controller.grpc.access import AccessOf
 from penstock.controller.grpc.status import EarlyArgumentError
 from penstock.controller.service import ControllerService
@@ -96,10 +96,10 @@ def is_final(error: PenstockError) -> bool:
 
     FAILURE says that the controller will not do it, and Java's client does not ask again. So it is for what the state
     of a stream forbids, and for what nobody can mend. Whatever else a store answers, that it has no room, that its
-    storage hangs or fails, may pass: the work goes on when it does, the client is told to ask again, and takes what it
-    finds then for what may be its own.
+    storage hangs or fails, that another controller is at work there, may pass: the work goes on when it does, the
+    client is told to ask again, and takes what it finds then for what may be its own.
     """
-    if isinstance(error, (InvalidArgumentError, OutcomeUnknownError, ControllerUnavailableError)):
+    if isinstance(error, (InvalidArgumentError, OutcomeUnknownError, ControllerUnavailableError, WorkElsewhereError)):
         return False
     return isinstance(error, (StreamError, *PERMANENT_ERRORS))
 
