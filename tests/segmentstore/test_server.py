@@ -476,7 +476,12 @@ async def test_requests_behind_held_appends_are_answered_within_the_bound(
     acknowledged = 0
     answers: list[WireCommand] = []
     while len(answers) < 4:
-        reply = await wire.receive()
+        try:
+            reply = await wire.receive()
+        except TimeoutError:
+            (connection,) = service.server.connections
+            state = {name: getattr(connection, name) for name in ("_is_reading", "_reads_on", "_outstanding_bytes")}
+            pytest.fail(f"only {answers} came, and acknowledgements of {acknowledged}; the connection: {state}")
         assert reply is not None
         if isinstance(reply, DataAppended) and reply.writer_id == W:
             acknowledged = reply.event_number
@@ -489,7 +494,10 @@ async def test_requests_behind_held_appends_are_answered_within_the_bound(
     await asyncio.sleep(0.05)  # It is held: what it would bring cannot be taken.
     service.chunks.release("write")
     service.store.container(A).writer._wake.set()
-    assert (await wire.expect(AppendSetup)).last_event_number == acknowledged
+    durable = (await wire.expect(AppendSetup)).last_event_number
+    # What was let in before the others were given up may have become durable behind the last answer.
+    assert acknowledged <= durable < 100
+    acknowledged = durable
     wire.send(*(block(W, number, bytes(50_000)) for number in range(acknowledged + 1, 101)))
     while acknowledged < 100:
         service.store.container(A).writer._wake.set()
