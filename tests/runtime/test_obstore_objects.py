@@ -213,7 +213,7 @@ async def test_a_store_that_is_not_there_is_told_from_one_that_breaks_off() -> N
 
 
 async def test_an_object_that_comes_short_is_an_error() -> None:
-    """It is whole or an error, never less than was asked for."""
+    """SS-210: it is whole or an error, never less than was asked for."""
 
     def respond(method: str, path: str, headers: dict[str, str], body: bytes) -> Answer:
         fields = {"Content-Range": "bytes 0-1/10", "Last-Modified": "Wed, 21 Oct 2015 07:28:00 GMT", "ETag": '"x"'}

@@ -193,6 +193,34 @@ def test_a_call_waits_in_line_until_there_is_room() -> None:
     in_virtual_time(scenario)
 
 
+def test_being_looked_at_often_makes_nobody_wait_longer() -> None:
+    """SS-34: nothing is delayed by a time that could begin anew. A hundred reliefs a second, each too little, and each
+    with somebody new in line: who waits goes on when what was in line before is relieved, and before all of those.
+    """
+
+    async def scenario() -> None:
+        source = Source(0)
+        Connection(source, "before", [1000])
+
+        async def call() -> None:
+            await source.throttle.wait()
+            source.order.append(("call", 0))
+
+        begin_s = asyncio.get_running_loop().time()
+        waiting = asyncio.get_running_loop().create_task(call())
+        number = 0
+        while not waiting.done():
+            await asyncio.sleep(0.01)
+            source.relieve(10)
+            Connection(source, f"later {number}", [10])
+            number += 1
+            assert number < 1000
+        assert [name for name, _ in source.order[:2]] == ["before", "call"]
+        assert asyncio.get_running_loop().time() - begin_s == pytest.approx(1.0, abs=0.05)
+
+    in_virtual_time(scenario)
+
+
 def test_calls_are_let_in_one_after_the_other_when_there_is_little_room() -> None:
     """What a call brings is known when it goes on: a byte of room lets one in, not all of a hundred table updates."""
 

@@ -152,6 +152,25 @@ async def test_small_chunks_become_few_and_the_bytes_stay() -> None:
     assert len(await world.chunk_names()) > 100
 
 
+async def test_what_lies_behind_the_ends_of_chunks_is_not_joined() -> None:
+    """SS-213: bytes of writes that failed. A join makes a chunk of its own and appends to none, so they are in nobody's
+    way; what it copies ends where the records say.
+    """
+    world = Stored()
+    data = await world.write([3] * 40)
+    olds = {chunk.name: chunk.length for chunk in await world.chunk_records()}
+    for name in olds:
+        world.chunks._chunks[name] += b"GARBAGE"
+    await rounds_until_nothing_is_joined(world)
+    records = await world.chunk_records()
+    assert len(records) <= 5
+    for chunk in records:
+        stored = (await world.chunks.info(chunk.name)).length
+        assert stored == chunk.length + (7 if chunk.name in olds else 0)
+    assert [(await world.chunks.info(name)).length for name in olds] == [length + 7 for length in olds.values()]
+    assert await world.over(2).read(SEGMENT, 0, 1000) == data
+
+
 async def test_each_byte_is_copied_few_times_however_little_comes_at_a_time() -> None:
     """A chunk is joined only with as much again: from 3 bytes to 1000 that is eight times at the most."""
     world = Stored()

@@ -25,7 +25,7 @@ from penstock.model.errors import (
     StorageNotPrimaryError,
 )
 from penstock.model.segments import Buffer, TableRemoval, TableUpdate
-from penstock.segmentstore.settings import OrphanSettings
+from penstock.segmentstore.settings import JoinSettings, OrphanSettings
 from penstock.segmentstore.tier2.chunked_storage import ChunkedStorage, StoredSegment
 from penstock.segmentstore.tier2.memory import MemoryChunkStorage
 from penstock.segmentstore.tier2.metadata import MemoryMetadataTable
@@ -337,6 +337,59 @@ async def test_two_instances_creating_a_segment_have_one_winner(world: World) ->
     assert all(isinstance(r, StorageConflictError | BadOffsetError) for r in results if r != 3)
     assert await world.storage(1).read(SEGMENT, 0, 9) == bytes(winners) * 3
     assert len(await world.chunk_names()) == 1
+
+
+@pytest.mark.parametrize("verb", ["write", "truncate", "seal", "delete", "concat", "concat of it", "join"])
+async def test_what_a_change_has_read_is_what_it_was_when_it_is_committed(world: World, verb: str) -> None:
+    """SS-205: also records that the change only read. It writes that of each segment whose chunks' records it reads.
+
+    Somebody writes to the segment between its reads and its commit; what it would have done is not done at all.
+    """
+
+    class Overtaken(MemoryMetadataTable):
+        first: Callable[[], Awaitable[object]] | None = None
+
+        async def commit(self, updates: Sequence[TableUpdate], removals: Sequence[TableRemoval]) -> Sequence[int]:
+            first, self.first = self.first, None
+            if first is not None:
+                await first()
+            return await super().commit(updates, removals)
+
+    world.table = table = Overtaken()
+    storage, other = world.storage(1), world.storage(1)
+    other._context.cache = storage._context.cache  # As of one owner; its locks are not looked at.
+    data = bytes(range(22))
+    for at in range(0, 20, 2):
+        await storage.write(SEGMENT, at, [data[at : at + 2]], chunk_length_max=2)
+    await storage.write(SEGMENT, 20, [data[20:]], chunk_length_max=10)
+    await storage.write(OTHER, 0, [b"other"])
+    calls: dict[str, Callable[[], Awaitable[object]]] = {
+        "write": lambda: storage.write(SEGMENT, 22, [b"lost"]),
+        "truncate": lambda: storage.truncate(SEGMENT, 7),
+        "seal": lambda: storage.seal(SEGMENT),
+        "delete": lambda: storage.delete(SEGMENT),
+        "concat": lambda: storage.concat(SEGMENT, 22, OTHER),
+        "concat of it": lambda: storage.concat(OTHER, 5, SEGMENT),
+        "join": lambda: storage.join_chunks(SEGMENT, 0, 22, JoinSettings(target_bytes=10, chunks_min=2)),
+    }
+    expected, start = data + b"more", 0
+    if verb == "concat":
+        await storage.seal(OTHER)
+    if verb == "concat of it":
+        await storage.seal(SEGMENT)
+        expected, start = data, 3
+        table.first = lambda: other.truncate(SEGMENT, 3)
+    else:
+        table.first = lambda: other.write(SEGMENT, 22, [b"more"])
+    with pytest.raises(StorageConflictError):
+        await calls[verb]()
+    assert table.first is None
+    for reader in (storage, world.storage(1)):
+        assert await reader.read(SEGMENT, start, 99) == expected[start:]
+        assert await reader.info(SEGMENT) == StoredSegment(SEGMENT, start, len(expected), verb == "concat of it")
+        assert await reader.info(OTHER) == StoredSegment(OTHER, 0, 5, verb == "concat")
+    used = [chunk.name for name in (SEGMENT, OTHER) for chunk in await world.chunk_records(name)]
+    assert sorted(used) == await world.chunk_names()
 
 
 # --- Failures of the chunk storage.

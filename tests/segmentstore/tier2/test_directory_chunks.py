@@ -247,6 +247,39 @@ async def test_short_file_is_an_error_and_not_a_loop(place: Place) -> None:
     assert await place.storage.read("t", 0, 9) == b"x"
 
 
+@pytest.mark.parametrize("given_at_once", [1, 2])
+async def test_a_system_that_gives_less_than_was_asked_for_is_asked_again(
+    place: Place, monkeypatch: pytest.MonkeyPatch, given_at_once: int
+) -> None:
+    """SS-210: a byte at a time; and none at all where the file should go on, which is an error and not a loop."""
+    data = bytes(range(100))
+    await place.storage.create_with_content(NAME, [data])
+    ask = os.pread
+    asked: list[int] = []
+
+    def little(descriptor: int, length: int, offset: int) -> bytes:
+        asked.append(offset)
+        return ask(descriptor, min(length, given_at_once), offset)
+
+    monkeypatch.setattr(os, "pread", little)
+    for start in (0, 7, 99):
+        assert await place.storage.read(NAME, start, 100) == data[start:]
+    assert len(asked) >= 100 // given_at_once
+    await place.storage.create_with_content("t", [b"x"])
+    assert await place.storage.concat("t", 1, [(NAME, 100)]) == 101
+    assert await place.storage.read("t", 0, 200) == b"x" + data
+
+    def nothing(descriptor: int, length: int, offset: int) -> bytes:
+        asked.append(offset)
+        return b"" if offset >= 50 else ask(descriptor, min(length, given_at_once), offset)
+
+    monkeypatch.setattr(os, "pread", nothing)
+    asked.clear()
+    with pytest.raises(StorageError, match="gave only 50 of 101"):
+        await place.storage.read("t", 0, 101)
+    assert len(asked) <= 60
+
+
 async def test_failed_concat_keeps_sources_and_target(place: Place) -> None:
     await place.storage.create_with_content("t", [b"abcX"])
     await place.storage.create_with_content("u", [b"def"])

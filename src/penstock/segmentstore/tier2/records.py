@@ -180,7 +180,7 @@ def encode_record(record: Record) -> bytes:
     match record:
         case SegmentRecord():
             parts = [
-                _HEAD.pack(RECORD_FORMAT_VERSION, _KIND_SEGMENT, _segment_status(record)),
+                _HEAD.pack(RECORD_FORMAT_VERSION, _KIND_SEGMENT, _status(record)),
                 _SEGMENT.pack(
                     record.start_offset,
                     record.length,
@@ -198,7 +198,7 @@ def encode_record(record: Record) -> bytes:
         case ChunkRecord():
             count = len(record.block_checksums)
             parts = [
-                _HEAD.pack(RECORD_FORMAT_VERSION, _KIND_CHUNK, RecordStatus.ACTIVE if record.is_active else 0),
+                _HEAD.pack(RECORD_FORMAT_VERSION, _KIND_CHUNK, _status(record)),
                 _CHUNK.pack(
                     record.run.epoch,
                     record.run.number,
@@ -213,7 +213,7 @@ def encode_record(record: Record) -> bytes:
             ]
         case MergedRun():
             parts = [
-                _HEAD.pack(RECORD_FORMAT_VERSION, _KIND_MERGED_RUN, RecordStatus.ACTIVE if record.is_active else 0),
+                _HEAD.pack(RECORD_FORMAT_VERSION, _KIND_MERGED_RUN, _status(record)),
                 _MERGED_RUN.pack(
                     record.run.epoch,
                     record.run.number,
@@ -257,6 +257,8 @@ def decode_record(key: bytes, data: bytes) -> Record:
         raise CorruptionError(where, _HEAD.size, f"fields do not fit the record ({error})") from error
     if own_key != key:
         raise CorruptionError(where, _HEAD.size, f"the record is about {describe_key(own_key)}")
+    if status != _status(record):
+        raise CorruptionError(where, 2, f"status {status:#04x} is none that this record can have")
     return record
 
 
@@ -325,7 +327,9 @@ def check_extent(extent: Extent) -> None:
     raise CorruptionError(describe_key(extent.key), 0, problem)
 
 
-def _segment_status(record: SegmentRecord) -> int:
+def _status(record: Record) -> int:
+    if not isinstance(record, SegmentRecord):
+        return int(record.is_active)
     status = RecordStatus.ATOMIC_WRITES
     if record.is_active:
         status |= RecordStatus.ACTIVE

@@ -311,7 +311,7 @@ async def test_on_full_storage_chunks_are_deleted_and_earlier_images_go(lives: I
 
 
 async def test_an_overtaken_container_writes_no_image_behind_a_later_one(lives: Incarnations) -> None:
-    """It ends, and what it would have deleted stays."""
+    """SS-233: it ends, and what it would have deleted stays."""
     old = await lives.start()
     await old.create("s/a", rollover_bytes=10)
     await append(old, "s/a", bytes(100))
