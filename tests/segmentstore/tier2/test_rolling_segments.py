@@ -18,7 +18,9 @@ from penstock.model.errors import (
 )
 from penstock.model.segments import TableRemoval, TableUpdate
 from penstock.runtime.runtime import Runtime
+from penstock.segmentstore.settings import JoinSettings
 from penstock.segmentstore.tier2.adoption_records import AdoptionMark, adoption_key
+from penstock.segmentstore.tier2.chunk_joiner import ChunkJoiner
 from penstock.segmentstore.tier2.chunked_storage import ChunkedStorage, StoredSegment
 from penstock.segmentstore.tier2.garbage_records import check_garbage
 from penstock.segmentstore.tier2.memory import MemoryChunkStorage
@@ -194,6 +196,45 @@ async def test_an_adoption_that_fails_at_any_read_is_continued_by_the_next_owner
         await second.adopt(layout, progress.append)
         assert len(progress) == len(PIECES) - recorded
         assert await read_all(second) == data
+
+
+async def test_joins_leave_alone_what_was_adopted(world: World) -> None:
+    """An import that was cut off goes on, since its head is what it was; and an older store finds what it left.
+
+    What was written behind it is joined. A run with adopted chunks that was merged is entered, and they stay, too.
+    """
+    pieces = [bytes([number]) * 3 for number in range(12)]
+    data = await put_rolling(world.chunks, SEGMENT, pieces)
+    await put_rolling(world.chunks, OTHER, pieces)
+    before = await everything(world.chunks)
+    settings = replace(SMALL, chunk_length_max=100, written_chunks_per_commit_max=8)
+    cut_off = ChunkedStorage(
+        _Interrupted(world.chunks, 9), world.table, epoch=1, runtime=world.runtime, settings=settings
+    )
+    with pytest.raises(StorageError, match="cannot be read now"):
+        await cut_off.adopt(await layout_of(world))
+    storage = world.storage(settings=settings)
+    joiner = ChunkJoiner(storage, JoinSettings(target_bytes=100, chunks_min=2, chunks_max=16, pause_s=0.0))
+
+    async def report(error: CorruptionError) -> None:
+        raise error
+
+    await joiner.join_round(report)
+    assert joiner.joined_count == 0
+    await storage.adopt(await layout_of(world))
+    await storage.adopt(await layout_of(world, OTHER))
+    await storage.seal(OTHER)
+    assert await storage.concat(SEGMENT, len(data), OTHER) == 2 * len(data)
+    # Bytes of our own, in several chunks: each owner begins one.
+    for epoch in range(2, 8):
+        storage = world.storage(epoch=epoch, settings=settings)
+        await storage.write(SEGMENT, 2 * len(data) + 2 * (epoch - 2), [b"12"])
+    joiner = ChunkJoiner(storage, JoinSettings(target_bytes=100, chunks_min=2, chunks_max=64, pause_s=0.0))
+    await joiner.join_round(report)
+    assert joiner.joined_count == 5
+    assert await read_all(storage) == 2 * data + b"12" * 6
+    now = await everything(world.chunks)
+    assert {name: now[name] for name in before} == before
 
 
 async def test_of_two_owners_that_adopt_at_once_the_later_one_wins() -> None:

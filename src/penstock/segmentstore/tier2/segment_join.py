@@ -1,7 +1,8 @@
 """Join small chunks of a stored segment: find them, copy them into a new chunk, put its record in the place of theirs.
 
 1. `find_join` goes along the records from the end of a range down, and takes nothing but what lies side by side in one
-   run: chunks, and small merged runs with all that is in them. What is appended to next is left alone.
+   run: chunks, and small merged runs with all that is in them. What is appended to next is left alone, and what was
+   adopted of an older store.
 2. `copy_chunks` reads the chunks, verified, writes the new one, and reads that again. Nobody waits for it.
 3. `commit_join`, with the segment's lock, looks whether all those records are still what they were, and by one commit
    replaces them, and puts the old chunks among the garbage. Nothing is deleted before.
@@ -32,6 +33,7 @@ from penstock.segmentstore.tier2.chunk_run import ChunkRun
 from penstock.segmentstore.tier2.join_choice import choose_pieces
 from penstock.segmentstore.tier2.metadata import MetadataTransaction
 from penstock.segmentstore.tier2.records import ChunkRecord, Extent, MergedRun, SegmentRecord, check
+from penstock.segmentstore.tier2.segment_adoption import ADOPTED_EPOCH
 from penstock.segmentstore.tier2.segment_read import read_chunk
 from penstock.segmentstore.tier2.storage_context import StorageContext, missing_extent
 from penstock.segmentstore.tier2.turns import let_others_go_on, run_bounded
@@ -212,7 +214,7 @@ class _Search:
         return extents
 
     async def _piece(self, span: _Span, extent: Extent, upper: int) -> _Piece | None:
-        """Return a candidate; None for what is long, cut by the range, or may be appended to."""
+        """Return a candidate; None for what is long, cut by the range, adopted, or may be appended to."""
         self.looked_count += 1
         await let_others_go_on(self.looked_count)
         record = self._record
@@ -220,7 +222,7 @@ class _Search:
         if is_growing or extent.length > self._small_max or extent.start < span.begin or _end(extent) > upper:
             return None
         if isinstance(extent, ChunkRecord):
-            return _Piece(extent, (extent,), (extent,))
+            return None if extent.epoch == ADOPTED_EPOCH else _Piece(extent, (extent,), (extent,))
         records: list[Extent] = [extent]
         chunks: list[ChunkRecord] = []
         ahead = [(extent.source, 0, extent.length)]
@@ -236,6 +238,8 @@ class _Search:
             records.append(inner)
             if isinstance(inner, MergedRun):
                 ahead.append((inner.source, 0, inner.length))
+            elif inner.epoch == ADOPTED_EPOCH:
+                return None
             else:
                 chunks.append(inner)
             if len(records) > self._settings.chunks_max:
