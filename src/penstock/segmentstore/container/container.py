@@ -299,7 +299,7 @@ class SegmentContainer(SegmentMerges):
             self.spawn(self.space.watch_storage())
             self.spawn(self.storage.lookups.finish())
             self.spawn(self.storage.orphans.run())
-            self.spawn(self.storage.collect_garbage())
+            self.storage.start_collecting()
             self.spawn(self.storage.run_sweeps())
             self.storage.start_joining(lambda: self.writer.is_pressed)
             if self.images is not None:

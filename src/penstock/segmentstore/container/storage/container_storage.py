@@ -385,9 +385,10 @@ class ContainerStorage:
         if segment.is_table:
             yield table_index_segment(segment)
 
-    async def collect_garbage(self) -> None:
-        """Delete what was unlinked of chunks, again and again, for as long as the container runs."""
-        await asyncio.gather(*(storage.garbage.run(self.judge) for storage in (self._system, self._user)))
+    def start_collecting(self) -> None:
+        """Have what was unlinked of chunks deleted, again and again, for as long as the container runs."""
+        for storage in (self._system, self._user):
+            self._spawn(storage.garbage.run(self.judge))
 
     def start_joining(self, is_pressed: Callable[[], bool]) -> None:
         """Have small chunks joined for as long as the container runs, if it is set so; not while `is_pressed`."""

@@ -1,0 +1,43 @@
+"""Deletions in the background end with the container, however it ends."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from dataclasses import replace
+
+import pytest
+
+from penstock.model.errors import InconsistentStateError
+from penstock.segmentstore.settings import GarbageSettings
+from support.containers import QUIET, Incarnations, until
+
+
+@pytest.fixture
+async def lives() -> AsyncIterator[Incarnations]:
+    made = Incarnations(replace(QUIET, garbage=GarbageSettings(delay_s=0.0, interval_s=0.01, retry_s_max=0.02)))
+    yield made
+    await made.close()
+
+
+def collecting() -> int:
+    """Return how many tasks delete garbage, of whichever container."""
+    return sum("GarbageQueue.run" in str(task.get_coro()) for task in asyncio.all_tasks())
+
+
+async def test_of_two_queues_the_other_ends_with_the_one_that_fails(
+    lives: Incarnations, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One finds memory contradicting itself: the container ends, and nobody goes on deleting in its name."""
+
+    async def broken() -> int:
+        raise InconsistentStateError("garbage", 0, "a task lies before the first one")
+
+    container = await lives.start()
+    monkeypatch.setattr(container.storage._system.garbage, "collect", broken)
+    await until(lambda: container.failure is not None)
+    assert isinstance(container.failure, InconsistentStateError)
+    assert lives.failures == [container.failure]
+    assert collecting() == 1
+    await lives.stop(container)
+    assert collecting() == 0
