@@ -101,6 +101,11 @@ class FaultyChunks(WrappedChunkStorage):
         await self._before("read")
         return await super().read(name, offset, length)
 
+    async def names(self, *, limit: int, after: str = "") -> Sequence[str]:
+        """See `ChunkStorage.names`."""
+        await self._before("names")
+        return await super().names(limit=limit, after=after)
+
     async def delete(self, name: str) -> None:
         """See `ChunkStorage.delete`."""
         fails = await self._before("delete")

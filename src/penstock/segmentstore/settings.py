@@ -254,8 +254,9 @@ class OrphanSettings:
         retry_s_max: ... less and less often down to this.
         late_s_max: a chunk whose creation was given up may still be created for so long. It is looked for until then,
             and by the sweep of the next start.
-        sweep_delay_s: how long after its start, or after a sweep that failed, a container goes along all chunks.
-        sweep_interval_s: the pause before it does so again.
+        sweep_delay_s: how long after its start, or after a sweep that failed, a container goes along all chunks; not so
+            soon if it was stopped in order before, and had left nothing behind.
+        sweep_interval_s: the pause before it does so again, stops in order included.
         sweep_names: names that it looks at together, ...
         sweep_pause_s: ... and the pause between two lots of them.
     """

@@ -148,6 +148,7 @@ async def test_small_chunks_become_few_and_the_bytes_stay() -> None:
     for reader in (world.open_storage, world.over(2)):
         assert await reader.read(SEGMENT, 0, 1000) == data
     assert await world.unused() == set()
+    assert world.open_storage._context.orphans.unrecorded_count == 0
     # Those of the garbage are there for the readers of before.
     assert len(await world.chunk_names()) > 100
 

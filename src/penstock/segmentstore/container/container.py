@@ -422,6 +422,8 @@ class SegmentContainer(SegmentMerges):
         await asyncio.gather(*self._background, return_exceptions=True)
         if hasattr(self, "writer"):
             await self.writer.stop()
+        if self.status is ContainerStatus.STOPPING and (note := self.storage.close()) is not None:
+            self._log_operation(note, lambda: self.state.accept_pinned(note.values))
         try:
             if hasattr(self, "pipeline"):
                 await self._close_in_time("what it accepted", self.pipeline.close())

@@ -25,6 +25,7 @@ async def create_chunk(
     name = new_chunk_name(
         segment, epoch=context.epoch, offset=offset, rng=context.runtime.rng, mark=context.orphans.mark
     )
+    context.orphans.begin(name)
     try:
         return name, await context.chunks.create_with_content(name, pieces)
     except ChunkExistsError:

@@ -23,10 +23,15 @@ _DELETIONS_AT_ONCE = 8
 
 
 class HeldDeletions(WrappedChunkStorage):
-    """`ChunkStorage` of one container, whose `delete` takes note. It concatenates nothing: sources go."""
+    """`ChunkStorage` of one container, whose `delete` takes note. It concatenates nothing: sources go.
+
+    Attributes:
+        has_forgotten: whether some of what should be deleted is left to a later start.
+    """
 
     def __init__(self, inner: ChunkStorage, *, held_max: int) -> None:
         super().__init__(inner)
+        self.has_forgotten: bool = False
         self._held_max = held_max
         self._held: dict[str, None] = {}
 
@@ -51,6 +56,7 @@ class HeldDeletions(WrappedChunkStorage):
         if len(self._held) > self._held_max:
             forgotten = next(iter(self._held))
             del self._held[forgotten]
+            self.has_forgotten = True
             logger.warning("chunk %s waits to be deleted, and is left to a later start: there are too many", forgotten)
 
     def waiting(self) -> list[str]:

@@ -2,9 +2,10 @@
 
 They come from creations that failed, were given up, or whose process died before the commit, and from deletions that
 failed after it. What this incarnation left behind it remembers; what earlier ones left behind it finds by going along
-all names in long-term storage. Only chunks with the container's own mark in their names are looked at: the mark is
-drawn once in the life of a log and kept in it, so no container ever judges what another one made, nor does one whose
-log was lost judge what its records used to lead to. See docs/orphan-chunks.md for the failure cases.
+all names in long-term storage, unless the one before has noted that there is nothing (`clean_end`). Only chunks with
+the container's own mark in their names are looked at: the mark is drawn once in the life of a log and kept in it, so no
+container ever judges what another one made, nor does one whose log was lost judge what its records used to lead to. See
+docs/orphan-chunks.md for the failure cases.
 """
 
 from __future__ import annotations
@@ -50,12 +51,25 @@ class OrphanChunks:
 
     Attributes:
         mark: of the container, in the names of its chunks; empty: no sweep ever looks at what is made now.
+        swept_ms: wall clock when the last sweep began that found what earlier epochs had left; None: more may be there.
+        unrecorded_count: names drawn by this incarnation that no commit is known to have recorded.
         deleted_count: orphans deleted so far.
     """
 
-    def __init__(self, chunks: ChunkStorage, settings: OrphanSettings | None = None, *, mark: bytes = b"") -> None:
+    def __init__(
+        self,
+        chunks: ChunkStorage,
+        settings: OrphanSettings | None = None,
+        *,
+        mark: bytes = b"",
+        swept_ms: int | None = None,
+    ) -> None:
         self.mark = mark
+        self.swept_ms = swept_ms
+        self.unrecorded_count: int = 0
         self.deleted_count: int = 0
+        self._is_closed = False
+        self._has_forgotten = False
         self._chunks = chunks
         self._settings = settings or OrphanSettings()
         self._orphans: OrderedDict[str, _Orphan] = OrderedDict()
@@ -63,6 +77,21 @@ class OrphanChunks:
     def __len__(self) -> int:
         """Return how many are remembered."""
         return len(self._orphans)
+
+    def begin(self, name: str) -> None:
+        """Take note that a chunk is to be created. Raises `StorageError` once this is closed."""
+        if self._is_closed:
+            raise StorageError(f"chunk {name} is not created: its container has stopped")
+        self.unrecorded_count += 1
+
+    def note_recorded(self, count: int) -> None:
+        """Take note that a commit has recorded `count` chunks that were begun. Of each only once."""
+        self.unrecorded_count -= count
+
+    def close(self) -> bool:
+        """Have no chunk created from now on; say whether nothing is left behind, by this incarnation or before."""
+        self._is_closed = True
+        return self.swept_ms is not None and not (self.unrecorded_count or self._orphans or self._has_forgotten)
 
     def add(self, name: str, *, may_come_late: bool = False) -> None:
         """Have a chunk deleted that no record leads to, or ever will. Returns at once.
@@ -74,6 +103,7 @@ class OrphanChunks:
         self._orphans[name] = _Orphan(now_s, may_come_late, now_s, settings.retry_s_min)
         if len(self._orphans) > settings.remembered_max:
             forgotten, _ = self._orphans.popitem(last=False)
+            self._has_forgotten = True
             logger.warning("chunk %s is an orphan, and is left to the sweep of a later start: there are too many",
                            forgotten)  # fmt: skip
 
@@ -117,12 +147,15 @@ class OrphanChunks:
         if self._orphans.get(name) is orphan:
             del self._orphans[name]
 
-    async def run_sweeps(self, epoch: int, unrecorded: Unrecorded) -> None:
-        """Sweep soon, and every so often, for as long as the container runs."""
+    async def run_sweeps(self, epoch: int, unrecorded: Unrecorded, wall_clock_ms: Callable[[], int]) -> None:
+        """Sweep soon, or when it is due if all is swept, and every so often, for as long as the container runs."""
         settings = self._settings
         pause_s = settings.sweep_delay_s
+        if self.swept_ms is not None and (age_ms := wall_clock_ms() - self.swept_ms) >= 0:
+            pause_s = max(pause_s, settings.sweep_interval_s - age_ms / 1000)
         while True:
             await asyncio.sleep(pause_s)
+            begin_ms = wall_clock_ms()
             try:
                 count = await self.sweep(epoch, unrecorded)
             except (InconsistentStateError, LogFencedError, StorageNotPrimaryError):
@@ -133,6 +166,7 @@ class OrphanChunks:
             else:
                 if count:
                     logger.warning("%d chunks of earlier starts had no record, and are deleted", count)
+                self.swept_ms = begin_ms
                 pause_s = settings.sweep_interval_s
 
     async def sweep(self, epoch: int, unrecorded: Unrecorded) -> int:

@@ -356,6 +356,7 @@ async def commit_join(context: StorageContext, plan: JoinPlan, joined: ChunkReco
     except (StorageConflictError, StorageNotPrimaryError) as error:
         await discard_chunks(context, [joined], error)
         raise
+    context.orphans.note_recorded(1)
     await context.garbage.settle()
     return True
 

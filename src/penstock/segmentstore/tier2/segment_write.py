@@ -92,6 +92,7 @@ async def _write_some(
     except (StorageConflictError, StorageNotPrimaryError) as error:
         await discard_chunks(context, write.created, error)
         raise
+    context.orphans.note_recorded(len(write.created))
     return record.length
 
 

@@ -40,8 +40,10 @@ from penstock.segmentstore.tier2.chunked_storage import (
     ChunkLayout,
     StoredSegment,
 )
+from penstock.segmentstore.tier2.clean_end import CleanEnd
 from penstock.segmentstore.tier2.garbage import GarbageQueue
 from penstock.segmentstore.tier2.garbage_records import Place
+from penstock.segmentstore.tier2.held_deletions import HeldDeletions
 from penstock.segmentstore.tier2.metadata import MemoryMetadataTable, MetadataTable
 from penstock.segmentstore.tier2.orphans import OrphanChunks
 from penstock.segmentstore.tier2.rolling_layout import RollingLayout
@@ -56,8 +58,10 @@ logger: logging.Logger = logging.getLogger(__name__)
 _DAMAGES_MAX = 1000
 #: Where the container's mark stands among the records of its own segments, whose names have no NUL.
 _MARK_KEY = b"\0mark"
-#: There, too: the mode of layout that it has run under last, if that is not `install_new`.
+#: There, too: the mode of layout that it has run under last, if that is not `install_new`, ...
 _LAYOUT_KEY = b"\0layout"
+#: ... and the note that it left no chunk behind without a record, when it was stopped.
+_END_KEY = b"\0end"
 
 
 class CreateSegment(Protocol):
@@ -95,7 +99,7 @@ def table_index_segment(segment: Segment) -> str:
 
 def is_mark(key: bytes) -> bool:
     """Say whether what lies under a key among the records of a container's own segments is about it, and no record."""
-    return key in (_MARK_KEY, _LAYOUT_KEY)
+    return key in (_MARK_KEY, _LAYOUT_KEY, _END_KEY)
 
 
 class Judged(Protocol):
@@ -194,8 +198,14 @@ class ContainerStorage:
         self._settings = settings
         self._storage_settings = ChunkedStorageSettings()
         pinned = state.metadata.pinned
+        end = CleanEnd.decode(pinned.get(_END_KEY))
         #: What was left behind of chunks.
-        self.orphans: OrphanChunks = OrphanChunks(chunks, settings.orphans, mark=pinned.get(_MARK_KEY, b""))
+        self.orphans: OrphanChunks = OrphanChunks(
+            chunks,
+            settings.orphans,
+            mark=pinned.get(_MARK_KEY, b""),
+            swept_ms=end.swept_ms if end is not None and end.epoch + 1 == epoch else None,
+        )
         self._is_room_short = is_room_short
         table = MemoryMetadataTable(
             [TableEntry(key, value, 0) for key, value in pinned.items() if not is_mark(key)],
@@ -257,6 +267,8 @@ class ContainerStorage:
             mark = self._runtime.rng.randbytes(CHUNK_MARK_BYTES)
             await self._persist_pinned([TableUpdate(_MARK_KEY, mark)], [])
             self.orphans.mark = mark
+            # Nobody has made chunks with it.
+            self.orphans.swept_ms = self._runtime.wall_clock_ms()
         name = storage_metadata_segment(self._container_id)
         table = self._state.metadata.by_name.get(name)
         if table is None:
@@ -405,7 +417,20 @@ class ContainerStorage:
 
     async def run_sweeps(self) -> None:
         """Look for what earlier starts left behind of chunks, every so often."""
-        await self.orphans.run_sweeps(self._epoch, self.unrecorded)
+        await self.orphans.run_sweeps(self._epoch, self.unrecorded, self._runtime.wall_clock_ms)
+
+    def close(self) -> UpdatePinned | None:
+        """Have no chunk created from now on; return what the log is to say if none is left without a record.
+
+        To be called when the container stops. See docs/orphan-chunks.md.
+        """
+        is_clean = self.orphans.close()
+        held = self._chunks
+        if isinstance(held, HeldDeletions) and (len(held) or held.has_forgotten):
+            is_clean = False
+        if not is_clean or self.orphans.swept_ms is None:
+            return None
+        return UpdatePinned({_END_KEY: CleanEnd(self._epoch, self.orphans.swept_ms).encode()})
 
     async def unrecorded(self, names: Sequence[str]) -> Sequence[str]:
         """Return those of some chunks of earlier epochs that no record leads to, or ever will.
