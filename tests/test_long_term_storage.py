@@ -44,6 +44,19 @@ def test_a_flush_to_a_bucket_is_one_long_object() -> None:
 
 
 @pytest.mark.parametrize(
+    ("tier2", "interval_s"),
+    [("", None), ("/mnt/elsewhere", None), ("s3://bucket", 300), ("gs://bucket/x", 300), ("hdfs://node:8020/x", 300)],
+)
+def test_containers_write_images_where_storage_outlives_the_machine(tier2: str, interval_s: float | None) -> None:
+    """Unless it is set, either way."""
+    path = "segment_store.container.images.interval_s"
+    for given, expected in ((None, interval_s), (0, 0), (7, 7)):
+        flags: dict[str, object] = {"tier2": tier2} if given is None else {"tier2": tier2, path: given}
+        settings = load_settings(StandaloneSettings, flags=flags).checked()
+        assert segment_store_settings(settings).container.images.interval_s == expected
+
+
+@pytest.mark.parametrize(
     "values",
     [{"tier2": "file:///tmp"}, {"tier2": "s3://"}, {"tier2": "s3://bucket", "is_memory": True}, {"tier2": "hdfs://node"}],
 )

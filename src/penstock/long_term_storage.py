@@ -16,6 +16,9 @@ from penstock.segmentstore.tier2.hdfs_storage import HdfsChunkStorage
 from penstock.segmentstore.tier2.object_storage import ObjectChunkStorage
 from penstock.settings import StandaloneSettings
 
+#: How often containers write images where nothing else is set, and long-term storage is elsewhere.
+_IMAGES_INTERVAL_S = 300.0
+
 
 def open_long_term_storage(settings: StandaloneSettings, directory: DataDirectory, runtime: Runtime) -> ChunkStorage:
     """Return long-term storage; nothing is asked of it yet.
@@ -38,15 +41,21 @@ def open_long_term_storage(settings: StandaloneSettings, directory: DataDirector
 
 
 def segment_store_settings(settings: StandaloneSettings) -> SegmentStoreSettings:
-    """Return the settings of a segment store, with flushes that suit its long-term storage."""
+    """Return the settings of a segment store, with flushes and images that suit its long-term storage."""
     store, objects = settings.segment_store, settings.object_storage
-    if not settings.is_object_storage:
+    if not (settings.is_object_storage or settings.is_hdfs_storage):
         return store
+    container = store.container
+    if container.images.interval_s is None:
+        # It outlives this machine, as a rule; a directory seldom does.
+        container = replace(container, images=replace(container.images, interval_s=_IMAGES_INTERVAL_S))
+    if settings.is_hdfs_storage:
+        return replace(store, container=container)
     container = replace(
-        store.container,
+        container,
         flush_bytes=objects.flush_bytes,
         flush_age_s=objects.flush_age_s,
         # Longer ones would be cut into several objects.
-        flush_write_bytes_max=max(store.container.flush_write_bytes_max, objects.flush_bytes),
+        flush_write_bytes_max=max(container.flush_write_bytes_max, objects.flush_bytes),
     )
     return replace(store, container=container)

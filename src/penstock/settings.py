@@ -56,6 +56,8 @@ MAY_BE_ZERO = frozenset((
     "free_bytes_min", "free_percent_max",
     "log_free_bytes_min", "log_free_percent_max", "storage_free_bytes_min", "storage_free_percent_max",
     "open_files_max", "known_directories_max", "completed_transactions_listed_max",
+    # Of several of that name.
+    "joins.interval_s",
 ))  # fmt: skip
 
 
@@ -249,6 +251,12 @@ class StandaloneSettings:
         return {"0.0.0.0": "127.0.0.1", "::": "::1", "": "127.0.0.1"}.get(self.host, self.host)
 
 
+def may_be_zero(path: str) -> bool:
+    """Say whether a setting, by its path, means something at 0 although its default is another number."""
+    parts = path.split(".")
+    return parts[-1] in MAY_BE_ZERO or ".".join(parts[-2:]) in MAY_BE_ZERO
+
+
 def _check_numbers(settings: object, above: str) -> None:
     """Check every number in `settings`, which is called `above`, and in the tables below."""
     if not is_dataclass(settings):
@@ -260,5 +268,7 @@ def _check_numbers(settings: object, above: str) -> None:
         elif isinstance(value, (int, float)) and not isinstance(value, bool):
             if not math.isfinite(value) or value < 0:
                 raise InvalidArgumentError(f"{name} is {value}: it is a finite number, and not negative")
-            if value == 0 and setting.default != 0 and setting.name not in MAY_BE_ZERO:
+            # What has no default of its own has one that depends on other settings; 0 is another choice.
+            is_choice = setting.default in (0, None) or may_be_zero(name)
+            if value == 0 and not is_choice:
                 raise InvalidArgumentError(f"{name} is 0: it is above that; the default is {setting.default}")

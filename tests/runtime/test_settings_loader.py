@@ -9,7 +9,7 @@ import pytest
 
 from penstock.model.errors import InvalidArgumentError
 from penstock.runtime.settings import SettingsError, load_settings, setting_paths, settings_from, settings_values
-from penstock.settings import MAY_BE_ZERO, StandaloneSettings
+from penstock.settings import MAY_BE_ZERO, StandaloneSettings, may_be_zero
 
 
 @pytest.fixture
@@ -116,7 +116,7 @@ def test_no_number_is_negative_or_without_end(path: str) -> None:
     name = path.rpartition(".")[2]
     default = value_at(StandaloneSettings(), path)
     bad = [-1] if isinstance(default, int) else [-0.5, float("nan"), float("inf")]
-    if default != 0 and name not in MAY_BE_ZERO:
+    if default != 0 and not may_be_zero(path):
         bad.append(0)
     for value in bad:
         with pytest.raises(InvalidArgumentError, match=name):
@@ -146,7 +146,18 @@ def test_defaults_are_those_that_pravega_has() -> None:
 def test_defaults_pass_every_check() -> None:
     """And what may be 0 is the name of a setting."""
     assert StandaloneSettings().checked() == StandaloneSettings()
-    assert {path.rpartition(".")[2] for path in NUMBERS} >= MAY_BE_ZERO
+    assert all(any(f".{path}".endswith(f".{name}") for path in NUMBERS) for name in MAY_BE_ZERO)
+
+
+@pytest.mark.parametrize("path", ["joins.interval_s", "images.interval_s"])
+def test_work_in_the_background_can_be_switched_off(path: str) -> None:
+    """As the documents say. Of the garbage it cannot."""
+    flags: dict[str, object] = {f"segment_store.container.{path}": 0}
+    assert value_at(load_settings(StandaloneSettings, flags=flags).checked(), f"segment_store.container.{path}") == 0
+    with pytest.raises(InvalidArgumentError, match="interval_s"):
+        load_settings(StandaloneSettings, flags={"segment_store.container.garbage.interval_s": 0}).checked()
+    with pytest.raises(InvalidArgumentError, match="interval_s"):
+        load_settings(StandaloneSettings, flags={f"segment_store.container.{path}": -1}).checked()
 
 
 @pytest.mark.parametrize(("port", "stores"), [(65536, 1), (70000, 1), (65534, 3), (-1, 1)])

@@ -228,15 +228,18 @@ class ImageSettings:
     See docs/recovery.md.
 
     Attributes:
-        interval_s: a container that has changed writes one so long after the last; 0: it never writes any.
-        deletions_delay_s: while chunks wait for one to be deleted, so long after the last.
+        interval_s: a container that has changed writes one so long after the last; 0: it never writes any. Not given:
+            300 where long-term storage is a bucket or in HDFS, 0 where it is a directory.
+        deletions_delay_s: while chunks wait for one to be deleted, so long after the last, if what waits for long-term
+            storage need not be flushed for it.
         retry_s: pause after one that could not be written.
         timeout_s: how long writing one may take.
         bytes_max: of one image, and of what may wait for long-term storage, in the container, when one is written.
-        deletions_max: chunks remembered that wait to be deleted; more are left to the sweep of a later start.
+        deletions_max: chunks remembered that wait to be deleted; more of garbage stay in its queue, and of orphans are
+            left to the sweep of a later start.
     """
 
-    interval_s: float = 0.0
+    interval_s: float | None = None
     deletions_delay_s: float = 30.0
     retry_s: float = 5.0
     timeout_s: float = 120.0

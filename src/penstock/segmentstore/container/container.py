@@ -227,7 +227,7 @@ class SegmentContainer(SegmentMerges):
                 await self.pipeline.barrier()
             # Chunks wait to be deleted until no image leads to them.
             held = HeldDeletions(self._chunks, held_max=self._settings.images.deletions_max)
-            has_images = self._settings.images.interval_s > 0
+            has_images = bool(self._settings.images.interval_s)
             self.capture = ImageCapture(
                 container_count=self._container_count,
                 epoch=self._log.epoch,
@@ -246,6 +246,7 @@ class SegmentContainer(SegmentMerges):
                     capture=self.capture,
                     settings=self._settings.images,
                     health=self._storage_health,
+                    flush=lambda: self.writer.flush_all(),
                 )
             self.storage = ContainerStorage(
                 self.id,

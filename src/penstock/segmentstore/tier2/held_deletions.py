@@ -10,16 +10,24 @@ from __future__ import annotations
 import logging
 from collections.abc import Sequence
 
-from penstock.model.errors import InvalidArgumentError, NoSuchChunkError, StorageError, UnsupportedOperationError
+from penstock.model.errors import (
+    InvalidArgumentError,
+    NoSuchChunkError,
+    StorageError,
+    StorageUnavailableError,
+    UnsupportedOperationError,
+)
+from penstock.segmentstore.tier2.chunk_deletion import delete_chunks
 from penstock.segmentstore.tier2.chunk_name import check_chunk_name
 from penstock.segmentstore.tier2.chunk_storage import ChunkStorage
-from penstock.segmentstore.tier2.turns import run_bounded
 from penstock.segmentstore.tier2.wrapped import WrappedChunkStorage
 
 logger: logging.Logger = logging.getLogger(__name__)
 
-#: Chunks that are deleted at the same time.
+#: Chunks that are deleted at the same time, ...
 _DELETIONS_AT_ONCE = 8
+#: ... and in one request where the storage can.
+_BATCH = 1000
 
 
 class HeldDeletions(WrappedChunkStorage):
@@ -52,6 +60,20 @@ class HeldDeletions(WrappedChunkStorage):
         """Have a chunk deleted later. Raises `NoSuchChunkError` when there is none."""
         if not await self.inner.exists(check_chunk_name(name)):
             raise NoSuchChunkError(name)
+        self._hold(name)
+
+    async def delete_many(self, names: Sequence[str], *, limit: int) -> dict[str, StorageError]:
+        """See `delete_chunks`: have those deleted later that exist then.
+
+        Raises `StorageUnavailableError` while too many wait: the caller knows of them in a better way.
+        """
+        if self._held and len(self._held) + len(names) > self._held_max:
+            raise StorageUnavailableError(f"{len(self._held)} chunks wait for an image of their container already")
+        for name in names:
+            self._hold(check_chunk_name(name))
+        return {}
+
+    def _hold(self, name: str) -> None:
         self._held[name] = None
         if len(self._held) > self._held_max:
             forgotten = next(iter(self._held))
@@ -65,15 +87,15 @@ class HeldDeletions(WrappedChunkStorage):
 
     async def release(self, names: Sequence[str]) -> None:
         """Delete some that waited. One that cannot be deleted goes on waiting."""
-
-        async def delete(name: str) -> None:
+        for at in range(0, len(names), _BATCH):
+            batch = names[at : at + _BATCH]
             try:
-                await self.inner.delete(name)
-            except NoSuchChunkError:
-                pass  # Deleted before, by a call that failed later, or never created.
+                failed = await delete_chunks(self.inner, batch, limit=_DELETIONS_AT_ONCE)
             except (StorageError, InvalidArgumentError, OSError) as error:
-                logger.info("chunk %s is no longer used and could not be deleted, it is tried again: %s", name, error)
+                logger.info("chunks that are no longer used could not be deleted, it is tried again: %s", error)
                 return
-            self._held.pop(name, None)
-
-        await run_bounded(delete, names, _DELETIONS_AT_ONCE)
+            for name in batch:
+                if name not in failed:
+                    self._held.pop(name, None)
+            for name, problem in failed.items():
+                logger.info("chunk %s is no longer used and could not be deleted, it is tried again: %s", name, problem)

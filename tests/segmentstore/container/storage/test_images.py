@@ -19,6 +19,7 @@ from penstock.model.errors import (
     StorageFullError,
     StorageNotPrimaryError,
     StorageNotRespondingError,
+    StorageUnavailableError,
 )
 from penstock.model.segments import Buffer, TableRemoval, TableUpdate
 from penstock.segmentstore.container.container import SegmentContainer
@@ -33,6 +34,7 @@ from penstock.segmentstore.container.log.image import (
 from penstock.segmentstore.container.segment import SegmentFlags
 from penstock.segmentstore.settings import ImageSettings, OrphanSettings
 from penstock.segmentstore.tier1.memory_log import MemoryLogFactory
+from penstock.segmentstore.tier2.chunk_deletion import delete_chunks
 from penstock.segmentstore.tier2.held_deletions import HeldDeletions
 from penstock.segmentstore.tier2.memory import MemoryChunkStorage
 from support.containers import QUIET, FaultyChunks, Incarnations, append, read_all, until
@@ -245,6 +247,77 @@ async def test_an_image_is_written_soon_after_a_start_and_when_chunks_wait(lives
             count = container.images.written_count
             await asyncio.sleep(0.2)
     assert len(await images_of(lives.chunks)) == 1
+
+
+async def test_one_that_is_idle_writes_none_though_its_writer_goes_on(lives: Incarnations) -> None:
+    """What an image itself has logged, and what the storage writer does about that, is no reason for the next."""
+    lives.settings = replace(
+        lives.settings, writer_interval_s=0.005, flush_age_s=0.02, flush_age_index_s=0.02, checkpoint_log_bytes_idle=1
+    )
+    container = await lives.start(images=replace(IMAGES, interval_s=0.01, deletions_delay_s=0.01))  # type: ignore[arg-type]
+    assert container.images is not None
+    for number in range(5):
+        await container.create(f"s/{number}")
+        await append(container, f"s/{number}", bytes(100))
+    count = -1
+    async with asyncio.timeout(60):
+        while count != container.images.written_count:
+            count = container.images.written_count
+            await asyncio.sleep(0.5)
+    assert count > 0
+
+
+@pytest.mark.parametrize("is_late", [True, False])
+async def test_what_waits_is_flushed_when_it_is_too_much_for_an_image(lives: Incarnations, is_late: bool) -> None:
+    """Else a container whose segments fill long objects slowly would never have one. For deletions alone it is not."""
+    images = replace(IMAGES, interval_s=0.01 if is_late else 1e9, deletions_delay_s=0.0, bytes_max=64 * 1024)
+    container = await lives.start(images=images)  # type: ignore[arg-type]
+    assert container.images is not None
+    await until_written(container, 1)
+    await container.create("s/a", rollover_bytes=10)
+    await append(container, "s/a", bytes(100))
+    await container.writer.flush_all()
+    # While none can be written.
+    lives.chunks.fail("write", times=1_000_000)
+    await container.create("s/b")
+    for _ in range(20):
+        await append(container, "s/b", bytes(3_000))
+    held = container.storage._chunks
+    assert isinstance(held, HeldDeletions)
+    await container.truncate("s/a", 100)
+    await until(lambda: len(held) > 0)
+    lives.chunks.heal()
+    assert container.images._is_due() is is_late
+    if is_late:
+        await until(lambda: not len(held))
+        assert container.segment("s/b").storage_length == 60_000
+    else:
+        # Once it is flushed for its own sake, the image comes.
+        await container.writer.flush_all()
+        await until(lambda: not len(held))
+
+
+async def test_held_chunks_are_deleted_in_few_requests_and_what_fails_waits() -> None:
+    """Where storage deletes many in one. Of garbage no more is taken than may wait: its own queue remembers better."""
+    requests: list[int] = []
+    refused: dict[str, StorageError] = {"s/3": StorageError("refused")}
+
+    class Many(MemoryChunkStorage):
+        async def delete_many(self, names: Sequence[str], *, limit: int) -> dict[str, StorageError]:
+            requests.append(len(names))
+            return {name: refused[name] for name in names if name in refused}
+
+    held = HeldDeletions(Many(), held_max=2_500)
+    names = [f"s/{number}" for number in range(2_400)]
+    assert await delete_chunks(held, names, limit=1) == {}
+    assert held.waiting() == names
+    with pytest.raises(StorageUnavailableError, match="2400 chunks wait"):
+        await delete_chunks(held, [f"t/{number}" for number in range(101)], limit=1)
+    assert len(held) == 2_400
+    await held.release(names[:2_000])
+    assert requests == [1_000, 1_000]
+    assert held.waiting() == ["s/3", *names[2_000:]]
+    assert not held.has_forgotten
 
 
 async def until_written(container: SegmentContainer, count: int) -> None:

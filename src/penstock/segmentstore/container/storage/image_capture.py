@@ -57,6 +57,11 @@ class ImageCapture:
         self._runtime = runtime
         self._lock = asyncio.Lock()
 
+    @property
+    def waits_for_flush(self) -> bool:
+        """Whether so much waits for long-term storage that no image can be taken before it is there."""
+        return 2 * self._state.backlog.byte_count > self._settings.bytes_max
+
     async def image(self) -> ContainerImage:
         """Return an image of everything that is durable at the call, with number 0: it is not in long-term storage.
 
@@ -87,8 +92,8 @@ class ImageCapture:
         """
         async with self._lock:
             bytes_max = self._settings.bytes_max
-            waiting_bytes = self._state.backlog.byte_count
-            if 2 * waiting_bytes > bytes_max:
+            if self.waits_for_flush:
+                waiting_bytes = self._state.backlog.byte_count
                 raise ImageTooLongError(f"{waiting_bytes} bytes wait for long-term storage, {bytes_max // 2} may")
             recorder = self._pipeline.recorder = FrameRecorder(bytes_max)
             try:

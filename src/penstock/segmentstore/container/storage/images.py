@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 
 from penstock.model.errors import (
     InconsistentStateError,
@@ -21,7 +21,7 @@ from penstock.model.errors import (
     StorageNotRespondingError,
     StorageUnavailableError,
 )
-from penstock.segmentstore.container.log.image import ImageName, image_prefix
+from penstock.segmentstore.container.log.image import ImageName, ImageTooLongError, image_prefix
 from penstock.segmentstore.container.log.pipeline import OperationPipeline
 from penstock.segmentstore.container.storage.image_capture import ImageCapture
 from penstock.segmentstore.settings import ImageSettings
@@ -52,6 +52,7 @@ class ContainerImages:
         capture: ImageCapture,
         settings: ImageSettings,
         health: StorageHealth,
+        flush: Callable[[], Awaitable[None]],
     ) -> None:
         self.written_count: int = 0
         self._id = container_id
@@ -60,7 +61,9 @@ class ContainerImages:
         self._pipeline = pipeline
         self._capture = capture
         self._settings = settings
+        self._interval_s = settings.interval_s or 0.0
         self._health = health
+        self._flush = flush
         self._loop = asyncio.get_running_loop()
         self._lock = asyncio.Lock()
         #: Numbers of this epoch's images; one is used for each attempt.
@@ -74,27 +77,46 @@ class ContainerImages:
         while True:
             if self._is_due():
                 try:
+                    await self._make_short()
                     await self.write()
                 except _FATAL:
                     raise
                 except (PenstockError, OSError) as error:
+                    retry_s = self._settings.retry_s
+                    if isinstance(error, ImageTooLongError):
+                        retry_s = max(retry_s, self._settings.deletions_delay_s)  # Each try flushes all there is.
                     logger.warning(
                         "container %d: no image of it could be written, trying again in %.1f s; until then no chunk is "
                         "deleted: %s",
                         self._id,
-                        self._settings.retry_s,
+                        retry_s,
                         error,
                     )
-                    await asyncio.sleep(self._settings.retry_s)
+                    await asyncio.sleep(retry_s)
                     continue
-            await asyncio.sleep(min(_LOOK_S, self._settings.interval_s))
+            await asyncio.sleep(min(_LOOK_S, self._interval_s))
 
     def _is_due(self) -> bool:
         age_s = self._loop.time() - self._written_at_s
+        is_late = age_s >= self._interval_s
         if len(self._chunks) and age_s >= self._settings.deletions_delay_s:
-            return True
-        is_changed = self._pipeline.durable_sequence_number > self._told_number
-        return is_changed and age_s >= self._settings.interval_s
+            # For deletions alone nothing is flushed before its time: objects would be the shorter for it.
+            return is_late or not self._capture.waits_for_flush
+        return is_late and self._pipeline.durable_sequence_number > self._told_number
+
+    async def _make_short(self) -> None:
+        """Have everything flushed if too much waits for that. Raises as a flush, and `StorageNotRespondingError`."""
+        if not self._capture.waits_for_flush:
+            return
+        try:
+            async with asyncio.timeout(self._settings.timeout_s) as deadline:
+                await self._flush()
+        except TimeoutError as error:
+            if not deadline.expired():
+                raise
+            raise StorageNotRespondingError(
+                f"what waits of container {self._id} was not flushed within {self._settings.timeout_s:g} s"
+            ) from error
 
     async def write(self) -> None:
         """Write an image of everything that is durable at the call, and delete what only earlier ones need.
