@@ -12,6 +12,7 @@ from penstock.model.errors import (
     CorruptionError,
     InvalidArgumentError,
     NoSuchRemoteFileError,
+    RemoteFileCopiesError,
     RemoteFileExistsError,
     RemoteFileLeasedError,
     StorageCredentialsError,
@@ -112,6 +113,50 @@ def test_a_forked_child_is_refused() -> None:
         await runtime.work.close()
 
     asyncio.run(close())
+
+
+async def test_an_append_waits_for_all_copies_and_is_refused_without(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A DataNode that took the bytes reports them late, or not in time; what was changed long ago is not asked.
+
+    What WebHDFS answers is what a NameNode does that has not heard of a copy.
+    """
+    runtime = real_runtime(1)
+    files = open_file_store(PLACE, FileStoreSettings(copies_wait_s=0.3), runtime.work)
+
+    class Client:
+        def get_file_info(self, path: str) -> object:
+            return type("Info", (), {"replication": 2, "isdir": False, "length": 3})
+
+        def append(self, path: str) -> object:
+            raise FileNotFoundError(path)  # It has come so far.
+
+    answers: list[int] = []
+    asked: list[int] = []
+
+    def ask(method: str, path: str, query: dict[str, str]) -> object:
+        assert query == {"op": "GET_BLOCK_LOCATIONS"}
+        asked.append(answers.pop(0) if len(answers) > 1 else answers[0])
+        blocks = {"LocatedBlocks": {"lastLocatedBlock": {"locations": [{}] * asked[-1]}}}
+        return type("Answer", (), {"json": lambda self: blocks})()
+
+    monkeypatch.setattr(files, "_client", Client())
+    monkeypatch.setattr(files._web, "_ask", ask)
+    answers[:] = [1, 1, 2]
+    files._note_change("/root/x")
+    with pytest.raises(NoSuchRemoteFileError):
+        await files.append("/root/x", 3, b"more")
+    assert asked == [1, 1, 2]
+    answers[:] = [1]
+    files._note_change("/root/x")
+    with pytest.raises(RemoteFileCopiesError) as raised:
+        await files.append("/root/x", 3, b"more")
+    assert (raised.value.known, raised.value.wanted) == (1, 2)
+    asked.clear()
+    with pytest.raises(NoSuchRemoteFileError):
+        await files.append("/root/x", 3, b"more")
+    assert asked == []
+    await files.close()
+    await runtime.work.close()
 
 
 async def test_two_users_in_one_process_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:

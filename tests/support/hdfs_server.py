@@ -57,7 +57,8 @@ class HdfsServer:
         """How it is reached."""
         # The library hangs at times where it appends to a block that was just recovered.
         writes = PoolSettings(thread_count_max=8, hung_count_max=16, timeout_s=15.0)
-        return FileStoreSettings(webhdfs=self.webhdfs, writes=writes)
+        # Its DataNodes share a busy machine with the tests, and report late.
+        return FileStoreSettings(webhdfs=self.webhdfs, writes=writes, copies_wait_s=10.0)
 
     def open(self, place: FilePlace, runtime: Runtime) -> HdfsFiles:
         """Return a client of its own, with its own connections."""

@@ -97,7 +97,8 @@ def recover(
     """Build the data directory of a store whose machine is gone, from its long-term storage alone.
 
     The store must have written images: so it does in a bucket and in HDFS, and in a directory if it is asked for
-    (segment_store.container.images.interval_s). It is as it was at the newest ones; what a flush has acknowledged is in there. Long-term storage is only read; the lost machine must not come back.
+    (segment_store.container.images.interval_s). It is as it was at the newest ones; what a flush has acknowledged is in
+    there. Long-term storage is only read; the lost machine must not come back.
     It ends with 0 if all is there, with 3 if the directory was made and chunks are missing, with 1 if it was not.
     """
     with failures_told(as_json=as_json):

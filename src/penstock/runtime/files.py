@@ -53,7 +53,8 @@ class FileStoreSettings:
         block_bytes: length of a block. 0: as the NameNode says.
         connect_timeout_s: time for a connection to the HTTP service.
         request_timeout_s: time for each step of a request to it.
-        copies_wait_s: how long behind a change of a file an append waits for the NameNode to hear of all copies.
+        copies_wait_s: how long behind a change of a file an append waits for the NameNode to hear of all copies; then
+            another file is begun.
         reads: the pool for reads of files, with the time for one.
         writes: the pool for creations and appends.
         names: the pool for everything else.
@@ -115,7 +116,8 @@ class FileStore(Protocol):
     async def append(self, path: str, offset: int, content: Buffer) -> None:
         """Append to a file whose length is `offset`, which is checked under its lease; it is durable at the end.
 
-        Raises `NoSuchRemoteFileError`, `RemoteFileLeasedError`, `RemoteFileLengthError`, `RemoteFileNotClosedError`.
+        Raises `NoSuchRemoteFileError`, `RemoteFileLeasedError`, `RemoteFileLengthError`, `RemoteFileCopiesError`,
+        `RemoteFileNotClosedError`.
         """
 
     async def read(self, path: str, offset: int, length: int) -> bytes:

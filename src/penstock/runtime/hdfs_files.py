@@ -7,7 +7,8 @@ reads that.
 
 An append is made to those copies of the last block that the NameNode knows of. One that it has not heard of yet stays
 as it was; at the next append that goes wrong, the recovery may cut the block to its length, synced or not. So an append
-that comes right behind another change of the file waits until all copies are known.
+that comes right behind another change of the file waits until all copies are known, and is refused if that takes too
+long.
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ from typing import TYPE_CHECKING, TypeVar
 from penstock.model.errors import (
     InvalidArgumentError,
     NoSuchRemoteFileError,
+    RemoteFileCopiesError,
     RemoteFileExistsError,
     RemoteFileLeasedError,
     RemoteFileLengthError,
@@ -237,16 +239,18 @@ class HdfsFiles:
                 self._changed_s.popitem(last=False)
 
     def _wait_for_copies(self, path: str) -> None:
-        """Wait until the NameNode knows of all copies of a file that was just changed; see the module."""
+        """Wait until the NameNode knows of all copies of a file that was just changed; see the module.
+
+        Raises `RemoteFileCopiesError` when it takes too long.
+        """
         with self._changed_lock:
             changed_s = self._changed_s.get(path)
-        if changed_s is None:
+        if changed_s is None or time.monotonic() - changed_s >= self._settings.copies_wait_s:
             return
-        wanted: int | None = None
-        while time.monotonic() - changed_s < self._settings.copies_wait_s:
-            wanted = wanted or self._client.get_file_info(path).replication or 1
-            if self._web.copies(path) >= wanted:
-                return
+        wanted = self._client.get_file_info(path).replication or 1
+        while (known := self._web.copies(path)) < wanted:
+            if time.monotonic() - changed_s >= self._settings.copies_wait_s:
+                raise RemoteFileCopiesError(path, known=known, wanted=wanted)
             time.sleep(_COPIES_POLL_S)
 
     def _read(self, path: str, offset: int, length: int) -> bytes:

@@ -11,6 +11,7 @@ import pytest
 from penstock.model.errors import (
     BadChunkOffsetError,
     ChunkExistsError,
+    ChunkNotSettledError,
     InvalidArgumentError,
     NoSuchChunkError,
     StorageError,
@@ -21,10 +22,15 @@ from penstock.model.errors import (
     StorageUnreachableError,
 )
 from penstock.runtime.files import FilePlace, FileStoreSettings
+from penstock.runtime.runtime import Runtime
 from penstock.segmentstore.tier2.chunk_storage import ChunkInfo
+from penstock.segmentstore.tier2.chunked_storage import ChunkedStorage
 from penstock.segmentstore.tier2.hdfs_storage import HdfsChunkStorage, HdfsStorageSettings
+from penstock.segmentstore.tier2.metadata import MemoryMetadataTable
 from penstock.testing.simulation import Simulation
 from penstock.testing.simulation.files import FileFault, FileFaults, SimulatedFiles, SimulatedFileSystem
+from support.chunk_records import SEGMENT, SMALL, seeded_runtime
+from support.inline_work import InlineWork
 
 NAME = "scope/stream/0.E-1-O-0.7f0c"
 ROOT = "/a/root"
@@ -212,6 +218,29 @@ def test_an_append_whose_connection_breaks_is_made_again_behind_a_recovered_leas
         assert files.system.file(f"{ROOT}/{NAME}").holder is None
 
     assert simulate(scenario, seed=seed).fault_counts == {fault: 1}
+
+
+def test_bytes_whose_copies_are_not_all_known_are_not_appended_to() -> None:
+    """A later append that breaks off might cut them off, synced as they are: the segment goes on in another chunk."""
+    real = seeded_runtime()
+    runtime = Runtime(disk=real.disk, work=InlineWork(), rng=real.rng, wall_clock_ms=real.wall_clock_ms)
+
+    async def scenario(storage: HdfsChunkStorage, files: SimulatedFiles) -> None:
+        segments = ChunkedStorage(storage, MemoryMetadataTable(), epoch=1, runtime=runtime, settings=SMALL)
+        assert await segments.write(SEGMENT, 0, [b"abc"]) == 3
+        files.inject("append", FileFault.COPIES_UNKNOWN)
+        assert await segments.write(SEGMENT, 3, [b"de"]) == 5
+        assert await segments.write(SEGMENT, 5, [b"fgh"]) == 8
+        assert [chunk.length for chunk in await segments.chunks_of(SEGMENT)] == [3, 5]
+        assert await segments.read(SEGMENT, 0, 10) == b"abcdefgh"
+        # Asked for such an append outright.
+        (first, _) = await storage.list()
+        files.inject("append", FileFault.COPIES_UNKNOWN)
+        with pytest.raises(ChunkNotSettledError, match="1 of 2 copies"):
+            await storage.write(first.name, first.length, [b"x"])
+        assert await storage.info(first.name) == first
+
+    assert simulate(scenario).fault_counts == {FileFault.COPIES_UNKNOWN: 2}
 
 
 def test_an_append_that_comes_late_lands_where_it_was_meant_or_not_at_all() -> None:

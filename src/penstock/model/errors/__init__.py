@@ -55,10 +55,11 @@
     │   ├── StorageConflictError        the records of a stored segment were changed meanwhile
     │   ├── StorageLayoutError          the setting for the layout of long-term storage goes back, or is not possible
     │   ├── AdoptionError               a segment of older layout cannot be taken over as it lies
-    │   ├── ChunkError                  NoSuchChunkError, ChunkExistsError, BadChunkOffsetError
+    │   ├── ChunkError                  NoSuchChunkError, ChunkExistsError, BadChunkOffsetError, ChunkNotSettledError
     │   ├── ObjectError                 NoSuchObjectError, ObjectExistsError, ObjectRangeError (inside a segment store)
     │   └── RemoteFileError             NoSuchRemoteFileError, RemoteFileExistsError, RemoteFileLeasedError,
-    │                                   RemoteFileLengthError, RemoteFileNotClosedError (inside a segment store)
+    │                                   RemoteFileLengthError, RemoteFileNotClosedError, RemoteFileCopiesError
+    │                                   (inside a segment store)
     ├── DataDirectoryInUseError         a second process on one data directory
     └── StreamError                     control plane: NoSuchScopeError, ScopeExistsError, ScopeNotEmptyError,
         │                               NoSuchStreamError, StreamExistsError, StreamNotSealedError,
@@ -123,6 +124,7 @@ from penstock.model.errors.storage import (
     BadChunkOffsetError,
     ChunkError,
     ChunkExistsError,
+    ChunkNotSettledError,
     CorruptionError,
     InconsistentStateError,
     LogClosedError,
@@ -135,6 +137,7 @@ from penstock.model.errors.storage import (
     ObjectError,
     ObjectExistsError,
     ObjectRangeError,
+    RemoteFileCopiesError,
     RemoteFileError,
     RemoteFileExistsError,
     RemoteFileLeasedError,
@@ -194,6 +197,7 @@ __all__ = [
     "BadOffsetError",
     "ChunkError",
     "ChunkExistsError",
+    "ChunkNotSettledError",
     "ClosedError",
     "CommitNeededError",
     "ConnectionLostError",
@@ -228,6 +232,7 @@ __all__ = [
     "OwnershipUnconfirmedError",
     "PenstockError",
     "ProtocolError",
+    "RemoteFileCopiesError",
     "RemoteFileError",
     "RemoteFileExistsError",
     "RemoteFileLeasedError",

@@ -177,6 +177,13 @@ class BadChunkOffsetError(ChunkError):
         self.given = given
 
 
+class ChunkNotSettledError(ChunkError):
+    """Nothing may be appended to the chunk for now, its bytes not being safe beside an append. Nothing was done.
+
+    Another chunk takes what follows.
+    """
+
+
 class ObjectError(StorageError):
     """A request about one object of an object store failed. `key` is its name."""
 
@@ -242,6 +249,15 @@ class RemoteFileLengthError(RemoteFileError):
     def __init__(self, path: str, *, length_bytes: int, offset: int) -> None:
         super().__init__(path, f"it has {length_bytes} bytes, and was to be appended to at {offset}")
         self.length_bytes = length_bytes
+
+
+class RemoteFileCopiesError(RemoteFileError):
+    """Not all copies of the file's end are known to the file system: an append could cost some. Nothing was done."""
+
+    def __init__(self, path: str, *, known: int, wanted: int) -> None:
+        super().__init__(path, f"{known} of {wanted} copies of its last block are known; nothing is appended to it")
+        self.known = known
+        self.wanted = wanted
 
 
 class RemoteFileNotClosedError(RemoteFileError):

@@ -71,7 +71,8 @@ class ChunkStorage(Protocol):
     async def write(self, name: str, offset: int, data: Sequence[Buffer]) -> int:
         """Append `data` at `offset`, which must be the chunk's length; return the bytes written (all).
 
-        Raises `BadChunkOffsetError` before writing anything, `NoSuchChunkError`, `StorageFullError`.
+        Raises `BadChunkOffsetError` and `ChunkNotSettledError` before writing anything, `NoSuchChunkError`,
+        `StorageFullError`.
         """
 
     async def read(self, name: str, offset: int, length: int) -> bytes:

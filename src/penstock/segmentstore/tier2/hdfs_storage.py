@@ -37,9 +37,11 @@ from penstock.model.errors import (
     BadChunkOffsetError,
     ChunkError,
     ChunkExistsError,
+    ChunkNotSettledError,
     InvalidArgumentError,
     NoSuchChunkError,
     NoSuchRemoteFileError,
+    RemoteFileCopiesError,
     RemoteFileExistsError,
     RemoteFileLeasedError,
     RemoteFileLengthError,
@@ -314,6 +316,8 @@ class HdfsChunkStorage:
                 raise NoSuchChunkError(name) from None
             except RemoteFileLengthError as error:
                 raise BadChunkOffsetError(name, expected=error.length_bytes, given=offset) from None
+            except RemoteFileCopiesError as error:
+                raise ChunkNotSettledError(name, str(error)) from error
             except RemoteFileNotClosedError as error:
                 await self._close_synced(path, error)
                 return

@@ -7,17 +7,20 @@ compared with what arrived (`written_checksums`).
 
 A chunk is appended to only if all of this holds, else a new one is begun: the storage can append; this epoch created
 the chunk, for this segment; nobody claimed the segment since its last write; the chunk is not full; nothing lies behind
-its recorded length. Source: segment store specification, sections 8.5 and 8.6 (R8.13, G10).
+its recorded length; the storage does not refuse it. Source: segment store specification, sections 8.5 and 8.6 (R8.13,
+G10).
 """
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Sequence
 from dataclasses import replace
 
 from penstock.model.errors import (
     BadChunkOffsetError,
     BadOffsetError,
+    ChunkNotSettledError,
     CorruptionError,
     MissingChunkError,
     NoSuchChunkError,
@@ -34,6 +37,8 @@ from penstock.segmentstore.tier2.records import ChunkRecord, Extent, SegmentReco
 from penstock.segmentstore.tier2.segment_removal import finish_deletion
 from penstock.segmentstore.tier2.storage_context import StorageContext
 from penstock.segmentstore.tier2.written_checksums import Growth, sum_written
+
+_log = logging.getLogger(__name__)
 
 
 async def write_segment(
@@ -162,7 +167,9 @@ class _Write:
         )
 
     async def _append(self, last: ChunkRecord, piece: Sequence[Buffer]) -> bool:
-        """Append to the last chunk; False, with nothing done, when bytes lie behind its recorded length."""
+        """Append to the last chunk; False, with nothing done, if it cannot be: bytes lie behind its recorded length, or
+        the storage says so.
+        """
         try:
             count = await self._context.chunks.write(last.name, last.length, piece)
         except BadChunkOffsetError as error:
@@ -171,6 +178,9 @@ class _Write:
             raise CorruptionError(
                 last.name, error.expected, f"the chunk ends here, its record says {last.length}"
             ) from error
+        except ChunkNotSettledError as error:
+            _log.info("another chunk is begun for %s: %s", self.record.name, error)
+            return False
         except NoSuchChunkError as error:
             raise MissingChunkError(last.name, f"the chunk is gone, its record says {last.length} bytes") from error
         demand_all(last.name, count, piece)

@@ -17,6 +17,7 @@ from typing import TypeVar
 
 from penstock.model.errors import (
     NoSuchRemoteFileError,
+    RemoteFileCopiesError,
     RemoteFileExistsError,
     RemoteFileLeasedError,
     RemoteFileLengthError,
@@ -45,6 +46,7 @@ class FileFault(StrEnum):
         HALF_WRITTEN: a write ends in its midst, and nothing more than a part of it was synced, if that; the file stays
             open: `StorageUnreachableError`.
         NOT_CLOSED: all is written and synced, and the file stays open: `RemoteFileNotClosedError`.
+        COPIES_UNKNOWN: an append finds that copies of the file's end are not known: `RemoteFileCopiesError`.
     """
 
     SLOW = "slow"
@@ -54,6 +56,7 @@ class FileFault(StrEnum):
     SENT_TWICE = "sent twice"
     HALF_WRITTEN = "half written"
     NOT_CLOSED = "not closed"
+    COPIES_UNKNOWN = "copies unknown"
 
 
 #: Whose lease it is while a truncation goes on.
@@ -171,6 +174,8 @@ class SimulatedFiles(RemoteClient[FileFault]):
         def effect() -> None:
             self._demand_changes()
             found = self.system.file(path)
+            if self._strikes("append", FileFault.COPIES_UNKNOWN):
+                raise RemoteFileCopiesError(path, known=1, wanted=2)
             if found.holder is not None:
                 raise RemoteFileLeasedError(path, "simulated")
             if len(found.data) != offset:
