@@ -130,13 +130,14 @@ async def test_an_append_waits_for_all_copies_and_is_refused_without(monkeypatch
         def append(self, path: str) -> object:
             raise FileNotFoundError(path)  # It has come so far.
 
-    answers: list[int] = []
-    asked: list[int] = []
+    answers: list[int | None] = []
+    asked: list[int | None] = []
 
     def ask(method: str, path: str, query: dict[str, str]) -> object:
         assert query == {"op": "GET_BLOCK_LOCATIONS"}
         asked.append(answers.pop(0) if len(answers) > 1 else answers[0])
-        blocks = {"LocatedBlocks": {"lastLocatedBlock": {"locations": [{}] * asked[-1]}}}
+        last = None if asked[-1] is None else {"locations": [{}] * asked[-1]}
+        blocks = {"LocatedBlocks": {"lastLocatedBlock": last}}
         return type("Answer", (), {"json": lambda self: blocks})()
 
     monkeypatch.setattr(files, "_client", Client())
@@ -146,6 +147,11 @@ async def test_an_append_waits_for_all_copies_and_is_refused_without(monkeypatch
     with pytest.raises(NoSuchRemoteFileError):
         await files.append("/root/x", 3, b"more")
     assert asked == [1, 1, 2]
+    # It is empty: there is nothing to be lost.
+    answers[:] = [None]
+    files._note_change("/root/x")
+    with pytest.raises(NoSuchRemoteFileError):
+        await files.append("/root/x", 3, b"more")
     answers[:] = [1]
     files._note_change("/root/x")
     with pytest.raises(RemoteFileCopiesError) as raised:

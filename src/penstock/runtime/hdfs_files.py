@@ -248,7 +248,7 @@ class HdfsFiles:
         if changed_s is None or time.monotonic() - changed_s >= self._settings.copies_wait_s:
             return
         wanted = self._client.get_file_info(path).replication or 1
-        while (known := self._web.copies(path)) < wanted:
+        while (known := self._web.copies(path)) is not None and known < wanted:
             if time.monotonic() - changed_s >= self._settings.copies_wait_s:
                 raise RemoteFileCopiesError(path, known=known, wanted=wanted)
             time.sleep(_COPIES_POLL_S)

@@ -41,11 +41,11 @@ class WebHdfs:
         answer = self._ask("GET", path, {"op": "OPEN", "offset": str(offset), "length": str(length)})
         return bytes(answer.content)
 
-    def copies(self, path: str) -> int:
-        """Return of how many copies of a file's last block the NameNode knows; 0 of a file without blocks."""
+    def copies(self, path: str) -> int | None:
+        """Return of how many copies of a file's last block the NameNode knows; None of a file without blocks."""
         blocks = self._ask("GET", path, {"op": "GET_BLOCK_LOCATIONS"}).json()["LocatedBlocks"]
         last = blocks["lastLocatedBlock"]
-        return len(last["locations"]) if last else 0
+        return len(last["locations"]) if last else None
 
     def truncate(self, path: str, length: int) -> bool:
         """Cut a file; say whether that is done, or goes on."""

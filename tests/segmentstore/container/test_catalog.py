@@ -45,6 +45,7 @@ async def put_away(container: SegmentContainer, *names: str) -> None:
     await container.flush()
     segments = [container.state.metadata.by_name[name] for name in names]
     assert await container.catalog.deactivate(segments, len(segments)) == len(segments)
+    await container.pipeline.barrier()  # A crash may follow.
     for name in names:
         assert name not in container.state.metadata.by_name
 

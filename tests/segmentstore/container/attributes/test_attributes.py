@@ -323,6 +323,7 @@ async def test_a_damaged_index_is_reported(lives: Incarnations) -> None:
     assert isinstance(stored, MemoryChunkStorage)
     stored._chunks[chunk.name][30] ^= 1
     assert await container.catalog.deactivate([container.segment(A)], 1) == 1
+    await container.pipeline.barrier()
     container = await lives.restart(container)
     with pytest.raises(CorruptionError):
         await container.get_attribute(A, ident(0))
