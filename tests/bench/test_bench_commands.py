@@ -53,6 +53,7 @@ COMMANDS = {
     "storage_writer": (["--turns"], {"counts", "conditions"}),
     "tables": ([], {"steps", "slowest_to_first_size", "recovery"}),
     "transactions": ([], {"requests", "lone", "many", "sizes"}),
+    "verify": ([], {"here", "bare", "chunks"}),
     "writer_ids": ([], {"tenths", "slowest_to_first_tenth", "recovery"}),
 }
 
