@@ -2,7 +2,8 @@
 
     python bench/chunk_lists.py --chunks 20000 --counts 10 1000 100000
 
-`operations`: CPU time of single operations, by the number of chunks; each on an instance with nothing in memory.
+`operations`: CPU time of single operations, by the number of chunks, which take turns; each on an instance with nothing
+in memory.
 `steps`: of what may go along all chunks, with the longest turn.
 `small_chunks`: a catch-up read before and after small chunks were joined; see `_small_chunks.py`.
 
@@ -17,7 +18,7 @@ import asyncio
 import gc
 import statistics
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
 
 from _common import TurnWatch, parser, raw_disk, report, work_directory
@@ -32,6 +33,7 @@ from penstock.segmentstore.tier2.orphans import OrphanChunks
 from penstock.segmentstore.tier2.storage_context import ChunkedStorageSettings
 
 SEGMENT = "bench/chunks/0.#epoch.0"
+TRUNCATED = f"{SEGMENT}.truncated"
 CHUNK_BYTES = 16
 
 
@@ -49,43 +51,71 @@ async def watched(work: Callable[[], Awaitable[object]]) -> dict[str, float]:
     return {"cpu_ms": round(took_s * 1e3, 2), "longest_turn_ms": round(watch.longest_s * 1e3, 2)}
 
 
-async def operations(count: int, repeats: int) -> dict[str, float]:
-    """Return the median CPU time in microseconds of operations on a segment of `count` chunks."""
-    runtime = real_runtime(1)
-    chunks, table = MemoryChunkStorage(), MemoryMetadataTable()
-    settings = ChunkedStorageSettings(chunk_length_max=CHUNK_BYTES, block_length=CHUNK_BYTES)
-    truncated = f"{SEGMENT}.truncated"
-    figures: dict[str, list[float]] = {}
+class Operations:
+    """Operations on a segment of `count` chunks, each on an instance with nothing in memory, and their CPU times."""
 
-    def cold() -> ChunkedStorage:
-        return ChunkedStorage(chunks, table, epoch=1, runtime=runtime, settings=settings)
+    def __init__(self, count: int, repeats: int) -> None:
+        self.count = count
+        self._repeats = repeats
+        self._runtime = real_runtime(1)
+        self._chunks, self._table = MemoryChunkStorage(), MemoryMetadataTable()
+        self._settings = ChunkedStorageSettings(chunk_length_max=CHUNK_BYTES, block_length=CHUNK_BYTES)
+        # Whole chunks; all storages are of one epoch, so each source has a name of its own.
+        self._writer = self._cold()
+        self._end, self._middle = count * CHUNK_BYTES, count // 2 * CHUNK_BYTES
+        self._taken_s: dict[str, list[float]] = {}
 
-    async def timed(name: str, work: Awaitable[object]) -> None:
+    def _cold(self) -> ChunkedStorage:
+        return ChunkedStorage(
+            self._chunks, self._table, epoch=1, runtime=self._runtime, settings=self._settings
+        )
+
+    async def _timed(self, name: str, work: Awaitable[object]) -> None:
         begin_s = time.thread_time()
         await work
-        figures.setdefault(name, []).append(time.thread_time() - begin_s)
+        self._taken_s.setdefault(name, []).append(time.thread_time() - begin_s)
 
-    # Whole chunks; all storages are of one epoch, so each source has a name of its own.
-    writer = cold()
-    end, middle = count * CHUNK_BYTES, count // 2 * CHUNK_BYTES
-    for segment, length in ((SEGMENT, end), (truncated, end + repeats * CHUNK_BYTES)):
-        for offset in range(0, length, 4096):
-            await writer.write(segment, offset, [bytes(min(4096, length - offset))])
-    gc.collect()
-    for number in range(repeats):
+    async def prepare(self) -> None:
+        """Make the segment, and another one that is truncated again and again."""
+        for segment, length in ((SEGMENT, self._end), (TRUNCATED, self._end + self._repeats * CHUNK_BYTES)):
+            for offset in range(0, length, 4096):
+                await self._writer.write(segment, offset, [bytes(min(4096, length - offset))])
+
+    async def repeat(self, number: int) -> None:
+        """Do each operation once."""
         source = f"{SEGMENT}#transaction.{number:032x}"
-        await writer.write(source, 0, [bytes(CHUNK_BYTES)])
-        await writer.seal(source)
+        await self._writer.write(source, 0, [bytes(CHUNK_BYTES)])
+        await self._writer.seal(source)
+        end, middle, timed, cold = self._end, self._middle, self._timed, self._cold
         await timed("claim", cold().open(SEGMENT))
         await timed("read near the end", cold().read(SEGMENT, end - 2 * CHUNK_BYTES, CHUNK_BYTES))
         await timed("read in the middle", cold().read(SEGMENT, middle, CHUNK_BYTES))
         await timed("page of the layout", cold().chunks_of(SEGMENT, offset=middle, limit=4))
         await timed("append", cold().write(SEGMENT, end, [bytes(CHUNK_BYTES)]))
         await timed("merge", cold().concat(SEGMENT, end + CHUNK_BYTES, source))
-        await timed("truncate", cold().truncate(truncated, (number + 1) * CHUNK_BYTES))
-        end += 2 * CHUNK_BYTES
-    await runtime.work.close()
-    return {name: round(statistics.median(taken) * 1e6, 1) for name, taken in figures.items()}
+        await timed("truncate", cold().truncate(TRUNCATED, (number + 1) * CHUNK_BYTES))
+        self._end += 2 * CHUNK_BYTES
+
+    async def close(self) -> dict[str, float]:
+        """Return the median of each in microseconds."""
+        await self._runtime.work.close()
+        return {name: round(statistics.median(taken) * 1e6, 1) for name, taken in self._taken_s.items()}
+
+
+async def operations(counts: Sequence[int], repeats: int) -> dict[str, dict[str, float]]:
+    """Return the median CPU time in microseconds of operations, by the number of chunks.
+
+    All numbers take turns: what else the machine does disturbs each of them alike.
+    """
+    made = [Operations(count, repeats) for count in counts]
+    for one in made:
+        await one.prepare()
+        say(f"{one.count} chunks are written")
+    gc.collect()
+    for number in range(repeats):
+        for one in made:
+            await one.repeat(number)
+    return {str(one.count): await one.close() for one in made}
 
 
 async def measure(arguments: argparse.Namespace) -> None:
@@ -121,10 +151,8 @@ async def measure(arguments: argparse.Namespace) -> None:
         figures[name] = await watched(step)
         say(f"{name}: {figures[name]}")
     await runtime.work.close()
-    by_count: dict[str, dict[str, float]] = {}
-    for number in arguments.counts:
-        by_count[str(number)] = await operations(number, arguments.repeats)
-        say(f"{number} chunks, microseconds of CPU: {by_count[str(number)]}")
+    by_count = await operations(arguments.counts, arguments.repeats)
+    say(f"microseconds of CPU by the number of chunks: {by_count}")
     with work_directory(arguments) as directory:
         small, longest_s = await measure_joins(
             Path(directory), count=arguments.small_chunks, chunk_bytes=arguments.small_chunk_bytes,
