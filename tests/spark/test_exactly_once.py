@@ -5,17 +5,18 @@ from __future__ import annotations
 import asyncio
 import itertools
 from collections import Counter
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from typing import cast
 
 import pytest
 
 import penstock.aio
 from penstock.client.client import Client
+from penstock.client.transaction_endings import TransactionInfo
 from penstock.model.errors import CorruptionError, MetadataConflictError, PenstockError
 from penstock.spark.errors import BatchOvertakenError, LostBatchError
-from penstock.spark.exactly_once import BatchIdentity, SinkBatch, SinkLimits, SinkTask, by_stream
-from penstock.spark.ledger import BatchState, Ledger, LedgerRow, SinkIdentity, create_ledger, ledger_table
+from penstock.spark.exactly_once import BatchIdentity, Decisions, SinkBatch, SinkLimits, SinkTask, by_stream
+from penstock.spark.ledger import Announcement, BatchState, Ledger, LedgerRow, SinkIdentity, create_ledger, ledger_table
 from penstock.testing import MemoryServer, memory_server
 from support.mortal_client import Death, MortalPart
 
@@ -256,6 +257,75 @@ def test_a_batch_without_events_costs_the_ledger_nothing_and_ends_an_intent(serv
         await driver.write(2, [b"two"], 1)
         assert await driver.events() == Counter([b"two"])
         await ledger.close()
+
+    run(server, step)
+
+
+def test_events_become_durable_while_their_transaction_is_announced_and_it_is_prepared_behind_that(
+    server: MemoryServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def step(driver: Driver) -> None:
+        is_announced = asyncio.Event()
+        announce = Ledger.announce
+
+        async def announce_late(ledger: Ledger, announcement: Announcement) -> None:
+            await is_announced.wait()
+            await announce(ledger, announcement)
+
+        monkeypatch.setattr(Ledger, "announce", announce_late)
+        writing = asyncio.create_task(prepared(driver, 0, [b"one"]))
+        found: list[TransactionInfo] = []
+        async with asyncio.timeout(20):
+            while not (found and found[0].length_bytes):
+                await asyncio.sleep(0.01)
+                found = [each async for each in driver.client.open_transactions(driver.stream)]
+        assert found[0].state == "OPEN"
+        is_announced.set()
+        own = await writing
+        await SinkBatch(driver.client, driver.identity(0), own, LIMITS).commit()
+        assert await driver.events() == Counter([b"one"])
+        assert await driver.left() == []
+
+    run(server, step)
+
+
+def test_what_is_left_goes_while_a_batch_goes_on_record_as_done_and_not_before_it_is_committed(
+    server: MemoryServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def step(driver: Driver) -> None:
+        left, own = await prepared(driver, 0, [b"left"]), await prepared(driver, 0, [b"one"])
+        (left_id,) = left[driver.stream]
+        may_commit, may_be_noted = asyncio.Event(), asyncio.Event()
+        commit, replace = Decisions.commit, Ledger.replace
+
+        async def commit_late(decisions: Decisions, transactions: Mapping[str, Sequence[str]]) -> None:
+            await may_commit.wait()
+            await commit(decisions, transactions)
+
+        async def replace_late(ledger: Ledger, row: LedgerRow, version: int) -> int:
+            if row.state is BatchState.DONE:
+                await may_be_noted.wait()
+            return await replace(ledger, row, version)
+
+        monkeypatch.setattr(Decisions, "commit", commit_late)
+        monkeypatch.setattr(Ledger, "replace", replace_late)
+        committing = asyncio.create_task(SinkBatch(driver.client, driver.identity(0), own, LIMITS).commit())
+        ledger = await Ledger.open(driver.client, driver.identity(0).sink)
+        async with asyncio.timeout(20):
+            while (await ledger.look())[0].state is not BatchState.INTENT:  # noqa: ASYNC110
+                await asyncio.sleep(0.01)
+            assert len(await ledger.announced(0)) == 2
+            assert await driver.client.transaction_state(driver.stream, left_id) == "OPEN"
+            may_commit.set()
+            while await ledger.announced(0):  # noqa: ASYNC110
+                await asyncio.sleep(0.01)
+            assert (await driver.client.transaction_state(driver.stream, left_id)).startswith("ABORT")
+            assert (await ledger.look())[0].state is BatchState.INTENT
+            may_be_noted.set()
+            await committing
+        assert (await ledger.look())[0].state is BatchState.DONE
+        await ledger.close()
+        assert await driver.events() == Counter([b"one"])
 
     run(server, step)
 

@@ -41,7 +41,7 @@ DECISIONS_AT_ONCE = 16
 #: Looks in a row at the ledger that another driver may thwart.
 LOOKS_MAX = 8
 #: Pauses between looks whether the events of a decided transaction can be read yet.
-_LOOK_FIRST_S, _LOOK_MAX_S = 0.005, 0.25
+_LOOK_FIRST_S, _LOOK_MAX_S = 0.001, 0.25
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,11 +101,21 @@ class SinkTask:
         if self.is_done_before:
             return
         transaction = self._open.get(stream)
-        if transaction is None:
-            transaction = self._open[stream] = await self._client.begin_transaction(stream)
-            if self._ledger is not None and self._identity is not None:
-                await self._ledger.announce(Announcement(self._identity.batch, stream, transaction.id))
-        await transaction.write_many(events, routing_keys)
+        if transaction is not None:
+            await transaction.write_many(events, routing_keys)
+            return
+        transaction = self._open[stream] = await self._client.begin_transaction(stream)
+        if self._ledger is None or self._identity is None:
+            await transaction.write_many(events, routing_keys)
+            return
+
+        async def write_first() -> None:
+            await transaction.write_many(events, routing_keys)
+            await transaction.flush()
+
+        # Both are waits for a disk. It is announced before it is prepared: until then its lease ends it.
+        announcement = Announcement(self._identity.batch, stream, transaction.id)
+        await _together(self._ledger.announce(announcement), write_first())
 
     async def prepare(self) -> Mapping[str, str]:
         """Make everything durable, and let only a decision end it; return stream -> id."""
@@ -162,10 +172,12 @@ class SinkBatch:
         try:
             for _ in range(LOOKS_MAX):
                 try:
-                    done = await self._attempt(ledger)
+                    row, version = await self._attempt(ledger)
+                    # Its transactions are committed, so that nobody can name others in their place any more: those may
+                    # go while this goes on record.
+                    await _together(self._note_done(ledger, row, version), self._clean(ledger, row))
                 except MetadataConflictError:
                     continue
-                await self._clean(ledger, done)
                 return
             raise MetadataConflictError(
                 f"{self._identity}: the ledger was written by others {LOOKS_MAX} times in a row; only one driver may "
@@ -191,16 +203,26 @@ class SinkBatch:
         finally:
             await ledger.close()
 
-    async def _attempt(self, ledger: Ledger) -> LedgerRow:
-        """Do what the row asks for; return it as it is then, with the batch done. Raises `MetadataConflictError`."""
+    async def _attempt(self, ledger: Ledger) -> tuple[LedgerRow, int]:
+        """Do what the row asks for; return it as it is then, with the batch committed, if not noted as done.
+
+        Raises `MetadataConflictError`.
+        """
         identity, decisions = self._identity, self._decisions
-        row, version = await ledger.look()
+        # What its tasks have prepared may have waited for long: it has its whole limit from here on.
+        looked, held = await asyncio.gather(ledger.look(), decisions.hold(self._own), return_exceptions=True)
+        if isinstance(looked, BaseException):
+            raise looked
+        row, version = looked
         _check_not_overtaken(identity, row)
         if row.state is BatchState.INTENT:
             named = BatchIdentity(row.sink, row.batch)
             refusal = await decisions.hold(row.transactions)
             if refusal is None:
-                row, version = await self._finish(ledger, row, version)
+                await self._commit(row)
+                if row.batch == identity.batch:
+                    return row, version
+                row, version = await self._note_done(ledger, row, version)
             else:
                 # None of them is to commit any more, by whomever, before others take their place.
                 if await decisions.abort(_pairs(row.transactions)):
@@ -209,33 +231,39 @@ class SinkBatch:
                     raise _lost(named, "all of its transactions were aborted, and Spark takes it for written", refusal)
                 if isinstance(refusal, NoSuchTransactionError):
                     raise _lost(named, "its transactions ended so long ago that nobody knows how", refusal)
+            # That may have taken long, too.
+            held = await decisions.hold(self._own)
         if row.batch == identity.batch and row.state is BatchState.DONE:
-            return row
+            return row, version
         if not self._own and row.state is not BatchState.INTENT:
-            return row
-        # What its tasks have prepared may have waited for long: it has its whole limit from here on.
-        refusal = await decisions.hold(self._own)
-        if refusal is not None:
-            raise refusal
+            return row, version
+        if held is not None:
+            raise held
         row = LedgerRow(identity.sink, identity.batch, BatchState.INTENT, self._own, self._now_ms(), self._note)
         version = await ledger.replace(row, version)
-        row, _ = await self._finish(ledger, row, version)
-        return row
+        await self._commit(row)
+        return row, version
 
-    async def _finish(self, ledger: Ledger, row: LedgerRow, version: int) -> tuple[LedgerRow, int]:
-        """Commit what the row names, and say so in the row."""
+    async def _commit(self, row: LedgerRow) -> None:
+        """Commit what the row names."""
         try:
             await self._decisions.commit(row.transactions)
         except (TransactionAbortedError, NoSuchTransactionError, TransactionStreamDeletedError) as error:
             named = BatchIdentity(row.sink, row.batch)
             raise _lost(named, "one of its transactions cannot be committed", error) from error
+
+    async def _note_done(self, ledger: Ledger, row: LedgerRow, version: int) -> tuple[LedgerRow, int]:
+        """Say in the row, if it does not, that what it names is committed. Raises `MetadataConflictError`."""
+        if row.state is not BatchState.INTENT:
+            return row, version
         row = replace(row, state=BatchState.DONE, changed_ms=self._now_ms())
         return row, await ledger.replace(row, version)
 
     async def _clean(self, ledger: Ledger, row: LedgerRow) -> None:
         """Abort what attempts of this batch and of earlier ones have left behind.
 
-        Only behind the row's new version: a driver that still held the version before could name it otherwise.
+        Only behind the intent, and behind the commit of all that it names: a driver that still held the version before
+        could name it otherwise, and so could who finds the named ones aborted.
         """
         try:
             announced = await ledger.announced(row.batch)
@@ -309,6 +337,13 @@ class Decisions:
             return 0
 
         return sum(await _some_at_once(abort, list(transactions)))
+
+
+async def _together(*steps: Awaitable[object]) -> None:
+    """Take steps at once; raise the first error when all have ended."""
+    for answer in await asyncio.gather(*steps, return_exceptions=True):
+        if isinstance(answer, BaseException):
+            raise answer
 
 
 async def _some_at_once(
