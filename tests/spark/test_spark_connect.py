@@ -50,7 +50,10 @@ spark.stop()
 @pytest.mark.nightly
 @pytest.mark.timeout(600)
 def test_source_sink_and_listener_work_through_a_connect_session(store, new_stream, tmp_path: Path) -> None:
-    """Written, followed in two micro-batches into another stream, and read back from there."""
+    """Written, followed in two micro-batches into another stream, and read back from there.
+
+    By night: a session with a server of its own takes 70 s of CPU.
+    """
     for part in ("grpc", "grpc_status", "google.rpc.error_details_pb2", "zstandard", "pandas"):
         try:
             is_there = importlib.util.find_spec(part) is not None
