@@ -12,6 +12,7 @@ import pytest
 from penstock.data_directory import DataDirectoryError
 from penstock.model.errors import InvalidArgumentError, StorageUnavailableError
 from penstock.runtime.runtime import real_runtime
+from penstock.segmentstore.container.log.image import ContainerImage, ImageName
 from penstock.settings import StandaloneSettings
 from penstock.storage_recovery import NotRecoverableError, RecoveryReport, recover_store
 from support.small_store import DATA, NAMES, fill, running, settings_of, unseen
@@ -80,9 +81,48 @@ async def test_an_image_that_was_not_written_to_its_end_is_passed_over(lost: Sta
     assert report.containers[1].image == f"_system/containers/{image.name}"
 
 
+async def test_the_newest_image_counts_whatever_numbers_are_missing_before_it(lost: StandaloneSettings) -> None:
+    """SS-229, SS-230: each is whole by itself, so nothing is looked for in a row. A damaged one is told by name; what
+    is older stands, since it is removed only once a newer one is durable.
+    """
+    (path,) = images(lost, 0)
+    name = ImageName.parse(f"_system/containers/{path.name}")
+    assert name is not None
+    image = ContainerImage.decode(name, path.read_bytes())
+    made: dict[int, Path] = {}
+    for step in (1, 2, 5, 40, 41):
+        own = replace(image, name=replace(name, number=name.number + step))
+        made[step] = path.parent / Path(own.name.name).name
+        made[step].write_bytes(b"".join(own.encode()))
+    content = made[41].read_bytes()
+    made[41].write_bytes(content[:-1] + bytes([content[-1] ^ 1]))
+    made[2].write_bytes(b"")
+    report = await recover(lost)
+    assert report.containers[0].image == f"_system/containers/{made[40].name}"
+    assert list(report.containers[0].passed_over) == [f"_system/containers/{made[41].name}"]
+    assert not report.check.problems
+
+
+async def test_a_store_that_has_its_log_starts_from_that(tmp_path: Path) -> None:
+    """SS-243: its images in long-term storage make no difference, whatever was written since; nor is it rebuilt."""
+    settings = settings_of(tmp_path)
+    await fill(settings)
+    assert images(settings, 0)
+    assert images(settings, 1)
+    with pytest.raises(DataDirectoryError, match="is not empty"):
+        await recover(settings)
+    async with running(settings) as store:
+        assert max(container.epoch for container in store.containers) == 2
+        for name in NAMES:
+            length = len(DATA) + len(b"not flushed")
+            assert (await store.segment_info(name)).length == length
+            assert (await store.read(name, len(DATA), length)).joined() == b"not flushed"
+
+
 async def test_what_cannot_be_recovered_is_refused_and_nothing_is_made(
     lost: StandaloneSettings, tmp_path: Path
 ) -> None:
+    """SS-230: loudly, and somebody has to decide."""
     (image,) = images(lost, 1)
     content = image.read_bytes()
     image.write_bytes(content[:-1] + bytes([content[-1] ^ 1]))

@@ -151,6 +151,17 @@ async def test_a_clipped_layout_has_the_blocks_of_its_range_and_no_others(bench:
         assert (nothing.chunks, nothing.start == nothing.end) == ((), True)
 
 
+async def test_what_lies_behind_the_end_of_a_chunk_is_not_read(bench: Bench) -> None:
+    """SS-256: what an old owner writes late, or a write that failed has left."""
+    for number in range(CHUNK_COUNT):
+        with bench.chunk(number).open("ab") as file:
+            file.write(b"ZOMBIE" * 1000)
+    reads = await bench.read()
+    assert (reads.direct_bytes, reads.store_bytes, reads.problem) == (STORED_BYTES, 1000, None)
+    again = await bench.client._chunk_layouts.ask(A, 0, 1 << 40)
+    assert again.chunks == bench.layout.chunks
+
+
 def remove(bench: Bench) -> None:
     bench.chunk(1).unlink()
 

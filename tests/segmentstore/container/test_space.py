@@ -12,6 +12,7 @@ from penstock.model.errors import StorageFullError
 from penstock.runtime.disk import DiskSpace
 from penstock.segmentstore.container.segment import SegmentFlags
 from penstock.segmentstore.container.space import SpaceWatch
+from penstock.segmentstore.container.storage.container_storage import storage_metadata_segment
 from penstock.segmentstore.settings import SpaceSettings
 from support.containers import QUIET, Incarnations, append, read_all, turns, until
 
@@ -123,7 +124,7 @@ async def lives() -> AsyncIterator[Incarnations]:
 async def test_bytes_of_users_stay_in_the_log_while_long_term_storage_is_full(
     lives: Incarnations, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Truncations there and deletions go on, the container's own tables are moved, and users' bytes follow later."""
+    """SS-237: truncations there and deletions go on, the container's own tables are moved, users' bytes wait."""
     place = Place()
     monkeypatch.setattr(lives.chunks, "space", place.space)
     container = await lives.start()
@@ -146,8 +147,11 @@ async def test_bytes_of_users_stay_in_the_log_while_long_term_storage_is_full(
     async with asyncio.timeout(20):
         while await start_of() != 600:  # noqa: ASYNC110  # storage tells nobody
             await asyncio.sleep(0.005)
+    own = container.segment(storage_metadata_segment(0))
+    own_length = own.storage_length
     await container.delete(OTHER)
     await until(lambda: not container.state.gone)
+    await until(lambda: own.storage_length > own_length)
     await turns(50)
     assert segment.storage_length == 600
     with pytest.raises(StorageFullError, match="storage_free_bytes_min"):

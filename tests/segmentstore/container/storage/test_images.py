@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Awaitable, Sequence
 from dataclasses import dataclass, replace
 
 import pytest
@@ -63,14 +63,20 @@ def stored_names(lives: Incarnations) -> list[str]:
 
 
 async def newest_image(chunks: FaultyChunks | MemoryChunkStorage) -> ContainerImage:
-    name = (await images_of(chunks))[-1]
+    return await image_of(chunks, (await images_of(chunks))[-1])
+
+
+async def image_of(chunks: FaultyChunks | MemoryChunkStorage, name: ImageName) -> ContainerImage:
     length = (await chunks.info(name.name)).length
     return ContainerImage.decode(name, await chunks.read(name.name, 0, length))
 
 
-async def rebuilt(lives: Incarnations) -> Incarnations:
-    """Return the container's life on another machine, which has the chunks and nothing else. Not started."""
-    image = await newest_image(lives.chunks)
+async def rebuilt(lives: Incarnations, name: ImageName | None = None) -> Incarnations:
+    """Return the container's life on another machine, which has the chunks and nothing else. Not started.
+
+    From the newest image unless one is named. Raises `PartialImageError`.
+    """
+    image = await image_of(lives.chunks, name or (await images_of(lives.chunks))[-1])
     other = Incarnations(lives.settings)
     # As they are now: whatever is deleted later in the one is there in the other.
     for info in await lives.chunks.list():
@@ -324,6 +330,169 @@ async def until_written(container: SegmentContainer, count: int) -> None:
     images = container.images
     assert images is not None
     await until(lambda: images.written_count >= count)
+
+
+class DyingChunks(FaultyChunks):
+    """At the change number `at` the process dies, before it, in the midst of it, or after it; then nothing changes."""
+
+    def __init__(self, at: int, mode: str) -> None:
+        super().__init__()
+        self.count = 0
+        self.is_dead = False
+        self._at = at
+        self._mode = mode
+
+    def _strikes(self) -> bool:
+        if self.is_dead:
+            raise StorageError("dead already")
+        self.count += 1
+        self.is_dead = self.count - 1 == self._at
+        return self.is_dead
+
+    async def create_with_content(self, name: str, data: Sequence[Buffer]) -> int:
+        if not self._strikes():
+            return await super().create_with_content(name, data)
+        whole = b"".join(data)
+        if self._mode != "before":
+            await super().create_with_content(name, [whole[: None if self._mode == "after" else len(whole) // 2 or 1]])
+        raise StorageError("died")
+
+    async def write(self, name: str, offset: int, data: Sequence[Buffer]) -> int:
+        if not self._strikes():
+            return await super().write(name, offset, data)
+        whole = b"".join(data)
+        if self._mode != "before":
+            await super().write(name, offset, [whole[: None if self._mode == "after" else len(whole) // 2]])
+        raise StorageError("died")
+
+    async def delete(self, name: str) -> None:
+        if not self._strikes():
+            return await super().delete(name)
+        if self._mode != "before":
+            await super().delete(name)
+        raise StorageError("died")
+
+
+async def interrupted(at: int, mode: str) -> int:
+    """Tell a story that ends at a change of storage. Then start again from the log, and from storage alone."""
+    lives = Incarnations(SETTINGS)
+    lives.chunks = chunks = DyingChunks(at, mode)
+    container = await lives.start()
+    states = [await state_of(container)]
+    flushed = 0
+
+    async def do(*steps: Awaitable[object]) -> None:
+        for step in steps:
+            await step
+            states.append(await state_of(container))
+
+    async def flush() -> None:
+        nonlocal flushed
+        await container.flush()
+        flushed = len(states) - 1
+
+    try:
+        await do(container.create("s/table", flags=SegmentFlags.TABLE), container.create("s/a", rollover_bytes=10))
+        await do(append(container, "s/a", bytes(range(60))), container.create("s/b"))
+        await do(append(container, "s/b", b"b" * 9))
+        await flush()
+        await do(container.tables.put(container.segment("s/table"), [TableUpdate(b"k", b"v")], -1))
+        await do(container.truncate("s/a", 35), container.create("s/a#1"), append(container, "s/a#1", b"merged"))
+        await do(container.merge("s/a", "s/a#1"))
+        await flush()
+        await do(container.delete("s/b"), append(container, "s/a", b"and on"))
+        await flush()
+        await do(container.truncate("s/a", 64))
+        await flush()
+    except StorageError:
+        assert chunks.is_dead
+    await lives.crash(container)
+    chunks.is_dead = False
+    if await images_of(chunks):
+        for name in reversed(await images_of(chunks)):
+            # Whichever is whole: what an earlier one leads to stays until it is gone itself.
+            try:
+                other = await rebuilt(lives, name)
+            except PartialImageError:
+                continue
+            found = await state_of(await other.start())
+            await other.close()
+            assert found in states
+            is_newest = name == (await images_of(chunks))[-1]
+            assert not is_newest or found in states[flushed:]
+    else:
+        assert not flushed
+    assert await state_of(await lives.start()) in states[-1:]
+    await lives.close()
+    return chunks.count
+
+
+@pytest.mark.parametrize("mode", ["before", "half", "after"])
+async def test_a_crash_at_every_change_of_storage_leaves_an_image_of_what_was_flushed(mode: str) -> None:
+    """SS-224, SS-231, SS-234: while images are written, earlier ones removed, and chunks deleted that only those need.
+
+    From any that is there and whole the container is built as it was then; from the newest, no older than the last
+    flush that was acknowledged. With its log it starts as if there had been none.
+    """
+    count = await interrupted(-1, mode)
+    assert count > 15
+    for at in range(count):
+        await interrupted(at, mode)
+
+
+async def test_an_image_that_was_written_twice_counts_once(lives: Incarnations) -> None:
+    """SS-228: the answer to the first was lost, and it could not be removed behind the second: both say the same."""
+    container = await lives.start()
+    await until_written(container, 1)
+    assert container.images is not None
+    await container.create("s/a", rollover_bytes=10)
+    await append(container, "s/a", bytes(range(100)))
+    await container.writer.flush_all()
+    lives.chunks.fail("write", has_effect=True)
+    with pytest.raises(StorageError):
+        await container.images.write()
+    lives.chunks.fail("delete")
+    with pytest.raises(StorageError):
+        await container.images.write()
+    names = await images_of(lives.chunks)
+    assert len(names) == 3
+    for name in names[1:]:
+        other = await rebuilt(lives, name)
+        assert await state_of(await other.start()) == await state_of(container)
+        await other.close()
+    await container.images.write()
+    assert len(await images_of(lives.chunks)) == 1
+
+
+async def test_lives_that_write_no_image_leave_what_the_last_one_needs(lives: Incarnations) -> None:
+    """SS-225: five of them move bytes, truncate and sweep; none gets as far as an image. The log has it all."""
+    container = await lives.start()
+    assert container.images is not None
+    await container.create("s/a", rollover_bytes=10)
+    await append(container, "s/a", bytes(range(100)))
+    await container.flush()
+    then = await state_of(container)
+    create = lives.chunks.create_with_content
+
+    async def refuse_images(name: str, data: Sequence[Buffer]) -> int:
+        if ImageName.parse(name) is not None:
+            raise StorageError("no image this time")
+        return await create(name, data)
+
+    lives.chunks.create_with_content = refuse_images  # type: ignore[method-assign]
+    for number in range(5):
+        container = await lives.restart(container)
+        await append(container, "s/a", bytes([number]) * 20)
+        await container.truncate("s/a", 15 * (number + 1))
+        with pytest.raises(StorageError):
+            await container.flush()
+        await container.storage.orphans.sweep(container.epoch, container.storage.unrecorded)
+        other = await rebuilt(lives)
+        assert await state_of(await other.start()) == then
+        await other.close()
+    container = await lives.restart(container)
+    expected = bytes(range(100)) + b"".join(bytes([number]) * 20 for number in range(5))
+    assert await read_all(container, "s/a") == expected[75:]
 
 
 @pytest.mark.parametrize("has_effect", [False, True])

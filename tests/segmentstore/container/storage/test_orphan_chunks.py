@@ -11,6 +11,7 @@ import pytest
 from penstock.model.errors import ContainerOfflineError, PenstockError, StorageError, StorageNotRespondingError
 from penstock.segmentstore.container.container import SegmentContainer
 from penstock.segmentstore.settings import OrphanSettings
+from penstock.segmentstore.tier2.garbage_records import SEGMENTS_FIRST
 from penstock.segmentstore.tier2.memory import MemoryChunkStorage
 from penstock.segmentstore.tier2.orphans import OrphanChunks
 from support.containers import QUIET, Incarnations, append, evict_all, pause_writer, read_all
@@ -170,6 +171,40 @@ async def test_a_shut_out_incarnation_deletes_nothing_that_it_does_not_find(live
         await zombie.storage.unrecorded(["s/t/0.E-1-O-0.00000000-0000-4000-8000-000000000000"])
     assert isinstance(raised.value, ContainerOfflineError)
     await append(successor, NAME, b"still there")
+
+
+@pytest.mark.parametrize("has_effect", [True, False])
+async def test_storage_that_fails_for_long_makes_no_queue_of_garbage(has_effect: bool) -> None:
+    """SS-223: a flush is tried 600 times, as in ten minutes. What is to be deleted is noted with a commit alone, and
+    none comes about; what was left behind is remembered up to a bound, and all else is for the next start's sweep.
+    """
+    orphans = OrphanSettings(remembered_max=20, sweep_names=20, sweep_pause_s=0.0, sweep_delay_s=1e9)
+    lives = Incarnations(replace(QUIET, orphans=orphans))
+    container = await filled(lives)
+    await container.flush()
+    container = await lives.restart(container)
+    await pause_writer(container)
+    await append(container, NAME, b"more")
+    await container.truncate(NAME, 10)
+    log_bytes = sum(map(len, lives.frames()))
+    lives.chunks.fail("write", times=600, has_effect=has_effect)
+    for _ in range(600):
+        with pytest.raises(StorageError):
+            await container.writer.flush(container.segment(NAME))
+    assert sum(map(len, lives.frames())) - log_bytes < 2000
+    assert len(container.storage.orphans) <= 20
+    for storage in (container.storage._system, container.storage._user):
+        page = await storage._context.table.page(limit=10, last=SEGMENTS_FIRST)
+        assert list(page.entries) == []
+    await container.flush()
+    await container.storage.orphans.collect()
+    left = set(await chunks_of_users(lives)) - set(await recorded(container))
+    assert len(left) == (580 if has_effect else 0)
+    container = await lives.restart(container)
+    assert await sweep(container) == len(left)
+    assert sorted(await chunks_of_users(lives)) == sorted(await recorded(container))
+    assert await read_all(container, NAME) == b"a" * 990 + b"more"
+    await lives.close()
 
 
 class Slow(MemoryChunkStorage):
