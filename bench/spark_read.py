@@ -1,115 +1,128 @@
-"""Spark batch read: events per second and core of `spark.read.format("penstock")`, written to nowhere.
+"""Spark batch read: rows per second and core of `spark.read.format("penstock")`, written to nowhere, beside Parquet.
 
-Through the store, which has what fits there in its cache, and directly from chunks, in turns.
+Through the store, directly from chunks, and the same rows from Parquet files that Spark wrote, in turns in one session.
+The store is started anew with a cache that is smaller than the stream, so that it reads chunks, too; `--cached`: with
+one that holds it all.
 
     python bench/spark_read.py --events 4000000 --event-bytes 100 --cores 2
+    python bench/spark_read.py --cores 1 --cached
 """
 
 from __future__ import annotations
 
-import argparse
 import os
-import sys
-import time
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING
 
 import penstock
-from _common import cpu_s, parser, raw_disk, report, server, work_directory
+from _common import parser, raw_disk, report, server, work_directory
+from _spark import in_turns, measured, medians, ratios, start_session, wait_until_flushed
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
 
 STREAM = "bench/spark"
-#: How long is waited until long-term storage has it all.
-FLUSH_S_MAX = 300.0
+WRITTEN_AT_ONCE = 10_000
+ALL_COLUMNS = ("event", "scope", "stream", "segment_id", "offset")
+#: Nothing is measured before all of it is flushed: the wait for that is short.
+SETTINGS = {"segment_store.container.flush_age_s": 1.0}
 
 
-def wait_until_flushed(uri: str) -> float:
-    """Return the share of the stream that long-term storage has, once that is all or the time is over."""
-    from penstock.spark.options import StoreSettings
-    from penstock.spark.planner import ByteRange
-    from penstock.spark.store import StoredStream, close_clients
+def write_events(uri: str, count: int, event_bytes: int, segment_count: int) -> None:
+    """Fill the stream with events that all differ, so that no dictionary makes Parquet's work less."""
+    keys = [str(number) for number in range(WRITTEN_AT_ONCE)]
+    with penstock.connect(uri) as client:
+        client.create_stream(STREAM, scaling=penstock.Scaling.fixed(segment_count))
+        with client.event_writer(STREAM) as writer:
+            for first in range(0, count, WRITTEN_AT_ONCE):
+                some = min(WRITTEN_AT_ONCE, count - first)
+                text = os.urandom((some * event_bytes + 1) // 2).hex().encode()
+                events = [text[at : at + event_bytes] for at in range(0, some * event_bytes, event_bytes)]
+                writer.write_many(events, routing_keys=keys[:some])
 
-    stream = StoredStream(StoreSettings(uri), *STREAM.split("/"))
-    ranges = [ByteRange(segment, 0, end) for segment, end in stream.tail().items()]
-    deadline_s = time.monotonic() + FLUSH_S_MAX
-    while True:
-        stored = sum(getattr(layout, "end", 0) for layout in stream.layouts(ranges, 0.0))
-        share = stored / sum(each.length for each in ranges)
-        if share == 1.0 or time.monotonic() > deadline_s:
-            close_clients()
-            return share
-        time.sleep(1.0)
+
+def frames(session: SparkSession, uri: str, files: Path, columns: tuple[str, ...]) -> dict[str, DataFrame]:
+    """Return the same rows by all ways."""
+    source = session.read.format("penstock").option("uri", uri).option("stream", STREAM)
+    source = source.option("columns", ",".join(columns))
+    return {
+        "store": source.option("directReads", "never").load(),
+        "direct": source.option("directReads", "always").load(),
+        "parquet": session.read.parquet(str(files / "uncompressed")).select(*columns),
+        "parquet_snappy": session.read.parquet(str(files / "snappy")).select(*columns),
+    }
+
+
+def write_nowhere(frame: DataFrame) -> None:
+    """Have every row made, and dropped."""
+    frame.write.format("noop").mode("overwrite").save()
 
 
 def main() -> None:
     options = parser(__doc__ or "")
-    options.formatter_class = argparse.RawDescriptionHelpFormatter
     options.add_argument("--events", type=int, default=4_000_000)
     options.add_argument("--event-bytes", type=int, default=100)
     options.add_argument("--segments", type=int, default=4)
     options.add_argument("--cores", type=int, default=2)
-    options.add_argument("--runs", type=int, default=3)
+    options.add_argument("--rounds", type=int, default=3)
+    options.add_argument("--cached", action="store_true", help="a store whose cache holds the stream")
+    options.add_argument("--event-only", action="store_true", help="column `event` alone, not all five in turn")
     arguments = options.parse_args()
-
-    from penstock.spark import ensure_java
-
-    ensure_java()
-    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
-    from pyspark.sql import SparkSession
-
-    with work_directory(arguments) as directory, server(directory) as running:
+    if arguments.quick:
+        arguments.events, arguments.rounds = 20_000, 1
+    cache_mb = 1024 if arguments.cached else 64
+    with work_directory(arguments) as directory:
         disk = raw_disk(directory)
-        batch = [os.urandom(arguments.event_bytes) for _ in range(10_000)]
-        with penstock.connect(running.uri) as client:
-            client.create_stream(STREAM, scaling=penstock.Scaling.fixed(arguments.segments))
-            with client.event_writer(STREAM) as writer:
-                for _ in range(arguments.events // len(batch)):
-                    writer.write_many(batch, routing_keys=[str(number) for number in range(len(batch))])
-        flushed_share = wait_until_flushed(running.uri)
-        spark = (
-            SparkSession.builder.master(f"local[{arguments.cores}]")
-            .config("spark.ui.enabled", "false")
-            .config("spark.sql.execution.arrow.maxRecordsPerBatch", "20000")
-            .getOrCreate()
-        )
-        spark.sparkContext.setLogLevel("ERROR")
-        rates = []
-        counted = 0
-        for columns in ("event", ""):
-            frames = {}
-            for path, direct in (("store", "never"), ("direct", "always")):
-                frame = spark.read.format("penstock").option("uri", running.uri).option("stream", STREAM)
-                if columns:
-                    frame = frame.option("columns", columns)
-                frames[path] = frame.option("directReads", direct).load()
-                counted = frames[path].count()
-            runs: dict[str, list[dict[str, float]]] = {path: [] for path in frames}
-            for path, loaded in list(frames.items()) * arguments.runs:
-                before_s = cpu_s(running.pid)
-                begin = time.perf_counter()
-                loaded.write.format("noop").mode("overwrite").save()
-                elapsed_s = time.perf_counter() - begin
-                runs[path].append(
-                    {
-                        "events_per_s": round(counted / elapsed_s),
-                        "events_per_s_per_core": round(counted / elapsed_s / arguments.cores),
-                        "mb_per_s": round(counted * arguments.event_bytes / elapsed_s / 1e6, 1),
-                        "server_cpu_s": round(cpu_s(running.pid) - before_s, 2),
-                    }
-                )
-            best = {path: max(run["events_per_s"] for run in each) for path, each in runs.items()}
-            rates.append(
-                {
-                    "columns": columns or "all five",
-                    "direct_to_store": round(best["direct"] / best["store"], 2),
-                    **runs,
+        if not arguments.cached:
+            with server(directory, settings=SETTINGS) as running:
+                write_events(running.uri, arguments.events, arguments.event_bytes, arguments.segments)
+                wait_until_flushed(running.uri, STREAM)
+        with server(directory, "--cache-mb", str(cache_mb), settings=SETTINGS) as running:
+            if arguments.cached:
+                write_events(running.uri, arguments.events, arguments.event_bytes, arguments.segments)
+            flushed_share = wait_until_flushed(running.uri, STREAM)
+            session = start_session(arguments.cores, directory)
+            made = session.read.format("penstock").option("uri", running.uri).load(STREAM)
+            for compression in ("uncompressed", "snappy"):
+                made.write.option("compression", compression).parquet(str(directory / compression))
+            counted = session.read.parquet(str(directory / "uncompressed")).count()
+            assert counted == arguments.events
+
+            def turn(frame: DataFrame) -> dict[str, float]:
+                return measured(
+                    partial(write_nowhere, frame), counted,
+                    session=session, core_count=arguments.cores, server_pid=running.pid,
+                )  # fmt: skip
+
+            reads: dict[str, object] = {}
+            for columns in [("event",)] if arguments.event_only else [("event",), ALL_COLUMNS]:
+                works: dict[str, Callable[[], dict[str, float]]] = {
+                    name: partial(turn, frame)
+                    for name, frame in frames(session, running.uri, directory, columns).items()
                 }
-            )
-        spark.stop()
+                runs = in_turns(works, arguments.rounds)
+                middle = medians(runs)
+                pairs = [
+                    *(("store", "parquet"), ("direct", "parquet"), ("direct", "store")),
+                    *(("store", "parquet_snappy"), ("direct", "parquet_snappy")),
+                ]
+                reads["event" if len(columns) == 1 else "all"] = {
+                    "median": middle,
+                    "ratio": ratios(middle, pairs),
+                    "runs": runs,
+                }
+            session.stop()
         report(
             "spark-read",
             {
                 "events": counted,
                 "event_bytes": arguments.event_bytes,
+                "cores": arguments.cores,
+                "cache_mb": cache_mb,
                 "flushed_share": round(flushed_share, 3),
-                "reads": rates,
+                "reads": reads,
                 "raw_disk": disk,
             },
         )

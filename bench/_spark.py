@@ -1,0 +1,131 @@
+"""What the commands about Spark share: a session, the CPU of all its processes, and measured turns."""
+
+from __future__ import annotations
+
+import os
+import statistics
+import sys
+import time
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from _common import CLOCK_TICKS_PER_S, cpu_s
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+#: How long is waited until long-term storage has it all.
+FLUSH_S_MAX = 300.0
+
+
+def start_session(core_count: int, directory: Path) -> SparkSession:
+    """Start a local session with so many cores; what it writes for itself goes below `directory`."""
+    from penstock.spark import ensure_java
+
+    ensure_java()
+    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+    from pyspark.sql import SparkSession
+
+    session = (
+        SparkSession.builder.master(f"local[{core_count}]")
+        .config("spark.ui.enabled", "false")
+        .config("spark.ui.showConsoleProgress", "false")
+        .config("spark.driver.host", "127.0.0.1")
+        .config("spark.driver.bindAddress", "127.0.0.1")
+        .config("spark.local.dir", str(directory / "spark"))
+        .config("spark.sql.warehouse.dir", str(directory / "warehouse"))
+        .config("spark.sql.execution.arrow.maxRecordsPerBatch", "20000")
+        .getOrCreate()
+    )
+    session.sparkContext.setLogLevel("ERROR")
+    return session
+
+
+def session_cpu_s(session: SparkSession) -> float:
+    """Return the CPU seconds of the session's Java and of all processes below it, ended ones included."""
+    root = session.sparkContext._gateway.proc.pid
+    parents: dict[int, int] = {}
+    used: dict[int, int] = {}
+    for path in Path("/proc").glob("[0-9]*/stat"):
+        try:
+            fields = path.read_text().rpartition(")")[2].split()
+        except (FileNotFoundError, ProcessLookupError):
+            continue
+        parents[int(path.parent.name)] = int(fields[1])
+        used[int(path.parent.name)] = sum(map(int, fields[11:15]))
+    total = 0
+    for pid, ticks in used.items():
+        above = pid
+        while above not in (root, 0):
+            above = parents.get(above, 0)
+        total += ticks if above == root else 0
+    return total / CLOCK_TICKS_PER_S
+
+
+def measured(
+    work: Callable[[], object], row_count: int, *, session: SparkSession, core_count: int, server_pid: int
+) -> dict[str, float]:
+    """Return how fast something was done with so many rows: by the clock, and by the CPU of Spark and the store."""
+    before_s, before_server_s = session_cpu_s(session), cpu_s(server_pid)
+    begin_s = time.perf_counter()
+    work()
+    elapsed_s = time.perf_counter() - begin_s
+    server_s = cpu_s(server_pid) - before_server_s
+    used_s = session_cpu_s(session) - before_s + server_s
+    return {
+        "elapsed_s": round(elapsed_s, 3),
+        "rows_per_s_per_core": round(row_count / elapsed_s / core_count),
+        "rows_per_cpu_s": round(row_count / max(used_s, 0.01)),
+        "server_cpu_s": round(server_s, 2),
+    }
+
+
+def in_turns(
+    works: Mapping[str, Callable[[], dict[str, float]]], round_count: int
+) -> dict[str, list[dict[str, float]]]:
+    """Do each, in turns, after a round that does not count."""
+    runs: dict[str, list[dict[str, float]]] = {name: [] for name in works}
+    for number in range(round_count + 1):
+        for name, work in works.items():
+            found = work()
+            if number:
+                runs[name].append(found)
+    return runs
+
+
+def medians(runs: Mapping[str, Sequence[Mapping[str, float]]]) -> dict[str, dict[str, float]]:
+    """Return the median of each figure over the runs of each."""
+    return {
+        name: {figure: statistics.median(run[figure] for run in each) for figure in each[0]}
+        for name, each in runs.items()
+    }
+
+
+def ratios(found: Mapping[str, Mapping[str, float]], pairs: Sequence[tuple[str, str]]) -> dict[str, dict[str, float]]:
+    """Return for each pair how many times as fast the first one is, by the clock and by CPU."""
+    return {
+        f"{one}_to_{other}": {
+            figure: round(found[one][figure] / found[other][figure], 2)
+            for figure in ("rows_per_s_per_core", "rows_per_cpu_s")
+        }
+        for one, other in pairs
+    }
+
+
+def wait_until_flushed(uri: str, stream_name: str) -> float:
+    """Return the share of the stream that long-term storage has, once that is all or the time is over."""
+    from penstock.spark.options import StoreSettings
+    from penstock.spark.planner import ByteRange
+    from penstock.spark.store import StoredStream, close_clients
+
+    stream = StoredStream(StoreSettings(uri), *stream_name.split("/"))
+    ranges = [ByteRange(segment, 0, end) for segment, end in stream.tail().items() if end]
+    deadline_s = time.monotonic() + FLUSH_S_MAX
+    while True:
+        stored = sum(getattr(layout, "end", 0) for layout in stream.layouts(ranges, 0.0))
+        share = stored / sum(each.length for each in ranges)
+        if share == 1.0 or time.monotonic() > deadline_s:
+            close_clients()
+            return share
+        time.sleep(0.5)
