@@ -94,20 +94,30 @@ async def test_what_is_stored_comes_back_in_another_store(stores: Stores) -> Non
 
 
 async def test_a_failed_container_is_replaced_by_a_new_incarnation(stores: Stores) -> None:
-    """SS-7, SS-14: the others serve on; its segments answer 'not here' until the next incarnation runs."""
+    """SS-7, SS-14, SS-261: the others serve on; its segments answer 'not here' until the next incarnation runs."""
     store = stores.new()
     await store.start()
     await store.create_segment(A)
     await store.append(A, b"acked")
     failed = store.container(A)
+    names = [f"s/{number}/0.#epoch.0" for number in range(20)]
+    others = [name for name in names if store.container(name) is not failed]
+    for name in others:
+        await store.create_segment(name)
     stores.logs.fail_append(failed.id)
     with pytest.raises(OutcomeUnknownError):
         await store.append(A, b"lost")
     with pytest.raises(ContainerNotFoundError):
         await store.append(A, b"too early")
     assert len(store.containers) == 3
+    assert not store.is_ready
+    assert list(store.failures) == [failed.id]
+    assert others
+    for name in others:
+        await store.append(name, b"served")
     await eventually(store)
     assert store.container(A) is not failed
+    assert store.is_ready
     assert not store.failures
     assert (await store.read(A, 0, 100)).joined() == b"acked"
 
@@ -158,7 +168,7 @@ async def test_the_looks_of_several_containers_do_not_fall_into_one_turn(
 
 
 async def test_a_disabled_log_keeps_one_container_offline_until_it_is_enabled(stores: Stores) -> None:
-    """SS-12: the store starts without it, and takes it up by itself once the log is enabled."""
+    """SS-12, SS-262: the store starts without it, says so, and takes it up by itself once the log is enabled."""
     store = stores.new()
     await store.start()
     await store.create_segment(A)
@@ -168,10 +178,12 @@ async def test_a_disabled_log_keeps_one_container_offline_until_it_is_enabled(st
     store = stores.new()
     await store.start()
     assert isinstance(store.failures[container_id], LogDisabledError)
+    assert not store.is_ready
     with pytest.raises(ContainerNotFoundError):
         await store.segment_info(A)
     await stores.logs.enable(container_id)
     await eventually(store)
+    assert store.is_ready
     assert (await store.segment_info(A)).length == 0
 
 

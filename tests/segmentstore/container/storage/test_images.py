@@ -21,7 +21,7 @@ from penstock.model.errors import (
     StorageNotRespondingError,
     StorageUnavailableError,
 )
-from penstock.model.segments import Buffer, TableRemoval, TableUpdate
+from penstock.model.segments import NO_VALUE, Buffer, TableRemoval, TableUpdate
 from penstock.segmentstore.container.container import SegmentContainer
 from penstock.segmentstore.container.log.image import (
     ContainerImage,
@@ -32,6 +32,7 @@ from penstock.segmentstore.container.log.image import (
     image_prefix,
 )
 from penstock.segmentstore.container.segment import SegmentFlags
+from penstock.segmentstore.container.storage.container_storage import storage_metadata_segment
 from penstock.segmentstore.settings import ImageSettings, OrphanSettings
 from penstock.segmentstore.tier1.memory_log import MemoryLogFactory
 from penstock.segmentstore.tier2.chunk_deletion import delete_chunks
@@ -606,6 +607,67 @@ async def test_images_are_taken_under_load(lives: Incarnations) -> None:
         assert len(data) // 8 >= before
     is_over = True
     await asyncio.gather(*writers)
+
+
+async def test_images_are_of_one_moment_while_everything_of_the_container_is_written(lives: Incarnations) -> None:
+    """SS-236: its tables, indexes and storage records, and the chunks of all of them; whoever builds it can read all.
+
+    A key is put behind the append that it counts, so an image with the key has those bytes.
+    """
+    container = await lives.start(
+        images=replace(IMAGES, bytes_max=1 << 30), table_index_min_bytes=200, table_compact_bytes=400,  # type: ignore[arg-type]
+        table_index_max_bytes=400, table_compact_step_bytes=200, attributes_flush_count=2,
+    )  # fmt: skip
+    await container.create("s/table", flags=SegmentFlags.TABLE)
+    await container.create("s/a", rollover_bytes=100)
+    table = container.segment("s/table")
+    values: dict[bytes, int] = {}
+    own: set[str] = set()
+    is_over = False
+
+    async def write() -> None:
+        number = 0
+        while not is_over:
+            await append(container, "s/a", b"%08d" % number)
+            number += 1
+            await container.tables.put(table, [TableUpdate(b"%d" % (number % 7), b"%d" % number)], -1)
+            attribute = b"%016d" % (number % 9)
+            before = values.get(attribute, NO_VALUE)
+            assert await container.update_attribute("s/a", attribute, value=number, expected=before)
+            values[attribute] = number
+            if number % 10 == 0:
+                await container.create(f"s/{number}")
+                await container.truncate("s/a", 4 * number)
+
+    async def flush() -> None:
+        while not is_over:
+            await container.writer.flush_all()
+            await asyncio.sleep(0)
+
+    async with asyncio.TaskGroup() as tasks:
+        tasks.create_task(write())
+        tasks.create_task(flush())
+        assert container.images is not None
+        for _ in range(8):
+            before = container.segment("s/a").durable_length
+            await container.images.write()
+            other = await rebuilt(lives)
+            again = await other.start()
+            segment = await again.find("s/a")
+            data = await read_all(again, segment)
+            assert (b"".join(b"%08d" % number for number in range(segment.length // 8))).endswith(data)
+            assert segment.length >= before
+            page = await again.tables.entries(await again.find("s/table"), limit=10, token=b"")
+            assert all(int(entry.value) <= segment.length // 8 for entry in page.entries)
+            for storage in (again.storage._system, again.storage._user):
+                async for stored in storage.list_segments():
+                    if stored.start_offset < stored.length:
+                        await storage.read(stored.name, stored.start_offset, stored.length)
+                    if storage is again.storage._system:
+                        own.add(stored.name)
+            await other.close()
+        is_over = True
+    assert {storage_metadata_segment(0), f"{storage_metadata_segment(0)}$table-1"} <= own
 
 
 async def test_without_the_setting_there_is_no_image_and_chunks_go_at_once() -> None:
