@@ -645,7 +645,7 @@ class SegmentStoreSettings:
     restart_delay_s_max: float = 10.0
     disabled_retry_s: float = 60.0
     assignment_interval_s: float = 10.0
-    bulk_requests_max: int = 256
+    bulk_requests_max: int = 32
     cache: CacheSettings = field(default_factory=CacheSettings)
     disk_cache: DiskCacheSettings = field(default_factory=DiskCacheSettings)
     throttle: ThrottleSettings = field(default_factory=ThrottleSettings)
