@@ -21,6 +21,7 @@ from penstock.model.errors import (
     OutcomeUnknownError,
     SegmentExistsError,
     StorageError,
+    StorageUnavailableError,
     UnsupportedOperationError,
 )
 from penstock.model.names import SegmentId, segment_name, transaction_segment_name, transient_segment_name
@@ -137,6 +138,27 @@ async def test_the_end_of_the_storage_writer_ends_the_container(stores: Stores) 
     await turns(10)
     assert isinstance(store.failures[failed.id], ZeroDivisionError)
     await eventually(store)
+
+
+async def test_a_deletion_that_left_an_index_behind_is_not_told_as_if_nothing_was_done(
+    stores: Stores, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Found by a seed: its caller was told to ask elsewhere, did, and heard that there was no such segment."""
+    store = stores.new()
+    await store.start()
+    await store.create_segment(A)
+    indexes = store.container(A).offset_indexes
+    monkeypatch.setattr(indexes, "may_have_one", lambda segment: True)
+
+    async def fails(name: str) -> None:
+        raise StorageUnavailableError("as the test says")
+
+    monkeypatch.setattr(indexes, "deleted", fails)
+    with pytest.raises(OutcomeUnknownError, match="is deleted, its index may not be"):
+        await store.delete_segment(A)
+    monkeypatch.undo()
+    with pytest.raises(NoSuchSegmentError):
+        await store.delete_segment(A)
 
 
 async def test_the_looks_of_several_containers_do_not_fall_into_one_turn(

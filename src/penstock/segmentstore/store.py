@@ -13,6 +13,7 @@ from penstock.model.errors import (
     InvalidArgumentError,
     NoSuchChunkError,
     NoSuchSegmentError,
+    OutcomeUnknownError,
     PenstockError,
     SegmentError,
     SegmentSealedError,
@@ -264,7 +265,11 @@ class SegmentStore:
             await self.container(segment).offset_indexes.deleted(segment)
             raise
         if container.offset_indexes.may_have_one(found):
-            await container.offset_indexes.deleted(segment)
+            try:
+                await container.offset_indexes.deleted(segment)
+            except PenstockError as error:
+                # The segment is gone: who is told that nothing was done takes what comes next for somebody else's work.
+                raise OutcomeUnknownError(f"{segment} is deleted, its index may not be: {error}") from error
 
     async def seal_segment(self, segment: str) -> None:
         """See `Segments.seal_segment`."""
